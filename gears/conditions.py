@@ -1,0 +1,121 @@
+"""Conditions: what was perturbed in a cell.
+
+The only place in the package that splits a label. A condition is a *set* of
+perturbed genes; the empty set is the control. Screens spell one condition in
+several ways ("A+ctrl", "ctrl+A", " A + ctrl "): all of them parse to the same
+:class:`Condition`, whose canonical spelling is :attr:`Condition.name`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+CONTROL_LABEL = "ctrl"
+SEPARATOR = "+"
+
+
+@dataclass(frozen=True, order=True)
+class Condition:
+    """A set of perturbed genes in canonical (sorted, unique) order.
+
+    Parameters
+    ----------
+    genes
+        Perturbed gene symbols; an empty tuple is the control.
+
+    Examples
+    --------
+    >>> Condition.parse("KLF1+AHR")
+    Condition('AHR+KLF1')
+    >>> Condition.parse("ctrl+AHR") == Condition.parse("AHR+ctrl") == Condition(("AHR",))
+    True
+    >>> Condition.parse("ctrl").is_control
+    True
+    """
+
+    genes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        genes = tuple(sorted(set(self.genes)))
+        for gene in genes:
+            if not isinstance(gene, str) or gene != gene.strip() or not gene:
+                msg = f"a condition's genes are non-empty strings without outer blanks; found {gene!r}"
+                raise ValueError(msg)
+        object.__setattr__(self, "genes", genes)
+
+    @classmethod
+    def parse(cls, label: str, *, ctrl_label: str = CONTROL_LABEL, sep: str = SEPARATOR) -> Condition:
+        """Read a label such as ``"A+B"``, ``"A+ctrl"``, ``"ctrl+A"`` or ``"ctrl"``.
+
+        Parameters
+        ----------
+        label
+            The label as the screen spells it; blanks around tokens are ignored.
+        ctrl_label
+            The token (whole, never a substring) that stands for "not perturbed".
+        sep
+            What separates the genes of a condition.
+
+        Raises
+        ------
+        ValueError
+            If the label is empty or has an empty token ("A+").
+        """
+        if not isinstance(label, str):
+            msg = f"a condition label is a string such as 'A+B' or 'A+{ctrl_label}'; found {label!r}"
+            raise ValueError(msg)
+        tokens = [token.strip() for token in label.split(sep)]
+        if not all(tokens):
+            msg = (
+                f"condition label {label!r} has an empty gene name; expected genes joined by {sep!r}, "
+                f"such as 'A{sep}B' or 'A{sep}{ctrl_label}'"
+            )
+            raise ValueError(msg)
+        return cls(tuple(token for token in tokens if token != ctrl_label))
+
+    @classmethod
+    def of(cls, value: Condition | str | Iterable[str]) -> Condition:
+        """Take a Condition, a label, or an iterable of gene names (control tokens allowed)."""
+        if isinstance(value, Condition):
+            return value
+        if isinstance(value, str):
+            return cls.parse(value)
+        return cls(tuple(gene.strip() for gene in value if gene.strip() != CONTROL_LABEL))
+
+    @property
+    def is_control(self) -> bool:
+        """Whether nothing is perturbed."""
+        return not self.genes
+
+    @property
+    def name(self) -> str:
+        """Canonical spelling: ``"ctrl"``, ``"A+ctrl"`` or ``"A+B"`` (genes sorted)."""
+        if len(self.genes) < 2:
+            return SEPARATOR.join((*self.genes, CONTROL_LABEL))
+        return SEPARATOR.join(self.genes)
+
+    @property
+    def key(self) -> str:
+        """Spelling of published prediction keys: genes joined by ``"_"`` (``"ctrl"`` for the control)."""
+        return "_".join(self.genes) or CONTROL_LABEL
+
+    def __len__(self) -> int:
+        return len(self.genes)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Condition({self.name!r})"
+
+
+def split_label(label: str) -> list[str]:
+    """Tokens of a label in the screen's own order, control tokens kept (for published draws over labels).
+
+    Examples
+    --------
+    >>> split_label("ctrl+AHR")
+    ['ctrl', 'AHR']
+    """
+    return [token.strip() for token in label.split(SEPARATOR)]

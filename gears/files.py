@@ -1,0 +1,158 @@
+"""The one place that writes files: to a temporary name, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
+    """Let ``write(temporary_path)`` fill a file beside `path`, then put it in place by one rename.
+
+    A reader sees the old file or the new one, never a part. The temporary
+    file keeps the suffix of `path` (some writers choose the format by it).
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=f".tmp{path.suffix}", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary sibling folder; swap it in as `path` when the block ends without error.
+
+    An existing `path` is replaced as a whole: it is moved aside, the new one
+    takes its name, and only then is the old one removed.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent))
+    try:
+        yield temporary
+        os.chmod(temporary, 0o777 & ~_umask())
+        _sync_folder(temporary)
+        if path.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", suffix=".tmp", dir=path.parent))
+            os.rename(path, old / path.name)
+            os.rename(temporary, path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(temporary, path)
+        _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write text (UTF-8) atomically."""
+    return write_atomically(path, lambda temporary: _ignore(temporary.write_text(text, encoding="utf-8")))
+
+
+def write_json(path: str | Path, value: Any) -> Path:
+    """Write a value as JSON (UTF-8, indented), numpy scalars and arrays as numbers and lists."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, default=_plain)
+    return write_text(path, text + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read JSON; an unreadable file is named in the error."""
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        msg = f"{path} is not valid JSON ({error}); it may be damaged: restore it or make it anew"
+        raise ValueError(msg) from error
+
+
+def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compressed: bool = True) -> Path:
+    """Write arrays (no objects) to an npz file atomically."""
+    save = np.savez_compressed if compressed else np.savez
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:
+            save(file, **arrays)  # type: ignore[arg-type]
+
+    return write_atomically(path, write)
+
+
+def read_npz(path: str | Path) -> dict[str, np.ndarray]:
+    """Read every array of an npz file; pickled objects are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        msg = f"{path} cannot be read as an npz file ({error}); it may be damaged: restore it or make it anew"
+        raise ValueError(msg) from error
+
+
+def content_hash(*parts: Any) -> str:
+    """SHA-256 (hex) of arrays, bytes and JSON-like values, in order.
+
+    Arrays enter with dtype and shape, so that equal bytes of another shape differ.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray) and part.dtype.kind not in "OUT":
+            digest.update(f"{part.dtype.str}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        elif isinstance(part, bytes):
+            digest.update(part)
+        else:
+            digest.update(json.dumps(part, sort_keys=True, default=_plain).encode())
+        digest.update(b"\x00")
+    return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    msg = f"cannot write {type(value).__name__} as JSON"
+    raise TypeError(msg)
+
+
+def _umask() -> int:
+    """The process's umask, read without a moment in which it is changed (Linux), else the usual one."""
+    with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/self/status") as status:
+        return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
+    return 0o022
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames in `folder` durable where the system lets a folder be opened."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _ignore(_: object) -> None:
+    return None

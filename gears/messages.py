@@ -1,0 +1,41 @@
+"""Helpers for error messages: the nearest valid names, and lists that stay short."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def shorten(values: Iterable[object], limit: int = 8) -> str:
+    """Join values for a message; beyond `limit` only their number is given.
+
+    Examples
+    --------
+    >>> shorten(["A", "B", "C"], limit=2)
+    'A, B and 1 more'
+    """
+    names = [str(value) for value in values]
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+
+
+def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
+    """Up to `n` valid names that look most like `name`, case ignored.
+
+    Examples
+    --------
+    >>> nearest("klf1", ["AHR", "KLF1", "KLF2"])[0]
+    'KLF1'
+    """
+    by_lower: dict[str, str] = {}
+    for value in valid:
+        by_lower.setdefault(value.lower(), value)
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n=n, cutoff=0.6)]
+
+
+def unknown_name(kind: str, name: str, valid: Sequence[str]) -> str:
+    """Message for a name that is not among the valid ones, with near matches or the whole list."""
+    matches = nearest(name, valid)
+    hint = f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+    return f"unknown {kind} {name!r}{hint} (valid: {shorten(valid, 20)})"
