@@ -1,0 +1,100 @@
+"""Fixtures that every room's tests share: invented screens and the reference folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from gears.simulate import Truth
+
+TOY_GENES = [f"GX{i:02d}" for i in range(30)]
+TOY_SINGLES = [f"GX{i:02d}+ctrl" for i in range(8)]
+TOY_PAIRS = ["GX00+GX01", "GX02+GX03", "GX04+GX05", "GX00+GX02", "GX01+GX03"]
+TOY_LABELS = ["ctrl", *TOY_SINGLES, *TOY_PAIRS]
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Folder with real screens and reference values; tests that need it skip where it is absent."""
+    folder = os.environ.get("GEARS_SHARED")
+    path = Path(folder) if folder else Path(__file__).resolve().parents[2] / "shared"
+    if not path.is_dir():
+        pytest.skip(f"the reference folder is absent (looked for {path}; set GEARS_SHARED to its path)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def toy_go() -> dict[str, set[str]]:
+    """GO stand-in of the toy screen: every gene has 5 of 15 invented terms, so that neighbours exist."""
+    rng = np.random.default_rng(7)
+    return {
+        gene: {f"T{term:02d}" for term in rng.choice(15, size=5, replace=False).tolist()}
+        for gene in TOY_GENES
+    }
+
+
+@pytest.fixture
+def toy_adata(_toy_template: AnnData) -> AnnData:
+    """The toy screen, a fresh copy for each test.
+
+    216 cells x 30 genes: 60 control cells, 8 singles and 5 pairs of 12 cells
+    each (in this order), ``X`` CSR float32 log1p counts, var index
+    ``ENS000..``, ``var.gene_name`` ``GX00..``, one cell type. A perturbed gene
+    is knocked down to a tenth and shifts the six genes after it.
+    """
+    return _toy_template.copy()
+
+
+@pytest.fixture(scope="session")
+def _toy_template() -> AnnData:
+    import pandas as pd
+    from anndata import AnnData
+    from scipy import sparse
+
+    rng = np.random.default_rng(0)
+    base_G = rng.uniform(0.5, 6.0, size=30)
+    labels = ["ctrl"] * 60 + [label for label in TOY_LABELS[1:] for _ in range(12)]
+    rate_NG = np.tile(base_G, (len(labels), 1))
+    for cell, label in enumerate(labels):
+        for token in label.split("+"):
+            if token != "ctrl":
+                gene = TOY_GENES.index(token)
+                rate_NG[cell, gene] *= 0.1
+                rate_NG[cell, gene + 1 : gene + 4] *= 3.0
+                rate_NG[cell, gene + 4 : gene + 7] *= 0.4
+    counts_NG = rng.poisson(rate_NG * rng.uniform(0.7, 1.3, size=(len(labels), 1)))
+    return AnnData(
+        X=sparse.csr_matrix(np.log1p(counts_NG).astype(np.float32)),
+        obs=pd.DataFrame(
+            {"condition": labels, "cell_type": "cellA"}, index=[f"cell{i:03d}" for i in range(len(labels))]
+        ),
+        var=pd.DataFrame({"gene_name": TOY_GENES}, index=[f"ENS{i:03d}" for i in range(30)]),
+    )
+
+
+@pytest.fixture(scope="session")
+def _small_screen() -> tuple[AnnData, Truth]:
+    from gears.simulate import simulated_screen
+
+    return simulated_screen(
+        n_genes=60, n_singles=10, n_pairs=8, cells_per_condition=30, n_control=100, seed=3
+    )
+
+
+@pytest.fixture
+def small_screen_adata(_small_screen: tuple[AnnData, Truth]) -> AnnData:
+    """A simulated screen, a fresh copy for each test: 60 genes, 10 singles, 8 pairs, 30 cells each, 100 controls."""
+    return _small_screen[0].copy()
+
+
+@pytest.fixture
+def small_screen_truth(_small_screen: tuple[AnnData, Truth]) -> Truth:
+    """What the small screen was drawn from (see :class:`gears.simulate.Truth`)."""
+    return _small_screen[1]
