@@ -41,7 +41,7 @@ def toy_go() -> dict[str, set[str]]:
 
 
 @pytest.fixture
-def toy_adata(_toy_template: AnnData) -> AnnData:
+def toy_adata(toy_template: AnnData) -> AnnData:
     """The toy screen, a fresh copy for each test.
 
     216 cells x 30 genes: 60 control cells, 8 singles and 5 pairs of 12 cells
@@ -49,11 +49,11 @@ def toy_adata(_toy_template: AnnData) -> AnnData:
     ``ENS000..``, ``var.gene_name`` ``GX00..``, one cell type. A perturbed gene
     is knocked down to a tenth and shifts the six genes after it.
     """
-    return _toy_template.copy()
+    return toy_template.copy()
 
 
 @pytest.fixture(scope="session")
-def _toy_template() -> AnnData:
+def toy_template() -> AnnData:
     import pandas as pd
     from anndata import AnnData
     from scipy import sparse
@@ -80,7 +80,7 @@ def _toy_template() -> AnnData:
 
 
 @pytest.fixture(scope="session")
-def _small_screen() -> tuple[AnnData, Truth]:
+def small_screen() -> tuple[AnnData, Truth]:
     from gears.simulate import simulated_screen
 
     return simulated_screen(
@@ -89,12 +89,12 @@ def _small_screen() -> tuple[AnnData, Truth]:
 
 
 @pytest.fixture
-def small_screen_adata(_small_screen: tuple[AnnData, Truth]) -> AnnData:
-    """A simulated screen, a fresh copy for each test: 60 genes, 10 singles, 8 pairs, 30 cells each, 100 controls."""
-    return _small_screen[0].copy()
+def small_screen_adata(small_screen: tuple[AnnData, Truth]) -> AnnData:
+    """A simulated screen, fresh for each test: 60 genes, 10 singles, 8 pairs (30 cells each), 100 controls."""
+    return small_screen[0].copy()
 
 
 @pytest.fixture
-def small_screen_truth(_small_screen: tuple[AnnData, Truth]) -> Truth:
+def small_screen_truth(small_screen: tuple[AnnData, Truth]) -> Truth:
     """What the small screen was drawn from (see :class:`gears.simulate.Truth`)."""
-    return _small_screen[1]
+    return small_screen[1]

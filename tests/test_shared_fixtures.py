@@ -18,11 +18,11 @@ def test_toy_layout(toy_adata):
     assert toy_adata.var["gene_name"].tolist()[-1] == "GX29"
 
 
-def test_toy_copies_are_independent(toy_adata, _toy_template):
+def test_toy_copies_are_independent(toy_adata, toy_template):
     toy_adata.X.data[:] = 0
     toy_adata.obs["condition"] = "x"
-    assert _toy_template.X.sum() > 0
-    assert (_toy_template.obs["condition"] == "ctrl").sum() == 60
+    assert toy_template.X.sum() > 0
+    assert (toy_template.obs["condition"] == "ctrl").sum() == 60
 
 
 def test_toy_go(toy_go):

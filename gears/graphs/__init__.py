@@ -1,0 +1,1 @@
+"""Gene graphs: annotation, similarity by shared terms, co-expression, and graphs of the user's own."""

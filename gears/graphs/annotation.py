@@ -1,0 +1,273 @@
+"""Gene annotation: which gene carries which terms, and which names stand for which gene."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import importlib.resources
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from gears.files import content_hash, read_json, read_npz
+from gears.messages import shorten
+
+HUMAN_RESOURCE = "human_go.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class GeneAnnotation:
+    """Genes, terms, and a sparse genes x terms matrix.
+
+    Parameters
+    ----------
+    genes
+        Gene symbols, unique; the rows of `matrix`.
+    terms
+        Term identifiers, unique; the columns of `matrix`.
+    matrix
+        Sparse (genes, terms); entries other than zero mean "carries the term".
+        Kept as CSR int32 ones with sorted indices, so that products of rows
+        count shared terms without overflow.
+    aliases
+        Other names of genes: alias -> symbol in `genes`. An alias that is
+        itself a symbol is refused: a symbol always means its own gene.
+    ambiguous
+        Names that several genes share. They resolve to nothing.
+
+    Examples
+    --------
+    >>> annotation = GeneAnnotation.from_dict({"A": ["t1", "t2"], "B": ["t2"]}, aliases={"OLD": "A"})
+    >>> annotation.resolve("OLD")
+    'A'
+    >>> annotation.rows(["B", "OLD", "unknown"]).toarray().tolist()
+    [[0, 1], [1, 1], [0, 0]]
+    """
+
+    genes: list[str]
+    terms: list[str]
+    matrix: sparse.csr_matrix
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    ambiguous: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        matrix = sparse.csr_matrix(self.matrix)
+        if matrix.shape != (len(self.genes), len(self.terms)):
+            msg = (
+                f"annotation matrix has shape {matrix.shape}; expected (genes, terms) = "
+                f"({len(self.genes)}, {len(self.terms)})"
+            )
+            raise ValueError(msg)
+        _check_unique("gene", self.genes)
+        _check_unique("term", self.terms)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        # int32, not int8: M @ M.T counts shared terms, which can exceed 127.
+        ones = np.ones(matrix.nnz, dtype=np.int32)
+        matrix = sparse.csr_matrix((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
+        object.__setattr__(self, "matrix", matrix)
+        object.__setattr__(self, "ambiguous", frozenset(self.ambiguous))
+        self._check_aliases()
+
+    def _check_aliases(self) -> None:
+        known = self._index
+        wrong = [alias for alias, gene in self.aliases.items() if gene not in known or alias in known]
+        if wrong:
+            msg = (
+                f"{len(wrong)} aliases stand for no annotated gene or are symbols themselves: {shorten(wrong)}; "
+                "expected alias -> annotated symbol"
+            )
+            raise ValueError(msg)
+
+    @functools.cached_property
+    def _index(self) -> dict[str, int]:
+        return {gene: i for i, gene in enumerate(self.genes)}
+
+    @functools.cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of genes, terms, matrix and aliases."""
+        return content_hash(
+            list(self.genes),
+            list(self.terms),
+            self.matrix.indptr.astype(np.int64),
+            self.matrix.indices.astype(np.int64),
+            dict(self.aliases),
+            sorted(self.ambiguous),
+        )
+
+    def __len__(self) -> int:
+        return len(self.genes)
+
+    def __repr__(self) -> str:
+        return (
+            f"GeneAnnotation({len(self.genes)} genes, {len(self.terms)} terms, {len(self.aliases)} aliases)"
+        )
+
+    def resolve(self, symbol: str) -> str | None:
+        """Annotated symbol that `symbol` stands for: itself, or the gene of an unambiguous alias, else None."""
+        if symbol in self._index:
+            return symbol
+        return self.aliases.get(symbol)
+
+    def rows(self, symbols: Sequence[str]) -> sparse.csr_matrix:
+        """Term rows of symbols in their order; aliases resolved, rows of unknown symbols empty.
+
+        Returns
+        -------
+        scipy.sparse.csr_matrix
+            (len(symbols), terms) int32 of ones.
+        """
+        resolved = [self.resolve(symbol) for symbol in symbols]
+        index = np.array([-1 if gene is None else self._index[gene] for gene in resolved], dtype=np.int64)
+        known = index >= 0
+        indptr = np.concatenate([[0], np.cumsum(known)])
+        pick = sparse.csr_matrix(
+            (np.ones(known.sum(), dtype=np.int32), index[known], indptr), shape=(len(index), len(self.genes))
+        )
+        rows = sparse.csr_matrix(pick @ self.matrix)
+        rows.sort_indices()
+        return rows
+
+    @classmethod
+    def human(cls) -> GeneAnnotation:
+        """The packaged human Gene Ontology annotation (direct annotations, evidence ND left out).
+
+        Read once per process. Origin and licences: ``gears/resources/README.md``.
+        """
+        return _human()
+
+    @classmethod
+    def from_dict(
+        cls, terms_of: Mapping[str, Iterable[str]], *, aliases: Mapping[str, str] | None = None
+    ) -> GeneAnnotation:
+        """Build from gene -> terms; a gene without terms is kept (an isolated node)."""
+        for gene, terms in terms_of.items():
+            if not isinstance(gene, str) or isinstance(terms, str) or not isinstance(terms, Iterable):
+                msg = f"expected gene -> iterable of term names; found {gene!r} -> {terms!r}"
+                raise ValueError(msg)
+        genes = sorted(terms_of)
+        sets = [sorted({str(term) for term in terms_of[gene]}) for gene in genes]
+        terms = sorted({term for names in sets for term in names})
+        column = {term: i for i, term in enumerate(terms)}
+        indptr = np.concatenate([[0], np.cumsum([len(names) for names in sets], dtype=np.int64)])
+        indices = np.array([column[term] for names in sets for term in names], dtype=np.int64)
+        matrix = sparse.csr_matrix(
+            (np.ones(len(indices), dtype=np.int32), indices, indptr), shape=(len(genes), len(terms))
+        )
+        return cls(genes, terms, matrix, dict(aliases or {}))
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> GeneAnnotation:
+        """Read an annotation file.
+
+        Parameters
+        ----------
+        path
+            ``.json``: object gene -> list of terms; ``.npz``: as :meth:`arrays`
+            gives; ``.tsv``/``.csv`` (optionally ``.gz``): first column gene,
+            second column term, with or without the header
+            ``symbol``/``gene`` ..., further columns ignored.
+
+        Raises
+        ------
+        ValueError
+            For other formats (pickles can run code and are refused) or damaged files.
+        """
+        path = Path(path)
+        suffix = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+        if suffix == ".npz":
+            return cls.from_arrays(read_npz(path))
+        if suffix == ".json":
+            value = read_json(path)
+            if not isinstance(value, dict):
+                msg = f"{path} holds a JSON {type(value).__name__}; expected an object gene -> list of terms"
+                raise ValueError(msg)
+            return cls.from_dict(value)
+        if suffix in {".tsv", ".csv", ".txt", ".tsv.gz", ".csv.gz", ".txt.gz"}:
+            return cls.from_dict(_read_table(path, "," if ".csv" in suffix else "\t"))
+        msg = (
+            f"cannot read an annotation from {path.name!r}; expected .json, .npz, .tsv or .csv. A pickle can run "
+            "code when read: load it yourself and pass the dict (gene -> terms) instead"
+        )
+        raise ValueError(msg)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Plain arrays for an npz file: names as UTF-8 bytes joined by line feeds, the matrix as CSR."""
+        names = sorted(self.aliases)
+        wide = np.uint16 if len(self.terms) <= 2**16 else np.int64
+        return {
+            "genes": _pack(self.genes),
+            "terms": _pack(self.terms),
+            "indptr": self.matrix.indptr.astype(np.int32),
+            "indices": self.matrix.indices.astype(wide),
+            "alias": _pack(names),
+            "alias_gene": np.array([self._index[self.aliases[name]] for name in names], dtype=np.int32),
+            "ambiguous": _pack(sorted(self.ambiguous)),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> GeneAnnotation:
+        """Inverse of :meth:`arrays`."""
+        missing = {"genes", "terms", "indptr", "indices"} - set(arrays)
+        if missing:
+            msg = f"annotation arrays lack {shorten(sorted(missing))}; found {shorten(sorted(arrays))}"
+            raise ValueError(msg)
+        genes, terms = _unpack(arrays["genes"]), _unpack(arrays["terms"])
+        indices = arrays["indices"].astype(np.int32)
+        matrix = sparse.csr_matrix(
+            (np.ones(len(indices), dtype=np.int32), indices, arrays["indptr"].astype(np.int32)),
+            shape=(len(genes), len(terms)),
+        )
+        names = _unpack(arrays["alias"]) if "alias" in arrays else []
+        owners = arrays["alias_gene"].tolist() if names else []
+        aliases = {name: genes[owner] for name, owner in zip(names, owners, strict=True)}
+        ambiguous = frozenset(_unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
+        return cls(genes, terms, matrix, aliases, ambiguous)
+
+
+@functools.cache
+def _human() -> GeneAnnotation:
+    resource = importlib.resources.files("gears.resources") / HUMAN_RESOURCE
+    with importlib.resources.as_file(resource) as path:
+        return GeneAnnotation.from_arrays(read_npz(path))
+
+
+def _pack(names: Sequence[str]) -> np.ndarray:
+    """Names as bytes: an npz of fixed-width strings would be many times larger, objects would need pickle."""
+    broken = [name for name in names if "\n" in name or not name]
+    if broken:
+        msg = f"names must be non-empty and hold no line feed; found {shorten(map(repr, broken))}"
+        raise ValueError(msg)
+    return np.frombuffer("\n".join(names).encode(), dtype=np.uint8)
+
+
+def _unpack(packed: np.ndarray) -> list[str]:
+    text = packed.astype(np.uint8).tobytes().decode()
+    return text.split("\n") if text else []
+
+
+def _check_unique(kind: str, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        seen: set[str] = set()
+        twice = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
+        msg = f"{kind} names of an annotation must be unique; found more than once: {shorten(twice)}"
+        raise ValueError(msg)
+
+
+def _read_table(path: Path, delimiter: str) -> dict[str, set[str]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    terms_of: dict[str, set[str]] = {}
+    with opener(path, "rt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
+        for number, row in enumerate(csv.reader(file, delimiter=delimiter), start=1):
+            if not row or (number == 1 and row[0].strip().lower() in {"symbol", "gene", "gene_name"}):
+                continue
+            if len(row) < 2:
+                msg = f"{path}, line {number}: expected gene and term, found {json.dumps(row)}"
+                raise ValueError(msg)
+            terms_of.setdefault(row[0].strip(), set()).add(row[1].strip())
+    return terms_of

@@ -1,0 +1,1 @@
+"""Packaged data files; see README.md in this folder for origin and licences."""
