@@ -1,0 +1,42 @@
+"""Processes: choosing devices, starting workers, process groups and sums over workers. Knows no biology."""
+
+from gears.distributed.devices import DevicePlan, choose_backend, choose_devices, plan_devices
+from gears.distributed.launch import WorkerError, launch, refuse_unguarded_start
+from gears.distributed.process_group import (
+    cleanup_ddp,
+    join_group,
+    setup_ddp,
+    setup_ddp_multi_node,
+    setup_distributed,
+)
+from gears.distributed.world import (
+    GroupReducer,
+    World,
+    barrier,
+    current_world,
+    is_main_process,
+    is_running,
+    reduce_tensor,
+)
+
+__all__ = [
+    "DevicePlan",
+    "GroupReducer",
+    "WorkerError",
+    "World",
+    "barrier",
+    "choose_backend",
+    "choose_devices",
+    "cleanup_ddp",
+    "current_world",
+    "is_main_process",
+    "is_running",
+    "join_group",
+    "launch",
+    "plan_devices",
+    "reduce_tensor",
+    "refuse_unguarded_start",
+    "setup_ddp",
+    "setup_ddp_multi_node",
+    "setup_distributed",
+]

@@ -1,0 +1,178 @@
+"""Which device each worker takes, decided by pure functions before anything starts."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Devices of the workers on this machine, rank by rank, and the backend that joins them."""
+
+    devices: tuple[str, ...]
+    backend: str
+
+    @property
+    def world_size(self) -> int:
+        return len(self.devices)
+
+
+def choose_backend(
+    device_type: str,
+    *,
+    system: str | None = None,
+    nccl_available: bool | None = None,
+    explicit: str | None = None,
+) -> str:
+    """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins.
+
+    CUDA workers on Linux take ``"cpu:gloo,cuda:nccl"`` (CPU tensors can be reduced too),
+    everything else ``"gloo"``.
+    """
+    if explicit is not None:
+        return explicit
+    system = platform.system() if system is None else system
+    if nccl_available is None:
+        nccl_available = torch.distributed.is_nccl_available()
+    if device_type == "cuda" and system == "Linux" and nccl_available:
+        return "cpu:gloo,cuda:nccl"
+    return "gloo"
+
+
+def choose_devices(
+    n_gpus: int | None,
+    gpu_ids: Sequence[int] | None,
+    device: str | None,
+    *,
+    visible: int,
+) -> tuple[str, ...]:
+    """Devices rank by rank from the caller's wishes; every contradiction is an error here.
+
+    Parameters
+    ----------
+    n_gpus
+        Number of workers; all visible GPUs when left out.
+    gpu_ids
+        Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order
+        kept: rank 0 on the first.
+    device
+        ``"cpu"`` or ``"cuda"``; found out when left out.
+    visible
+        Number of visible GPUs.
+
+    Returns
+    -------
+    tuple of str
+        ``("cuda:2", "cuda:3")`` or ``("cpu", "cpu")``.
+
+    Raises
+    ------
+    ValueError
+        Lengths that differ, duplicate, negative or missing GPU ids, more workers than GPUs.
+    """
+    if n_gpus is not None and (isinstance(n_gpus, bool) or not isinstance(n_gpus, int) or n_gpus < 1):
+        msg = f"n_gpus is a number of workers of at least 1; found {n_gpus!r}"
+        raise ValueError(msg)
+    kind = torch.device(device).type if device is not None else None
+    if kind == "cpu":
+        if gpu_ids is not None:
+            msg = (
+                f"gpu_ids={list(gpu_ids)} chooses GPUs but device='cpu' was asked for; leave one of them out"
+            )
+            raise ValueError(msg)
+        return ("cpu",) * (n_gpus or 1)
+    if kind == "mps":
+        return _one_mps_device(n_gpus, gpu_ids)
+    if kind not in (None, "cuda"):
+        msg = f"unknown device {device!r}; expected 'cuda', 'cpu' or 'mps'"
+        raise ValueError(msg)
+    if device is not None and torch.device(device).index is not None:
+        if gpu_ids is not None:
+            msg = f"device={device!r} and gpu_ids={list(gpu_ids)} both choose cards; leave one of them out"
+            raise ValueError(msg)
+        gpu_ids = [torch.device(device).index]
+    if gpu_ids is not None:
+        return _chosen_gpus(n_gpus, gpu_ids, visible)
+    if visible == 0:
+        return _without_gpus(n_gpus, wanted=kind == "cuda")
+    count = visible if n_gpus is None else n_gpus
+    if count > visible:
+        msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {_names(visible)}; lower n_gpus"
+        raise ValueError(msg)
+    return tuple(f"cuda:{index}" for index in range(count))
+
+
+def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tuple[str, ...]:
+    ids = list(gpu_ids)
+    there = f"visible: {_names(visible)}"
+    if not ids:
+        msg = f"gpu_ids is empty; name at least one GPU or leave it out ({there})"
+        raise ValueError(msg)
+    if any(isinstance(index, bool) or not isinstance(index, int) for index in ids):
+        msg = f"gpu_ids are whole numbers, indices into the visible GPUs; found {ids} ({there})"
+        raise ValueError(msg)
+    if len(set(ids)) < len(ids):
+        repeated = sorted({index for index in ids if ids.count(index) > 1})
+        msg = f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs a card of its own ({there})"
+        raise ValueError(msg)
+    wrong = [index for index in ids if not 0 <= index < visible]
+    if wrong:
+        msg = (
+            f"gpu_ids={ids}: {wrong} not among the visible GPUs ({there}); "
+            "ids count the devices that CUDA_VISIBLE_DEVICES leaves, from 0"
+        )
+        raise ValueError(msg)
+    if n_gpus is not None and n_gpus != len(ids):
+        msg = (
+            f"n_gpus={n_gpus} but gpu_ids={ids} names {len(ids)} GPU(s); make them agree or leave n_gpus out"
+        )
+        raise ValueError(msg)
+    return tuple(f"cuda:{index}" for index in ids)
+
+
+def _without_gpus(n_gpus: int | None, *, wanted: bool) -> tuple[str, ...]:
+    """One CPU process with one warning; an explicit wish for several GPUs is an error."""
+    if wanted or (n_gpus or 1) > 1:
+        asked = "device='cuda'" if wanted else f"n_gpus={n_gpus}"
+        msg = f"{asked} was asked for but no GPU is visible; use device='cpu' (with n_gpus=N for N CPU processes)"
+        raise ValueError(msg)
+    logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")
+    return ("cpu",)
+
+
+def _one_mps_device(n_gpus: int | None, gpu_ids: Sequence[int] | None) -> tuple[str, ...]:
+    if (n_gpus or 1) > 1 or (gpu_ids is not None and list(gpu_ids) != [0]):
+        msg = f"an MPS machine has one device; found n_gpus={n_gpus}, gpu_ids={gpu_ids}"
+        raise ValueError(msg)
+    return ("mps",)
+
+
+def _names(visible: int) -> str:
+    if visible == 0:
+        return "none"
+    names = []
+    for index in range(visible):
+        try:
+            names.append(f"{index} ({torch.cuda.get_device_name(index)})")
+        except (RuntimeError, AssertionError, ValueError):
+            names.append(str(index))
+    return ", ".join(names)
+
+
+def plan_devices(
+    n_gpus: int | None = None,
+    gpu_ids: Sequence[int] | None = None,
+    device: str | None = None,
+    backend: str | None = None,
+) -> DevicePlan:
+    """Devices and backend of the workers on this machine (see :func:`choose_devices`)."""
+    visible = torch.cuda.device_count() if device is None or not device.startswith("cpu") else 0
+    devices = choose_devices(n_gpus, gpu_ids, device, visible=visible)
+    return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))

@@ -1,0 +1,244 @@
+"""Starting workers on this machine and watching over them.
+
+A small supervisor over ``torch.multiprocessing.start_processes(join=False)``: the first
+worker that fails ends the others (terminate, a short grace, kill) and its own traceback
+reaches the caller; nothing of a run outlives the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as torch_mp
+
+from gears.distributed.child import ChildSetup, run_child
+from gears.distributed.signals import SignalWatch, signal_name
+
+GRACE_SECONDS = 5.0
+STOP_GRACE_SECONDS = 30.0
+
+_UNGUARDED = (
+    "the script starts worker processes but has no guard: put the code that trains under\n"
+    'if __name__ == "__main__":'
+)
+
+
+class WorkerError(RuntimeError):
+    """A worker failed. `rank` says which; `details` holds its traceback where it had one."""
+
+    def __init__(self, message: str, *, rank: int, details: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.details = details
+
+
+@dataclass
+class _Worker:
+    """What the supervisor knows of one worker."""
+
+    rank: int
+    process: Any
+    channel: Connection
+    result: Any = None
+    finished: bool = False
+    error: tuple[float, str, str] | None = None
+    ended: float | None = field(default=None)
+
+    def listen(self) -> None:
+        """Take what the worker sent: ("result", bytes) or ("error", time, summary, traceback)."""
+        while not self.channel.closed and self.channel.poll():
+            try:
+                kind, *content = self.channel.recv()
+            except (EOFError, OSError):
+                self.channel.close()
+                return
+            if kind == "result":
+                self.result, self.finished = content[0], True
+            else:
+                self.error = (content[0], content[1], content[2])
+
+    @property
+    def running(self) -> bool:
+        return self.process.exitcode is None
+
+    @property
+    def failed(self) -> bool:
+        return not self.running and not (self.finished and self.process.exitcode == 0)
+
+
+def refuse_unguarded_start() -> None:
+    """End a spawned child that re-runs an unguarded script (it would start workers of its own)."""
+    if getattr(mp.process.current_process(), "_inheriting", False):
+        os._exit(ChildSetup.UNGUARDED_EXIT)
+
+
+def launch(
+    function: Callable[..., Any],
+    devices: Sequence[str],
+    args: tuple[Any, ...] = (),
+    *,
+    backend: str,
+    timeout: float | None = None,
+    grace: float = GRACE_SECONDS,
+) -> Any:
+    """Run ``function(rank, world_size, *args)`` in one process per device and return rank 0's value.
+
+    Parameters
+    ----------
+    function
+        Anything cloudpickle can carry: lambdas and functions of a notebook included.
+    devices
+        Device of each worker, rank by rank.
+    args
+        Plain, small data (paths, settings); large arrays belong into files.
+    backend
+        ``torch.distributed`` backend.
+    timeout
+        Seconds after which a collective counts as failed.
+    grace
+        Seconds between asking the other workers to end and killing them after a failure.
+
+    Raises
+    ------
+    WorkerError
+        A worker raised, was killed or left early; the others have been ended.
+    """
+    refuse_unguarded_start()
+    world_size = len(devices)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = torch_mp.get_context("spawn")
+    pipes = [context.Pipe(duplex=False) for _ in devices]
+    setup = ChildSetup(
+        port=store.port,
+        devices=tuple(devices),
+        backend=backend,
+        timeout=timeout,
+        parent=os.getpid(),
+        channels=tuple(sender for _, sender in pipes),
+        search_path=tuple(sys.path),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    payload = cloudpickle.dumps((function, args))
+    with SignalWatch() as signals:
+        with _importable_main():
+            running = torch_mp.start_processes(
+                run_child, args=(setup, payload), nprocs=world_size, join=False, start_method="spawn"
+            )
+        workers = [
+            _Worker(rank, process, receiver)
+            for rank, (process, (receiver, _)) in enumerate(zip(running.processes, pipes, strict=True))
+        ]
+        try:
+            _supervise(workers, signals, grace)
+        finally:
+            _end(workers, grace)
+            for receiver, sender in pipes:
+                receiver.close()
+                sender.close()
+            del store
+    signals.raise_received()
+    return cloudpickle.loads(workers[0].result)
+
+
+@contextlib.contextmanager
+def _importable_main() -> Iterator[None]:
+    """Hide a ``__main__.__file__`` that is no file (``python -``), which spawned children would try to run."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    hidden = path is not None and not os.path.isfile(path)
+    if hidden:
+        del main.__file__
+    try:
+        yield
+    finally:
+        if hidden:
+            main.__file__ = path
+
+
+def _supervise(workers: list[_Worker], signals: SignalWatch, grace: float) -> None:
+    """Wait until all workers finished; the first failure ends the wait with a WorkerError."""
+    asked_to_stop: float | None = None
+    while any(worker.running for worker in workers):
+        sources: list[Any] = [worker.process.sentinel for worker in workers if worker.running]
+        sources += [worker.channel for worker in workers if worker.running and not worker.channel.closed]
+        wait(sources, timeout=0.2)
+        _note(workers)
+        if signals.received is not None and asked_to_stop is None:
+            asked_to_stop = time.monotonic()
+            for worker in workers:
+                if worker.running:
+                    worker.process.terminate()
+        if asked_to_stop is not None:
+            if time.monotonic() - asked_to_stop > STOP_GRACE_SECONDS or signals.count > 1:
+                return
+        elif any(worker.failed for worker in workers):
+            _settle(workers)
+            raise _describe(workers)
+    _note(workers)
+    if asked_to_stop is None and any(worker.failed for worker in workers):
+        raise _describe(workers)
+
+
+def _note(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.listen()
+        if worker.ended is None and not worker.running:
+            worker.ended = time.time()
+
+
+def _settle(workers: list[_Worker], seconds: float = 0.5) -> None:
+    """Give messages of workers that failed at the same moment time to arrive."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(worker.running for worker in workers):
+        time.sleep(0.05)
+        _note(workers)
+
+
+def _end(workers: list[_Worker], grace: float) -> None:
+    """Terminate what still runs, wait `grace` seconds, kill the rest, reap all."""
+    for worker in workers:
+        if worker.running:
+            worker.process.terminate()
+    deadline = time.monotonic() + grace
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.running:
+            worker.process.kill()
+        worker.process.join()
+
+
+def _describe(workers: list[_Worker]) -> WorkerError:
+    """The error of the worker that failed first: killed, left early or raised, in that order of suspicion."""
+    failed = [worker for worker in workers if worker.failed]
+    if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
+        raise SystemExit(_UNGUARDED)
+    silent = [worker for worker in failed if worker.error is None]
+    if silent:
+        return _describe_silent(min(silent, key=lambda worker: worker.ended or 0.0), len(workers))
+    worker = min(failed, key=lambda worker: worker.error[0] if worker.error else 0.0)
+    _, summary, details = worker.error or (0.0, "", "")
+    message = f"worker {worker.rank} of {len(workers)} failed: {summary}"
+    return WorkerError(
+        f"{message}\n\nOriginal traceback (rank {worker.rank}):\n{details}", rank=worker.rank, details=details
+    )
+
+
+def _describe_silent(worker: _Worker, world_size: int) -> WorkerError:
+    code = worker.process.exitcode
+    who = f"worker {worker.rank} of {world_size}"
+    if code < 0:
+        name = signal_name(-code)
+        hint = "; out of memory?" if name == "SIGKILL" else ""
+        return WorkerError(f"{who} was killed by {name}{hint}", rank=worker.rank)
+    return WorkerError(f"{who} left early with exit code {code} before its work was done", rank=worker.rank)

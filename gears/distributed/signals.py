@@ -1,0 +1,89 @@
+"""Signals around a run: the parent's Ctrl-C and SIGTERM, the workers' request to stop."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+
+def signal_name(number: int) -> str:
+    """``"SIGKILL"`` for 9; the bare number where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class SignalWatch:
+    """While workers run, note SIGINT and SIGTERM instead of dying of them; handlers are restored.
+
+    Only the main thread may set handlers: elsewhere nothing is changed and a
+    ``KeyboardInterrupt`` takes its usual way.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.count = 0
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> SignalWatch:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.received = self.received or number
+        self.count += 1
+
+    def raise_received(self) -> None:
+        """Raise what the signal would have raised, now that the workers are gone."""
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is not None:
+            raise SystemExit(128 + self.received)
+
+
+_stop_requested = threading.Event()
+
+
+def stop_requested() -> bool:
+    """Whether this process was asked to stop at the next step (SIGTERM or SIGINT in a worker)."""
+    return _stop_requested.is_set()
+
+
+def listen_for_stop() -> None:
+    """In a worker: SIGTERM and SIGINT ask for a stop at the next step instead of ending at once."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: _stop_requested.set())
+
+
+def die_with_parent(parent: int) -> None:
+    """Make this process die when its parent does, however that ends.
+
+    On Linux the kernel sends SIGKILL when the thread that started this process ends;
+    elsewhere a thread watches the parent's id.
+    """
+    if sys.platform.startswith("linux"):
+        set_parent_death_signal = 1
+        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        return
+    threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
