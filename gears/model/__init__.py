@@ -1,0 +1,1 @@
+"""Network, batch norm over weighted rows and all workers, objectives. Reads and writes no files."""

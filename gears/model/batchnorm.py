@@ -1,0 +1,213 @@
+"""Batch norm over weighted rows and over all workers.
+
+A condition is computed once, however many cells carry it, so its rows count
+as often as there are cells (model.md, section 2). In training the statistics
+span the global batch; in evaluation this is plain batch norm and talks to no
+other worker. Parameters and buffers are named as in torch's ``BatchNorm1d``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gears.model.reducer import IDENTITY, Reducer
+from gears.model.statistics import (
+    GlobalMoments,
+    Moments,
+    condition_products,
+    merged_moments,
+    statistics_dtype,
+)
+
+
+class WeightedBatchNorm(nn.Module):
+    """Batch norm whose rows carry weights.
+
+    Parameters
+    ----------
+    num_features
+        Number of features H.
+    eps, momentum
+        As in torch's ``BatchNorm1d``.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
+
+    def forward(
+        self,
+        rows: Tensor,
+        weight: Tensor | None = None,
+        count: Tensor | float | None = None,
+        reducer: Reducer = IDENTITY,
+        *,
+        relu: bool = False,
+    ) -> Tensor:
+        """Normalise rows, and apply a ReLU to the result on request.
+
+        Parameters
+        ----------
+        rows
+            (U, H), or (G, U, H) for layers over genes and conditions.
+        weight
+            (U,) number of cells of each condition on this worker. None: all
+            rows count once and every worker has the same ones (no collective).
+        count
+            Number of rows for the running variance's N/(N-1) where it is not
+            the sum of weights (the trunk: cells times genes).
+        reducer
+            Talks to the other workers; used in training and with weights only.
+        relu
+            Fused here because it saves a pass over the largest tensors.
+
+        Returns
+        -------
+        Tensor
+            Shape and dtype of `rows`.
+        """
+        if not self.training:
+            out = F.batch_norm(
+                rows.reshape(-1, self.num_features),
+                self.running_mean,
+                self.running_var,
+                self.weight,
+                self.bias,
+                False,
+                self.momentum,
+                self.eps,
+            ).reshape(rows.shape)
+            return F.relu(out) if relu else out
+        if weight is None:
+            rows_LUH, weight, reducer = rows.reshape(-1, 1, self.num_features), rows.new_ones(1), IDENTITY
+        else:
+            rows_LUH = rows.reshape(-1, weight.shape[0], self.num_features)
+        weight = weight.to(statistics_dtype(rows.dtype))
+        out, mean_H, var_H, n_rows = _NormaliseRows.apply(
+            rows_LUH, self.weight, self.bias, weight, self.eps, relu, reducer
+        )
+        if count is not None:
+            n_rows = torch.as_tensor(count, dtype=n_rows.dtype, device=n_rows.device)
+        self._track(Moments(mean_H, var_H, n_rows))
+        return out.reshape(rows.shape)
+
+    def outer_sum(
+        self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor, reducer: Reducer = IDENTITY
+    ) -> Tensor:
+        """ReLU of the normalised sums ``base[g] + effect[u]`` of all genes and conditions.
+
+        The sums are never formed before they are normalised: over all pairs
+        (g, u) the mean and the variance of a sum of two independent terms are
+        the sums of means and variances, so statistics cost G + U rows.
+
+        Parameters
+        ----------
+        base_GH
+            Equal on all workers.
+        effect_UH, weight_U
+            This worker's conditions and their numbers of cells.
+
+        Returns
+        -------
+        Tensor
+            (G, U, H)
+        """
+        dtype = base_GH.dtype
+        exact = statistics_dtype(dtype)
+        with torch.autocast(base_GH.device.type, enabled=False):
+            base_GH, effect_UH = base_GH.to(exact), effect_UH.to(exact)
+            if self.training:
+                base_var_H, base_mean_H = torch.var_mean(base_GH, dim=0, correction=0)
+                effect_mean_H, effect_var_H, cells = GlobalMoments.apply(
+                    effect_UH.unsqueeze(0), weight_U.to(exact), reducer
+                )
+                mean_H, var_H = base_mean_H + effect_mean_H, base_var_H + effect_var_H
+                self._track(Moments(mean_H.detach(), var_H.detach(), cells * base_GH.shape[0]))
+            else:
+                mean_H, var_H = self.running_mean, self.running_var
+            scale_H = self.weight * torch.rsqrt(var_H + self.eps)
+            base_GH = torch.addcmul(self.bias, base_GH - mean_H, scale_H).to(dtype)
+            effect_UH = (effect_UH * scale_H).to(dtype)
+            return (base_GH.unsqueeze(1) + effect_UH).relu_()
+
+    @torch.no_grad()
+    def _track(self, moments: Moments) -> None:
+        """Move the running statistics, by a step of 0 where there was no row at all."""
+        n_rows = moments.n_rows
+        seen = (n_rows > 0).to(self.running_mean.dtype)
+        step = self.momentum * seen
+        unbiased_H = moments.var_H * (n_rows / (n_rows - 1).clamp(min=1))
+        self.running_mean += step * (moments.mean_H - self.running_mean)
+        self.running_var += step * (unbiased_H - self.running_var)
+        self.num_batches_tracked += (n_rows > 0).to(torch.long)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(network)``."""
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+class _NormaliseRows(torch.autograd.Function):
+    """Weighted, global batch norm of rows (L, U, H), with an optional ReLU."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows_LUH: Tensor,
+        gamma_H: Tensor,
+        beta_H: Tensor,
+        weight_U: Tensor,
+        eps: float,
+        relu: bool,
+        reducer: Reducer,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        with torch.autocast(rows_LUH.device.type, enabled=False):
+            exact_LUH = rows_LUH.to(weight_U.dtype)
+            moments = merged_moments(exact_LUH, weight_U, reducer)
+            inverse_H = torch.rsqrt(moments.var_H + eps)
+            scale_H = gamma_H * inverse_H
+            out = torch.addcmul(beta_H - moments.mean_H * scale_H, exact_LUH, scale_H).to(rows_LUH.dtype)
+            if relu:
+                out.relu_()
+        ctx.save_for_backward(
+            rows_LUH, gamma_H, weight_U, moments.mean_H, inverse_H, moments.n_rows, out if relu else None
+        )
+        ctx.reducer = reducer
+        ctx.mark_non_differentiable(*moments)
+        return (out, *moments)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_LUH: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        rows_LUH, gamma_H, weight_U, mean_H, inverse_H, count, relu_out = ctx.saved_tensors
+        with torch.autocast(rows_LUH.device.type, enabled=False):
+            if relu_out is not None:
+                grad_LUH = torch.ops.aten.threshold_backward(grad_LUH, relu_out, 0)
+            rows, grad = rows_LUH.to(weight_U.dtype), grad_LUH.to(weight_U.dtype)
+            sums_UH, products_UH = condition_products(grad, rows, mean_H)
+            # the parameters' gradients stay local (averaged with all others later); the rows' need
+            # the whole batch, because each row moved the statistics of every worker
+            grad_beta_H, grad_gamma_H = sums_UH.sum(0), products_UH.sum(0) * inverse_H
+            all_beta_H, all_gamma_H = ctx.reducer.sum(torch.stack([grad_beta_H, grad_gamma_H]))
+
+            scale_H = gamma_H * inverse_H
+            share_U1 = (weight_U / count.clamp(min=torch.finfo(count.dtype).tiny)).unsqueeze(-1)
+            slope_UH = share_U1 * scale_H * inverse_H * all_gamma_H
+            offset_UH = share_U1 * scale_H * all_beta_H - slope_UH * mean_H
+            owned = relu_out is not None or grad is not grad_LUH
+            grad = grad.mul_(scale_H) if owned else grad * scale_H
+            grad_rows = grad.addcmul_(rows, slope_UH, value=-1).sub_(offset_UH)
+        return grad_rows.to(rows_LUH.dtype), grad_gamma_H, grad_beta_H, None, None, None, None

@@ -1,0 +1,46 @@
+"""The published multi-layer perceptron: Linear, batch norm, ReLU; the very last ReLU left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from gears.model.batchnorm import WeightedBatchNorm
+from gears.model.reducer import IDENTITY, Reducer
+
+
+class MLP(nn.Module):
+    """Layers of the given sizes, named ``network.0``, ``network.1``, ... as published.
+
+    Weights are left uninitialised: the network that owns them fills them from
+    a local generator.
+
+    Parameters
+    ----------
+    sizes
+        Input size, hidden sizes, output size.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for n_in, n_out in pairwise(sizes):
+            layers += [skip_init(nn.Linear, n_in, n_out), WeightedBatchNorm(n_out), nn.ReLU()]
+        self.network = nn.Sequential(*layers[:-1])
+
+    def forward(
+        self,
+        rows: Tensor,
+        weight: Tensor | None = None,
+        count: Tensor | float | None = None,
+        reducer: Reducer = IDENTITY,
+    ) -> Tensor:
+        """Apply to rows (U, H) or (G, U, H); arguments as in :class:`WeightedBatchNorm`."""
+        last = len(self.network) - 1
+        for i in range(0, last, 3):
+            linear, norm = self.network[i], self.network[i + 1]
+            rows = norm(linear(rows), weight, count, reducer, relu=i + 1 < last)
+        return rows

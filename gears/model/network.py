@@ -1,0 +1,181 @@
+"""The GEARS network, computed once per distinct condition.
+
+Roohani, Huang, Leskovec, "Predicting transcriptional outcomes of novel multigene
+perturbations with GEARS", Nature Biotechnology 2023. The predicted change
+depends on the condition alone, never on the cell: one pass costs one row per
+gene and distinct condition, and the part before a perturbation enters costs one
+row per gene. Batch norm counts each condition as often as cells carry it.
+Co-expression messages reach every cell.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from gears.model.batchnorm import WeightedBatchNorm
+from gears.model.config import ModelConfig
+from gears.model.initialisation import initialise
+from gears.model.mlp import MLP
+from gears.model.propagation import GraphLinear, Propagation
+from gears.model.reducer import IDENTITY, Reducer
+
+MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
+
+
+class GEARSNetwork(nn.Module):
+    """Predicts the change of every gene's expression for a set of perturbed genes.
+
+    Parameters
+    ----------
+    n_genes
+        Number of measured genes, G.
+    n_perts
+        Number of nodes of the perturbation (GO) graph, P.
+    go_edges, go_weight
+        (2, E) sources and targets among the P nodes, (E,) weights.
+    coexpress_edges, coexpress_weight
+        The same among the G genes.
+    config
+        Sizes and options.
+    seed
+        Seed of the initial weights, drawn from a local generator.
+
+    Attributes
+    ----------
+    reducer
+        Talks to other workers in training mode; not part of the state dict.
+        Every worker does the same collectives whatever its conditions are.
+    """
+
+    def __init__(
+        self,
+        n_genes: int,
+        n_perts: int,
+        go_edges: Tensor,
+        go_weight: Tensor,
+        coexpress_edges: Tensor,
+        coexpress_weight: Tensor,
+        config: ModelConfig,
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.n_genes, self.n_perts, self.config = n_genes, n_perts, config
+        self.reducer: Reducer = IDENTITY
+        size = config.hidden_size
+        self.gene_emb = skip_init(nn.Embedding, n_genes, size)
+        self.emb_pos = skip_init(nn.Embedding, n_genes, size)
+        self.pert_emb = skip_init(nn.Embedding, n_perts, size)
+        self.bn_emb = WeightedBatchNorm(size)
+        self.bn_pert_base = WeightedBatchNorm(size)
+        self.coexpress_graph = Propagation(coexpress_edges, coexpress_weight, n_genes, "co-expression graph")
+        self.go_graph = Propagation(go_edges, go_weight, n_perts, "perturbation graph")
+        self.layers_emb_pos = nn.ModuleList(
+            GraphLinear(size, size) for _ in range(config.num_gene_gnn_layers)
+        )
+        self.sim_layers = nn.ModuleList(GraphLinear(size, size) for _ in range(config.num_go_gnn_layers))
+        self.emb_trans_v2 = MLP([size, size, size])
+        self.pert_fuse = MLP([size, size, size])
+        self.recovery_w = MLP([size, 2 * size, size])
+        self.cross_gene_state = MLP([n_genes, size, size])
+        self.indv_w1 = nn.Parameter(torch.empty(n_genes, size, 1))
+        self.indv_b1 = nn.Parameter(torch.empty(n_genes, 1))
+        self.indv_w2 = nn.Parameter(torch.empty(1, n_genes, size + 1))
+        self.indv_b2 = nn.Parameter(torch.empty(1, n_genes))
+        if config.uncertainty:
+            self.uncertainty_w = MLP([size, 2 * size, size, 1])
+        initialise(self, seed)
+
+    def forward(
+        self,
+        pert_row: Tensor,
+        pert_node: Tensor,
+        weight: Tensor,
+        total_weight: Tensor | float | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Changes of all genes under U conditions.
+
+        Parameters
+        ----------
+        pert_row, pert_node
+            (M,) int64 each: condition ``pert_row[m]``, from 0 to U - 1, perturbs node
+            ``pert_node[m]``. The control is a condition that no m names. The
+            order of entries has no effect.
+        weight
+            (U,) number of this worker's cells in each condition. U = 0 and
+            weights of 0 are allowed.
+        total_weight
+            Number of cells of all workers; summed over workers when None. Used
+            in training mode only. All workers must do the same, give it or not.
+
+        Returns
+        -------
+        delta_UG
+            Change of expression (log scale); the prediction is a control's expression plus this.
+        logvar_UG
+            Log-variances; None without ``config.uncertainty``.
+        """
+        self.renormalise_embeddings()
+        weight_U = weight.to(self.indv_w1.dtype)
+        base_GH = self._base(self._rows_of_trunk(weight_U, total_weight))
+        effect_UH = self._effects(pert_row, pert_node, weight_U)
+        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
+        delta_UG = self._decode(self.recovery_w(state_GUH, weight_U, None, self.reducer), weight_U)
+        if self.config.no_perturb:
+            delta_UG = delta_UG * 0.0
+        if not self.config.uncertainty:
+            return delta_UG, None
+        logvar_GU1 = self.uncertainty_w(state_GUH, weight_U, None, self.reducer)
+        return delta_UG, logvar_GU1.squeeze(-1).t().to(delta_UG.dtype)
+
+    @torch.no_grad()
+    def renormalise_embeddings(self) -> None:
+        """Shorten embedding rows longer than 1 to length 1, in place and without a gradient.
+
+        Done for whole tables at the start of each forward, so it is the same on all workers.
+        """
+        for embedding in (self.gene_emb, self.emb_pos, self.pert_emb):
+            norm = torch.linalg.vector_norm(embedding.weight, dim=1, keepdim=True)
+            embedding.weight.mul_(torch.where(norm > 1, 1 / (norm + 1e-7), 1.0))
+
+    def _rows_of_trunk(self, weight_U: Tensor, total_weight: Tensor | float | None) -> Tensor | None:
+        """Rows that the trunk's batch norms stand for: G genes of every cell of the global batch."""
+        if not self.training:
+            return None
+        if total_weight is None:
+            total_weight = self.reducer.sum(weight_U.sum())
+        return torch.as_tensor(total_weight, dtype=weight_U.dtype, device=weight_U.device) * self.n_genes
+
+    def _base(self, count: Tensor | None) -> Tensor:
+        """Gene representations before any perturbation, (G, H); equal on all workers."""
+        own_GH = self.bn_emb(self.gene_emb.weight, None, count, relu=True)
+        messages_GH = self.emb_pos.weight
+        for i, layer in enumerate(self.layers_emb_pos):
+            messages_GH = layer(self.coexpress_graph(F.relu(messages_GH) if i else messages_GH))
+        return self.emb_trans_v2(own_GH + MESSAGE_SHARE * messages_GH, None, count)
+
+    def _effects(self, pert_row: Tensor, pert_node: Tensor, weight_U: Tensor) -> Tensor:
+        """Effect of each condition on the representations, (U, H); zero for controls."""
+        nodes_PH = self.pert_emb.weight
+        for layer in self.sim_layers[:-1]:
+            nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
+        # the last linear map is needed for the perturbed nodes only
+        members_MH = self.sim_layers[-1](self.go_graph(nodes_PH).index_select(0, pert_node))
+        n_conditions = weight_U.shape[0]
+        sums_UH = members_MH.new_zeros(n_conditions, members_MH.shape[1]).index_add(0, pert_row, members_MH)
+        # controls pass through with weight 0 instead of being taken out: shapes do not depend on the data
+        perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=weight_U.device)
+        perturbed_U = perturbed_U.index_fill(0, pert_row, True)
+        effect_UH = self.pert_fuse(sums_UH, weight_U * perturbed_U, None, self.reducer)
+        return torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
+
+    def _decode(self, genes_GUH: Tensor, weight_U: Tensor) -> Tensor:
+        """Per-gene decoder with the state of all genes, (U, G)."""
+        own_UG = (torch.bmm(genes_GUH, self.indv_w1).squeeze(-1) + self.indv_b1).t()
+        state_UH = self.cross_gene_state(own_UG, weight_U, None, self.reducer)
+        own_weight_G, state_weight_GH = self.indv_w2[0, :, 0], self.indv_w2[0, :, 1:]
+        delta_UG = own_weight_G * own_UG + F.linear(state_UH, state_weight_GH) + self.indv_b2
+        return delta_UG.to(self.indv_w1.dtype)

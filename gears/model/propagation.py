@@ -1,0 +1,159 @@
+"""Message passing on a fixed graph: the propagation of PyG's ``SGConv`` with K = 1.
+
+A[target, source] = weight; a self loop of weight 1 is added where a node has
+none, an existing one keeps its weight; d = row sums; messages are
+D^-1/2 A D^-1/2 x. The graph never changes, so it is normalised once and kept
+as compressed rows (and those of its transpose for the backward), which takes
+the time of one pass over the edges, where gathering and scattering one message
+per edge takes about 50 times as long. The tests compare with PyG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.utils import skip_init
+
+
+class Rows(NamedTuple):
+    """A sparse matrix by rows: row i holds entries ``start[i]:start[i + 1]``."""
+
+    column: Tensor  # (E,) int64
+    start: Tensor  # (n + 1,) int64
+    value: Tensor  # (E,)
+
+
+class Propagation(nn.Module):
+    """x -> D^-1/2 A D^-1/2 x for a fixed graph.
+
+    Parameters
+    ----------
+    edges
+        (2, E) int64, sources and targets. Several edges of one pair add up
+        (of several self edges the last counts, as in PyG).
+    weight
+        (E,) non-negative.
+    n_nodes
+        Number of nodes; nodes without edges keep their own features.
+    name
+        Which graph this is, for error messages.
+    """
+
+    forward_column: Tensor
+    forward_start: Tensor
+    forward_value: Tensor
+    backward_column: Tensor
+    backward_start: Tensor
+    backward_value: Tensor
+
+    def __init__(self, edges: Tensor, weight: Tensor, n_nodes: int, name: str = "graph") -> None:
+        super().__init__()
+        _check_edges(edges, weight, n_nodes, name)
+        source, target, value = normalise_edges(edges.cpu(), weight.cpu().double(), n_nodes)
+        self.n_nodes = n_nodes
+        forward, backward = _by_rows(target, source, value, n_nodes), _by_rows(source, target, value, n_nodes)
+        self._exact = (forward.value, backward.value)
+        dtype = torch.get_default_dtype()
+        for prefix, rows in (("forward", forward), ("backward", backward)):
+            self.register_buffer(f"{prefix}_column", rows.column, persistent=False)
+            self.register_buffer(f"{prefix}_start", rows.start, persistent=False)
+            self.register_buffer(f"{prefix}_value", rows.value.to(dtype), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Propagate node features (n_nodes, H)."""
+        matrix = Rows(self.forward_column, self.forward_start, self.forward_value)
+        transpose = Rows(self.backward_column, self.backward_start, self.backward_value)
+        return _Propagate.apply(x.to(self.forward_value.dtype), matrix, transpose)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Propagation:
+        """Move or cast like any module, but weights are always rounded from the exact ones."""
+        super()._apply(fn, recurse)
+        self.forward_value = self._exact[0].to(self.forward_value)
+        self.backward_value = self._exact[1].to(self.backward_value)
+        return self
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(network)``."""
+        return f"{self.n_nodes} nodes, {self.forward_column.shape[0]} edges with self loops"
+
+
+class GraphLinear(nn.Module):
+    """The learned part of a graph convolution, named as in PyG's ``SGConv``: ``lin``."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.lin = skip_init(nn.Linear, n_in, n_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to propagated features (n, n_in)."""
+        return self.lin(x)
+
+
+def normalise_edges(edges: Tensor, weight: Tensor, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Source, target and value of the entries of D^-1/2 A D^-1/2, self loops included."""
+    source, target = edges
+    is_loop = source == target
+    loop_weight = weight.new_ones(n_nodes)
+    loop_weight[source[is_loop]] = weight[is_loop]
+    nodes = torch.arange(n_nodes)
+    source = torch.cat([source[~is_loop], nodes])
+    target = torch.cat([target[~is_loop], nodes])
+    value = torch.cat([weight[~is_loop], loop_weight])
+    degree = torch.zeros(n_nodes, dtype=value.dtype).index_add_(0, target, value)
+    factor = torch.where(degree > 0, degree.rsqrt(), torch.zeros_like(degree))
+    return source, target, factor[source] * value * factor[target]
+
+
+def _by_rows(row: Tensor, column: Tensor, value: Tensor, n_rows: int) -> Rows:
+    order = torch.argsort(row, stable=True)
+    start = torch.zeros(n_rows + 1, dtype=torch.long)
+    start[1:] = torch.bincount(row, minlength=n_rows).cumsum(0)
+    return Rows(column[order], start, value[order])
+
+
+def _check_edges(edges: Tensor, weight: Tensor, n_nodes: int, name: str) -> None:
+    if edges.ndim != 2 or edges.shape[0] != 2 or weight.shape != edges.shape[1:]:
+        msg = (
+            f"edges of the {name} have shape {tuple(edges.shape)} and weights {tuple(weight.shape)}; "
+            "expected (2, E) and (E,)"
+        )
+        raise ValueError(msg)
+    if edges.numel() and (edges.min() < 0 or edges.max() >= n_nodes):
+        msg = (
+            f"edges of the {name} name nodes {int(edges.min())} to {int(edges.max())}; "
+            f"expected 0 to {n_nodes - 1}: number them by position in the list of nodes"
+        )
+        raise ValueError(msg)
+    if not torch.isfinite(weight).all() or (weight < 0).any():
+        bad = int((~torch.isfinite(weight) | (weight < 0)).sum())
+        msg = f"{bad} edge weights of the {name} are negative or not finite; use weights of at least 0"
+        raise ValueError(msg)
+
+
+def _sum_rows(matrix: Rows, x: Tensor) -> Tensor:
+    """Sparse times dense: a bag of weighted embeddings per row."""
+    return F.embedding_bag(
+        matrix.column,
+        x.contiguous(),
+        matrix.start,
+        mode="sum",
+        per_sample_weights=matrix.value,
+        include_last_offset=True,
+    )
+
+
+class _Propagate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Rows, transpose: Rows) -> Tensor:
+        ctx.transpose = transpose
+        return _sum_rows(matrix, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _sum_rows(ctx.transpose, grad), None, None
