@@ -25,7 +25,7 @@ import torch.multiprocessing as torch_mp
 from gears.distributed.child import ChildSetup, run_child
 from gears.distributed.signals import SignalWatch, signal_name
 
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 2.0
 STOP_GRACE_SECONDS = 30.0
 
 _UNGUARDED = (

@@ -1,0 +1,185 @@
+"""What :meth:`gears.GEARS.predict` returns: predicted profiles by condition."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.messages import unknown_name
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+Key = str | Condition | Sequence[str]
+VALUES = ("expression", "delta", "logvar")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions(Mapping[str, np.ndarray]):
+    """Predicted mean expression of U conditions over G genes.
+
+    A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression*
+    (not the change), shape (G,), in the order of `gene_names`. Keys may be ``"A_B"``,
+    ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a key that fits two
+    conditions (gene names that hold "_") is refused.
+
+    Attributes
+    ----------
+    conditions
+        The U conditions in the order asked for.
+    gene_names
+        The G genes.
+    expression_UG
+        Predicted expression (log-normalised scale of the screen), clipped if `clip`.
+    control_mean_G
+        Mean of the control cells, from which changes count.
+    logvar_UG
+        Predicted log-variance, or None.
+    clip
+        Whether negative predictions were set to zero.
+    """
+
+    conditions: tuple[Condition, ...]
+    gene_names: tuple[str, ...]
+    expression_UG: np.ndarray
+    control_mean_G: np.ndarray
+    logvar_UG: np.ndarray | None = None
+    clip: bool = True
+
+    def __getitem__(self, key: Key) -> np.ndarray:
+        return self.expression_UG[self._row(key)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(condition.key for condition in self.conditions)
+
+    def __len__(self) -> int:
+        return len(self.conditions)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self._row(key)  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError):
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"Predictions({len(self.conditions)} conditions x {len(self.gene_names)} genes)"
+
+    @property
+    def delta_UG(self) -> np.ndarray:
+        """Predicted expression minus the control mean, (U, G)."""
+        return self.expression_UG - self.control_mean_G
+
+    def delta(self, key: Key) -> np.ndarray:
+        """Predicted change of one condition, (G,)."""
+        return self.delta_UG[self._row(key)]
+
+    def logvar(self, key: Key) -> np.ndarray:
+        """Predicted log-variance of one condition, (G,).
+
+        Raises
+        ------
+        ValueError
+            The model was trained without uncertainty.
+        """
+        return self._values("logvar")[self._row(key)]
+
+    def to_frame(self, values: str = "expression") -> pd.DataFrame:
+        """One row per condition ("A+B"), one column per gene; ``values="delta"`` or ``"logvar"`` for those."""
+        index = pd.Index([condition.name for condition in self.conditions], name="condition")
+        return pd.DataFrame(self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene"))
+
+    def to_adata(self) -> AnnData:
+        """Conditions x genes; ``layers["delta"]`` (and ``["sd"]``), ``obs`` genes and n_genes, ``uns`` provenance."""
+        from anndata import AnnData
+
+        obs = pd.DataFrame(
+            {
+                "condition": [condition.name for condition in self.conditions],
+                "genes": [",".join(condition.genes) for condition in self.conditions],
+                "n_genes": [len(condition) for condition in self.conditions],
+            },
+            index=pd.Index([condition.name for condition in self.conditions]),
+        )
+        var = pd.DataFrame({"gene_name": list(self.gene_names)}, index=pd.Index(list(self.gene_names)))
+        var["control_mean"] = self.control_mean_G
+        layers = {"delta": self.delta_UG}
+        if self.logvar_UG is not None:
+            layers["sd"] = np.exp(0.5 * self.logvar_UG)
+        uns: dict[str, Any] = {"gears": {"content": "predicted mean expression", "clip": self.clip}}
+        return AnnData(X=self.expression_UG.copy(), obs=obs, var=var, layers=layers, uns=uns)
+
+    def top(self, n: int = 20) -> pd.DataFrame:
+        """The n genes of largest absolute predicted change of each condition, largest first.
+
+        Returns
+        -------
+        pd.DataFrame
+            Columns condition, rank, gene, delta, expression.
+        """
+        n = min(n, len(self.gene_names))
+        names = np.asarray(self.gene_names)
+        parts = []
+        for condition, delta_G, expression_G in zip(
+            self.conditions, self.delta_UG, self.expression_UG, strict=True
+        ):
+            order = np.lexsort((names, -np.abs(delta_G)))[:n]
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "condition": condition.name,
+                        "rank": np.arange(1, n + 1),
+                        "gene": names[order],
+                        "delta": delta_G[order],
+                        "expression": expression_G[order],
+                    }
+                )
+            )
+        return pd.concat(parts, ignore_index=True)
+
+    def _values(self, values: str) -> np.ndarray:
+        if values not in VALUES:
+            raise ValueError(unknown_name("values", values, VALUES))
+        if values == "logvar":
+            if self.logvar_UG is None:
+                msg = "this model predicts no variance; train one with model_initialize(uncertainty=True)"
+                raise ValueError(msg)
+            return self.logvar_UG
+        return self.expression_UG if values == "expression" else self.delta_UG
+
+    @cached_property
+    def _rows(self) -> dict[Condition, int]:
+        return {condition: row for row, condition in enumerate(self.conditions)}
+
+    @cached_property
+    def _joined(self) -> dict[str, set[int]]:
+        """Rows behind each "_"-joined spelling of a condition, genes in any order."""
+        joined: dict[str, set[int]] = {}
+        for condition, row in self._rows.items():
+            orders = itertools.permutations(condition.genes) if len(condition) <= 5 else [condition.genes]
+            for genes in orders:
+                joined.setdefault("_".join(genes) or condition.key, set()).add(row)
+        return joined
+
+    def _row(self, key: Key) -> int:
+        if isinstance(key, str):
+            found = set(self._joined.get(key, ()))
+            if not found or "+" in key:
+                found |= {row for row in [self._rows.get(Condition.parse(key))] if row is not None}
+            if len(found) > 1:
+                names = sorted(self.conditions[row].name for row in found)
+                msg = f"key {key!r} fits several conditions: {', '.join(names)}; use a tuple of gene names"
+                raise KeyError(msg)
+            if found:
+                return found.pop()
+        elif (row := self._rows.get(Condition.of(key))) is not None:
+            return row
+        name = key if isinstance(key, str) else Condition.of(key).name
+        raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))

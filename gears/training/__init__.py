@@ -1,0 +1,1 @@
+"""Training: the engine, what GEARS adds to it, schedules and checkpoints. Knows no GPU ids, spawns nothing."""

@@ -1,0 +1,354 @@
+"""The engine that every training run uses: one process or many, GEARS or another model."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sized
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from gears.distributed import process_group, signals, world
+from gears.training import checkpoints
+from gears.training.clock import Clock
+from gears.training.progress import OneProcess, Progress
+from gears.training.tasks import Reducer, SupervisedTask, Task
+from gears.training.windows import set_epoch, windows
+from gears.training.wrapping import synchronised, unwrap, wrap
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingEngine:
+    """Trains a model on this worker's device, alone or with the others of its process group.
+
+    W workers with batch b take the same steps as one worker with batch W b, provided that
+    the task's loss counts over the global batch (see :class:`gears.training.tasks.Task`).
+
+    Parameters
+    ----------
+    model
+        The bare module; one already wrapped (DDP, ``torch.compile``) is unwrapped.
+    device
+        Device of this worker.
+    distributed
+        Whether to join the other workers (see `setup_distributed`).
+    local_rank, world_size
+        Place on this machine and number of workers, checked against the running group.
+    use_amp
+        Automatic mixed precision: bfloat16, or float16 with gradient scaling
+        (`amp_dtype`).
+    use_ema, ema_decay
+        Keep an exponential moving average of the weights; it is validated and saved.
+    accumulation_steps
+        Micro-batches per optimiser step.
+    clip_value, clip_norm
+        Gradient clipping by value or by norm, of the global gradient.
+    gradient_compression
+        ``"fp16"`` or ``"bf16"``: gradients travel in half precision (no longer exact in W).
+    check_replicas
+        Compare a checksum of parameters and buffers over workers after each epoch.
+    early_stopping
+        End after this many epochs without improvement.
+    experiment_name
+        Folder name for what `train` saves.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: str | torch.device = "cpu",
+        *,
+        distributed: bool = False,
+        local_rank: int = 0,
+        world_size: int = 1,
+        use_amp: bool = False,
+        amp_dtype: torch.dtype = torch.bfloat16,
+        use_ema: bool = False,
+        ema_decay: float = 0.999,
+        accumulation_steps: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        gradient_compression: str | None = None,
+        check_replicas: bool = False,
+        early_stopping: int | None = None,
+        backend: str | None = None,
+        experiment_name: str = "experiment",
+        folder: str | Path | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = unwrap(model).to(self.device)
+        self.distributed = distributed
+        self.local_rank = local_rank
+        self.world_size = world_size
+        self.backend = backend
+        self.experiment_name = experiment_name
+        self.folder = Path(folder) if folder is not None else Path(experiment_name)
+        self.accumulation_steps = accumulation_steps
+        self.clip_value, self.clip_norm = clip_value, clip_norm
+        self.gradient_compression = gradient_compression
+        self.check_replicas = check_replicas
+        self.early_stopping = early_stopping
+        self.use_amp, self.amp_dtype = use_amp, amp_dtype
+        scaling = use_amp and amp_dtype == torch.float16 and self.device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaling)
+        self.ema: AveragedModel | None = None
+        if use_ema:
+            self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
+        self.progress = Progress()
+        self.best_state: dict[str, torch.Tensor] | None = None
+        self.reducer: Reducer = OneProcess()
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.scheduler: Any = None
+        self.on_epoch_end: Callable[[TrainingEngine, dict[str, Any], bool], None] | None = None
+        self.on_step_end: Callable[[TrainingEngine], None] | None = None
+        if distributed:
+            self.setup_distributed()
+
+    # -- processes ---------------------------------------------------------------------
+
+    def setup_distributed(self) -> None:
+        """Join the running process group, or the one that torchrun describes."""
+        if not world.is_running():
+            process_group.setup_distributed(backend=self.backend)
+        if not world.is_running():
+            msg = "distributed=True but no process group is running; call setup_ddp(rank, world_size) first"
+            raise RuntimeError(msg)
+        self.reducer = world.GroupReducer()
+        if self.world_size not in (1, self.reducer.world_size):
+            msg = f"world_size={self.world_size} but the running group has {self.reducer.world_size} workers"
+            raise ValueError(msg)
+        self.world_size = self.reducer.world_size
+        self.distributed = True
+
+    def cleanup_distributed(self) -> None:
+        """End the process group of this worker."""
+        process_group.cleanup_ddp()
+        self.reducer, self.distributed = OneProcess(), False
+
+    def reduce_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over workers (the value itself in one process): reduce sums and counts, then divide."""
+        return self.reducer.sum(tensor)
+
+    @property
+    def is_main(self) -> bool:
+        return self.reducer.rank == 0
+
+    @property
+    def evaluated_model(self) -> nn.Module:
+        """The module that is validated and saved: the moving average where one is kept."""
+        return self.ema.module if self.ema is not None else self.model
+
+    # -- training ----------------------------------------------------------------------
+
+    def train(
+        self,
+        train_loader: Iterable[Any],
+        val_loader: Iterable[Any] | None,
+        optimizer: torch.optim.Optimizer,
+        criterion: Callable[..., torch.Tensor] | None = None,
+        scheduler: Any = None,
+        num_epochs: int = 10,
+        save_best: bool = False,
+        save_last: bool = False,
+        *,
+        task: Task | None = None,
+        scheduler_interval: str = "epoch",
+    ) -> list[dict[str, Any]]:
+        """Train up to `num_epochs` and return one record per epoch.
+
+        Parameters
+        ----------
+        train_loader, val_loader
+            Iterables of batches; with several workers each yields this worker's share, in
+            equal numbers of batches. A sampler's ``set_epoch`` is called each epoch.
+        optimizer
+            Optimiser over the bare model's parameters.
+        criterion
+            Mean loss of (outputs, targets); or give a `task`.
+        scheduler, scheduler_interval
+            Learning-rate scheduler, stepped per ``"epoch"`` or per optimiser ``"step"``.
+        save_best, save_last
+            Write ``best.pt`` / ``last.pt`` into the engine's folder (rank 0).
+
+        Returns
+        -------
+        list of dict
+            epoch, train_loss, the task's metrics, lr, seconds per part.
+        """
+        if task is None:
+            if criterion is None:
+                msg = "train needs a criterion or a task"
+                raise ValueError(msg)
+            task = SupervisedTask(criterion, self.device)
+        self.optimizer, self.scheduler = optimizer, scheduler
+        wrapped = self._wrapped_model()
+        self._check_equal_lengths(train_loader)
+        while self.progress.epoch < num_epochs and not self.progress.finished:
+            record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
+            if record is None:
+                break
+            improved = self._note_metric(record, task)
+            self._stop_early()
+            if self.on_epoch_end is not None:
+                self.on_epoch_end(self, record, improved)
+            self._save(save_best and improved, save_last)
+        return self.progress.history
+
+    def _epoch(
+        self,
+        wrapped: nn.Module,
+        train_loader: Iterable[Any],
+        val_loader: Iterable[Any] | None,
+        task: Task,
+        interval: str,
+    ) -> dict[str, Any] | None:
+        """One epoch of steps and its evaluation; None when a stop was asked for on the way."""
+        clock = Clock(self.reducer)
+        set_epoch(train_loader, self.progress.epoch)
+        self.model.train()
+        for window in clock.timed(windows(train_loader, self.accumulation_steps, skip=self.progress.step)):
+            self.progress.loss_sum += self._step(wrapped, window, task)
+            self.progress.step += 1
+            if self.scheduler is not None and interval == "step":
+                self.scheduler.step()
+            if self.on_step_end is not None:
+                self.on_step_end(self)
+            if self._asked_to_stop():
+                return None
+        if self.scheduler is not None and interval == "epoch":
+            self.scheduler.step()
+        return self._close_epoch(task, val_loader, clock)
+
+    def _step(self, wrapped: nn.Module, window: list[Any], task: Task) -> float:
+        """One optimiser step over the micro-batches of a window; returns this worker's loss."""
+        optimizer = self.optimizer
+        assert optimizer is not None
+        optimizer.zero_grad(set_to_none=True)
+        context = task.prepare_window(window, self.reducer)
+        total = 0.0
+        for position, batch in enumerate(window):
+            with synchronised(wrapped, last=position == len(window) - 1):
+                with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.use_amp):
+                    loss = task.loss(wrapped, batch, context, position)
+                self.scaler.scale(loss).backward()
+            total += float(loss.detach())
+        if not math.isfinite(total):
+            msg = (
+                f"the loss is {total} in epoch {self.progress.epoch + 1}, step {self.progress.step + 1}; "
+                "lower the learning rate or look for extreme values in the data"
+            )
+            raise FloatingPointError(msg)
+        self.scaler.unscale_(optimizer)
+        self._clip()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        if self.ema is not None:
+            self.ema.update_parameters(self.model)
+        return total
+
+    def _close_epoch(self, task: Task, val_loader: Iterable[Any] | None, clock: Clock) -> dict[str, Any]:
+        """Evaluate, record, and move the progress to the next epoch."""
+        start = time.perf_counter()
+        model = self.evaluated_model
+        model.eval()
+        with torch.no_grad():
+            metrics = task.evaluate(model, val_loader, self.reducer)
+        loss = torch.tensor(
+            [self.progress.loss_sum], dtype=torch.float64 if self.device.type != "mps" else None
+        )
+        mean = (
+            float(self.reducer.sum(loss.to(self.device)))
+            / self.reducer.world_size
+            / max(1, self.progress.step)
+        )
+        if self.check_replicas:
+            checkpoints.check_replicas(self.model, self.reducer)
+        assert self.optimizer is not None
+        record: dict[str, Any] = {
+            "epoch": self.progress.epoch + 1,
+            "train_loss": mean,
+            **metrics,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "seconds": clock.report(evaluation=time.perf_counter() - start),
+        }
+        self.progress.history.append(record)
+        self.progress.epoch += 1
+        self.progress.step, self.progress.loss_sum = 0, 0.0
+        return record
+
+    # -- decisions, the same on all workers --------------------------------------------
+
+    def _note_metric(self, record: dict[str, Any], task: Task) -> bool:
+        """Whether this epoch is the best so far; an undefined metric never counts as better."""
+        value, best = float(record.get(task.metric, math.nan)), self.progress.best_metric
+        if task.lower_is_better:
+            improved = not math.isnan(value) and (best is None or value < best)
+        else:
+            improved = not math.isnan(value) and (best is None or value > best)
+        if improved:
+            self.progress.best_metric, self.progress.best_epoch = value, record["epoch"]
+            self.progress.epochs_without_improvement = 0
+            self.best_state = checkpoints.plain_state(self.evaluated_model)
+        else:
+            self.progress.epochs_without_improvement += 1
+        return improved
+
+    def _stop_early(self) -> None:
+        patience = self.early_stopping
+        if patience is not None and self.progress.epochs_without_improvement >= patience:
+            logger.info("no improvement for %d epochs: stopping early", patience)
+            self.progress.finished = True
+
+    def _asked_to_stop(self) -> bool:
+        """Whether any worker was asked to stop: all leave at the same step."""
+        if not self.distributed:
+            return signals.stop_requested()
+        vote = torch.tensor([float(signals.stop_requested())], device=self.device)
+        return bool(self.reducer.sum(vote).item())
+
+    # -- parts of a step ----------------------------------------------------------------
+
+    def _wrapped_model(self) -> nn.Module:
+        """The model as gradients need it: DDP with several workers, bare in one process."""
+        if self.reducer.world_size == 1:
+            return self.model
+        return wrap(self.model, self.device, compression=self.gradient_compression)
+
+    def _clip(self) -> None:
+        if self.clip_value is not None:
+            nn.utils.clip_grad_value_(self.model.parameters(), self.clip_value)
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+
+    def _check_equal_lengths(self, loader: Iterable[Any]) -> None:
+        """All workers must take the same number of steps; said before the first."""
+        if not self.distributed or not isinstance(loader, Sized):
+            return
+        length = torch.tensor([float(len(loader))], device=self.device)
+        lengths = self.reducer.gather(length).flatten().tolist()
+        if len(set(lengths)) > 1:
+            msg = f"the workers' loaders have different numbers of batches: {[int(n) for n in lengths]}"
+            raise ValueError(msg)
+
+    # -- files ----------------------------------------------------------------------------
+
+    def _save(self, best: bool, last: bool) -> None:
+        for wanted, name in ((best, "best.pt"), (last, "last.pt")):
+            if wanted:
+                self.save_checkpoint(self.folder / name)
+
+    def save_checkpoint(
+        self, path: str | Path, include_optimizer: bool = True, metadata: dict[str, Any] | None = None
+    ) -> None:
+        """Write weights and training state (rank 0, atomically); a failure is raised on every rank."""
+        checkpoints.save(self, path, include_optimizer=include_optimizer, metadata=metadata or {})
+
+    def load_checkpoint(self, path: str | Path) -> dict[str, Any]:
+        """Continue from a checkpoint; returns its metadata."""
+        return checkpoints.load(self, path)

@@ -1,0 +1,156 @@
+"""Options of a training run: a frozen dataclass that checks itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gears.messages import unknown_name
+from gears.training.schedules import LR_SCALINGS, SCHEDULES
+from gears.training.wrapping import COMPRESSIONS
+
+OBJECTIVES = ("cells",)
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a model is trained. Every field is an option of :meth:`gears.GEARS.train`.
+
+    Attributes
+    ----------
+    epochs, lr, weight_decay
+        Passes over the training cells; Adam's learning rate and weight decay.
+    objective
+        ``"cells"``: every perturbed cell against a control cell drawn anew each epoch.
+    schedule, warmup_steps, eta_min
+        Learning-rate schedule (``"step"`` halves it after each epoch, as published),
+        steps of linear warm-up, lowest share of the rate.
+    lr_scaling
+        Multiply `lr` by the number of workers (``"linear"``), its root (``"sqrt"``), or not.
+    clip_value, clip_norm
+        Clip the global gradient by value (published: 1.0) or by norm.
+    accumulation_steps
+        Micro-batches per optimiser step.
+    use_amp, amp_dtype
+        Mixed precision.
+    use_ema, ema_decay
+        Moving average of the weights; it is what is validated and saved.
+    early_stopping
+        End after this many epochs without a better validation metric.
+    gradient_compression
+        Send gradients as ``"fp16"`` or ``"bf16"`` (no longer exact in the number of workers).
+    check_replicas
+        Compare all workers' weights after each epoch.
+    dtype
+        ``"float32"`` or ``"float64"``.
+    monitor
+        Validation metric that chooses the best epoch.
+    save_path
+        Folder of the model; written as soon as an epoch is best. A model that is there is
+        replaced, a folder that is no model is refused.
+    resume
+        Continue the run whose checkpoints lie under `save_path`.
+    checkpoint_every, keep_last
+        Epochs between training checkpoints and how many of them are kept.
+    verbose
+        Log a line per epoch and the final table.
+    """
+
+    epochs: int = 20
+    lr: float = 1e-3
+    weight_decay: float = 5e-4
+    objective: str = "cells"
+    schedule: str = "step"
+    warmup_steps: int = 0
+    eta_min: float = 0.0
+    lr_scaling: str = "none"
+    clip_value: float | None = 1.0
+    clip_norm: float | None = None
+    accumulation_steps: int = 1
+    use_amp: bool = False
+    amp_dtype: str = "bfloat16"
+    use_ema: bool = False
+    ema_decay: float = 0.999
+    early_stopping: int | None = None
+    gradient_compression: str | None = None
+    check_replicas: bool = False
+    dtype: str = "float32"
+    monitor: str = "mse_top20_de"
+    save_path: str | None = None
+    resume: bool = False
+    checkpoint_every: int = 1
+    keep_last: int = 2
+    verbose: bool = True
+
+    def __post_init__(self) -> None:
+        for name, valid in (
+            ("objective", OBJECTIVES),
+            ("schedule", tuple(SCHEDULES)),
+            ("lr_scaling", tuple(LR_SCALINGS)),
+            ("dtype", tuple(DTYPES)),
+            ("amp_dtype", tuple(AMP_DTYPES)),
+        ):
+            if getattr(self, name) not in valid:
+                raise ValueError(unknown_name(name, str(getattr(self, name)), valid))
+        if self.gradient_compression is not None and self.gradient_compression not in COMPRESSIONS:
+            raise ValueError(
+                unknown_name("gradient_compression", self.gradient_compression, list(COMPRESSIONS))
+            )
+        for name in ("epochs", "accumulation_steps", "checkpoint_every", "keep_last"):
+            _expect(name, getattr(self, name), _whole(getattr(self, name), 1), "a whole number of at least 1")
+        for name in ("lr", "clip_value", "clip_norm"):
+            value = getattr(self, name)
+            optional = name != "lr" and value is None
+            _expect(name, value, optional or (_number(value) and value > 0), "a number above 0")
+        for name in ("weight_decay", "warmup_steps", "eta_min"):
+            value = getattr(self, name)
+            _expect(name, value, _number(value) and value >= 0, "a number of at least 0")
+        _expect(
+            "ema_decay", self.ema_decay, _number(self.ema_decay) and 0 < self.ema_decay < 1, "between 0 and 1"
+        )
+        if self.early_stopping is not None:
+            _expect("early_stopping", self.early_stopping, _whole(self.early_stopping, 1), "at least 1 epoch")
+        if self.save_path is not None:
+            object.__setattr__(self, "save_path", str(Path(self.save_path)))
+        if self.resume and self.save_path is None:
+            msg = "resume=True continues the run under save_path; give save_path"
+            raise ValueError(msg)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of all options."""
+        return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> TrainOptions:
+        """Options from plain values; an unknown name is an error that gives the nearest one."""
+        for name in values:
+            if name not in cls.names():
+                raise ValueError(unknown_name("training option", str(name), list(cls.names())))
+        return cls(**dict(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _expect(name: str, value: object, good: bool, expected: str) -> None:
+    if not good:
+        msg = f"{name} is {value!r}; expected {expected}"
+        raise ValueError(msg)

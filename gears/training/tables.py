@@ -1,0 +1,106 @@
+"""What a loss needs to know of the conditions, as tensors on the training device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gears.model.network import GEARSNetwork
+
+
+@dataclass(frozen=True)
+class ConditionTables:
+    """Tables indexed by condition id (C conditions, G genes).
+
+    Attributes
+    ----------
+    first, nodes
+        Perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]``.
+    mask_CG
+        Genes that count in the loss of each condition.
+    control_mean_G
+        Mean of the control cells.
+    """
+
+    first: Tensor
+    nodes: Tensor
+    mask_CG: Tensor
+    control_mean_G: Tensor
+
+    @classmethod
+    def build(
+        cls,
+        nodes: Sequence[Sequence[int]],
+        mask_CG: np.ndarray,
+        control_mean_G: np.ndarray,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> ConditionTables:
+        """From the node list of each condition (empty for the control) and numpy tables."""
+        lengths = [len(members) for members in nodes]
+        first = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        flat = np.fromiter(
+            (node for members in nodes for node in members), dtype=np.int64, count=int(first[-1])
+        )
+        return cls(
+            torch.from_numpy(first).to(device),
+            torch.from_numpy(flat).to(device),
+            torch.from_numpy(np.array(mask_CG)).to(device),
+            torch.from_numpy(np.array(control_mean_G)).to(device, dtype),
+        )
+
+    def members(self, ids_U: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (0 to U - 1) and nodes of the perturbed genes of U conditions, (M,) each."""
+        start, length = self.first[ids_U], self.first[ids_U + 1] - self.first[ids_U]
+        row = torch.repeat_interleave(torch.arange(len(ids_U), device=ids_U.device), length)
+        within = torch.arange(len(row), device=ids_U.device) - (length.cumsum(0) - length)[row]
+        return row, self.nodes[start[row] + within]
+
+
+@torch.no_grad()
+def predict_changes(
+    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, chunk: int = 32
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
+
+    Parameters
+    ----------
+    network
+        The bare network; its mode is restored afterwards.
+    nodes
+        Perturbation-graph nodes of each condition, (U,) lists.
+    chunk
+        Conditions per forward pass (bounds memory; the result does not depend on it).
+
+    Returns
+    -------
+    tuple
+        (U, G) float64 changes and log-variances (None without uncertainty).
+    """
+    parameter = next(network.parameters())
+    n_genes = network.n_genes
+    delta_UG = np.empty((len(nodes), n_genes))
+    logvar_UG = np.empty((len(nodes), n_genes)) if network.config.uncertainty else None
+    was_training = network.training
+    network.eval()
+    try:
+        for begin in range(0, len(nodes), chunk):
+            part = nodes[begin : begin + chunk]
+            rows = [row for row, members in enumerate(part) for _ in members]
+            flat = [node for members in part for node in members]
+            delta, logvar = network(
+                torch.tensor(rows, dtype=torch.int64, device=parameter.device),
+                torch.tensor(flat, dtype=torch.int64, device=parameter.device),
+                torch.ones(len(part), dtype=parameter.dtype, device=parameter.device),
+            )
+            delta_UG[begin : begin + chunk] = delta.cpu().double().numpy()
+            if logvar_UG is not None and logvar is not None:
+                logvar_UG[begin : begin + chunk] = logvar.cpu().double().numpy()
+    finally:
+        network.train(was_training)
+    return delta_UG, logvar_UG
