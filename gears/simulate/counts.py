@@ -1,0 +1,95 @@
+"""Negative-binomial counts of blocks of cells, and their expected log-expression."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import stats
+from scipy.interpolate import CubicSpline
+
+from gears.simulate.options import SimulationOptions
+from gears.simulate.random import stage_generator
+
+# Cells that share one generator. Fixed, so that counts do not depend on the size of chunks.
+BLOCK = 256
+_GRID_POINTS, _LIBRARY_NODES, _EXACT_COUNTS = 128, 9, 128
+
+
+def draw_block(options: SimulationOptions, share_BG: np.ndarray, block: int) -> np.ndarray:
+    """Counts of one block of cells.
+
+    Parameters
+    ----------
+    share_BG
+        (cells, G) expected share of each gene in its cell's counts; rows sum to 1.
+    block
+        Number of the block; with the seed it fixes the draw.
+
+    Returns
+    -------
+    np.ndarray
+        (cells, G) int64.
+    """
+    rng = stage_generator(options.seed, "cells", block)
+    sd = options.library_sd
+    library_B = options.mean_library * np.exp(sd * rng.standard_normal(len(share_BG)) - sd**2 / 2)
+    mean_BG = share_BG * library_B[:, None]
+    if options.dispersion > 0:
+        mean_BG *= rng.standard_gamma(1 / options.dispersion, size=mean_BG.shape) * options.dispersion
+    return rng.poisson(mean_BG)
+
+
+def softmax(log_share: np.ndarray) -> np.ndarray:
+    """Shares along the last axis."""
+    share = np.exp(log_share - log_share.max(axis=-1, keepdims=True))
+    return share / share.sum(axis=-1, keepdims=True)
+
+
+def expected_expression(options: SimulationOptions, share: np.ndarray) -> np.ndarray:
+    """E[log1p(target x count / total)] of genes with the given expected shares.
+
+    The expectation runs over library size (Gauss-Hermite) and count (sum over
+    its distribution; bins beyond 128). The cell's total is the count itself
+    plus the *expected* counts of the other genes, which is exact up to the
+    relative variance of that sum: below 1 % from some hundred genes on.
+
+    Parameters
+    ----------
+    share
+        Any shape, positive.
+    """
+    log_share = np.log(share)
+    low, high = float(log_share.min()), float(log_share.max())
+    if high - low < 1e-9:
+        return np.full(share.shape, _expectation(options, np.array([math.exp(low)]))[0])
+    grid = np.linspace(low, high, _GRID_POINTS)
+    return CubicSpline(grid, _expectation(options, np.exp(grid)))(log_share)
+
+
+def _expectation(options: SimulationOptions, share_S: np.ndarray) -> np.ndarray:
+    sd = options.library_sd
+    node_L, weight_L = np.polynomial.hermite.hermgauss(_LIBRARY_NODES if sd > 0 else 1)
+    library_L = options.mean_library * np.exp(math.sqrt(2) * sd * node_L - sd**2 / 2)
+    mean_SL = share_S[:, None] * library_L
+    edges = _count_edges(_count_distribution(options, mean_SL.max()).isf(1e-10))
+    below = _count_distribution(options, mean_SL[..., None]).cdf(edges - 1)
+    probability_SLK = np.diff(below, axis=-1)
+    count_K = (edges[:-1] + edges[1:] - 1) / 2
+    rest_SL1 = ((1 - share_S)[:, None] * library_L)[..., None]
+    value_SLK = np.log1p(options.target * count_K / np.maximum(count_K + rest_SL1, 1e-12))
+    return (probability_SLK * value_SLK).sum(axis=-1) @ weight_L / math.sqrt(math.pi)
+
+
+def _count_distribution(options: SimulationOptions, mean: np.ndarray | float) -> stats.rv_frozen:
+    if options.dispersion == 0:
+        return stats.poisson(mean)
+    size = 1 / options.dispersion
+    return stats.nbinom(size, size / (size + mean))
+
+
+def _count_edges(largest: float) -> np.ndarray:
+    """Edges of bins of counts: single counts first, then bins that grow by 2 %."""
+    steps = math.ceil(math.log(max(largest + 2, _EXACT_COUNTS) / _EXACT_COUNTS) / math.log(1.02)) + 1
+    wide = np.ceil(_EXACT_COUNTS * 1.02 ** np.arange(steps + 1))
+    return np.unique(np.concatenate([np.arange(_EXACT_COUNTS), wide]))

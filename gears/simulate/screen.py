@@ -1,0 +1,247 @@
+"""Simulated screens as AnnData in memory, or as an h5ad file written chunk by chunk."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.files import write_atomically
+from gears.graphs.annotation import GeneAnnotation
+from gears.simulate.counts import BLOCK, draw_block, expected_expression, softmax
+from gears.simulate.design import make_design
+from gears.simulate.effects import make_effects
+from gears.simulate.options import SimulationOptions
+from gears.simulate.random import stage_generator
+from gears.simulate.truth import Truth
+
+if TYPE_CHECKING:
+    import h5py
+    import pandas as pd
+    from anndata import AnnData
+
+
+class Simulation:
+    """A screen that is drawn cell block by cell block, on demand.
+
+    Parameters
+    ----------
+    options
+        What to simulate.
+    annotation
+        GO annotation that effects follow; None: the packaged human one.
+
+    Notes
+    -----
+    Any part of the cells can be drawn at any time, and is the same whatever
+    was drawn before and in chunks of whatever size.
+    """
+
+    def __init__(self, options: SimulationOptions, *, annotation: GeneAnnotation | None = None) -> None:
+        self.options = options
+        annotation = GeneAnnotation.human() if annotation is None else annotation
+        self._design = make_design(options, annotation)
+        self._effects = make_effects(options, self._design, annotation)
+        rng = stage_generator(options.seed, "baseline")
+        n_genes = options.genes
+        self._baseline_G = options.baseline_sd * rng.standard_normal(n_genes)
+        self._type_TG = options.cell_type_effect * rng.standard_normal((options.cell_types, n_genes))
+        self._type_TG[0] = 0
+        self._batch_KG = options.batch_size_effect * rng.standard_normal((options.n_batches, n_genes))
+        layout = stage_generator(options.seed, "layout")
+        n_cells = self._design.n_cells
+        self._condition_N = layout.permutation(np.repeat(np.arange(len(n_cells)), n_cells))
+        self._type_N = layout.integers(options.cell_types, size=self.n_cells)
+        self._batch_N = layout.integers(options.n_batches, size=self.n_cells)
+
+    @property
+    def n_cells(self) -> int:
+        """Cells of the whole screen."""
+        return int(self._design.n_cells.sum())
+
+    def counts(self, start: int, stop: int) -> sparse.csr_matrix:
+        """Counts of cells ``start`` to ``stop`` (CSR float32, (cells, G))."""
+        parts = []
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            first, last = block * BLOCK, min((block + 1) * BLOCK, self.n_cells)
+            rows = draw_block(self.options, self._shares(slice(first, last)), block)
+            parts.append(sparse.csr_matrix(rows[max(start - first, 0) : stop - first].astype(np.float32)))
+        if not parts:
+            return sparse.csr_matrix((0, self.options.genes), dtype=np.float32)
+        return sparse.csr_matrix(sparse.vstack(parts, format="csr"))
+
+    def _shares(self, cells: slice) -> np.ndarray:
+        log_share_BG = self._effects.condition_CG[self._condition_N[cells]] + self._baseline_G
+        log_share_BG += self._type_TG[self._type_N[cells]] + self._batch_KG[self._batch_N[cells]]
+        return softmax(log_share_BG)
+
+    def chunks(self, chunk_cells: int = 4096) -> Iterator[sparse.csr_matrix]:
+        """Counts of all cells in order, `chunk_cells` at a time."""
+        for start in range(0, self.n_cells, chunk_cells):
+            yield self.counts(start, min(start + chunk_cells, self.n_cells))
+
+    def expression(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
+        """``log1p(count / total x target)`` (CSR float32)."""
+        total = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
+        scale = self.options.target / np.where(total > 0, total, 1)
+        data = np.log1p(counts.data * np.repeat(scale, np.diff(counts.indptr))).astype(np.float32)
+        return sparse.csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
+
+    @property
+    def obs(self) -> pd.DataFrame:
+        """Cells: condition, cell_type, batch (categories)."""
+        import pandas as pd
+
+        labels = [condition.name for condition in self._design.conditions]
+        types = [f"cell{chr(ord('A') + i)}" for i in range(self.options.cell_types)]
+        batches = [f"batch{i + 1}" for i in range(self.options.n_batches)]
+        return pd.DataFrame(
+            {
+                "condition": pd.Categorical.from_codes(self._condition_N.tolist(), pd.Index(labels)),
+                "cell_type": pd.Categorical.from_codes(self._type_N.tolist(), pd.Index(types)),
+                "batch": pd.Categorical.from_codes(self._batch_N.tolist(), pd.Index(batches)),
+            },
+            index=[f"cell{i:07d}" for i in range(self.n_cells)],
+        )
+
+    @property
+    def var(self) -> pd.DataFrame:
+        """Genes: ``gene_name``, the symbols, which are the index as well."""
+        import pandas as pd
+
+        names = list(self._design.genes)
+        return pd.DataFrame({"gene_name": names}, index=pd.Index(names, name="gene_symbol"))
+
+    @functools.cached_property
+    def truth(self) -> Truth:
+        """What the cells are drawn from."""
+        design, effects = self._design, self._effects
+        mean_CG = np.zeros_like(effects.condition_CG)
+        contexts = [(k, t) for k in self._batch_KG for t in self._type_TG]
+        for batch_G, type_G in contexts:
+            log_share_CG = effects.condition_CG + (self._baseline_G + batch_G + type_G)
+            mean_CG += expected_expression(self.options, softmax(log_share_CG)) / len(contexts)
+        kinds = zip(design.conditions, effects.kinds, strict=True)
+        return Truth(
+            genes=design.genes,
+            perturbed=design.perturbed,
+            conditions=design.conditions,
+            control_mean_G=mean_CG[0],
+            delta_CG=mean_CG - mean_CG[0],
+            effect_CG=effects.condition_CG,
+            gene_effect_PG=effects.gene_PG,
+            interactions={condition: kind for condition, kind in kinds if kind},
+            go_similarity_PP=effects.similarity_PP,
+            options=self.options,
+        )
+
+
+def simulated_screen(
+    options: SimulationOptions | None = None, *, annotation: GeneAnnotation | None = None, **changes: Any
+) -> tuple[AnnData, Truth]:
+    """Simulate a screen in memory.
+
+    Parameters
+    ----------
+    options
+        What to simulate; None: the defaults.
+    annotation
+        GO annotation that effects follow; None: the packaged human one.
+    **changes
+        Single options by name, see :class:`SimulationOptions`.
+
+    Returns
+    -------
+    AnnData
+        ``X`` log1p-normalised (CSR float32), ``layers["counts"]``, ``obs.condition`` ("ctrl",
+        "A+ctrl", "A+B"), ``obs.cell_type``, ``obs.batch``, ``var.gene_name``. Cells in random order.
+    Truth
+        What it was drawn from.
+
+    Examples
+    --------
+    >>> adata, truth = simulated_screen(n_genes=50, n_singles=4, n_pairs=2, cells_per_condition=5, n_control=10)
+    >>> adata.shape, len(truth.conditions)
+    ((40, 50), 7)
+    """
+    from anndata import AnnData
+
+    simulation = Simulation(SimulationOptions.of(options, changes), annotation=annotation)
+    counts = simulation.counts(0, simulation.n_cells)
+    adata = AnnData(X=simulation.expression(counts), obs=simulation.obs, var=simulation.var)
+    adata.layers["counts"] = counts
+    return adata, simulation.truth
+
+
+def simulate_to_h5ad(
+    path: str | Path,
+    options: SimulationOptions | None = None,
+    *,
+    chunk_cells: int = 4096,
+    annotation: GeneAnnotation | None = None,
+    **changes: Any,
+) -> Truth:
+    """Write the screen of :func:`simulated_screen` to an h5ad file, holding `chunk_cells` cells at a time.
+
+    Parameters
+    ----------
+    path
+        File to write (temporary name, then renamed).
+    chunk_cells
+        Cells in memory at once; the file's content does not depend on it.
+
+    Returns
+    -------
+    Truth
+        What the screen was drawn from.
+    """
+    if chunk_cells < 1:
+        msg = f"chunk_cells={chunk_cells}: expected a positive whole number"
+        raise ValueError(msg)
+    simulation = Simulation(SimulationOptions.of(options, changes), annotation=annotation)
+    # Whole blocks: a chunk that ends inside a block would draw that block twice.
+    chunk_cells = -(-chunk_cells // BLOCK) * BLOCK
+    write_atomically(path, lambda temporary: _write_h5ad(temporary, simulation, chunk_cells))
+    return simulation.truth
+
+
+def _write_h5ad(path: Path, simulation: Simulation, chunk_cells: int) -> None:
+    import h5py
+    from anndata import AnnData
+
+    shell = AnnData(obs=simulation.obs, var=simulation.var)
+    shell.write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        if "X" in file:
+            del file["X"]
+        layers = file["layers"] if "layers" in file else file.create_group("layers")
+        shape = (simulation.n_cells, simulation.options.genes)
+        expression, counts = _CSRWriter(file, "X", shape), _CSRWriter(layers, "counts", shape)
+        for chunk in simulation.chunks(chunk_cells):
+            counts.append(chunk)
+            expression.append(simulation.expression(chunk))
+
+
+class _CSRWriter:
+    """Appends rows to a CSR matrix in anndata's on-disk format (csr_matrix 0.1.0)."""
+
+    def __init__(self, parent: h5py.Group, name: str, shape: tuple[int, int]) -> None:
+        group = parent.create_group(name)
+        group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape})
+        kwargs = {"shape": (0,), "maxshape": (None,), "chunks": (65536,)}
+        self._data = group.create_dataset("data", dtype=np.float32, **kwargs)
+        self._indices = group.create_dataset("indices", dtype=np.int32, **kwargs)
+        self._indptr = group.create_dataset("indptr", data=np.zeros(shape[0] + 1, dtype=np.int64))
+        self._rows = 0
+
+    def append(self, rows: sparse.csr_matrix) -> None:
+        before, n = len(self._data), rows.shape[0]
+        for dataset, values in ((self._data, rows.data), (self._indices, rows.indices)):
+            dataset.resize((before + rows.nnz,))
+            dataset[before:] = values
+        self._indptr[self._rows + 1 : self._rows + n + 1] = before + rows.indptr[1:].astype(np.int64)
+        self._rows += n

@@ -1,0 +1,322 @@
+"""The simulator: layout, determinism, count distribution, effects, interactions, files."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import anndata
+import numpy as np
+import pytest
+from scipy import sparse
+
+from gears.conditions import Condition
+from gears.graphs.annotation import GeneAnnotation
+from gears.simulate import Simulation, SimulationOptions, Truth, simulate_to_h5ad, simulated_screen
+from gears.simulate.effects import soft_threshold
+
+SMALL = {"n_genes": 40, "n_singles": 6, "n_pairs": 4, "cells_per_condition": 10, "n_control": 20}
+
+
+def dense(adata):
+    return adata.X.toarray().astype(np.float64)
+
+
+def equal(left: sparse.csr_matrix, right: sparse.csr_matrix) -> bool:
+    return left.shape == right.shape and (left != right).nnz == 0
+
+
+def test_published_layout():
+    adata, truth = simulated_screen(**SMALL, n_triples=2, n_batches=3, cell_types=2)
+    assert adata.shape == (20 + 12 * 10, 40)
+    assert isinstance(adata.X, sparse.csr_matrix)
+    assert adata.X.dtype == np.float32
+    sizes = adata.obs["condition"].value_counts()
+    assert sizes["ctrl"] == 20
+    assert set(sizes.drop("ctrl")) == {10}
+    assert set(sizes.index) == {condition.name for condition in truth.conditions}
+    assert sorted(len(condition) for condition in truth.conditions) == [0] + [1] * 6 + [2] * 4 + [3] * 2
+    assert set(adata.obs["cell_type"]) == {"cellA", "cellB"}
+    assert set(adata.obs["batch"]) == {"batch1", "batch2", "batch3"}
+    assert adata.var["gene_name"].tolist() == list(truth.genes)
+    assert adata.obs_names.is_unique
+
+
+def test_expression_is_log1p_of_normalised_counts():
+    adata, _ = simulated_screen(**SMALL)
+    counts = adata.layers["counts"].toarray()
+    assert np.array_equal(counts, np.rint(counts))
+    expected = np.log1p(counts / counts.sum(axis=1, keepdims=True) * 40)
+    np.testing.assert_allclose(dense(adata), expected, rtol=1e-6)
+    other, truth = simulated_screen(**SMALL, target_sum=1e4)
+    np.testing.assert_allclose(np.expm1(dense(other)).sum(axis=1), 1e4, rtol=1e-4)
+    assert truth.control_mean_G.mean() > 2
+
+
+def test_symbols_are_real():
+    adata, truth = simulated_screen(**SMALL)
+    human = GeneAnnotation.human()
+    names = adata.var["gene_name"].tolist()
+    assert set(names) | set(truth.perturbed) <= set(human.genes)
+    assert len(set(names)) == 40
+    assert set(truth.perturbed) <= set(names)
+
+
+def test_share_of_measured_targets():
+    _, truth = simulated_screen(**SMALL | {"n_singles": 20}, perturbed_measured=0.25)
+    assert len(set(truth.perturbed) & set(truth.genes)) == 5
+
+
+def test_given_names():
+    names = GeneAnnotation.human().genes[100:160]
+    adata, truth = simulated_screen(**SMALL | {"n_genes": None}, gene_names=names)
+    assert adata.var["gene_name"].tolist() == names
+    assert set(truth.perturbed) <= set(names)
+    _, truth = simulated_screen(**SMALL | {"n_genes": None}, gene_names=names, perturbed_measured=0.5)
+    assert len(set(truth.perturbed) & set(names)) == 3
+
+
+def test_own_annotation_with_invented_names(toy_go):
+    annotation = GeneAnnotation.from_dict(toy_go)
+    adata, truth = simulated_screen(**SMALL | {"n_genes": 20}, annotation=annotation)
+    assert set(adata.var_names) <= set(toy_go)
+    a, b = truth.perturbed[:2]
+    assert truth.go_similarity_PP[0, 1] == len(toy_go[a] & toy_go[b]) / len(toy_go[a] | toy_go[b])
+
+
+def test_same_seed_same_screen_other_seed_other_screen():
+    (one, truth_one), (two, truth_two) = simulated_screen(**SMALL), simulated_screen(**SMALL)
+    other, _ = simulated_screen(**SMALL, seed=1)
+    assert equal(one.layers["counts"], two.layers["counts"])
+    assert equal(one.X, two.X)
+    assert one.obs.equals(two.obs)
+    assert np.array_equal(truth_one.delta_CG, truth_two.delta_CG)
+    assert not equal(one.layers["counts"], other.layers["counts"])
+    assert set(one.var_names) != set(other.var_names)
+
+
+def test_global_random_state_is_untouched():
+    before, before_plain = np.random.get_state(), random.getstate()  # noqa: NPY002
+    simulated_screen(**SMALL)
+    after = np.random.get_state()  # noqa: NPY002
+    assert before[2] == after[2]
+    assert np.array_equal(before[1], after[1])
+    assert random.getstate() == before_plain
+
+
+@pytest.mark.parametrize("cells", [1, 100, 256, 257, 10_000])
+def test_chunks_do_not_change_counts(cells):
+    simulation = Simulation(SimulationOptions(n_genes=30, n_singles=4, n_pairs=1, n_control=500))
+    whole = simulation.counts(0, simulation.n_cells)
+    if cells == 1:
+        parts = [simulation.counts(i, i + 1) for i in range(250, 260)]
+        assert equal(sparse.vstack(parts).tocsr(), whole[250:260])
+    else:
+        assert equal(sparse.vstack(list(simulation.chunks(cells))).tocsr(), whole)
+
+
+@pytest.mark.parametrize("chunk_cells", [1, 300, 10_000])
+def test_file_equals_memory(tmp_path, chunk_cells):
+    options = SimulationOptions(n_genes=30, n_singles=6, n_pairs=3, n_control=300, seed=4)
+    adata, truth = simulated_screen(options)
+    written = simulate_to_h5ad(tmp_path / "screen.h5ad", options, chunk_cells=chunk_cells)
+    read = anndata.read_h5ad(tmp_path / "screen.h5ad")
+    assert equal(read.X, adata.X)
+    assert equal(read.layers["counts"], adata.layers["counts"])
+    assert read.obs.equals(adata.obs)
+    assert read.var.equals(adata.var)
+    assert np.array_equal(written.delta_CG, truth.delta_CG)
+    assert [path.name for path in tmp_path.iterdir()] == ["screen.h5ad"]
+
+
+def test_counts_are_negative_binomial():
+    """One cell type and batch, equal libraries: mean m and variance m + dispersion m^2 gene by gene."""
+    options = SimulationOptions(
+        n_genes=100, n_singles=0, n_pairs=0, n_control=20_000, n_batches=1, library_sd=0, dispersion=0.4
+    )
+    counts = Simulation(options).counts(0, 20_000).toarray().astype(np.float64)
+    mean = counts.mean(axis=0)
+    assert mean.sum() == pytest.approx(options.mean_library, rel=0.01)
+    ratio = counts.var(axis=0) / (mean + 0.4 * mean**2)
+    assert np.abs(ratio - 1).max() < 0.15
+    assert abs(ratio.mean() - 1) < 0.01
+    zeros = (1 + 0.4 * mean) ** (-1 / 0.4)
+    np.testing.assert_allclose((counts == 0).mean(axis=0), zeros, atol=0.015)
+    poisson = Simulation(dataclasses.replace(options, dispersion=0)).counts(0, 20_000).toarray()
+    assert (poisson.var(axis=0) / poisson.mean(axis=0)).mean() == pytest.approx(1, abs=0.01)
+
+
+def test_library_sizes_vary_as_asked():
+    options = SimulationOptions(
+        n_genes=500, n_singles=0, n_pairs=0, n_control=4000, library_sd=0.5, dispersion=0
+    )
+    total = np.log(np.asarray(Simulation(options).counts(0, 4000).sum(axis=1)).ravel())
+    assert total.std() == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("extra", [{}, {"n_batches": 3, "batch_size_effect": 0.3, "cell_types": 2}])
+def test_truth_is_the_expected_expression(extra):
+    """Means over thousands of cells agree with the truth within their standard errors."""
+    adata, truth = simulated_screen(
+        n_genes=200,
+        n_singles=3,
+        n_pairs=1,
+        cells_per_condition=6000,
+        n_control=6000,
+        interaction_share=1.0,
+        **extra,
+    )
+    X = dense(adata)
+    condition_N = adata.obs["condition"].to_numpy()
+    for condition in truth.conditions:
+        cells = X[condition_N == condition.name]
+        error = (cells.mean(axis=0) - truth.mean(condition)) / (cells.std(axis=0) / np.sqrt(len(cells)))
+        # 1.0 for an exact truth; the total's own noise, left out of the truth, adds a little.
+        assert np.sqrt((error**2).mean()) < 1.6
+        assert np.abs(cells.mean(axis=0) - truth.mean(condition)).max() < 0.05
+
+
+def test_effects_are_recovered_by_pseudobulk_differences():
+    adata, truth = simulated_screen(
+        n_genes=300, n_singles=12, n_pairs=6, cells_per_condition=400, n_control=2000
+    )
+    X, condition_N = dense(adata), adata.obs["condition"].to_numpy()
+    control_G = X[condition_N == "ctrl"].mean(axis=0)
+    for condition in truth.conditions[1:]:
+        delta_G = X[condition_N == condition.name].mean(axis=0) - control_G
+        assert np.corrcoef(delta_G, truth.delta(condition))[0, 1] > 0.8
+        for gene in condition.genes:
+            assert truth.delta(condition)[truth.genes.index(gene)] < 0
+
+
+def agreement_with_go(**options) -> float:
+    """Correlation over pairs of perturbed genes of GO similarity with the similarity of effects."""
+    screen = Simulation(SimulationOptions(n_genes=400, n_singles=60, n_pairs=0, target_effect=0.0, **options))
+    truth = screen.truth
+    upper = np.triu_indices(60, 1)
+    return np.corrcoef(np.corrcoef(truth.gene_effect_PG)[upper], truth.go_similarity_PP[upper])[0, 1]
+
+
+def test_effects_follow_go():
+    assert agreement_with_go() > 0.7
+    assert agreement_with_go(low_rank=20, strength_sd=0.0) > 0.4
+    assert 0.1 < agreement_with_go(go_strength=0.5) < agreement_with_go()
+    assert abs(agreement_with_go(go_strength=0.0)) < 0.1
+
+
+def test_effect_scale_and_share():
+    truth = Simulation(
+        SimulationOptions(
+            n_genes=2000, n_singles=50, strength_sd=0, effect_size=0.6, effect_share=0.2, target_effect=0
+        )
+    ).truth
+    nonzero = truth.gene_effect_PG[truth.gene_effect_PG != 0]
+    assert len(nonzero) / truth.gene_effect_PG.size == pytest.approx(0.2, abs=0.02)
+    assert np.sqrt((nonzero**2).mean()) == pytest.approx(0.6, rel=0.05)
+    assert not soft_threshold(np.ones((2, 2)), 0).any()
+
+
+def test_common_effect():
+    def mean_correlation(share):
+        options = SimulationOptions(
+            n_genes=500, n_singles=40, common_effect=share, go_strength=0.0, target_effect=0.0
+        )
+        return np.corrcoef(Simulation(options).truth.gene_effect_PG)[np.triu_indices(40, 1)].mean()
+
+    assert abs(mean_correlation(0.0)) < 0.05
+    assert mean_correlation(0.6) > 0.3
+
+
+def test_low_rank():
+    options = SimulationOptions(n_genes=300, n_singles=30, low_rank=4, target_effect=0)
+    singular = np.linalg.svd(Simulation(options).truth.gene_effect_PG, compute_uv=False)
+    assert singular[4] < 1e-10 * singular[0]
+    assert singular[3] > 0.05 * singular[0]
+
+
+def test_interactions_are_of_the_recorded_kind():
+    options = SimulationOptions(
+        n_genes=120, n_singles=10, n_pairs=20, n_triples=10, interaction_share=0.6, interaction_size=0.5
+    )
+    truth = Simulation(options).truth
+    kinds = list(truth.interactions.values())
+    assert len(kinds) == 30
+    assert [kinds.count(kind) for kind in ("additive", "synergy", "suppression")] == [12, 9, 9]
+    row = {gene: i for i, gene in enumerate(truth.perturbed)}
+    factor = {"additive": 1.0, "synergy": 1.5, "suppression": 1 / 1.5}
+    for condition, kind in truth.interactions.items():
+        total_G = truth.gene_effect_PG[[row[gene] for gene in condition.genes]].sum(axis=0)
+        others = [i for i, gene in enumerate(truth.genes) if gene not in condition.genes]
+        effect_G = truth.effect_CG[truth.index(condition)]
+        np.testing.assert_allclose(effect_G[others], factor[kind] * total_G[others], atol=1e-12)
+
+
+def test_a_target_answers_to_its_own_perturbation_whatever_the_kind():
+    truth = Simulation(SimulationOptions(**SMALL, interaction_share=1.0, effect_size=0.0)).truth
+    for condition in truth.conditions[1:]:
+        at = [truth.genes.index(gene) for gene in condition.genes]
+        assert truth.effect_CG[truth.index(condition)][at].tolist() == [-1.5] * len(condition)
+        assert np.count_nonzero(truth.effect_CG[truth.index(condition)]) == len(condition)
+
+
+def test_unequal_cell_numbers():
+    adata, _ = simulated_screen(**SMALL | {"n_singles": 20}, cell_number_sd=0.5)
+    sizes = adata.obs["condition"].value_counts()
+    assert sizes["ctrl"] == 20
+    assert sizes.nunique() > 5
+    assert sizes.min() >= 1
+
+
+def test_truth_access_and_file(tmp_path, small_screen_truth):
+    truth = small_screen_truth
+    pair = next(condition for condition in truth.conditions if len(condition) == 2)
+    assert np.array_equal(truth.delta(pair), truth.delta(pair.genes[::-1]))
+    assert np.array_equal(truth.delta(pair), truth.delta(f"{pair.genes[1]}+{pair.genes[0]}"))
+    assert not truth.delta("ctrl").any()
+    assert np.array_equal(truth.to_frame().loc[pair.name].to_numpy(), truth.delta(pair))
+    with pytest.raises(KeyError, match="unknown condition"):
+        truth.delta("NOPE+ctrl")
+    back = Truth.load(truth.save(tmp_path / "truth.npz"))
+    assert back.options == truth.options
+    assert back.conditions == truth.conditions
+    assert back.interactions == truth.interactions
+    assert back.genes == truth.genes
+    assert np.array_equal(back.delta_CG, truth.delta_CG)
+
+
+def test_small_fixture(small_screen_adata, small_screen_truth):
+    assert small_screen_adata.shape == (100 + 18 * 30, 60)
+    assert Condition(()) == small_screen_truth.conditions[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_pairs": 11, "n_singles": 5}, "only 10 sets of 2 genes"),
+        ({"n_triples": 2, "n_singles": 3, "n_pairs": 0}, "only 1 sets of 3 genes"),
+        ({"n_genes": 5, "n_singles": 6, "n_pairs": 0}, "are to be measured, but n_genes=5"),
+        ({"go_strength": 1.5}, "expected a number from 0 to 1"),
+        ({"n_control": 0}, "expected a whole number from 1"),
+        ({"n_control": 2.5}, "expected a whole number"),
+        ({"effect_size": float("nan")}, "effect_size=nan"),
+        ({"low_rank": 0}, "low_rank=0"),
+        ({"target_sum": -1.0}, "target_sum=-1.0"),
+        ({"gene_names": ["A", "A", "B"]}, "must be unique"),
+        ({"gene_names": ["A", "B"], "n_genes": 3}, "gene_names holds 2"),
+        ({"n_genes": 30_000}, "only 20692 annotated genes"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        simulated_screen(**options)
+
+
+def test_unknown_option_names_the_nearest():
+    with pytest.raises(TypeError, match="did you mean 'n_singles'"):
+        simulated_screen(n_single=3)
+
+
+def test_options_can_be_changed_by_name():
+    base = SimulationOptions(**SMALL)
+    assert SimulationOptions.of(base, {"seed": np.int64(5)}) == dataclasses.replace(base, seed=5)
+    assert SimulationOptions.of(base, {"gene_names": ["A", "B"], "n_singles": 2, "n_pairs": 1}).genes == 2
