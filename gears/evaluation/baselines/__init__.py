@@ -1,0 +1,28 @@
+"""Baselines that a trained model has to beat, by name."""
+
+from gears.evaluation.baselines.base import (
+    BASELINES,
+    Baseline,
+    BaselineEntry,
+    make_baseline,
+    register_baseline,
+)
+from gears.evaluation.baselines.linear import Linear
+from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, TrainMean
+
+# Those that look at training conditions only; `additive_all_singles` is there to be asked for.
+DEFAULT_BASELINES = ("no_change", "train_mean", "train_mean_cells", "matching_mean", "additive", "linear")
+
+__all__ = [
+    "BASELINES",
+    "DEFAULT_BASELINES",
+    "Additive",
+    "Baseline",
+    "BaselineEntry",
+    "Linear",
+    "MatchingMean",
+    "NoChange",
+    "TrainMean",
+    "make_baseline",
+    "register_baseline",
+]

@@ -1,0 +1,77 @@
+"""The linear baseline of Ahlmann-Eltze, Huber and Anders (2025), in closed form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.evaluation.baselines.base import Baseline, register_baseline, require_training
+
+if TYPE_CHECKING:
+    from gears.data.screen import PreparedScreen
+
+
+@register_baseline(
+    "linear", "E K q + c + b: ridge from gene embeddings (PCA of training means) of the targets"
+)
+class Linear(Baseline):
+    """Bilinear ridge: gene embeddings on both sides.
+
+    E (G x k) holds the principal component scores of the genes over the
+    training means, the control's included. A condition's vector is its
+    target's row of E (zero for the control), and the prediction is
+    ``E K q + c + b`` with b the control mean and c the mean residual.
+    Extensions of ours: the vector of a set of genes is the sum over those
+    that are measured; without a measured gene the prediction is ``c + b``.
+
+    Parameters
+    ----------
+    n_components
+        Greatest k; at most the rank of the training means.
+    ridge
+        Penalty on both sides.
+    """
+
+    def __init__(self, *, n_components: int = 10, ridge: float = 0.1, clip: bool = True) -> None:
+        super().__init__(clip=clip)
+        self.n_components = n_components
+        self.ridge = ridge
+
+    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
+        require_training(train, "the linear baseline")
+        means = screen.statistics.mean
+        train_ids = [screen.control_id, *(screen.id_of(condition) for condition in train)]
+        self.embedding_Gk = principal_scores(
+            np.asarray(means[train_ids], dtype=np.float64).T, self.n_components
+        )
+        self.gene_row = {gene: row for row, gene in enumerate(screen.gene_names)}
+        kept = [c for c in train if len(c) == 1 and c.genes[0] in self.gene_row]
+        kept_ids = [screen.control_id, *(screen.id_of(condition) for condition in kept)]
+        y_GC = np.asarray(means[kept_ids], dtype=np.float64).T - self.control_mean_G[:, None]
+        self.centre_G = y_GC.mean(axis=1)
+        no_target_k = np.zeros(self.embedding_Gk.shape[1])
+        q_kC = np.stack([no_target_k, *(self.embedding_Gk[self.gene_row[c.genes[0]]] for c in kept)], axis=1)
+        self.k_kk = bilinear_ridge(y_GC - self.centre_G[:, None], self.embedding_Gk, q_kC, self.ridge)
+
+    def _predict(self, condition: Condition) -> np.ndarray:
+        rows = [self.gene_row[gene] for gene in condition.genes if gene in self.gene_row]
+        vector_k = self.embedding_Gk[rows].sum(axis=0)
+        return self.embedding_Gk @ (self.k_kk @ vector_k) + self.centre_G + self.control_mean_G
+
+
+def principal_scores(values_GC: np.ndarray, n_components: int) -> np.ndarray:
+    """Principal component scores of the rows (columns centred, unscaled), (G, min(n_components, rank))."""
+    centred_GC = values_GC - values_GC.mean(axis=0, keepdims=True)
+    left, size, _ = np.linalg.svd(centred_GC, full_matrices=False)
+    threshold = size.max(initial=0.0) * max(centred_GC.shape) * np.finfo(np.float64).eps
+    k = min(n_components, int((size > threshold).sum()))
+    return left[:, :k] * size[:k]
+
+
+def bilinear_ridge(y_GC: np.ndarray, left_Gk: np.ndarray, right_kC: np.ndarray, ridge: float) -> np.ndarray:
+    """K of ``y = left K right`` with penalty `ridge`: (L'L + r)^-1 L' y R' (RR' + r)^-1, (k, k)."""
+    identity = ridge * np.eye(left_Gk.shape[1])
+    inner_kk = np.linalg.solve(left_Gk.T @ left_Gk + identity, left_Gk.T @ y_GC @ right_kC.T)
+    return np.linalg.solve(right_kC @ right_kC.T + identity, inner_kk.T).T

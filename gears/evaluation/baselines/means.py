@@ -1,0 +1,104 @@
+"""Baselines made of means: no change, train mean, matching mean, additive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.evaluation.baselines.base import Baseline, register_baseline, require_training, single_means
+from gears.evaluation.truth import reference_mean
+
+if TYPE_CHECKING:
+    from gears.data.screen import PreparedScreen
+
+
+@register_baseline("no_change", "c: the control mean")
+class NoChange(Baseline):
+    """Nothing happens: the control mean."""
+
+    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
+        return None
+
+    def _predict(self, condition: Condition) -> np.ndarray:
+        return self.control_mean_G
+
+
+@register_baseline("train_mean_cells", "mean over all perturbed training cells", weights="cells")
+@register_baseline("train_mean", "O: mean of the training conditions' means, control left out")
+class TrainMean(Baseline):
+    """One profile for all: the mean of the training conditions.
+
+    Parameters
+    ----------
+    weights
+        ``"conditions"``: each condition once; ``"cells"``: as often as it has cells.
+    """
+
+    def __init__(self, *, weights: str = "conditions", clip: bool = True) -> None:
+        super().__init__(clip=clip)
+        self.weights = weights
+
+    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
+        require_training(train, "the train mean")
+        self.mean_G = reference_mean(screen, train, weights=self.weights)
+
+    def _predict(self, condition: Condition) -> np.ndarray:
+        return self.mean_G
+
+
+@register_baseline(
+    "matching_mean", "mean over the genes of their training single's mean, O where there is none"
+)
+class MatchingMean(Baseline):
+    """Mean of the training singles of the condition's genes; O stands in for a gene not seen alone."""
+
+    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
+        require_training(train, "the matching mean")
+        self.mean_G = reference_mean(screen, train)
+        self.singles = single_means(screen, train)
+
+    def _predict(self, condition: Condition) -> np.ndarray:
+        return np.mean([self.singles.get(gene, self.mean_G) for gene in condition.genes], axis=0)
+
+
+@register_baseline(
+    "additive_all_singles", "additive, with the singles of every part (uses held-out singles)", singles="all"
+)
+@register_baseline(
+    "additive", "c + sum of the genes' training single deltas, O - c for a gene not seen alone"
+)
+class Additive(Baseline):
+    """Control mean plus the sum of single deltas.
+
+    Parameters
+    ----------
+    singles
+        ``"train"``: singles of the training part. ``"all"``: every single of
+        the screen, as the published additive baseline does; it then looks at
+        held-out conditions and is marked so. A single condition itself is
+        never predicted from its own held-out cells.
+    """
+
+    def __init__(self, *, singles: str = "train", clip: bool = True) -> None:
+        if singles not in ("train", "all"):
+            msg = f"singles must be 'train' or 'all'; found {singles!r}"
+            raise ValueError(msg)
+        super().__init__(clip=clip)
+        self.singles = singles
+        self.uses_held_out = singles == "all"
+
+    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
+        require_training(train, "the additive baseline")
+        self.fallback_G = reference_mean(screen, train) - self.control_mean_G
+        self.train_delta = self._deltas(screen, train)
+        self.pair_delta = self._deltas(screen, screen.conditions) if self.uses_held_out else self.train_delta
+
+    def _deltas(self, screen: PreparedScreen, conditions: tuple[Condition, ...]) -> dict[str, np.ndarray]:
+        return {gene: mean - self.control_mean_G for gene, mean in single_means(screen, conditions).items()}
+
+    def _predict(self, condition: Condition) -> np.ndarray:
+        known = self.train_delta if len(condition) == 1 else self.pair_delta
+        deltas = [known.get(gene, self.fallback_G) for gene in condition.genes]
+        return self.control_mean_G + np.sum(deltas, axis=0)

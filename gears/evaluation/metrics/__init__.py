@@ -1,0 +1,28 @@
+"""Metrics: a registry of plain functions, per condition first (see :mod:`gears.evaluation.metrics.registry`)."""
+
+from gears.evaluation.metrics import correlation, errors, ranking
+from gears.evaluation.metrics.compute import (
+    ALL,
+    DEFAULT,
+    condition_metrics,
+    metric_table,
+    set_metrics,
+    summarise,
+)
+from gears.evaluation.metrics.registry import METRICS, Metric, get_metric, register
+
+__all__ = [
+    "ALL",
+    "DEFAULT",
+    "METRICS",
+    "Metric",
+    "condition_metrics",
+    "correlation",
+    "errors",
+    "get_metric",
+    "metric_table",
+    "ranking",
+    "register",
+    "set_metrics",
+    "summarise",
+]

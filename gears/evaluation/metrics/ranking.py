@@ -1,0 +1,108 @@
+"""Metrics that ask whether predictions tell the conditions apart."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.spatial.distance import cdist, pdist
+
+from gears.evaluation.metrics.registry import register
+from gears.evaluation.rows import changes
+from gears.evaluation.truth import Truth
+
+TIE = 1e-9  # cosine distances nearer than this are equal: matrix products round rows differently
+
+
+@register(
+    "discrimination",
+    formula=(
+        "1 - rank / n, rank = number of conditions whose true delta is strictly closer (L1) to m - c than "
+        "the condition's own, plus half the ties; n counts the condition itself"
+    ),
+    higher_is_better=True,
+    bounds=(0.0, 1.0),
+    source="PDS of cell-eval, which leaves out the target of single-gene perturbations only; here all targets",
+)
+def discrimination(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Perturbation discrimination score among the panel, the condition's own target genes left out, (U,)."""
+    scores_U = np.full(len(predicted_UG), np.nan)
+    for row, own in enumerate(truth.panel_row_U):
+        distance_V = _l1_without(predicted_UG[row], truth.panel_mean_VG, truth.targets[row])
+        scores_U[row] = 1.0 - _rank(distance_V, own) / len(distance_V)
+    return scores_U
+
+
+@register(
+    "centroid_accuracy",
+    formula="share of the other conditions q with |m - mu_q| > |m - mu| (Euclidean), half a point for a tie",
+    higher_is_better=True,
+    bounds=(0.0, 1.0),
+    source="Systema (Vinas Torne et al. 2025)",
+)
+def centroid_accuracy(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Share of other conditions that are farther from the prediction than the own one, (U,)."""
+    n_others = len(truth.panel_mean_VG) - 1
+    if n_others == 0:
+        return np.full(len(predicted_UG), np.nan)
+    distance_UV = cdist(predicted_UG, truth.panel_mean_VG)
+    ranks = [_rank(distances, own) for distances, own in zip(distance_UV, truth.panel_row_U, strict=True)]
+    return 1.0 - np.array(ranks, dtype=np.float64) / n_others
+
+
+@register(
+    "rank",
+    formula=(
+        "(number of q with d(m_q, mu) < d(m, mu), plus half the ties) / (n - 1), d the cosine distance of deltas "
+        "(1 for a zero delta); 0.5 is chance and collapse"
+    ),
+    higher_is_better=False,
+    bounds=(0.0, 1.0),
+    source="after PerturBench (Wu et al. 2024)",
+    needs_all=True,
+)
+def rank(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Rank of the own prediction among all predictions, seen from the true change, (U,)."""
+    n_conditions = len(predicted_UG)
+    if n_conditions < 2:
+        return np.full(n_conditions, np.nan)
+    predicted_UG = _unit_rows(changes(predicted_UG, truth.control_mean_G)[0])
+    true_UG = _unit_rows(changes(truth.mean_UG, truth.control_mean_G)[0])
+    distance_UU = 1.0 - true_UG @ predicted_UG.T  # row: true condition, column: prediction
+    own_U1 = np.diag(distance_UU)[:, None]
+    closer_U = (distance_UU < own_U1 - TIE).sum(axis=1)
+    tied_U = (np.abs(distance_UU - own_U1) <= TIE).sum(axis=1) - 1
+    return (closer_U + 0.5 * tied_U) / (n_conditions - 1)
+
+
+@register(
+    "spread",
+    formula="mean pairwise distance of the m over that of the mu (Euclidean); near 0: predictions collapsed",
+    higher_is_better=True,
+    bounds=(0.0, float("inf")),
+    source="standard; 1 is the spread of the truth, above 1 is too much",
+    scope="set",
+)
+def spread(predicted_UG: np.ndarray, truth: Truth) -> float:
+    """Spread of the predictions relative to that of the truth; NaN for fewer than two distinct conditions."""
+    if len(predicted_UG) < 2:
+        return float("nan")
+    true_spread = float(pdist(truth.mean_UG).mean())
+    return float(pdist(predicted_UG).mean()) / true_spread if true_spread > 0 else float("nan")
+
+
+def _rank(distance_V: np.ndarray, own: int) -> float:
+    closer = int((distance_V < distance_V[own]).sum())
+    tied = int((distance_V == distance_V[own]).sum()) - 1
+    return closer + 0.5 * tied
+
+
+def _l1_without(predicted_G: np.ndarray, panel_VG: np.ndarray, left_out: np.ndarray) -> np.ndarray:
+    # the control mean cancels in the difference of the two deltas
+    if len(left_out):
+        predicted_G = np.delete(predicted_G, left_out)
+        panel_VG = np.delete(panel_VG, left_out, axis=1)
+    return cdist(predicted_G[None, :], panel_VG, "cityblock")[0]
+
+
+def _unit_rows(values_UG: np.ndarray) -> np.ndarray:
+    norm_U1 = np.linalg.norm(values_UG, axis=1, keepdims=True)
+    return np.divide(values_UG, norm_U1, out=np.zeros_like(values_UG), where=norm_U1 > 0)

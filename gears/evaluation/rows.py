@@ -1,0 +1,83 @@
+"""Row-wise arithmetic that every metric shares: one row per condition, NaN where a row is undefined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+# A prediction that has passed through float32 carries rounding of this relative
+# size; changes below it are no changes (two roundings: the value and its origin).
+RESOLUTION = 2.0 * float(np.finfo(np.float32).eps)
+
+
+def changes(values_UG: np.ndarray, origin_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Differences to an origin, with what is only float32 rounding set to exactly 0.
+
+    Returns
+    -------
+    change_UG, noise_U
+        The differences, and per row the largest difference that rounding alone can make.
+    """
+    size_UG = np.maximum(np.abs(values_UG), np.abs(origin_G)[None, :])
+    change_UG = values_UG - origin_G[None, :]
+    change_UG = np.where(np.abs(change_UG) <= RESOLUTION * size_UG, 0.0, change_UG)
+    return change_UG, RESOLUTION * size_UG.max(axis=1, initial=0.0)
+
+
+def own_noise(values_UG: np.ndarray) -> np.ndarray:
+    """Per row, the largest difference between equal values that float32 rounding can make."""
+    return RESOLUTION * np.abs(values_UG).max(axis=1, initial=0.0)
+
+
+def padded(index_lists: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Gene lists of unequal length as one index array (U, K) and the mask of what is real in it."""
+    width = max((len(genes) for genes in index_lists), default=0)
+    index_UK = np.zeros((len(index_lists), width), dtype=np.int64)
+    present_UK = np.zeros((len(index_lists), width), dtype=bool)
+    for row, genes in enumerate(index_lists):
+        index_UK[row, : len(genes)] = genes
+        present_UK[row, : len(genes)] = True
+    return index_UK, present_UK
+
+
+def mean_rows(values_UK: np.ndarray, present_UK: np.ndarray | None = None) -> np.ndarray:
+    """Mean of each row over its present entries; NaN for a row without any."""
+    if present_UK is None:
+        present_UK = np.ones(values_UK.shape, dtype=bool)
+    count_U = present_UK.sum(axis=1)
+    total_U = np.where(present_UK, values_UK, 0.0).sum(axis=1)
+    return np.divide(total_U, count_U, out=np.full(len(values_UK), np.nan), where=count_U > 0)
+
+
+def pearson_rows(
+    a_UK: np.ndarray,
+    b_UK: np.ndarray,
+    present_UK: np.ndarray | None = None,
+    *,
+    noise_a: np.ndarray | None = None,
+    noise_b: np.ndarray | None = None,
+) -> np.ndarray:
+    """Pearson correlation of each row of `a_UK` with the same row of `b_UK`.
+
+    A row that is constant (its range is at most `noise`, 0 by default) on
+    either side has no correlation: NaN, as has a row with fewer than two entries.
+    """
+    if present_UK is None:
+        present_UK = np.ones(a_UK.shape, dtype=bool)
+    defined_U = (present_UK.sum(axis=1) > 1) & ~_constant(a_UK, present_UK, noise_a)
+    defined_U &= ~_constant(b_UK, present_UK, noise_b)
+    a_UK = np.where(present_UK, a_UK - mean_rows(a_UK, present_UK)[:, None], 0.0)
+    b_UK = np.where(present_UK, b_UK - mean_rows(b_UK, present_UK)[:, None], 0.0)
+    norm_U = np.sqrt((a_UK**2).sum(axis=1)) * np.sqrt((b_UK**2).sum(axis=1))
+    defined_U &= norm_U > 0
+    r_U = np.divide((a_UK * b_UK).sum(axis=1), norm_U, out=np.full(len(a_UK), np.nan), where=defined_U)
+    return np.clip(r_U, -1.0, 1.0)
+
+
+def _constant(values_UK: np.ndarray, present_UK: np.ndarray, noise_U: np.ndarray | None) -> np.ndarray:
+    high_U = np.where(present_UK, values_UK, -np.inf).max(axis=1, initial=-np.inf)
+    low_U = np.where(present_UK, values_UK, np.inf).min(axis=1, initial=np.inf)
+    empty_U = ~present_UK.any(axis=1)
+    spread_U = np.where(empty_U, 0.0, np.where(empty_U, 0.0, high_U) - np.where(empty_U, 0.0, low_U))
+    return spread_U <= (0.0 if noise_U is None else noise_U)

@@ -1,0 +1,273 @@
+"""What predictions are compared with: the true means of the evaluated conditions and what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.data.de import welch_t
+from gears.messages import shorten
+
+if TYPE_CHECKING:
+    from gears.data.screen import PreparedScreen
+
+GeneLists = tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """True profiles of U evaluated conditions over G genes, float64.
+
+    The *panel* is every evaluated condition: a shard made by :meth:`subset`
+    keeps it, so that metrics that rank a condition among all others give the
+    same value on any number of workers.
+
+    Parameters
+    ----------
+    conditions
+        The U evaluated conditions.
+    mean_UG, std_UG, t_UG
+        Mean expression, standard deviation (ddof 0) and Welch's t against
+        control of each condition's cells. Unknown entries are NaN.
+    n_cells_U
+        Cells of each condition.
+    control_mean_G
+        Mean of the control cells, the origin of every change.
+    reference_mean_G
+        Mean of the training conditions' means, control left out (NaN without training conditions).
+    top_de, top_de_non_dropout
+        Per condition its top differential genes (indices), all and without
+        drop-outs; empty where no ranking exists, as for the control.
+    targets
+        Per condition the measured genes among the perturbed ones (indices).
+    panel_mean_VG, panel_row_U
+        True means of all V evaluated conditions, and where this object's conditions stand in them.
+    """
+
+    conditions: tuple[Condition, ...]
+    mean_UG: np.ndarray
+    std_UG: np.ndarray
+    t_UG: np.ndarray
+    n_cells_U: np.ndarray
+    control_mean_G: np.ndarray
+    reference_mean_G: np.ndarray
+    top_de: GeneLists
+    top_de_non_dropout: GeneLists
+    targets: GeneLists
+    panel_mean_VG: np.ndarray
+    panel_row_U: np.ndarray
+
+    def __post_init__(self) -> None:
+        n_conditions, n_genes = self.mean_UG.shape
+        for name in ("std_UG", "t_UG"):
+            _expect_shape(name, getattr(self, name), (n_conditions, n_genes))
+        for name in ("control_mean_G", "reference_mean_G"):
+            _expect_shape(name, getattr(self, name), (n_genes,))
+        for name in ("conditions", "n_cells_U", "top_de", "top_de_non_dropout", "targets", "panel_row_U"):
+            if len(getattr(self, name)) != n_conditions:
+                msg = f"{name} has {len(getattr(self, name))} entries; expected one per condition ({n_conditions})"
+                raise ValueError(msg)
+        if len(set(self.conditions)) != n_conditions:
+            twice = {c.name for c in self.conditions if self.conditions.count(c) > 1}
+            msg = f"conditions are evaluated once each; found more than once: {shorten(sorted(twice))}"
+            raise ValueError(msg)
+
+    @classmethod
+    def from_means(
+        cls,
+        mean_UG: np.ndarray,
+        control_mean_G: np.ndarray,
+        *,
+        conditions: Sequence[Condition | str] | None = None,
+        reference_mean_G: np.ndarray | None = None,
+        std_UG: np.ndarray | None = None,
+        t_UG: np.ndarray | None = None,
+        n_cells_U: np.ndarray | None = None,
+        top_de: Sequence[np.ndarray] | None = None,
+        top_de_non_dropout: Sequence[np.ndarray] | None = None,
+        targets: Sequence[np.ndarray] | None = None,
+    ) -> Truth:
+        """Build from arrays; what is left out makes the metrics that need it NaN.
+
+        Without `conditions` the rows are called ``P0+ctrl``, ``P1+ctrl``, ...
+        """
+        mean_UG = np.ascontiguousarray(mean_UG, dtype=np.float64)
+        n_conditions, n_genes = mean_UG.shape
+        unknown_UG = np.full((n_conditions, n_genes), np.nan)
+        if conditions is None:
+            conditions = [Condition((f"P{row}",)) for row in range(n_conditions)]
+        return cls(
+            conditions=tuple(Condition.of(condition) for condition in conditions),
+            mean_UG=mean_UG,
+            std_UG=unknown_UG if std_UG is None else np.asarray(std_UG, dtype=np.float64),
+            t_UG=unknown_UG if t_UG is None else np.asarray(t_UG, dtype=np.float64),
+            n_cells_U=np.zeros(n_conditions, np.int64)
+            if n_cells_U is None
+            else np.asarray(n_cells_U, np.int64),
+            control_mean_G=np.asarray(control_mean_G, dtype=np.float64),
+            reference_mean_G=(
+                np.full(n_genes, np.nan)
+                if reference_mean_G is None
+                else np.asarray(reference_mean_G, dtype=np.float64)
+            ),
+            top_de=_gene_lists(top_de, n_conditions),
+            top_de_non_dropout=_gene_lists(top_de_non_dropout, n_conditions),
+            targets=_gene_lists(targets, n_conditions),
+            panel_mean_VG=mean_UG,
+            panel_row_U=np.arange(n_conditions),
+        )
+
+    @classmethod
+    def of(
+        cls,
+        screen: PreparedScreen,
+        conditions: Iterable[Condition | str],
+        train_conditions: Iterable[Condition | str] = (),
+        *,
+        n_top: int = 20,
+        weights: str = "conditions",
+    ) -> Truth:
+        """Read the truth of some conditions from a prepared screen.
+
+        Parameters
+        ----------
+        screen
+            The prepared screen.
+        conditions
+            What is evaluated, each condition once.
+        train_conditions
+            The training conditions, for the reference mean; the control among them is left out.
+        n_top
+            Number of top differential genes, at most the number of genes.
+        weights
+            ``"conditions"`` (each training condition once) or ``"cells"``.
+        """
+        chosen = tuple(Condition.of(condition) for condition in conditions)
+        ids = np.array([screen.id_of(condition) for condition in chosen], dtype=np.int64)
+        statistics = screen.statistics
+        control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
+        gene_index = {gene: index for index, gene in enumerate(screen.gene_names)}
+        top, top_non_dropout = _top_lists(screen, ids, min(n_top, len(gene_index)))
+        return cls.from_means(
+            np.asarray(statistics.mean[ids]).reshape(len(ids), -1),
+            control_mean_G,
+            conditions=chosen,
+            reference_mean_G=reference_mean(screen, train_conditions, weights=weights),
+            std_UG=np.sqrt(np.maximum(statistics.m2[ids], 0.0)),
+            t_UG=welch_t(statistics, ids),
+            n_cells_U=statistics.n[ids],
+            top_de=top,
+            top_de_non_dropout=top_non_dropout,
+            targets=[
+                np.array([gene_index[gene] for gene in condition.genes if gene in gene_index], dtype=np.int64)
+                for condition in chosen
+            ],
+        )
+
+    def subset(self, rows: Sequence[int] | np.ndarray | slice) -> Truth:
+        """The same truth for some of its conditions (a worker's shard); the panel stays whole."""
+        picked = np.arange(len(self.conditions))[rows]
+        return Truth(
+            conditions=tuple(self.conditions[row] for row in picked),
+            mean_UG=self.mean_UG[picked],
+            std_UG=self.std_UG[picked],
+            t_UG=self.t_UG[picked],
+            n_cells_U=self.n_cells_U[picked],
+            control_mean_G=self.control_mean_G,
+            reference_mean_G=self.reference_mean_G,
+            top_de=tuple(self.top_de[row] for row in picked),
+            top_de_non_dropout=tuple(self.top_de_non_dropout[row] for row in picked),
+            targets=tuple(self.targets[row] for row in picked),
+            panel_mean_VG=self.panel_mean_VG,
+            panel_row_U=self.panel_row_U[picked],
+        )
+
+    @property
+    def has_de(self) -> bool:
+        """Whether any condition has a ranking of differential genes."""
+        return any(len(genes) for genes in self.top_de)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every condition of the panel is here (False for a shard)."""
+        return len(self.conditions) == len(self.panel_mean_VG)
+
+    @property
+    def delta_UG(self) -> np.ndarray:
+        """True changes over the control mean, (U, G)."""
+        return self.mean_UG - self.control_mean_G[None, :]
+
+
+def reference_mean(
+    screen: PreparedScreen, train_conditions: Iterable[Condition | str], *, weights: str = "conditions"
+) -> np.ndarray:
+    """Mean profile of the training conditions, control left out; all NaN if none is left.
+
+    Parameters
+    ----------
+    weights
+        ``"conditions"``: the mean of the conditions' means (O in the formulas);
+        ``"cells"``: the mean over all their cells (as in Systema).
+    """
+    if weights not in ("conditions", "cells"):
+        msg = f"weights must be 'conditions' or 'cells'; found {weights!r}"
+        raise ValueError(msg)
+    chosen = dict.fromkeys(Condition.of(condition) for condition in train_conditions)
+    ids = [screen.id_of(condition) for condition in chosen if not condition.is_control]
+    if not ids:
+        return np.full(len(screen.gene_names), np.nan)
+    n_cells = np.asarray(screen.statistics.n[ids], dtype=np.float64)
+    share = n_cells / n_cells.sum() if weights == "cells" else np.full(len(ids), 1.0 / len(ids))
+    return (share[:, None] * screen.statistics.mean[ids]).sum(axis=0)
+
+
+def seen_subgroups(conditions: Iterable[Condition], train_conditions: Iterable[Condition]) -> list[str]:
+    """Name each condition by how many of its genes occur in the training conditions.
+
+    Singles are ``unseen_single`` or ``seen_single`` (the gene occurs in
+    training pairs), pairs ``combo_seen0``, ``1``, ``2``; larger sets
+    ``multi3_seen1`` and so on, the control ``ctrl``. Published subgroups
+    count the validation conditions too: pass train and validation for those.
+    """
+    seen = {gene for condition in train_conditions for gene in condition.genes}
+    return [_subgroup(condition, seen) for condition in conditions]
+
+
+def _subgroup(condition: Condition, seen: set[str]) -> str:
+    known = sum(gene in seen for gene in condition.genes)
+    if condition.is_control:
+        return condition.name
+    if len(condition) == 1:
+        return "seen_single" if known else "unseen_single"
+    return f"combo_seen{known}" if len(condition) == 2 else f"multi{len(condition)}_seen{known}"
+
+
+def _top_lists(screen: PreparedScreen, ids: np.ndarray, n_top: int) -> tuple[GeneLists, GeneLists]:
+    """Top genes of each condition; the second lists leave out genes lost in the condition but present in control."""
+    if screen.de is None:
+        return _gene_lists(None, len(ids)), _gene_lists(None, len(ids))
+    in_control_G = screen.statistics.mean[screen.control_id] != 0
+    top, kept = [], []
+    for condition_id in ids:
+        order = np.asarray(screen.de.order[condition_id], dtype=np.int64)
+        order = order[order >= 0]
+        dropout_G = (screen.statistics.mean[condition_id] == 0) & in_control_G
+        top.append(screen.de.top(int(condition_id), n_top))
+        kept.append(order[~dropout_G[order]][:n_top])
+    return tuple(top), tuple(kept)
+
+
+def _gene_lists(lists: Sequence[np.ndarray] | None, n_conditions: int) -> GeneLists:
+    if lists is None:
+        return tuple(np.zeros(0, dtype=np.int64) for _ in range(n_conditions))
+    return tuple(np.asarray(genes, dtype=np.int64) for genes in lists)
+
+
+def _expect_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        msg = f"{name} has shape {array.shape}; expected {shape}"
+        raise ValueError(msg)

@@ -1,0 +1,79 @@
+"""A small stand-in for a prepared screen: only what evaluation reads of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from gears.conditions import Condition
+from gears.data.statistics import ConditionStatistics, DERanking
+
+
+@dataclass
+class FakeScreen:
+    gene_names: list[str]
+    conditions: tuple[Condition, ...]
+    statistics: ConditionStatistics
+    de: DERanking | None = None
+    control_id: int = 0
+
+    def id_of(self, condition: Condition | str) -> int:
+        return self.conditions.index(Condition.of(condition))
+
+
+@dataclass
+class FakeSplit:
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def conditions(self, part: str) -> list[Condition]:
+        return list(dict.fromkeys(Condition.parse(label) for label in self.parts[part]))
+
+
+def build_screen(means: dict[str, np.ndarray], *, n=None, m2=None, genes=None, order=None) -> FakeScreen:
+    """A screen from condition means by label; the control comes first."""
+    conditions = tuple(Condition.parse(label) for label in means)
+    mean = np.array(list(means.values()), dtype=np.float64)
+    unused = np.zeros_like(mean)
+    statistics = ConditionStatistics(
+        n=np.full(len(mean), 10.0) if n is None else np.asarray(n, dtype=np.float64),
+        mean=mean,
+        m2=np.ones_like(mean) if m2 is None else np.asarray(m2, dtype=np.float64),
+        m3=unused,
+        m4=unused,
+        nonzero=unused,
+    )
+    genes = genes or [f"G{gene}" for gene in range(mean.shape[1])]
+    ranking = (
+        None if order is None else DERanking(np.asarray(order), np.zeros(np.shape(order)), mean.shape[1])
+    )
+    return FakeScreen(list(genes), conditions, statistics, ranking)
+
+
+@pytest.fixture
+def make_screen():
+    """:func:`build_screen`, for tests that need their own means."""
+    return build_screen
+
+
+@pytest.fixture
+def make_split():
+    """A split from its parts."""
+    return FakeSplit
+
+
+@pytest.fixture
+def additive_screen() -> tuple[FakeScreen, FakeSplit]:
+    """Five singles and three pairs whose true means are exactly additive; pairs and E are held out."""
+    rng = np.random.default_rng(7)
+    control = rng.uniform(2, 3, 12)
+    delta = {gene: rng.normal(0, 0.3, 12) for gene in "ABCDE"}
+    means = {"ctrl": control}
+    means |= {f"{gene}+ctrl": control + change for gene, change in delta.items()}
+    means |= {f"{a}+{b}": control + delta[a] + delta[b] for a, b in ("AB", "CD", "AE")}
+    order = np.argsort(-np.abs(np.array(list(means.values())) - control), axis=1, kind="stable")
+    order[0] = -1
+    screen = build_screen(means, order=order, n=[40, 5, 10, 20, 5, 10, 8, 8, 8])
+    train = ("ctrl", "A+ctrl", "ctrl+B", "C+ctrl", "D+ctrl", "B+ctrl")
+    return screen, FakeSplit({"train": train, "val": (), "test": ("E+ctrl", "A+B", "C+D", "A+E")})

@@ -1,0 +1,226 @@
+"""The comparison of a model with the baselines."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears.conditions import Condition
+from gears.evaluation import (
+    DEFAULT,
+    DEFAULT_BASELINES,
+    Truth,
+    beating_baselines,
+    comparison_table,
+    condition_metrics,
+    render_table,
+    seen_subgroups,
+    summary_table,
+    verdict,
+    wide_summary,
+)
+
+TEST = ["E+ctrl", "A+B", "C+D", "A+E"]
+
+
+def truth_means(screen) -> np.ndarray:
+    return screen.statistics.mean[[screen.id_of(label) for label in TEST]]
+
+
+@pytest.fixture
+def compared(additive_screen):
+    """A model that predicts the control everywhere, beside every default baseline."""
+    screen, split = additive_screen
+    predicted = np.tile(screen.statistics.mean[0], (4, 1))
+    return comparison_table(predicted, TEST, screen, split, metrics=[*DEFAULT, "spread", "rank"])
+
+
+def test_truth_of_a_screen(additive_screen):
+    screen, split = additive_screen
+    screen.gene_names[3] = "A"
+    truth = Truth.of(screen, TEST, split.conditions("train"), n_top=4)
+    np.testing.assert_array_equal(truth.mean_UG, truth_means(screen))
+    reference = np.mean([screen.statistics.mean[screen.id_of(f"{g}+ctrl")] for g in "ABCD"], axis=0)
+    np.testing.assert_allclose(truth.reference_mean_G, reference)
+    assert truth.n_cells_U.tolist() == [10, 8, 8, 8]
+    assert [genes.tolist() for genes in truth.targets] == [[], [3], [], [3]]
+    assert [len(genes) for genes in truth.top_de] == [4, 4, 4, 4]
+    assert (truth.std_UG == 1).all()
+    assert np.isnan(Truth.of(screen, TEST, ["ctrl"]).reference_mean_G).all()
+
+
+def test_lost_genes_are_left_out_of_the_non_dropout_list(make_screen):
+    # gene 0 is lost (0 in A, not in control); gene 1 is 0 on both sides and stays
+    means = {"ctrl": [1, 0, 1, 1], "A+ctrl": [0, 0, 3, 2]}
+    screen = make_screen(means, order=[[-1] * 4, [2, 0, 1, 3]])
+    truth = Truth.of(screen, ["A+ctrl"], n_top=3)
+    assert truth.top_de[0].tolist() == [2, 0, 1]
+    assert truth.top_de_non_dropout[0].tolist() == [2, 1, 3]
+    assert Truth.of(screen, ["ctrl"], n_top=3).top_de[0].tolist() == []
+
+
+def test_tidy_table_has_every_method_condition_and_metric(compared):
+    assert list(compared.columns) == ["condition", "subgroup", "n_cells", "method", "metric", "value"]
+    assert list(dict.fromkeys(compared["method"])) == ["model", *DEFAULT_BASELINES]
+    single = compared[compared["condition"] != "*"]
+    assert len(single) == 4 * 7 * (len(DEFAULT) + 1)
+    assert not single.duplicated(["condition", "method", "metric"]).any()
+    by_condition = single.drop_duplicates("condition").set_index("condition")
+    assert by_condition["subgroup"].to_dict() == {
+        "E+ctrl": "unseen_single",
+        "A+B": "combo_seen2",
+        "C+D": "combo_seen2",
+        "A+E": "combo_seen1",
+    }
+    assert by_condition.loc["A+B", "n_cells"] == 8
+
+
+def test_values_are_those_of_the_metrics(compared, additive_screen):
+    screen, split = additive_screen
+    truth = Truth.of(screen, TEST, split.conditions("train"))
+    predicted = np.tile(screen.statistics.mean[0], (4, 1))
+    by_hand = condition_metrics(predicted, truth, ["mse"])[:, 0]
+    rows = compared[(compared["method"] == "model") & (compared["metric"] == "mse")]
+    np.testing.assert_allclose(rows["value"], by_hand)
+    assert list(rows["condition"]) == TEST
+
+
+def test_summary_counts_conditions_and_undefined_values(compared):
+    summary = summary_table(compared).set_index(["subgroup", "method", "metric"])
+    assert summary.loc[("all", "no_change", "pearson_delta")].tolist()[1:] == [4, 4]
+    assert np.isnan(summary.loc[("all", "no_change", "pearson_delta"), "mean"])
+    assert summary.loc[("combo_seen2", "additive", "pearson_delta")].tolist() == pytest.approx([1, 2, 0])
+    assert summary.loc[("all", "model", "spread")].tolist() == [0, 4, 0]
+    assert summary.loc[("combo_seen2", "additive", "spread")].tolist() == pytest.approx([1, 2, 0])
+
+
+def test_wide_summary_has_counts_and_one_column_per_metric(compared):
+    wide = wide_summary(compared)
+    assert wide.index.names == ["subgroup", "method"]
+    assert list(wide.columns) == ["n_conditions", *DEFAULT, "rank", "spread"]
+    assert wide.loc[("combo_seen2", "additive"), "n_conditions"] == 2
+    assert wide.loc[("combo_seen2", "additive"), "mse"] == pytest.approx(0)
+
+
+def test_first_line_names_the_baselines_that_beat_the_model(compared):
+    first = render_table(compared).splitlines()[0]
+    assert first.startswith("A baseline beats the model on pearson_delta")
+    assert "additive" in first
+    assert "mse_top20_de" in first
+    assert "no_change" not in first  # equal is not better
+
+
+def test_first_line_says_so_when_none_does(additive_screen):
+    screen, split = additive_screen
+    table = comparison_table(truth_means(screen), TEST, screen, split)
+    assert beating_baselines(table).empty
+    assert (
+        render_table(table).splitlines()[0] == "No baseline beats the model on pearson_delta or mse_top20_de."
+    )
+
+
+def test_undefined_baseline_enters_the_comparison_as_zero(additive_screen):
+    screen, split = additive_screen
+    control = screen.statistics.mean[0]
+    opposite = 2 * control - truth_means(screen)  # correlation of changes: -1
+    table = comparison_table(opposite, TEST, screen, split, baselines=["no_change"], clip=False)
+    better = beating_baselines(table).set_index("metric")
+    assert better.loc["pearson_delta", "value"] == 0
+    assert better.loc["pearson_delta", "model_value"] == pytest.approx(-1)
+
+
+def test_model_without_any_defined_value_is_beaten_by_a_baseline_with_one(compared):
+    better = beating_baselines(compared, ["pearson_delta"])
+    assert set(better["method"]) == {"train_mean", "train_mean_cells", "matching_mean", "additive"}
+    assert better["model_value"].isna().all()
+    assert list(better["value"]) == sorted(better["value"], reverse=True)
+
+
+def test_text_has_directions_counts_marks_and_reasons(additive_screen):
+    screen, split = additive_screen
+    predicted = np.tile(screen.statistics.mean[0], (4, 1))
+    table = comparison_table(predicted, TEST, screen, split, baselines=["no_change", "additive_all_singles"])
+    text = render_table(table)
+    assert "combo_seen2: 2 conditions" in text
+    assert "unseen_single: 1 condition\n" in text
+    assert "nan [4]" in text
+    assert "additive_all_singles*" in text
+    assert "*: looks at held-out conditions" in text
+    better = next(line for line in text.splitlines() if line.startswith("better:"))
+    assert better.split()[1:3] == ["higher", "higher"]
+    assert better.split()[4] == "lower"
+    assert text.isascii()
+
+
+def test_baselines_that_cannot_be_fitted_are_left_out_with_a_reason(additive_screen, make_split, caplog):
+    screen, _ = additive_screen
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        table = comparison_table(truth_means(screen), TEST, screen, make_split({"test": tuple(TEST)}))
+    assert set(table["method"]) == {"model", "no_change"}
+    assert "train_mean" in table.attrs["left_out"]
+    assert "left out: train_mean (the train mean needs" in render_table(table)
+    assert "additive is left out" in caplog.text
+
+
+def test_screen_without_ranking_still_gives_a_table(additive_screen):
+    screen, split = additive_screen
+    screen.de = None
+    table = comparison_table(truth_means(screen), TEST, screen, split)
+    assert table.loc[table["metric"] == "mse_top20_de", "value"].isna().all()
+    assert render_table(table).startswith("No baseline beats the model")
+
+
+def test_further_predictions_and_a_name_for_the_model(additive_screen):
+    screen, split = additive_screen
+    predicted = truth_means(screen)
+    table = comparison_table(
+        predicted,
+        TEST,
+        screen,
+        split,
+        baselines=["additive"],
+        others={"no_perturb": predicted * 0},
+        method="run1",
+    )
+    assert list(dict.fromkeys(table["method"])) == ["run1", "no_perturb", "additive"]
+    assert "beats the run1" in verdict(table)
+
+
+def test_table_survives_csv(compared):
+    text = compared.to_csv(index=False)
+    again = pd.read_csv(io.StringIO(text))
+    assert render_table(again).splitlines()[0] == render_table(compared).splitlines()[0]
+
+
+def test_bad_calls_are_refused(additive_screen):
+    screen, split = additive_screen
+    with pytest.raises(ValueError, match="no condition to evaluate"):
+        comparison_table(np.zeros((0, 12)), [], screen, split)
+    with pytest.raises(ValueError, match="value per condition"):
+        comparison_table(truth_means(screen), TEST, screen, split, metrics=["spread"])
+    with pytest.raises(ValueError, match="one name per condition"):
+        comparison_table(truth_means(screen), TEST, screen, split, subgroups=["a"])
+
+
+def test_no_verdict_without_its_metrics(additive_screen):
+    screen, split = additive_screen
+    table = comparison_table(truth_means(screen), TEST, screen, split, metrics=["mae"])
+    assert verdict(table).startswith("No verdict")
+
+
+def test_seen_subgroups_by_genes_of_any_training_condition():
+    train = [Condition.parse(label) for label in ("ctrl", "A+ctrl", "B+C")]
+    conditions = [Condition.parse(c) for c in ("B+ctrl", "D+ctrl", "A+B", "A+D", "D+E", "A+B+D", "ctrl")]
+    assert seen_subgroups(conditions, train) == [
+        "seen_single",
+        "unseen_single",
+        "combo_seen2",
+        "combo_seen1",
+        "combo_seen0",
+        "multi3_seen2",
+        "ctrl",
+    ]
