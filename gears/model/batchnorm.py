@@ -95,7 +95,7 @@ class WeightedBatchNorm(nn.Module):
         if weight is None:
             rows_LUH, weight, reducer = rows.reshape(-1, 1, self.num_features), rows.new_ones(1), IDENTITY
         else:
-            rows_LUH = rows.reshape(-1, weight.shape[0], self.num_features)
+            rows_LUH = rows if rows.ndim == 3 else rows.unsqueeze(0)
         weight = weight.to(statistics_dtype(rows.dtype))
         out, mean_H, var_H, n_rows = _NormaliseRows.apply(
             rows_LUH, self.weight, self.bias, weight, self.eps, relu, reducer

@@ -90,10 +90,8 @@ def moment_loss(
     term_UG = fourth_UG
     if config.uncertainty:
         term_UG = with_uncertainty(fourth_UG, square_UG + v2, required_logvar(logvar_UG), config)
-    if config.direction == "smooth":
-        predicted_UG = smooth_direction(delta_UG, config)
-    else:
-        predicted_UG = torch.sign(delta_UG.detach())
+    smooth = config.direction == "smooth"
+    predicted_UG = smooth_direction(delta_UG, config) if smooth else torch.sign(delta_UG.detach())
     direction_UG = sign_sq - 2 * predicted_UG * sign_mean + predicted_UG.square()
     term_UG = term_UG + config.direction_lambda * direction_UG
     weight_U1 = moments.condition_weight_U.to(dtype).unsqueeze(1)

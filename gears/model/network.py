@@ -135,11 +135,13 @@ class GEARSNetwork(nn.Module):
     def renormalise_embeddings(self) -> None:
         """Shorten embedding rows longer than 1 to length 1, in place and without a gradient.
 
-        Done for whole tables at the start of each forward, so it is the same on all workers.
+        Done for whole tables at the start of each forward, so it is the same on all workers. Rows of
+        length 1 stay as they are: several forwards may share one backward, so writing goes past
+        autograd's count of versions.
         """
         for embedding in (self.gene_emb, self.emb_pos, self.pert_emb):
             norm = torch.linalg.vector_norm(embedding.weight, dim=1, keepdim=True)
-            embedding.weight.mul_(torch.where(norm > 1, 1 / (norm + 1e-7), 1.0))
+            embedding.weight.data.mul_(torch.where(norm > 1, 1 / (norm + 1e-7), 1.0))
 
     def _rows_of_trunk(self, weight_U: Tensor, total_weight: Tensor | float | None) -> Tensor | None:
         """Rows that the trunk's batch norms stand for: G genes of every cell of the global batch."""

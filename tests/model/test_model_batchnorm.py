@@ -1,0 +1,150 @@
+"""Weighted batch norm against torch's own on repeated rows."""
+
+import pytest
+import torch
+from model_workers import SilentReducer
+from torch import nn
+
+from gears.model.batchnorm import WeightedBatchNorm
+from gears.model.statistics import condition_moments, condition_products
+
+H = 5
+
+
+def norms(seed: int = 0) -> tuple[WeightedBatchNorm, nn.BatchNorm1d]:
+    ours, torchs = WeightedBatchNorm(H).double(), nn.BatchNorm1d(H).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        torchs.weight.uniform_(0.5, 2, generator=generator)
+        torchs.bias.normal_(generator=generator)
+        torchs.running_mean.normal_(generator=generator)
+    ours.load_state_dict(torchs.state_dict())
+    return ours, torchs
+
+
+def rows(*shape: int, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64) * 2 + 3
+
+
+def assert_same_state(ours: nn.Module, other: nn.Module) -> None:
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("n_genes", [1, 7])
+def test_weights_equal_repeated_rows(n_genes: int, relu: bool) -> None:
+    ours, torchs = norms()
+    weight = torch.tensor([1, 3, 2, 4])
+    distinct = rows(n_genes, 4, H).requires_grad_()
+    target = rows(n_genes, 4, H, seed=2)
+    out = ours(distinct, weight.double(), relu=relu)
+    repeated = distinct.detach().repeat_interleave(weight, dim=1).requires_grad_()
+    plain = torchs(repeated.reshape(-1, H)).reshape(repeated.shape)
+    plain = plain.relu() if relu else plain
+    torch.testing.assert_close(out.repeat_interleave(weight, dim=1), plain, rtol=0, atol=1e-12)
+
+    ((out - target).square() * weight[:, None]).sum().backward()
+    (plain - target.repeat_interleave(weight, dim=1)).square().sum().backward()
+    row_of = torch.arange(4).repeat_interleave(weight)
+    gradient = torch.zeros_like(distinct).index_add(1, row_of, repeated.grad)
+    torch.testing.assert_close(distinct.grad, gradient, rtol=0, atol=1e-11)
+    for a, b in zip(ours.parameters(), torchs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-11)
+    assert_same_state(ours, torchs)
+
+
+def test_unweighted_rows_are_plain_and_need_no_worker() -> None:
+    ours, torchs = norms()
+    x = rows(9, H)
+    torch.testing.assert_close(ours(x, reducer=SilentReducer()), torchs(x), rtol=0, atol=1e-12)
+    assert_same_state(ours, torchs)
+
+
+def test_count_only_changes_the_running_variance() -> None:
+    ours, torchs = norms()
+    x = rows(9, H)
+    torch.testing.assert_close(ours(x, None, 9 * 4), torchs(x.repeat(4, 1))[:9], rtol=0, atol=1e-12)
+    assert_same_state(ours, torchs)
+
+
+def test_evaluation_is_plain_without_collectives() -> None:
+    ours, torchs = norms()
+    x = rows(3, 4, H)
+    out = ours.eval()(x, torch.ones(4), reducer=SilentReducer())
+    torch.testing.assert_close(out, torchs.eval()(x.reshape(-1, H)).reshape(x.shape), rtol=0, atol=1e-12)
+    assert_same_state(ours, torchs)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_outer_sum_equals_the_sums_formed(training: bool) -> None:
+    fused, plain = norms()[0].train(training), norms()[0].train(training)
+    base, effect = rows(7, H), rows(4, H, seed=3)
+    weight = torch.tensor([2.0, 0.0, 5.0, 1.0], dtype=torch.float64)
+    target = rows(7, 4, H, seed=4)
+    results = []
+    for norm, form in ((fused, True), (plain, False)):
+        b, e = base.clone().requires_grad_(), effect.clone().requires_grad_()
+        out = norm.outer_sum(b, e, weight) if form else norm(b[:, None] + e, weight, relu=True)
+        ((out - target).square() * weight[:, None]).sum().backward()
+        results.append([out, b.grad, e.grad, norm.weight.grad, norm.bias.grad])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+    assert_same_state(fused, plain)
+
+
+def test_gradients_match_finite_differences() -> None:
+    norm = norms()[0]
+    weight = torch.tensor([2.0, 0.0, 3.0], dtype=torch.float64)
+    x = rows(3, 3, H).requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: norm(v, weight), (x,))
+    b, e = rows(3, H).requires_grad_(), rows(3, H, seed=5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda u, v: norm.outer_sum(u, v, weight), (b, e))
+
+
+def test_a_single_row_has_variance_zero() -> None:
+    norm = norms()[0]
+    before = norm.running_var.clone()
+    out = norm(rows(1, H), torch.ones(1))
+    torch.testing.assert_close(out[0], norm.bias)
+    torch.testing.assert_close(norm.running_var, 0.9 * before)
+
+
+@pytest.mark.parametrize("n_rows", [0, 3])
+def test_no_weight_at_all_leaves_running_statistics(n_rows: int) -> None:
+    norm = norms()[0]
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    x = rows(n_rows, H).requires_grad_()
+    out = norm(x, torch.zeros(n_rows))
+    out.sum().backward()
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(x.grad).all()
+    for name, value in norm.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_statistics_stay_single_precision_under_autocast() -> None:
+    norm = WeightedBatchNorm(H)
+    x = (rows(400, 3, H) + 30).to(torch.bfloat16)
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = norm(x, weight)
+    assert out.dtype == torch.bfloat16
+    reference = norms()[0]
+    reference.load_state_dict({**WeightedBatchNorm(H).state_dict()})
+    reference(x.double(), weight.double())
+    torch.testing.assert_close(norm.running_mean.double(), reference.running_mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(norm.running_var.double(), reference.running_var, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, H), (50, 4, H), (50, 1, H), (50, 0, H)])
+def test_kernels_equal_the_plain_formulas(shape: tuple[int, int, int]) -> None:
+    x, grad = rows(*shape), rows(*shape, seed=8)
+    mean, squares = condition_moments(x)
+    torch.testing.assert_close(mean, x.mean(0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(squares, (x - x.mean(0)).square().sum(0), rtol=0, atol=1e-11)
+    centre = torch.arange(H, dtype=torch.float64)
+    sums, products = condition_products(grad, x, centre)
+    torch.testing.assert_close(sums, grad.sum(0), rtol=0, atol=1e-11)
+    torch.testing.assert_close(products, (grad * (x - centre)).sum(0), rtol=0, atol=1e-10)

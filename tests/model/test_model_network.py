@@ -1,0 +1,182 @@
+"""The network: against its plain twin, and properties that users met broken elsewhere."""
+
+import pytest
+import torch
+from model_twin import GENES, HIDDEN, NODES, collapse, small_network, twin_of
+from model_workers import SilentReducer
+
+from gears.model.config import ModelConfig
+from gears.model.network import GEARSNetwork
+
+PERTS = [[3], [], [1, 4], [3], [2], [4, 1], [], [], [0, 5, 7], [2], [3], [1]]
+VARIANTS = {
+    "published": {},
+    "two layers": {"num_go_gnn_layers": 2, "num_gene_gnn_layers": 3},
+    "uncertainty": {"uncertainty": True, "num_gene_gnn_layers": 2},
+}
+
+
+def run(network: GEARSNetwork, perts: list[list[int]]) -> torch.Tensor:
+    row, node, weight, row_B = collapse(perts)
+    return network(row, node, weight)[0][row_B]
+
+
+def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_conditions_once_equal_cells_one_by_one(variant: str) -> None:
+    network = small_network(**VARIANTS[variant])
+    twin = twin_of(network)
+    row, node, weight, row_B = collapse(PERTS)
+    assert len(weight) < len(PERTS)
+    y = torch.randn(len(PERTS), GENES, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def loss(delta: torch.Tensor, logvar: torch.Tensor | None) -> torch.Tensor:
+        value = (delta - y).pow(4).mean()
+        return (
+            value if logvar is None else value + (torch.exp(-logvar) * (delta - y).square() + logvar).mean()
+        )
+
+    for _ in range(2):  # twice: running statistics move from values that are not the initial ones
+        delta, logvar = network(row, node, weight)
+        cells, cells_logvar = twin(PERTS)
+        close(delta[row_B], cells)
+        if logvar is not None:
+            close(logvar[row_B], cells_logvar)
+    loss(delta[row_B], None if logvar is None else logvar[row_B]).backward()
+    loss(cells, cells_logvar).backward()
+    gradients = {name: parameter.grad for name, parameter in twin.named_parameters()}
+    assert set(gradients) == {name for name, _ in network.named_parameters()}
+    for name, parameter in network.named_parameters():
+        close(parameter.grad, gradients[name], 1e-9)
+    for name, value in twin.state_dict().items():
+        close(network.state_dict()[name], value)
+    close(network.eval()(row, node, weight)[0][row_B], twin.eval()(PERTS)[0])
+
+
+def test_unweighted_conditions_would_be_wrong() -> None:
+    row, node, weight, _ = collapse(PERTS)
+    weighted = small_network()(row, node, weight)[0]
+    unweighted = small_network()(row, node, torch.ones_like(weight))[0]
+    assert (weighted - unweighted).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_permuting_cells_permutes_outputs(training: bool) -> None:
+    order = torch.randperm(len(PERTS), generator=torch.Generator().manual_seed(1)).tolist()
+    outputs = run(small_network().train(training), PERTS)
+    permuted = run(small_network().train(training), [PERTS[i] for i in order])
+    close(permuted, outputs[order], 1e-12)
+
+
+def test_a_batch_equals_single_cells_in_evaluation() -> None:
+    network = small_network().eval()
+    close(run(network, PERTS), torch.cat([run(network, [p]) for p in PERTS]), 1e-13)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_coexpression_graph_reaches_every_cell(training: bool) -> None:
+    one = run(small_network(coexpress_seed=2).train(training), PERTS)
+    other = run(small_network(coexpress_seed=9).train(training), PERTS)
+    assert ((one - other).abs().amax(dim=1) > 1e-6).all()
+
+
+def test_both_genes_of_a_pair_count() -> None:
+    network = small_network().eval()
+    weight = torch.ones(1)
+    row, nodes = torch.zeros(2, dtype=torch.long), torch.tensor([1, 4])
+    pair = network(row, nodes, weight)[0]
+    torch.testing.assert_close(network(row, nodes.flip(0), weight)[0], pair, rtol=0, atol=0)
+    singles = [network(row[:1], nodes[i : i + 1], weight)[0] for i in (0, 1)]
+    assert all((pair - single).abs().max() > 1e-4 for single in singles)
+    pair.square().sum().backward()
+    assert (network.pert_emb.weight.grad[[1, 4]].abs().amax(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize("perts", [[[], [], []], [[3], [], []], [[3]], [[]]])
+def test_batches_without_or_with_one_perturbed_cell(perts: list[list[int]]) -> None:
+    network = small_network()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    run(network, perts).square().sum().backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in network.parameters())
+    after = network.state_dict()
+    fused = [name for name in after if name.startswith("pert_fuse") and "running_mean" in name]
+    untouched = not any(perts)
+    assert all(torch.equal(after[name], before[name]) == untouched for name in fused)
+    assert not torch.equal(after["bn_emb.running_mean"], before["bn_emb.running_mean"])
+    assert all(torch.isfinite(value).all() for value in after.values())
+
+
+def test_rows_of_weight_zero_change_nothing_for_the_others() -> None:
+    row, node, weight, _ = collapse(PERTS)
+    extra_row = torch.cat([row, torch.tensor([len(weight)])])
+    extra_node, extra_weight = torch.cat([node, torch.tensor([8])]), torch.cat([weight, torch.zeros(1)])
+    one, other = small_network(), small_network()
+    close(other(extra_row, extra_node, extra_weight)[0][:-1], one(row, node, weight)[0], 1e-12)
+    for name, value in one.state_dict().items():
+        close(other.state_dict()[name], value, 1e-13)
+
+
+def test_total_weight_given_equals_summed() -> None:
+    row, node, weight, _ = collapse(PERTS)
+    one, other = small_network(), small_network()
+    close(one(row, node, weight, len(PERTS))[0], other(row, node, weight)[0], 0)
+    for name, value in one.state_dict().items():
+        close(other.state_dict()[name], value, 0)
+
+
+def test_evaluation_is_silent_and_deterministic() -> None:
+    network = small_network(uncertainty=True).eval()
+    network.reducer = SilentReducer()
+    row, node, weight, _ = collapse(PERTS)
+    one, other = network(row, node, weight), network(row, node, weight)
+    assert torch.equal(one[0], other[0])
+    assert torch.equal(one[1], other[1])
+
+
+def test_embedding_rows_are_shortened_in_place() -> None:
+    network = small_network()
+    before = network.pert_emb.weight.detach().clone()
+    network.renormalise_embeddings()
+    norm = before.norm(dim=1, keepdim=True)
+    assert (norm > 1).any()
+    expected = torch.where(norm > 1, before / (norm + 1e-7), before)
+    close(network.pert_emb.weight.detach(), expected, 1e-15)
+
+
+def test_graphs_without_edges_run() -> None:
+    none = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
+    network = GEARSNetwork(GENES, NODES, *none, *none, ModelConfig(hidden_size=HIDDEN))
+    assert torch.isfinite(run(network, PERTS)).all()
+
+
+def test_no_perturb_predicts_no_change_and_can_be_trained() -> None:
+    network = small_network(no_perturb=True)
+    delta = run(network, PERTS)
+    assert torch.equal(delta, torch.zeros_like(delta))
+    delta.sum().backward()
+    assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in network.parameters())
+    assert not run(network.eval(), PERTS).any()
+
+
+def test_autocast_runs_and_stays_near() -> None:
+    row, node, weight, _ = collapse(PERTS)
+    exact = small_network(uncertainty=True).float()(row, node, weight)
+    network = small_network(uncertainty=True).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = network(row, node, weight)
+    rough[0].square().sum().backward()
+    assert rough[0].dtype == rough[1].dtype == torch.float32
+    for a, b in zip(rough, exact, strict=True):
+        assert (a - b).abs().max() < 0.15 * b.abs().max()
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
+
+
+def test_float32_stays_near_float64() -> None:
+    close(run(small_network().float(), PERTS).double(), run(small_network(), PERTS), 1e-4)
+
+
+def test_state_dict_holds_no_graph() -> None:
+    assert not any("graph" in name for name in small_network().state_dict())

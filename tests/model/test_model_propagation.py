@@ -1,0 +1,69 @@
+"""Message passing against PyG's SGConv."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from model_twin import edges_of
+
+from gears.model.propagation import GraphLinear, Propagation
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # PyG's own use of torch.jit while it is imported
+    from torch_geometric.nn import SGConv
+
+N, H = 12, 4
+NO_EDGES = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, dtype=torch.float64))
+REPEATED = (
+    torch.tensor([[0, 0, 3, 3, 5, 1], [1, 1, 2, 2, 5, 0]]),
+    torch.tensor([0.5, 0.25, 1.0, 2.0, 0.0, 0.7], dtype=torch.float64),
+)
+GRAPHS = {
+    "plain": edges_of(N, 30, seed=1, loops=0),
+    "self edges": edges_of(N, 30, seed=2, loops=5),
+    "few edges": edges_of(N, 2, seed=3, loops=1),
+    "repeated edges": REPEATED,
+    "no edges": NO_EDGES,
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_equals_sgconv(name: str) -> None:
+    edges, weight = GRAPHS[name]
+    conv = SGConv(H, 3).double()
+    ours, lin = Propagation(edges, weight, N).double(), GraphLinear(H, 3).double()
+    lin.load_state_dict(conv.state_dict())
+    x = torch.randn(N, H, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    results = []
+    for layer in (lambda v: conv(v, edges, weight), lambda v: lin(ours(v))):
+        v = x.clone().requires_grad_()
+        out = layer(v)
+        (out * target).sum().backward()
+        results.append((out, v.grad))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
+def test_weights_are_exact_after_casts_back_and_forth() -> None:
+    edges, weight = GRAPHS["self edges"]
+    direct = Propagation(edges, weight, N).double()
+    roundabout = copy.deepcopy(Propagation(edges, weight, N).float().half().double())
+    torch.testing.assert_close(direct.forward_value, roundabout.forward_value, rtol=0, atol=0)
+    assert not direct.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("edges", "weight", "message"),
+    [
+        ([[0], [N]], [1.0], "expected 0 to 11"),
+        ([[-1], [0]], [1.0], "name nodes -1 to 0"),
+        ([[0], [1]], [1.0, 2.0], r"weights \(2,\)"),
+        ([[0], [1]], [-1.0], "1 edge weights of the GO graph"),
+        ([[0], [1]], [float("nan")], "not finite"),
+    ],
+)
+def test_bad_edges_are_refused(edges: list, weight: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Propagation(torch.tensor(edges), torch.tensor(weight), N, "GO graph")
