@@ -1,0 +1,241 @@
+"""The published analysis functions: against reference values, and on small input worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from anndata import AnnData, read_h5ad
+from scipy.stats import ttest_ind_from_stats
+
+from gears.inference import (
+    compute_metrics,
+    deeper_analysis,
+    evaluate,
+    non_dropout_analysis,
+    non_zero_analysis,
+)
+
+# the reference names these as depending on ranks that are not shipped
+NOT_SHIPPED = ("frac_correct_direction_20_nonzero", "top200_de", "frac_correct_direction_200")
+
+
+@dataclass
+class Reference:
+    adata: AnnData
+    results: dict[str, np.ndarray]
+    values: dict
+
+
+def ranking(adata: AnnData, label: str) -> list[str]:
+    """Genes by absolute Welch's t rounded to 9 digits, then by name."""
+    control = adata[adata.obs["condition"] == "ctrl"].X.toarray().astype(np.float64)
+    cells = adata[adata.obs["condition"] == label].X.toarray().astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t, _ = ttest_ind_from_stats(
+            cells.mean(0),
+            cells.std(0, ddof=1),
+            len(cells),
+            control.mean(0),
+            control.std(0, ddof=1),
+            len(control),
+            False,
+        )
+    size = np.round(np.abs(np.nan_to_num(t)), 9)
+    return sorted(adata.var_names, key=lambda gene: (-size[adata.var_names.get_loc(gene)], gene))
+
+
+@pytest.fixture(scope="module")
+def reference(shared: Path) -> Reference:
+    values = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
+    adata = read_h5ad(shared / "data" / "norman2019_subset.h5ad")
+    labels = adata.obs["condition"].astype(str).to_numpy()
+    adata.obs["condition_name"] = [
+        f"K562_{label}_1+1" if label != "ctrl" else "K562_ctrl_1" for label in labels
+    ]
+    for key in ("top_non_dropout_de_20", "top_non_zero_de_20", "non_zeros_gene_idx", "non_dropout_gene_idx"):
+        adata.uns[key] = values[key]
+    full = {label: ranking(adata, label) for label in values["metrics_input"]}
+    for label, genes in full.items():  # the published order of ties is shipped for the first 50
+        first = values["rank_genes_groups_cov_all_top50"][f"K562_{label}_1+1"]
+        assert genes[:20] == first[:20]
+        full[label] = first + [gene for gene in genes if gene not in set(first)]
+    adata.uns["rank_genes_groups_cov_all"] = {f"K562_{label}_1+1": genes for label, genes in full.items()}
+    chosen = np.isin(labels, list(values["metrics_input"]))
+    truth = adata.X[chosen].toarray()
+    pert_cat = labels[chosen]
+    pred = np.array([values["metrics_input"][label] for label in pert_cat], dtype=np.float32)
+    top = np.array([adata.var_names.get_indexer(full[label][:20]) for label in pert_cat])
+    results = {
+        "pert_cat": pert_cat,
+        "pred": pred,
+        "truth": truth,
+        "pred_de": np.take_along_axis(pred, top, axis=1),
+        "truth_de": np.take_along_axis(truth, top, axis=1),
+    }
+    return Reference(adata, results, values)
+
+
+def compare(found: dict, expected: dict, left_out: tuple[str, ...] = ()) -> None:
+    assert set(found) == set(expected)
+    for label, scores in expected.items():
+        assert set(found[label]) == set(scores)
+        kept = [key for key in scores if not any(part in key for part in left_out)]
+        np.testing.assert_allclose(
+            [found[label][key] for key in kept],
+            [scores[key] for key in kept],
+            atol=1e-6,
+            err_msg=str((label, kept)),
+        )
+
+
+@pytest.mark.shared
+def test_compute_metrics_gives_the_published_values(reference: Reference):
+    metrics, per_condition = compute_metrics(reference.results)
+    compare({"all": metrics}, {"all": reference.values["compute_metrics"]})
+    compare(per_condition, reference.values["compute_metrics_per_condition"])
+
+
+@pytest.mark.shared
+def test_non_dropout_analysis_gives_the_published_values(reference: Reference):
+    compare(
+        non_dropout_analysis(reference.adata, reference.results), reference.values["non_dropout_analysis"]
+    )
+
+
+@pytest.mark.shared
+def test_deeper_analysis_gives_the_published_values(reference: Reference):
+    compare(
+        deeper_analysis(reference.adata, reference.results), reference.values["deeper_analysis"], NOT_SHIPPED
+    )
+
+
+# --- by hand -----------------------------------------------------------------
+
+
+@pytest.fixture
+def small() -> tuple[AnnData, dict[str, np.ndarray]]:
+    """Two control cells and three cells of A over three genes (var index differs from gene names)."""
+    x = np.array([[1, 0, 2], [3, 0, 2], [2, 0, 4], [2, 0, 6], [5, 0, 5]], dtype=np.float32)
+    labels = ["ctrl", "ctrl", "A+ctrl", "A+ctrl", "A+ctrl"]
+    obs = pd.DataFrame(
+        {"condition": labels, "condition_name": ["c_ctrl_1"] * 2 + ["c_A+ctrl_1+1"] * 3}, index=list("vwxyz")
+    )
+    adata = AnnData(x, obs, pd.DataFrame({"gene_name": ["a", "b", "c"]}, index=["E0", "E1", "E2"]))
+    name = "c_A+ctrl_1+1"
+    adata.uns = {
+        "rank_genes_groups_cov_all": {name: ["E2", "E0", "E1"]},
+        "top_non_dropout_de_20": {name: ["E2", "E0", "E1"]},
+        "top_non_zero_de_20": {name: ["E2", "E0"]},
+        "non_zeros_gene_idx": {name: np.array([0, 2])},
+        "non_dropout_gene_idx": {name: np.array([0, 1, 2])},
+    }
+    pred = np.tile(np.array([1.0, 0.0, 4.0], dtype=np.float32), (5, 1))
+    results = {
+        "pert_cat": np.array(labels),
+        "pred": pred,
+        "truth": x,
+        "pred_de": pred[:, [2, 0]],
+        "truth_de": x[:, [2, 0]],
+    }
+    return adata, results
+
+
+def test_compute_metrics_by_hand_and_the_control_has_no_de_score(small):
+    metrics, per_condition = compute_metrics(small[1])
+    # true means: control (2, 0, 2), A (3, 0, 5)
+    assert per_condition["A+ctrl"]["mse"] == pytest.approx((4 + 0 + 1) / 3)
+    assert per_condition["A+ctrl"]["mse_de"] == pytest.approx((1 + 4) / 2)
+    assert per_condition["ctrl"]["mse"] == pytest.approx((1 + 0 + 4) / 3)
+    assert np.isnan(per_condition["ctrl"]["mse_de"])
+    assert metrics["mse"] == pytest.approx(5 / 3)
+    assert metrics["mse_de"] == pytest.approx(2.5)
+
+
+def test_constant_prediction_has_no_correlation(small):
+    results = small[1] | {"pred": np.full((5, 3), 0.1, dtype=np.float32)}
+    metrics, per_condition = compute_metrics(results)
+    assert np.isnan(per_condition["A+ctrl"]["pearson"])
+    assert np.isnan(metrics["pearson"])
+
+
+def test_deeper_analysis_with_three_genes_by_hand(small):
+    scores = deeper_analysis(*small)["A+ctrl"]
+    # predicted changes (-1, 0, 2), true changes (1, 0, 3)
+    assert scores["frac_correct_direction_all"] == pytest.approx(2 / 3)
+    assert scores["frac_correct_direction_20"] == pytest.approx(2 / 3)
+    assert scores["frac_correct_direction_20_nonzero"] == pytest.approx(1 / 2)
+    assert scores["mse_top20_de"] == pytest.approx(5 / 3)
+    assert scores["fold_change_gap_all"] == pytest.approx((1.0 + 0.5) / 2)
+    assert "fold_change_gap_upreg_3" not in scores
+    # gene c lies within its cells' range (4 to 6), gene a below (2 to 5)
+    assert scores["frac_in_range"] == pytest.approx(0.5)
+    sigma = np.array([1 / np.sqrt(2 / 3), 2 / np.sqrt(2)])
+    assert scores["mean_sigma"] == pytest.approx(sigma.mean())
+    assert scores["frac_sigma_below_2"] == 1
+
+
+def test_list_analyses_by_hand(small):
+    scores = non_dropout_analysis(*small)["A+ctrl"]
+    assert scores["frac_correct_direction_top20_non_dropout"] == pytest.approx(2 / 3)
+    assert scores["frac_opposite_direction_non_zero"] == pytest.approx(1 / 2)
+    assert scores["frac_0/1_direction_non_dropout"] == 0
+    assert scores["mse_top20_de_non_dropout"] == pytest.approx(5 / 3)
+    assert non_zero_analysis(*small)["A+ctrl"]["mse_top20_de_non_zero"] == pytest.approx(5 / 2)
+
+
+def test_control_has_no_lists_and_missing_ones_are_named(small):
+    adata, results = small
+    assert "frac_in_range" not in deeper_analysis(adata, results)["ctrl"]
+    assert non_dropout_analysis(adata, results)["ctrl"] == {}
+    del adata.uns["top_non_dropout_de_20"]
+    with pytest.raises(KeyError, match="skip_calc_de"):
+        non_dropout_analysis(adata, results)
+
+
+def test_analyses_leave_the_screen_as_it_is_and_take_sparse_input(small):
+    from scipy import sparse
+
+    adata, results = small
+    before = adata.X.copy()
+    dense = deeper_analysis(adata, results)
+    np.testing.assert_array_equal(adata.X, before)
+    adata.X = sparse.csr_matrix(before)
+    again = deeper_analysis(adata, results)
+    for label, scores in dense.items():
+        assert list(again[label]) == list(scores)
+        np.testing.assert_allclose(list(again[label].values()), list(scores.values()))
+
+
+def test_evaluate_predicts_each_cell_from_its_condition():
+    torch = pytest.importorskip("torch")
+
+    class Batch:
+        x_BG = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
+        y_BG = torch.tensor([[1.0, 1, 1], [2, 2, 2], [3, 3, 3]])
+        condition = torch.tensor([4, 0, 4])
+        pert = ("A+B", "ctrl", "B+A")
+        pert_idx = ([1, 3], [-1], [3, 1])
+        de_idx = (np.array([2, 0]), np.array([-1, -1]), np.array([2, 0]))
+
+        def to(self, device):
+            return self
+
+    class Network(torch.nn.Module):
+        def forward(self, pert_row, pert_node, weight):
+            assert weight.tolist() == [1, 2]
+            delta = torch.zeros(2, 3).index_add_(0, pert_row, pert_node[:, None].float().expand(-1, 3))
+            return delta, delta + 100
+
+    results = evaluate([Batch(), Batch()], Network(), True, "cpu")
+    one = [[5, 6, 7], [4, 5, 6], [11, 12, 13]]
+    assert results["pred"].tolist() == one * 2
+    assert results["logvar"][:3, 0].tolist() == [104, 100, 104]
+    assert results["truth_de"][0].tolist() == [1, 1]
+    assert np.isnan(results["pred_de"][1]).all()
+    assert results["pred_de"][2].tolist() == [13, 11]
+    assert results["pert_cat"].tolist() == ["A+B", "ctrl", "B+A"] * 2
