@@ -1,0 +1,1 @@
+"""Screens: reading and checking, per-condition statistics, splits and loaders."""

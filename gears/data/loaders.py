@@ -1,0 +1,245 @@
+"""Loaders of cells for one or several workers.
+
+A batch is read at once from the memory-mapped cells. Training uses torch's
+DistributedSampler, with one replica where there is one worker, so that step s
+of W workers with batch b sees the cells of step s of one worker with batch W b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
+
+from gears.data.batch import CellBatch
+from gears.data.screen import PreparedScreen
+from gears.data.splits.split import Split
+
+__all__ = ["CellBatch", "CellDataset", "CellLoader", "ShardSampler", "make_loaders", "paired_controls"]
+
+N_TOP = 20
+PART_LOADERS = {"train": "train_loader", "val": "val_loader", "test": "test_loader"}
+
+
+def paired_controls(n_cells: int, control_cells: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    """The control cell drawn for each cell of a screen.
+
+    Depends on (seed, epoch, cell) and nothing else: not on the batch, the part
+    or the number of workers.
+
+    Returns
+    -------
+    np.ndarray
+        (N,) int64 cell numbers.
+    """
+    draw = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    return control_cells[draw.integers(0, len(control_cells), size=n_cells)]
+
+
+class CellDataset(Dataset):
+    """Some cells of a screen, handed out as whole batches.
+
+    Parameters
+    ----------
+    screen
+        The prepared screen.
+    cells
+        (n,) cell numbers.
+    label_nodes
+        Perturbation nodes of each label of the screen, L lists; [-1] for the control.
+    seed
+        Of the pairing with control cells.
+    """
+
+    def __init__(
+        self, screen: PreparedScreen, cells: np.ndarray, label_nodes: Sequence[list[int]], seed: int = 0
+    ) -> None:
+        self.screen = screen
+        self.cells = np.asarray(cells, dtype=np.int64)
+        self.label_nodes = list(label_nodes)
+        self.seed = seed
+        self.epoch = 0
+        self._paired: tuple[int, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The pairing is drawn again where it is needed: it is a function of seed and epoch.
+        return self.__dict__ | {"_paired": None}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Redraw the pairing with control cells for another epoch."""
+        self.epoch = epoch
+
+    def control_of(self, cells: np.ndarray) -> np.ndarray:
+        """Paired control of each cell in this epoch; control cells pair with themselves."""
+        if self._paired is None or self._paired[0] != self.epoch:
+            screen = self.screen
+            paired = paired_controls(len(screen.cells), screen.control_cells, self.seed, self.epoch)
+            self._paired = (self.epoch, paired)
+        is_control = self.screen.cell_condition[cells] == self.screen.control_id
+        return np.where(is_control, cells, self._paired[1][cells])
+
+    def __getitem__(self, index: int) -> CellBatch:
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: Sequence[int]) -> CellBatch:
+        screen = self.screen
+        cells = self.cells[np.asarray(indices, dtype=np.int64)]
+        controls = self.control_of(cells)
+        values = torch.from_numpy(screen.cells.rows(np.concatenate((controls, cells))))
+        x_BG, y_BG = values.split(len(cells))
+        labels, label_index = np.unique(screen.cell_label[cells], return_inverse=True)
+        return CellBatch(
+            x_BG=x_BG,
+            y_BG=y_BG,
+            condition=torch.from_numpy(screen.cell_condition[cells].astype(np.int64)),
+            cell=torch.from_numpy(cells),
+            control_cell=torch.from_numpy(controls),
+            label_index=torch.from_numpy(label_index.astype(np.int64)),
+            label_names=[screen.labels[i] for i in labels],
+            label_nodes=[self.label_nodes[i] for i in labels],
+            label_de=[self._top(int(screen.label_condition[i])) for i in labels],
+        )
+
+    def _top(self, condition_id: int) -> np.ndarray:
+        ranking = self.screen.de
+        if ranking is None:
+            return np.array([-1])
+        if condition_id == self.screen.control_id:
+            return np.full(min(N_TOP, ranking.n_genes), -1)
+        return np.sort(ranking.top(condition_id, N_TOP))
+
+
+class ShardSampler(Sampler[int]):
+    """Every W-th cell from the rank's on: exact shards, nothing padded, never shuffled."""
+
+    def __init__(self, n: int, num_replicas: int = 1, rank: int = 0) -> None:
+        self._range = range(n)[rank::num_replicas]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._range)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The order is the same in every epoch."""
+
+
+class CellLoader(DataLoader):
+    """A DataLoader whose :meth:`set_epoch` sets sampler and pairing together."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """New order of the cells and new control partners, the same for all workers."""
+        self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """Sizes of loaders; `batch_size` counts the cells of one worker's step."""
+
+    batch_size: int
+    test_batch_size: int | None = None
+    world_size: int = 1
+    rank: int = 0
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = {"batch_size": self.batch_size, "test_batch_size": self.test_batch_size or self.batch_size}
+        sizes["world_size"] = self.world_size
+        for name, value in sizes.items():
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                msg = f"{name} must be a whole number of at least 1; found {value!r}"
+                raise ValueError(msg)
+        if not 0 <= self.rank < self.world_size:
+            msg = f"rank must be from 0 to world_size - 1 = {self.world_size - 1}; found {self.rank}"
+            raise ValueError(msg)
+        if self.num_workers < 0:
+            msg = f"num_workers must not be negative; found {self.num_workers}"
+            raise ValueError(msg)
+
+
+def make_loaders(
+    screen: PreparedScreen, split: Split, label_nodes: Sequence[list[int]], settings: LoaderSettings
+) -> dict[str, CellLoader]:
+    """Loaders of a split's parts: "train_loader", "val_loader", "test_loader" (those that it has).
+
+    Parameters
+    ----------
+    label_nodes
+        Perturbation nodes of each label of the screen.
+
+    Raises
+    ------
+    ValueError
+        If the training cells do not fill one global batch.
+    """
+    loaders = {}
+    for part, name in PART_LOADERS.items():
+        if part not in split.parts:
+            continue
+        dataset = CellDataset(screen, part_cells(screen, split, part), label_nodes, split.seed)
+        if part == "train":
+            check_batch(len(dataset), settings.batch_size, settings.world_size)
+        loaders[name] = _loader(dataset, part, split.seed, settings)
+    return loaders
+
+
+def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
+    """Cells of a part in the screen's order; control cells are no test cells in no_split (as published)."""
+    wanted = set(split.parts[part])
+    chosen = np.array([label in wanted for label in screen.labels])
+    if split.name == "no_split":
+        chosen &= screen.label_condition != screen.control_id
+    return np.flatnonzero(chosen[screen.cell_label])
+
+
+def check_batch(n_cells: int, batch_size: int, world_size: int) -> None:
+    """A training step must be possible.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer training cells than one global batch.
+    """
+    if n_cells < batch_size * world_size:
+        msg = (
+            f"{n_cells} training cells do not fill one global batch of {batch_size * world_size} "
+            f"({batch_size} cells x {world_size} worker{'s' * (world_size > 1)}); use a batch_size of at most "
+            f"{max(n_cells // world_size, 1)}{' or fewer workers' * (world_size > 1)}"
+        )
+        raise ValueError(msg)
+
+
+def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings) -> CellLoader:
+    train = part == "train"
+    sampler: Sampler
+    if train:
+        sampler = DistributedSampler(
+            dataset, settings.world_size, settings.rank, shuffle=True, seed=seed, drop_last=True
+        )
+    else:
+        sampler = ShardSampler(len(dataset), settings.world_size, settings.rank)
+    return CellLoader(
+        dataset,
+        batch_size=settings.batch_size if train else settings.test_batch_size or settings.batch_size,
+        sampler=sampler,
+        drop_last=train,
+        num_workers=settings.num_workers,
+        collate_fn=_as_it_is,
+        pin_memory=torch.cuda.is_available(),
+        # A generator of its own: the caller's random state is not drawn from.
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    """Batches leave the dataset whole: nothing is left to collate."""
+    return batch

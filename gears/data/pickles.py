@@ -1,0 +1,56 @@
+"""Published pickles, read so that nothing in them can run."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+_RECONSTRUCT = np.empty(0).__reduce__()[0]  # type: ignore[index]
+_SCALAR = np.float64(0).__reduce__()[0]  # type: ignore[index]
+
+
+def _plain_scalar(dtype: np.dtype, value: Any = None) -> Any:
+    if dtype.hasobject:
+        msg = "it holds a scalar of objects"
+        raise pickle.UnpicklingError(msg)
+    return _SCALAR(dtype, value)  # type: ignore[operator]
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Admits plain containers, strings, numbers and numpy arrays; anything else is refused by name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "builtins" and name in ("set", "frozenset"):
+            return {"set": set, "frozenset": frozenset}[name]
+        if module == "numpy" and name in ("ndarray", "dtype"):
+            return getattr(np, name)
+        if module in _ARRAY_MODULES and name in ("_reconstruct", "scalar"):
+            return _RECONSTRUCT if name == "_reconstruct" else _plain_scalar
+        msg = f"it refers to {module}.{name}"
+        raise pickle.UnpicklingError(msg)
+
+
+def load_plain(path: str | Path) -> Any:
+    """Read a pickle of plain containers and arrays.
+
+    Raises
+    ------
+    ValueError
+        If the file is no pickle, or refers to anything that could run code.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            return _PlainUnpickler(file).load()
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        msg = (
+            f"{path} is not read: {error}; a pickle may hold lists, sets, dicts, text, numbers and arrays only. "
+            "Write it as text or JSON instead"
+        )
+        raise ValueError(msg) from error

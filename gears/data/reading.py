@@ -1,0 +1,114 @@
+"""Expression matrices of any kind as one: CSR, float32, canonical."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+DENSE_ROWS = 1024
+
+
+def read_screen(path: str | Path) -> AnnData:
+    """Read an h5ad file into memory.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no file, or it is no h5ad file.
+    """
+    import anndata
+
+    path = Path(path)
+    if not path.is_file():
+        msg = f"there is no file {path}"
+        raise FileNotFoundError(msg)
+    try:
+        return anndata.read_h5ad(path)
+    except Exception as error:
+        msg = f"{path} cannot be read as an h5ad file ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+
+
+def as_csr(matrix: Any) -> sparse.csr_matrix:
+    """A matrix as CSR float32, sorted, without duplicates and explicit zeros.
+
+    Dense arrays, CSR, CSC and the newer sparse arrays give equal results. The
+    input is never changed; where it is canonical float32 CSR already its
+    memory is shared, so the result must not be written to.
+
+    Raises
+    ------
+    TypeError
+        For anything that is neither a numeric array nor a sparse matrix.
+    """
+    if sparse.issparse(matrix):
+        return _canonical(matrix)
+    if isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind in "fiub":
+        chunks = [
+            sparse.csr_matrix(np.asarray(matrix[start : start + DENSE_ROWS], dtype=np.float32))
+            for start in range(0, len(matrix), DENSE_ROWS)
+        ]
+        empty = sparse.csr_matrix((0, matrix.shape[1]), dtype=np.float32)
+        return _plain_types(sparse.vstack(chunks or [empty], format="csr"))
+    kind = getattr(matrix, "dtype", None)
+    msg = (
+        f"expression must be a dense array or a sparse matrix of numbers; found {type(matrix).__name__}"
+        f"{f' of {kind}' if kind is not None else ''}"
+    )
+    raise TypeError(msg)
+
+
+def _canonical(matrix: Any) -> sparse.csr_matrix:
+    csr = matrix.tocsr()
+    # A new object around the same arrays: flags and in-place repairs must not reach the caller's.
+    # (scipy's checks of order and duplicates store flags on the object.)
+    with np.errstate(over="ignore"):
+        values = csr.data.astype(np.float32, copy=False)
+    plain = sparse.csr_matrix((values, csr.indices, csr.indptr), shape=csr.shape, copy=False)
+    if not (plain.has_canonical_format and np.all(plain.data)):
+        plain = sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=True)
+        plain.sum_duplicates()
+        plain.data = plain.data.astype(np.float32)
+        plain.eliminate_zeros()
+    return _plain_types(plain)
+
+
+def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
+    csr.indices = csr.indices.astype(np.int32, copy=False)
+    csr.indptr = csr.indptr.astype(np.int64, copy=False)
+    return csr
+
+
+def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_matrix:
+    """Counts to log1p of counts per `target`, as scanpy does it; a new matrix.
+
+    Parameters
+    ----------
+    counts
+        (N, G) CSR.
+    target
+        Sum of each cell before the logarithm.
+    """
+    import scanpy
+    from anndata import AnnData
+
+    screen = AnnData(X=counts.copy())
+    scanpy.pp.normalize_total(screen, target_sum=target)
+    scanpy.pp.log1p(screen)
+    return _plain_types(sparse.csr_matrix(screen.X))
+
+
+def is_integer(values: np.ndarray) -> bool:
+    """Whether all values are whole numbers, looked at in pieces (the first piece decides as a rule)."""
+    step = 1 << 20
+    for start in range(0, len(values), step):
+        piece = values[start : start + step]
+        if not np.array_equal(piece, np.rint(piece)):
+            return False
+    return True

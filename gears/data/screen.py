@@ -1,0 +1,303 @@
+"""A prepared screen: everything that later steps need of the data, opened from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.data.cells import CellMatrix, map_array
+from gears.data.statistics import ConditionStatistics, DERanking
+from gears.files import content_hash, read_json
+from gears.messages import nearest, shorten
+
+__all__ = [
+    "FORMAT_VERSION",
+    "KIND",
+    "CellMatrix",
+    "ConditionStatistics",
+    "DERanking",
+    "PreparedScreen",
+    "is_prepared",
+]
+
+KIND = "gears prepared screen"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+TABLES = "screen.json"
+H5AD = "perturb_processed.h5ad"
+STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero")
+
+
+def is_prepared(folder: str | Path) -> bool:
+    """Whether a folder says that it is a prepared screen (any format version)."""
+    manifest = Path(folder) / MANIFEST
+    try:
+        found = read_json(manifest)
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("kind") == KIND
+
+
+class PreparedScreen:
+    """A screen as :func:`gears.data.processing.prepare_screen` wrote it.
+
+    Opening reads two small JSON files; arrays are mapped into memory when they
+    are first used. An object sent to another process opens the folder again.
+
+    Parameters
+    ----------
+    folder
+        The prepared folder.
+    manifest
+        Its manifest, already checked (use :meth:`open`).
+    kept
+        Condition ids (of the folder) that this object shows; all by default.
+
+    Attributes
+    ----------
+    folder : Path
+    manifest : dict
+        Format version, content hash, parameters, versions, shape.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], kept: np.ndarray | None = None) -> None:
+        self.folder = Path(folder)
+        self.manifest = manifest
+        self._kept = kept
+
+    @classmethod
+    def open(cls, folder: str | Path) -> PreparedScreen:
+        """Open a prepared folder.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no prepared screen.
+        ValueError
+            If it has another format version, or files are missing or cut short.
+        """
+        folder = Path(folder)
+        if not (folder / MANIFEST).is_file():
+            msg = (
+                f"{folder} is no prepared screen (it has no {MANIFEST}); "
+                "prepare one with PertData.new_data_process or PertData.load(data_path='<file>.h5ad')"
+            )
+            raise FileNotFoundError(msg)
+        manifest = read_json(folder / MANIFEST)
+        if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+            msg = f"{folder / MANIFEST} does not describe a prepared screen; choose another folder"
+            raise ValueError(msg)
+        if manifest.get("format_version") != FORMAT_VERSION:
+            msg = (
+                f"{folder} has format version {manifest.get('format_version')}, this release reads "
+                f"{FORMAT_VERSION}; prepare the screen again from its AnnData"
+            )
+            raise ValueError(msg)
+        _check_files(folder, manifest.get("files", {}))
+        return cls(folder, manifest)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "manifest": self.manifest, "_kept": self._kept}
+
+    def __repr__(self) -> str:
+        n_cells, n_genes = self.cells.shape
+        size = f"{n_cells} cells, {n_genes} genes, {len(self.conditions)} conditions"
+        return f"PreparedScreen({self.folder.name!r}: {size})"
+
+    # Names and labels
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Hash of values, labels, genes and parameters (and of what is left out)."""
+        whole = self.manifest["content_hash"]
+        return whole if self._kept is None else content_hash(whole, self._kept.tolist())
+
+    @cached_property
+    def _tables(self) -> dict[str, Any]:
+        return read_json(self.folder / TABLES)
+
+    @cached_property
+    def gene_names(self) -> list[str]:
+        """Measured genes (``var.gene_name``), G."""
+        return self._tables["gene_names"]
+
+    @cached_property
+    def gene_ids(self) -> list[str]:
+        """The index of ``var``, G."""
+        return self._tables["gene_ids"]
+
+    @cached_property
+    def _all_label_condition(self) -> np.ndarray:
+        return np.asarray(self._tables["label_condition"], dtype=np.int64)
+
+    @cached_property
+    def _label_ids(self) -> np.ndarray:
+        """Labels of the folder that this object shows."""
+        if self._kept is None:
+            return np.arange(len(self._all_label_condition))
+        return np.flatnonzero(np.isin(self._all_label_condition, self._kept))
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The screen's own spellings in order of first appearance, L."""
+        labels = self._tables["labels"]
+        return [labels[i] for i in self._label_ids]
+
+    @cached_property
+    def condition_names(self) -> list[str]:
+        """Published ``condition_name`` of each label, L."""
+        names = self._tables["condition_names"]
+        return [names[i] for i in self._label_ids]
+
+    @cached_property
+    def label_condition(self) -> np.ndarray:
+        """Condition id of each label, (L,) int64."""
+        return self._renumber(self._all_label_condition[self._label_ids], self._kept)
+
+    @cached_property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Distinct conditions in order of first appearance, the control among them, C."""
+        conditions = [Condition(tuple(genes)) for genes in self._tables["conditions"]]
+        return tuple(conditions if self._kept is None else [conditions[i] for i in self._kept])
+
+    @cached_property
+    def _id_by_condition(self) -> dict[Condition, int]:
+        return {condition: i for i, condition in enumerate(self.conditions)}
+
+    @cached_property
+    def control_id(self) -> int:
+        """Condition id of the control."""
+        return self._id_by_condition[Condition()]
+
+    @property
+    def perturbed_genes(self) -> list[str]:
+        """Every gene perturbed in the screen, sorted."""
+        return sorted({gene for condition in self.conditions for gene in condition.genes})
+
+    def id_of(self, condition: Condition | str) -> int:
+        """Condition id of a condition or of any spelling of it.
+
+        Raises
+        ------
+        KeyError
+            If the screen lacks it; near matches are named.
+        """
+        found = self._id_by_condition.get(Condition.of(condition))
+        if found is None:
+            names = [known.name for known in self.conditions]
+            matches = nearest(Condition.of(condition).name, names)
+            hint = (
+                f"did you mean {' or '.join(map(repr, matches))}?" if matches else f"it has {shorten(names)}"
+            )
+            msg = f"the screen has no condition {str(condition)!r}; {hint}"
+            raise KeyError(msg)
+        return found
+
+    # Cells
+
+    @cached_property
+    def cell_ids(self) -> np.ndarray | None:
+        """Cells of the folder that this object shows; None for all."""
+        if self._kept is None:
+            return None
+        return np.flatnonzero(np.isin(self._all_label_condition[self._cell_array("label")], self._kept))
+
+    def _cell_array(self, name: str) -> np.ndarray:
+        return map_array(self.folder / "cells" / f"{name}.npy")
+
+    @cached_property
+    def cells(self) -> CellMatrix:
+        """Expression of the cells, (N, G)."""
+        return CellMatrix(self.folder / "cells", self.manifest["shape"]["genes"], self.cell_ids)
+
+    @cached_property
+    def cell_label(self) -> np.ndarray:
+        """Label of each cell, (N,) int32."""
+        labels = self._cell_array("label")
+        if self.cell_ids is None:
+            return labels
+        return self._renumber(labels[self.cell_ids], self._label_ids).astype(np.int32)
+
+    @cached_property
+    def cell_condition(self) -> np.ndarray:
+        """Condition of each cell, (N,) int32."""
+        return self.label_condition[self.cell_label].astype(np.int32)
+
+    @cached_property
+    def _cells_by_condition(self) -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(self.cell_condition, kind="stable")
+        ends = np.cumsum(np.bincount(self.cell_condition, minlength=len(self.conditions)))
+        return order, np.concatenate(([0], ends))
+
+    def cells_of(self, condition_id: int) -> np.ndarray:
+        """Cells of a condition in the order of the screen, (n,) int64."""
+        order, bounds = self._cells_by_condition
+        return order[bounds[condition_id] : bounds[condition_id + 1]]
+
+    @property
+    def control_cells(self) -> np.ndarray:
+        """Cells of the control, int64."""
+        return self.cells_of(self.control_id)
+
+    # Statistics
+
+    @cached_property
+    def statistics(self) -> ConditionStatistics:
+        """Moments of each condition."""
+        folder = self.folder / "statistics"
+        tables = {name: map_array(folder / f"{name}.npy") for name in STATISTICS}
+        whole = ConditionStatistics(**tables, control_id=self._tables["conditions"].index([]))
+        return whole if self._kept is None else whole.subset(self._kept, self.control_id)
+
+    @cached_property
+    def de(self) -> DERanking | None:
+        """Ranking of the genes by differential expression; None where it was skipped."""
+        folder = self.folder / "de"
+        if not self.manifest["differential_expression"]:
+            return None
+        ranking = DERanking(
+            map_array(folder / "order.npy"), map_array(folder / "scores.npy"), self.manifest["shape"]["genes"]
+        )
+        return ranking if self._kept is None else ranking.subset(self._kept)
+
+    def without(self, conditions: Sequence[Condition]) -> PreparedScreen:
+        """The screen without some conditions and their cells; the folder stays as it is.
+
+        Raises
+        ------
+        ValueError
+            If the control, or every perturbed condition, would go.
+        """
+        dropped = {self.id_of(condition) for condition in conditions}
+        if not dropped:
+            return self
+        kept = np.asarray([i for i in range(len(self.conditions)) if i not in dropped], dtype=np.int64)
+        if self.control_id in dropped or len(kept) < 2:
+            msg = (
+                f"leaving out {len(dropped)} of {len(self.conditions)} conditions would leave a screen "
+                "without control or without perturbed conditions"
+            )
+            raise ValueError(msg)
+        return PreparedScreen(self.folder, self.manifest, kept if self._kept is None else self._kept[kept])
+
+    @staticmethod
+    def _renumber(ids: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
+        return ids if kept is None else np.searchsorted(kept, ids)
+
+
+def _check_files(folder: Path, files: dict[str, int]) -> None:
+    """Every file is there and as long as when it was written."""
+    wrong = []
+    for name, size in files.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            wrong.append(f"{name} ({'missing' if found is None else f'{found} bytes instead of {size}'})")
+    if wrong:
+        msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it anew"
+        raise ValueError(msg)

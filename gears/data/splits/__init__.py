@@ -1,0 +1,21 @@
+"""Splits of a screen by condition: a registry of kinds, drawn as published, checked and cached."""
+
+from gears.data.splits import custom, fraction, simulation  # noqa: F401  (they register themselves)
+from gears.data.splits.make import describe_splits, make_split, prepare_split
+from gears.data.splits.registry import SPLITS, Draw, SplitArguments, SplitKind, register_split, split_kind
+from gears.data.splits.split import PARTS, Split, subgroup_name
+
+__all__ = [
+    "PARTS",
+    "SPLITS",
+    "Draw",
+    "Split",
+    "SplitArguments",
+    "SplitKind",
+    "describe_splits",
+    "make_split",
+    "prepare_split",
+    "register_split",
+    "split_kind",
+    "subgroup_name",
+]

@@ -1,0 +1,101 @@
+"""A split that the user gives, as a dict or a file, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gears.conditions import Condition
+from gears.data.pickles import load_plain
+from gears.data.splits.labels import Labels
+from gears.data.splits.registry import Draw, SplitArguments, register_split
+from gears.data.splits.split import PARTS
+from gears.files import read_json
+from gears.messages import nearest, shorten
+
+
+def read_split_dict(path: str | Path) -> Any:
+    """Read ``{"train": [...], "val": [...], "test": [...]}`` from JSON or a pickle of plain containers.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or it holds something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        msg = f"there is no split file {path}"
+        raise FileNotFoundError(msg)
+    with open(path, "rb") as file:
+        start = file.read(1)
+    found = load_plain(path) if start == b"\x80" else read_json(path)
+    # A split saved by this package names its parts one level down.
+    return found["parts"] if isinstance(found, dict) and "parts" in found else found
+
+
+@register_split("custom", "The parts are given as a dict or a file.", uses=("split_dict",))
+def draw_custom(labels: Labels, arguments: SplitArguments) -> Draw:
+    """Check the given parts: keys, unknown labels, overlap by genes, empty parts."""
+    given = arguments.split_dict
+    if given is None:
+        msg = "split='custom' needs split_dict={'train': [...], 'val': [...], 'test': [...]} or split_dict_path="
+        raise ValueError(msg)
+    if not isinstance(given, Mapping):
+        expected = "a dict of lists, {'train': [...], 'val': [...], 'test': [...]}"
+        msg = f"a custom split is {expected}; found {type(given).__name__}"
+        raise ValueError(msg)
+    problems = _key_problems(given)
+    parts: dict[str, list[str]] = {}
+    home: dict[Condition, tuple[str, str]] = {}
+    for part in (part for part in PARTS if part in given):
+        chosen, found = _part(labels, part, given[part], home)
+        parts[part] = chosen
+        problems += found
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        msg = f"the custom split does not fit this screen:\n{lines}"
+        raise ValueError(msg)
+    used = {name for names in parts.values() for name in names}
+    return Draw(
+        parts=parts, excluded={name: "not named in the split" for name in labels.names if name not in used}
+    )
+
+
+def _key_problems(given: Mapping[Any, Any]) -> list[str]:
+    problems = [f"key {part!r} is missing" for part in PARTS if part not in given]
+    for key in given:
+        if key not in PARTS:
+            near = nearest(str(key), PARTS)
+            hint = f"did you mean {near[0]!r}?" if near else f"keys: {', '.join(PARTS)}"
+            problems.append(f"key {key!r} is unknown; {hint}")
+    return problems
+
+
+def _part(
+    labels: Labels, part: str, names: Any, home: dict[Condition, tuple[str, str]]
+) -> tuple[list[str], list[str]]:
+    """Labels of one part, and what is wrong with it."""
+    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
+        return [], [f"{part!r} must be a list of condition labels; found {names!r}"]
+    chosen: list[str] = []
+    unknown: list[str] = []
+    twice: list[str] = []
+    for name in names:
+        try:
+            found = labels.resolve(str(name))
+            condition = Condition.parse(str(name))
+        except ValueError:
+            near = nearest(str(name), labels.names, 1)
+            unknown.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+            continue
+        other, spelling = home.setdefault(condition, (part, str(name)))
+        if other != part:
+            twice.append(f"{str(name)!r} ({spelling!r} in {other!r})")
+        chosen += found
+    problems = []
+    if unknown:
+        problems.append(f"{part!r} names {len(unknown)} conditions that the screen lacks: {shorten(unknown)}")
+    if twice:
+        problems.append(f"{part!r} shares {len(twice)} conditions with another part: {shorten(twice)}")
+    return labels.ordered(chosen), problems

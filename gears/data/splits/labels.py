@@ -1,0 +1,106 @@
+"""What the splits need to know of a screen's labels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.messages import unknown_name
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of a screen, in order of first appearance, with what they mean.
+
+    Parameters
+    ----------
+    names
+        Distinct labels in the screen's own spelling.
+    """
+
+    names: tuple[str, ...]
+
+    @cached_property
+    def condition(self) -> dict[str, Condition]:
+        """Condition of each label."""
+        return {name: Condition.parse(name) for name in self.names}
+
+    @property
+    def control(self) -> list[str]:
+        """Labels of the control."""
+        return [name for name in self.names if self.condition[name].is_control]
+
+    @property
+    def perturbed(self) -> list[str]:
+        """All other labels."""
+        return [name for name in self.names if not self.condition[name].is_control]
+
+    def ordered(self, names: Collection[str]) -> list[str]:
+        """Names in the screen's order."""
+        wanted = set(names)
+        return [name for name in self.names if name in wanted]
+
+    def singles(self, names: Iterable[str]) -> list[str]:
+        """Those with one perturbed gene."""
+        return [name for name in names if len(self.condition[name]) == 1]
+
+    def combinations(self, names: Iterable[str]) -> list[str]:
+        """Those with two or more perturbed genes."""
+        return [name for name in names if len(self.condition[name]) > 1]
+
+    def genes(self, names: Iterable[str]) -> np.ndarray:
+        """Perturbed genes of the names, sorted."""
+        return np.unique([gene for name in names for gene in self.condition[name].genes] or np.empty(0, "U1"))
+
+    def with_genes(self, names: Iterable[str], genes: Collection[str]) -> list[str]:
+        """Those that perturb at least one of the genes."""
+        wanted = set(genes)
+        return [name for name in names if not wanted.isdisjoint(self.condition[name].genes)]
+
+    def n_in(self, name: str, genes: Collection[str]) -> int:
+        """How many of a label's genes are among `genes`."""
+        return sum(gene in genes for gene in self.condition[name].genes)
+
+    def resolve(self, name: str, kind: str = "condition") -> list[str]:
+        """Every label of the condition that `name` spells in any way.
+
+        Raises
+        ------
+        ValueError
+            If the screen has none; near matches are named.
+        """
+        condition = Condition.of(name)
+        found = [label for label in self.names if self.condition[label] == condition]
+        if not found:
+            raise ValueError(unknown_name(kind, name, self.names))
+        return found
+
+    def of_condition(self, conditions: Collection[Condition]) -> list[str]:
+        """Labels of the given conditions."""
+        return [name for name in self.names if self.condition[name] in conditions]
+
+
+def names_from(value: str | Sequence[str] | None, valid: Collection[str], kind: str) -> list[str] | None:
+    """A list of names from a list, one name, or names joined by ``_`` (as published).
+
+    Raises
+    ------
+    ValueError
+        If a name is not valid, or the list is empty; near matches are named.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = [value] if value in valid else value.split("_")
+    names = [name.strip() for name in value]
+    if not names:
+        msg = f"an empty list of {kind}s was given; leave it out, or name at least one"
+        raise ValueError(msg)
+    for name in names:
+        if name not in valid:
+            raise ValueError(unknown_name(kind, name, sorted(valid)))
+    return list(dict.fromkeys(names))

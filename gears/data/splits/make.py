@@ -1,0 +1,194 @@
+"""Draw a split, put the spellings of a condition together, check it, cache it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from gears.conditions import Condition
+from gears.data.splits.labels import Labels
+from gears.data.splits.registry import SPLITS, Draw, SplitArguments, split_kind
+from gears.data.splits.split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
+from gears.files import content_hash
+from gears.messages import shorten
+
+if TYPE_CHECKING:
+    from gears.data.screen import PreparedScreen
+
+logger = logging.getLogger(__name__)
+
+PRECEDENCE = ("test", "val", "train")
+"""Where the labels of one condition go that were drawn into several parts."""
+
+
+def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any) -> Split:
+    """Draw a split over labels.
+
+    Parameters
+    ----------
+    labels
+        Distinct labels in order of first appearance in the screen.
+    name
+        Kind of split, see :data:`gears.data.splits.SPLITS`.
+    **arguments
+        See :class:`~gears.data.splits.registry.SplitArguments`.
+
+    Returns
+    -------
+    Split
+        No condition, however spelled, is in two parts, and no part is empty.
+
+    Raises
+    ------
+    ValueError
+        If the kind is unknown, an argument does not fit, or a part stays empty.
+    """
+    kind = split_kind(name)
+    settings = SplitArguments(**arguments)
+    idle = [argument for argument in settings.changed() if argument not in kind.uses]
+    if idle:
+        logger.warning("split %r makes no use of %s", name, ", ".join(idle))
+    table = Labels(tuple(labels))
+    draw = kind.draw(table, settings)
+    before = {part: set(names) for part, names in draw.parts.items()}
+    parts = _together(table, draw)
+    n_moved = sum(len(set(names) - before[part]) for part, names in parts.items())
+    if n_moved:
+        logger.warning(
+            "%d labels spell a condition that split %r drew into another part; "
+            "they were put together with it (test before val before train)",
+            n_moved,
+            name,
+        )
+    _check_filled(table, name, settings, parts)
+    excluded = {label: reason for label, reason in draw.excluded.items() if not _placed(label, parts)}
+    if excluded:
+        logger.warning("split %r has %d labels in no part: %s", name, len(excluded), shorten(excluded))
+    return Split(
+        name=name,
+        seed=settings.seed,
+        arguments=_plain_arguments(settings, kind.uses),
+        parts={part: tuple(names) for part, names in parts.items()},
+        subgroup=_subgroups(table, draw, parts),
+        excluded=excluded,
+    )
+
+
+def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments: Any) -> Split:
+    """Draw a split over a screen, or take it from the screen's ``splits/`` folder.
+
+    The file name holds a hash of every argument and of the labels, so a split
+    is never reused for other conditions. A folder that cannot be written to
+    only costs the cache.
+    """
+    settings = SplitArguments(**arguments)
+    key = content_hash(FORMAT_VERSION, name, asdict(settings), screen.labels)
+    path = screen.folder / "splits" / f"{name}-{key[:16]}.json"
+    if name in SPLITS and path.is_file():
+        try:
+            return Split.load(path)
+        except (ValueError, TypeError) as error:
+            logger.warning("%s; drawing the split again", error)
+    split = make_split(screen.labels, name, **arguments)
+    try:
+        split.save(path)
+    except OSError as error:
+        logger.warning("the split could not be cached in %s (%s)", path.parent, error)
+    return split
+
+
+def _together(labels: Labels, draw: Draw) -> dict[str, list[str]]:
+    """Parts in which all labels of a condition stand together, in the screen's order."""
+    home: dict[Condition, str] = {}
+    for part in PRECEDENCE:
+        for name in draw.parts.get(part, ()):
+            home.setdefault(labels.condition[name], part)
+    return {
+        part: [name for name in labels.names if home.get(labels.condition[name]) == part]
+        for part in PARTS
+        if part in draw.parts
+    }
+
+
+def _subgroups(labels: Labels, draw: Draw, parts: dict[str, list[str]]) -> Subgroups | None:
+    """Subgroups of validation and test labels: as drawn, else by the genes seen.
+
+    For test, a gene counts as seen when it is perturbed in train or val (as
+    published); for val, when it is perturbed in train.
+    """
+    if "train" not in parts:
+        return None
+    result: Subgroups = {}
+    for part, seen_in in (("test", ("train", "val")), ("val", ("train",))):
+        if part not in parts:
+            continue
+        key = f"{part}_subgroup"
+        drawn = (draw.subgroup or {}).get(key, {})
+        group_of = {labels.condition[name]: group for group, names in drawn.items() for name in names}
+        seen = set(labels.genes([name for other in seen_in for name in parts.get(other, ())]).tolist())
+        groups: dict[str, list[str]] = {group: [] for group in drawn}
+        for name in parts[part]:
+            condition = labels.condition[name]
+            if not condition.is_control:
+                groups.setdefault(group_of.get(condition) or subgroup_name(condition, seen), []).append(name)
+        result[key] = groups
+    return result
+
+
+def _placed(label: str, parts: dict[str, list[str]]) -> bool:
+    return any(label in names for names in parts.values())
+
+
+def _plain_arguments(settings: SplitArguments, uses: frozenset[str]) -> dict[str, Any]:
+    """Arguments that had an effect, as plain values (a custom split's parts stand in the split itself)."""
+    values = {key: value for key, value in asdict(settings).items() if key in uses and key != "split_dict"}
+    return {key: list(value) if isinstance(value, (tuple, set)) else value for key, value in values.items()}
+
+
+def _empty_parts(labels: Labels, parts: dict[str, list[str]]) -> list[str]:
+    return [part for part, names in parts.items() if all(labels.condition[name].is_control for name in names)]
+
+
+def _check_filled(labels: Labels, name: str, settings: SplitArguments, parts: dict[str, list[str]]) -> None:
+    """Every part has a perturbed condition, or an error with counts and splits that would work."""
+    empty = _empty_parts(labels, parts)
+    if not empty:
+        return
+    n_singles = len(labels.singles(labels.perturbed))
+    n_combinations = len(labels.combinations(labels.perturbed))
+    counts = ", ".join(f"{part} {len(names)}" for part, names in parts.items())
+    working = _working(labels, name, settings)
+    advice = (
+        f"these splits work with seed {settings.seed}: {', '.join(working)}"
+        if working
+        else "give split='custom'"
+    )
+    msg = (
+        f"split {name!r} leaves {' and '.join(empty)} without a perturbed condition (labels: {counts}): the screen has "
+        f"{n_singles} singles and {n_combinations} combinations, and 'single', 'combo_seen*' and 'no_test' hold out "
+        f"a tenth of them, rounded down (10 are needed for one); {advice}, or change the share held out"
+    )
+    raise ValueError(msg)
+
+
+def _working(labels: Labels, name: str, settings: SplitArguments) -> list[str]:
+    """Other kinds of split that fill their parts on these labels."""
+    working = []
+    plain = replace(settings, test_perts=None, test_pert_genes=None, only_test_set_perts=False)
+    for other, kind in SPLITS.items():
+        if other in (name, "custom", "no_split"):
+            continue
+        try:
+            parts = _together(labels, kind.draw(labels, plain))
+        except ValueError:
+            continue
+        if not _empty_parts(labels, parts):
+            working.append(f"{other!r}")
+    return working
+
+
+def describe_splits() -> str:
+    """One line per kind of split."""
+    return "\n".join(f"{kind.name}: {kind.description}" for kind in SPLITS.values())

@@ -1,0 +1,100 @@
+"""Kinds of splits by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from gears.data.splits.labels import Labels
+from gears.data.splits.split import PARTS, Subgroups
+from gears.messages import unknown_name
+
+
+@dataclass(frozen=True)
+class SplitArguments:
+    """Arguments of a split, as :meth:`gears.PertData.prepare_split` documents them."""
+
+    seed: int = 1
+    train_gene_set_size: float = 0.75
+    combo_seen2_train_frac: float = 0.75
+    combo_single_split_test_set_fraction: float = 0.1
+    test_perts: Any = None
+    only_test_set_perts: bool = False
+    test_pert_genes: Any = None
+    split_dict: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+            msg = f"seed must be a whole number from 0 to 2**32 - 1; found {self.seed!r}"
+            raise ValueError(msg)
+        for name in ("train_gene_set_size", "combo_seen2_train_frac", "combo_single_split_test_set_fraction"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+                msg = f"{name} is a share between 0 and 1; found {value!r}"
+                raise ValueError(msg)
+
+    def changed(self) -> list[str]:
+        """Names of the arguments that differ from their defaults (seed aside)."""
+        return [f.name for f in fields(self) if f.name != "seed" and getattr(self, f.name) != f.default]
+
+
+@dataclass
+class Draw:
+    """What a kind of split drew: labels per part, labels in no part, subgroups if it defines them."""
+
+    parts: dict[str, list[str]]
+    excluded: dict[str, str] = field(default_factory=dict)
+    subgroup: Subgroups | None = None
+
+
+@dataclass(frozen=True)
+class SplitKind:
+    """A kind of split.
+
+    Attributes
+    ----------
+    name : str
+    draw : callable
+        (labels, arguments) -> Draw.
+    description : str
+        What can be in the test part, what is held out.
+    uses : frozenset of str
+        Arguments that have an effect.
+    parts : tuple of str
+        Parts that it must fill.
+    """
+
+    name: str
+    draw: Callable[[Labels, SplitArguments], Draw]
+    description: str
+    uses: frozenset[str] = frozenset()
+    parts: tuple[str, ...] = PARTS
+
+
+SPLITS: dict[str, SplitKind] = {}
+
+
+def register_split(
+    name: str, description: str, *, uses: tuple[str, ...] = (), parts: tuple[str, ...] = PARTS
+) -> Callable[[Callable[[Labels, SplitArguments], Draw]], Callable[[Labels, SplitArguments], Draw]]:
+    """Decorate a drawing function to add a kind of split."""
+
+    def register(draw: Callable[[Labels, SplitArguments], Draw]) -> Callable[[Labels, SplitArguments], Draw]:
+        SPLITS[name] = SplitKind(name, draw, description, frozenset(uses), parts)
+        return draw
+
+    return register
+
+
+def split_kind(name: str) -> SplitKind:
+    """Look a kind of split up.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name; the nearest is named.
+    """
+    if name not in SPLITS:
+        raise ValueError(unknown_name("split", name, list(SPLITS)))
+    return SPLITS[name]

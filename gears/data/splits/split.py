@@ -1,0 +1,148 @@
+"""A split: which conditions train, validate and test a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gears.conditions import Condition
+from gears.files import content_hash, read_json, write_json
+from gears.messages import unknown_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gears.data.screen import PreparedScreen
+
+PARTS = ("train", "val", "test")
+FORMAT_VERSION = 1
+Subgroups = dict[str, dict[str, list[str]]]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Parts of a screen by condition; no condition is in two parts.
+
+    Attributes
+    ----------
+    name : str
+        Kind of split, such as ``"simulation"``.
+    seed : int
+    arguments : dict
+        What else decided the draw.
+    parts : dict of str to tuple of str
+        "train", "val", "test" (some of them for no_test and no_split) -> labels
+        as the screen spells them, in its order.
+    subgroup : dict or None
+        ``{"test_subgroup": {name: labels}, "val_subgroup": ...}``.
+    excluded : dict of str to str
+        Labels in no part, with the reason.
+    """
+
+    name: str
+    seed: int
+    arguments: dict[str, Any]
+    parts: dict[str, tuple[str, ...]]
+    subgroup: Subgroups | None = None
+    excluded: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", {part: tuple(labels) for part, labels in self.parts.items()})
+        home: dict[Condition, str] = {}
+        for part, labels in self.parts.items():
+            if part not in PARTS:
+                raise ValueError(unknown_name("part of a split", part, PARTS))
+            for label in labels:
+                other = home.setdefault(Condition.parse(label), part)
+                if other != part:
+                    msg = f"condition {Condition.parse(label).name!r} is in both {other!r} and {part!r} of the split"
+                    raise ValueError(msg)
+
+    def conditions(self, part: str) -> list[Condition]:
+        """Distinct conditions of a part, in its order; the control only if it is in the part."""
+        if part not in self.parts:
+            raise ValueError(unknown_name("part of this split", part, list(self.parts)))
+        return list(dict.fromkeys(Condition.parse(label) for label in self.parts[part]))
+
+    def subgroup_of(self, part: str) -> dict[str, str]:
+        """Subgroup of each label of a part ("" where it has none)."""
+        groups = (self.subgroup or {}).get(f"{part}_subgroup", {})
+        return {label: name for name, labels in groups.items() for label in labels}
+
+    @property
+    def hash(self) -> str:
+        """Hash of everything that the split says."""
+        return content_hash(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = asdict(self)
+        plain["parts"] = {part: list(labels) for part, labels in self.parts.items()}
+        return plain | {"format_version": FORMAT_VERSION}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Split:
+        """The reverse of :meth:`to_dict`.
+
+        Raises
+        ------
+        ValueError
+            If it is no split of this format version.
+        """
+        if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
+            found = plain.get("format_version") if isinstance(plain, dict) else type(plain).__name__
+            msg = (
+                f"expected a split of format version {FORMAT_VERSION}, found {found}; prepare the split again"
+            )
+            raise ValueError(msg)
+        fields = ("name", "seed", "arguments", "parts", "subgroup", "excluded")
+        missing = [name for name in fields if name not in plain]
+        if missing:
+            msg = f"a split needs {', '.join(fields)}; missing: {', '.join(missing)}"
+            raise ValueError(msg)
+        return cls(**{name: plain[name] for name in fields})
+
+    def save(self, path: str | Path) -> Path:
+        """Write the split as JSON (atomically)."""
+        return write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Split:
+        """Read a split written by :meth:`save`."""
+        return cls.from_dict(read_json(path))
+
+    def summary(self, screen: PreparedScreen) -> pd.DataFrame:
+        """One row per label: condition, part, subgroup, n_cells, reason (for excluded labels)."""
+        import numpy as np
+        import pandas as pd
+
+        counts = np.bincount(screen.cell_label, minlength=len(screen.labels))
+        n_cells = dict(zip(screen.labels, counts.tolist(), strict=True))
+        rows = []
+        for part, labels in self.parts.items():
+            groups = self.subgroup_of(part)
+            rows += [(label, part, groups.get(label, ""), n_cells[label], "") for label in labels]
+        rows += [(label, "excluded", "", n_cells[label], reason) for label, reason in self.excluded.items()]
+        return pd.DataFrame(rows, columns=["condition", "part", "subgroup", "n_cells", "reason"])
+
+
+def subgroup_name(condition: Condition, seen_genes: Collection[str]) -> str:
+    """Published name of how much of a condition was seen.
+
+    Examples
+    --------
+    >>> subgroup_name(Condition.parse("A+B"), {"A"})
+    'combo_seen1'
+    >>> subgroup_name(Condition.parse("A+B+C"), {"A", "C"})
+    'combo_seen2_of_3'
+    >>> subgroup_name(Condition.parse("A+ctrl"), {"B"})
+    'unseen_single'
+    """
+    seen = sum(gene in seen_genes for gene in condition.genes)
+    if len(condition) == 1:
+        return "seen_single" if seen else "unseen_single"
+    if len(condition) == 2:
+        return f"combo_seen{seen}"
+    return f"combo_seen{seen}_of_{len(condition)}"

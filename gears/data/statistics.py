@@ -1,0 +1,103 @@
+"""Tables of a prepared screen: statistics and differential expression per condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ConditionStatistics:
+    """Statistics of each condition over all of its cells.
+
+    Attributes
+    ----------
+    n : np.ndarray (C,) float64
+        Cells per condition.
+    mean, m2, m3, m4 : np.ndarray (C, G) float64
+        Mean and central moments (divided by n) of log-normalised expression.
+    nonzero : np.ndarray (C, G) float64
+        Share of cells with a value other than 0.
+    control_id : int
+        Row of the control.
+    """
+
+    n: np.ndarray
+    mean: np.ndarray
+    m2: np.ndarray
+    m3: np.ndarray
+    m4: np.ndarray
+    nonzero: np.ndarray
+    control_id: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("m2", "m3", "m4", "nonzero"):
+            if getattr(self, name).shape != self.mean.shape:
+                msg = f"statistics disagree: {name} is {getattr(self, name).shape}, mean is {self.mean.shape}"
+                raise ValueError(msg)
+
+    @cached_property
+    def mean_nonzero(self) -> np.ndarray:
+        """Where the condition's mean is not 0, bool (C, G)."""
+        return self.mean != 0
+
+    def loss_mask(self) -> np.ndarray:
+        """Genes that count in the loss of each condition, bool (C, G): mean not 0; every gene for the control."""
+        mask = self.mean_nonzero.copy()
+        mask[self.control_id] = True
+        return mask
+
+    def variance(self) -> np.ndarray:
+        """Sample variance (divided by n - 1), (C, G) float64; NaN for a single cell."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.m2 * (self.n / (self.n - 1))[:, None]
+
+    def subset(self, conditions: np.ndarray, control_id: int) -> ConditionStatistics:
+        """Rows of the given conditions; `control_id` is the control's row among them."""
+        names = ("n", "mean", "m2", "m3", "m4", "nonzero")
+        tables = {name: getattr(self, name)[conditions] for name in names}
+        return ConditionStatistics(**tables, control_id=control_id)
+
+
+@dataclass(frozen=True)
+class DERanking:
+    """Genes of each condition by absolute Welch's t against the control.
+
+    Attributes
+    ----------
+    order : np.ndarray (C, R) int32
+        Gene indices, largest absolute t first; ties (absolute t rounded to 9
+        digits) by gene name. R is min(G, 200); the control's row holds -1.
+    scores : np.ndarray (C, R) float64
+        t of those genes; 0 in the control's row.
+    n_genes : int
+        G.
+    """
+
+    order: np.ndarray
+    scores: np.ndarray
+    n_genes: int
+
+    def top(self, condition_id: int, n: int = 20) -> np.ndarray:
+        """The n most changed genes of a condition, (min(n, G),) int64; empty for the control.
+
+        Raises
+        ------
+        ValueError
+            If more genes are asked for than the table holds.
+        """
+        n = min(n, self.n_genes)
+        if n > self.order.shape[1]:
+            msg = (
+                f"the ranking holds the top {self.order.shape[1]} genes, {n} were asked for; "
+                "gears.data.de.rank_genes(statistics, gene_names, n) ranks more"
+            )
+            raise ValueError(msg)
+        genes = self.order[condition_id, :n].astype(np.int64)
+        return genes[genes >= 0]
+
+    def subset(self, conditions: np.ndarray) -> DERanking:
+        """Rows of the given conditions."""
+        return DERanking(self.order[conditions], self.scores[conditions], self.n_genes)

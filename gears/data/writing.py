@@ -1,0 +1,151 @@
+"""The files of a prepared screen."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from gears.conditions import Condition
+from gears.data.cells import CellMatrix
+from gears.data.de import rank_genes
+from gears.data.labels import LabelTable
+from gears.data.moments import condition_moments
+from gears.data.screen import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS, TABLES
+from gears.data.statistics import ConditionStatistics
+from gears.files import content_hash, write_json
+
+_PACKAGES = ("numpy", "scipy", "pandas", "anndata", "scanpy")
+
+
+@dataclass(frozen=True)
+class CheckedScreen:
+    """A screen that passed all checks, ready to be written.
+
+    Attributes
+    ----------
+    matrix : csr_matrix (N, G) float32
+        Log-normalised expression.
+    table : LabelTable
+    obs, var : pd.DataFrame
+        Annotations in the published layout.
+    condition_names : list of str
+        Published condition name of each label.
+    has_negative : bool
+    """
+
+    matrix: sparse.csr_matrix
+    table: LabelTable
+    obs: pd.DataFrame
+    var: pd.DataFrame
+    condition_names: list[str]
+    has_negative: bool
+
+
+def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
+    """Hash of everything that is written: values, labels, annotations, parameters."""
+    matrix = checked.matrix
+    frames = [
+        {str(name): column.astype(str).tolist() for name, column in frame.items()}
+        for frame in (checked.obs, checked.var)
+    ]
+    return content_hash(
+        FORMAT_VERSION,
+        list(matrix.shape),
+        matrix.data,
+        matrix.indices,
+        matrix.indptr,
+        checked.table.labels,
+        checked.obs.index.tolist(),
+        checked.var.index.tolist(),
+        *frames,
+        parameters,
+    )
+
+
+def write_screen(folder: Path, checked: CheckedScreen, key: str, parameters: dict[str, Any]) -> None:
+    """Fill an empty folder with everything that a prepared screen holds."""
+    table = checked.table
+    gene_names = checked.var["gene_name"].astype(str).tolist()
+    CellMatrix.write(folder / "cells", checked.matrix)
+    np.save(folder / "cells" / "label.npy", table.cell_label)
+    statistics = _statistics(checked)
+    (folder / "statistics").mkdir()
+    for name in STATISTICS:
+        np.save(folder / "statistics" / f"{name}.npy", getattr(statistics, name))
+    if not parameters["skip_calc_de"]:
+        ranking = rank_genes(statistics, gene_names)
+        (folder / "de").mkdir()
+        np.save(folder / "de" / "order.npy", ranking.order)
+        np.save(folder / "de" / "scores.npy", ranking.scores)
+    _write_h5ad(folder / H5AD, checked)
+    write_json(
+        folder / TABLES,
+        {
+            "gene_names": gene_names,
+            "gene_ids": checked.var.index.tolist(),
+            "labels": table.labels,
+            "label_condition": table.label_condition,
+            "conditions": [list(condition.genes) for condition in table.conditions],
+            "condition_names": checked.condition_names,
+        },
+    )
+    write_json(
+        folder / MANIFEST,
+        {
+            "kind": KIND,
+            "format_version": FORMAT_VERSION,
+            "content_hash": key,
+            "parameters": parameters,
+            "differential_expression": not parameters["skip_calc_de"],
+            "has_negative": checked.has_negative,
+            "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
+            "shape": {
+                "cells": checked.matrix.shape[0],
+                "genes": checked.matrix.shape[1],
+                "conditions": len(table.conditions),
+                "labels": len(table.labels),
+            },
+            "versions": {"python": platform.python_version()}
+            | {name: importlib.metadata.version(name) for name in _PACKAGES},
+            "files": _flushed_files(folder),
+        },
+    )
+
+
+def _statistics(checked: CheckedScreen) -> ConditionStatistics:
+    table = checked.table
+    moments = condition_moments(checked.matrix, table.cell_condition, len(table.conditions))
+    return ConditionStatistics(
+        moments.n.astype(np.float64),
+        moments.mean,
+        moments.central(2),
+        moments.central(3),
+        moments.central(4),
+        moments.nonzero,
+        control_id=table.conditions.index(Condition()),
+    )
+
+
+def _write_h5ad(path: Path, checked: CheckedScreen) -> None:
+    from anndata import AnnData
+
+    AnnData(X=checked.matrix, obs=checked.obs, var=checked.var).write_h5ad(path)
+
+
+def _flushed_files(folder: Path) -> dict[str, int]:
+    """Bring every file to disk; their sizes by relative name."""
+    sizes = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+            sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return sizes
