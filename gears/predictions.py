@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.messages import unknown_name
+from gears.messages import nearest, unknown_name
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -183,3 +183,25 @@ class Predictions(Mapping[str, np.ndarray]):
             return row
         name = key if isinstance(key, str) else Condition.of(key).name
         raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))
+
+
+def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list[list[int]]:
+    """Perturbation-graph nodes of conditions; a gene that is none is an error with near matches."""
+    index = {name: node for node, name in enumerate(pert_names)}
+    unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
+    if unknown:
+        hints = [f"{gene} (near: {', '.join(nearest(gene, pert_names)) or 'none'})" for gene in unknown[:5]]
+        msg = (
+            f"{len(unknown)} gene(s) are not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
+            "see pert_list for what can be predicted"
+        )
+        raise ValueError(msg)
+    return [[index[gene] for gene in condition.genes] for condition in conditions]
+
+
+def asked_condition(entry: str | Sequence[str] | Condition) -> Condition:
+    """A condition as a user asks for it: a label, a gene, or a list of genes (not empty)."""
+    if not isinstance(entry, str | Condition) and not list(entry):
+        msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"
+        raise ValueError(msg)
+    return Condition.of(entry)

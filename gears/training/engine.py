@@ -14,9 +14,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gears.distributed import process_group, signals, world
+from gears.model.reducer import IDENTITY
 from gears.training import checkpoints
 from gears.training.clock import Clock
-from gears.training.progress import OneProcess, Progress
+from gears.training.progress import Progress
 from gears.training.tasks import Reducer, SupervisedTask, Task
 from gears.training.windows import set_epoch, windows
 from gears.training.wrapping import synchronised, unwrap, wrap
@@ -102,7 +103,7 @@ class TrainingEngine:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
         self.progress = Progress()
         self.best_state: dict[str, torch.Tensor] | None = None
-        self.reducer: Reducer = OneProcess()
+        self.reducer: Reducer = IDENTITY
         self.optimizer: torch.optim.Optimizer | None = None
         self.scheduler: Any = None
         self.on_epoch_end: Callable[[TrainingEngine, dict[str, Any], bool], None] | None = None
@@ -129,7 +130,7 @@ class TrainingEngine:
     def cleanup_distributed(self) -> None:
         """End the process group of this worker."""
         process_group.cleanup_ddp()
-        self.reducer, self.distributed = OneProcess(), False
+        self.reducer, self.distributed = IDENTITY, False
 
     def reduce_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers (the value itself in one process): reduce sums and counts, then divide."""

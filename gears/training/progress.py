@@ -1,25 +1,9 @@
-"""Where a run stands, and the reducer of a run in one process."""
+"""Where a run stands."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
-
-
-class OneProcess:
-    """The reducer of a run with one process: every sum is the value itself."""
-
-    rank = 0
-    world_size = 1
-    seconds = 0.0
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone()
-
-    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().unsqueeze(0)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from gears.messages import unknown_name
 COMPRESSIONS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
-def unwrap(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> Any:
     """The bare module inside DDP and ``torch.compile`` wrappers."""
     while True:
         inner = getattr(model, "_orig_mod", None)

@@ -1,0 +1,183 @@
+"""Putting a model together from a prepared screen: graphs, names, control mean, condition tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gears.conditions import Condition
+from gears.evaluation.metrics import get_metric
+from gears.evaluation.truth import Truth
+from gears.graphs import Graph, cached_graph, coexpression_graph, go_graph
+from gears.messages import unknown_name
+from gears.model.config import ModelConfig
+from gears.training.model_folder import ModelParts, difference
+from gears.training.tables import ConditionTables
+from gears.training.validation import DEFAULT_METRICS, Validation
+
+if TYPE_CHECKING:
+    from gears.data.splits import Split
+    from gears.pertdata import PertData
+
+GO_THRESHOLD = 0.1
+
+
+def build_parts(
+    pert_data: PertData, config: ModelConfig, *, go: Any = None, coexpress: Any = None
+) -> ModelParts:
+    """The model without weights for a prepared screen and its split.
+
+    Parameters
+    ----------
+    pert_data
+        With a split prepared.
+    config
+        Network settings.
+    go, coexpress
+        Own graphs instead of those built: an edge table (source, target, weight), a
+        networkx graph, a Graph, or a pair of published tensors (edges (2, E), weights (E,)).
+    """
+    screen = pert_data.screen
+    genes, nodes = tuple(map(str, screen.gene_names)), tuple(map(str, pert_data.pert_names))
+    go_chosen = own_graph(go, nodes) if go is not None else _go_graph(pert_data, config, nodes)
+    coexpress_chosen = (
+        own_graph(coexpress, genes) if coexpress is not None else _coexpression(pert_data, config)
+    )
+    return ModelParts(
+        config=config,
+        gene_names=genes,
+        gene_ids=tuple(map(str, screen.gene_ids)),
+        pert_names=nodes,
+        go=go_chosen,
+        coexpress=coexpress_chosen,
+        control_mean_G=np.array(screen.statistics.mean[screen.control_id], dtype=np.float64),
+        split=pert_data.split,
+        provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash},
+    )
+
+
+def own_graph(graph: Any, nodes: Sequence[str]) -> Graph:
+    """A graph in any of the accepted forms over `nodes`."""
+    if isinstance(graph, Graph):
+        if graph.nodes != tuple(nodes):
+            msg = f"the graph has {len(graph.nodes)} nodes that are not the {len(nodes)} of the model, in its order"
+            raise ValueError(msg)
+        return graph
+    if isinstance(graph, pd.DataFrame):
+        return Graph.from_frame(graph, nodes)
+    if isinstance(graph, tuple):
+        edges, weight = (np.asarray(torch.as_tensor(part).cpu()) for part in graph)
+        return Graph(tuple(nodes), edges.astype(np.int64), weight.astype(np.float64))
+    return Graph.from_networkx(graph, nodes)
+
+
+def _go_graph(pert_data: PertData, config: ModelConfig, nodes: tuple[str, ...]) -> Graph:
+    annotation, k = pert_data.annotation, config.num_similar_genes_go_graph
+    key = {
+        "graph": "go",
+        "annotation": annotation.content_hash,
+        "nodes": nodes,
+        "k": k,
+        "threshold": GO_THRESHOLD,
+    }
+    folder = pert_data.screen.folder / "graphs"
+    return cached_graph(folder, key, lambda: go_graph(annotation, nodes, threshold=GO_THRESHOLD, k=k))
+
+
+def _coexpression(pert_data: PertData, config: ModelConfig) -> Graph:
+    """Over all training rows; over all cells where the split holds nothing out (no_split)."""
+    screen, split = pert_data.screen, pert_data.split
+    k, threshold = config.num_similar_genes_co_express_graph, config.coexpress_threshold
+    train = (
+        split.conditions("train") if split is not None and "train" in split.parts else list(screen.conditions)
+    )
+    ids = np.sort([screen.id_of(condition) for condition in train])
+    key = {
+        "graph": "coexpression",
+        "screen": screen.content_hash,
+        "conditions": [int(index) for index in ids],
+        "k": k,
+        "threshold": threshold,
+    }
+
+    def build() -> Graph:
+        rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
+        return coexpression_graph(screen.cells.csr(rows), screen.gene_names, threshold=threshold, k=k)
+
+    return cached_graph(screen.folder / "graphs", key, build)
+
+
+def condition_tables(pert_data: PertData, device: torch.device, dtype: torch.dtype) -> ConditionTables:
+    """Nodes, loss masks and control mean of all conditions of a screen on the training device."""
+    screen = pert_data.screen
+    nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
+    mean_G = screen.statistics.mean[screen.control_id]
+    return ConditionTables.build(nodes, screen.statistics.loss_mask(), mean_G, device=device, dtype=dtype)
+
+
+def validation_of(pert_data: PertData, monitor: str) -> tuple[Validation, str]:
+    """Scorer of the validation part, and the metric that chooses the best epoch.
+
+    A metric over differential genes falls back to ``mse`` where the screen has no ranking.
+    """
+    screen, split = pert_data.screen, pert_data.split
+    if get_metric(monitor).scope != "condition":
+        msg = f"monitor={monitor!r} is no metric of single conditions; choose one of {', '.join(DEFAULT_METRICS)}"
+        raise ValueError(msg)
+    chosen = perturbed_in(split, "val")
+    if not chosen:
+        return Validation(None, []), monitor
+    truth = Truth.of(screen, chosen, perturbed_in(split, "train"))
+    nodes = [pert_data.condition_nodes(condition) for condition in chosen]
+    if not truth.has_de:
+        kept = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
+        monitor = "mse" if monitor.endswith("_de") else monitor
+        return Validation(truth, nodes, metrics=tuple(dict.fromkeys((*kept, monitor)))), monitor
+    return Validation(truth, nodes, metrics=tuple(dict.fromkeys((*DEFAULT_METRICS, monitor)))), monitor
+
+
+def perturbed_in(split: Split | None, part: str) -> list[Condition]:
+    """Perturbed conditions of a part of a split; none where it has no such part."""
+    if split is None or part not in split.parts:
+        return []
+    return [condition for condition in split.conditions(part) if not condition.is_control]
+
+
+def config_from(values: dict[str, Any]) -> ModelConfig:
+    """A ModelConfig from keyword values; an unknown name is an error that gives the nearest one."""
+    valid = [field.name for field in dataclasses.fields(ModelConfig)]
+    for name in values:
+        if name not in valid:
+            raise ValueError(unknown_name("model option", name, valid))
+    return ModelConfig(**values)
+
+
+def train_loader(pert_data: PertData) -> Any:
+    """Training batches of a PertData, or an error that says how to make them."""
+    loaders = pert_data.dataloader or {}
+    if "train_loader" not in loaders:
+        msg = "there are no training batches; call get_dataloader(batch_size=32) after a split with a training part"
+        raise ValueError(msg)
+    return loaders["train_loader"]
+
+
+def subgroups_of(split: Any, part: str, conditions: Sequence[Condition]) -> list[str] | None:
+    """The published subgroup of each condition, where the split has them."""
+    groups = (split.subgroup or {}).get(f"{part}_subgroup")
+    if not groups:
+        return None
+    home = {Condition.parse(label): name for name, labels in groups.items() for label in labels}
+    return [home.get(condition, "other") for condition in conditions]
+
+
+def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:
+    """Refuse a model whose names are not those of the data, in its order; both sides are named."""
+    if tuple(map(str, model)) != tuple(map(str, data)):
+        msg = f"the model {path} has other {kind} than this PertData: {difference(model, data)} ('here': the PertData)"
+        raise ValueError(msg)

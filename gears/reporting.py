@@ -1,0 +1,20 @@
+"""Making the package's own log lines visible where the user has set up no logging."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+
+def show_progress() -> None:
+    """Let INFO lines of ``gears`` reach stderr, unless logging was configured by the caller.
+
+    Only the package's own logger is touched, and only once.
+    """
+    logger = logging.getLogger("gears")
+    if logger.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

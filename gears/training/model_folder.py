@@ -1,0 +1,226 @@
+"""A saved model: a folder that is complete in itself, loaded without the training data."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gears._install import __version__
+from gears.data.splits import Split
+from gears.files import content_hash, new_folder, read_json, read_npz, write_json, write_npz
+from gears.graphs import Graph
+from gears.messages import shorten
+from gears.model.config import ModelConfig
+from gears.model.network import GEARSNetwork
+from gears.model.published import published_state
+from gears.training.checkpoints import read_tensors, write_tensors
+
+KIND = "gears model"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+WEIGHTS = "model.pt"
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """Everything that a model is, except for its weights.
+
+    Attributes
+    ----------
+    config
+        Network and objective settings.
+    gene_names, gene_ids
+        The G measured genes in the order of the predictions.
+    pert_names
+        The P nodes of the perturbation graph.
+    go, coexpress
+        Graphs over `pert_names` and `gene_names`.
+    control_mean_G
+        Mean expression of the control cells.
+    split
+        The split that the model was trained on, if any.
+    provenance
+        Name and content hash of the screen, training options, versions.
+    """
+
+    config: ModelConfig
+    gene_names: tuple[str, ...]
+    gene_ids: tuple[str, ...]
+    pert_names: tuple[str, ...]
+    go: Graph
+    coexpress: Graph
+    control_mean_G: np.ndarray
+    split: Split | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def network(self, *, seed: int = 0) -> GEARSNetwork:
+        """A new network with initial weights from `seed`."""
+        return GEARSNetwork(
+            len(self.gene_names),
+            len(self.pert_names),
+            torch.from_numpy(np.array(self.go.edge_index)),
+            torch.from_numpy(np.array(self.go.weight)),
+            torch.from_numpy(np.array(self.coexpress.edge_index)),
+            torch.from_numpy(np.array(self.coexpress.weight)),
+            self.config,
+            seed=seed,
+        )
+
+    def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write all files of a model into an existing (temporary) folder."""
+        write_json(folder / "config.json", {"model": self.config.to_dict()})
+        names = {"gene_names": self.gene_names, "gene_ids": self.gene_ids, "pert_names": self.pert_names}
+        write_json(folder / "genes.json", {key: list(value) for key, value in names.items()})
+        write_npz(folder / "graphs.npz", {**self.go.arrays("go"), **self.coexpress.arrays("coexpress")})
+        write_npz(folder / "statistics.npz", {"control_mean": self.control_mean_G})
+        if self.split is not None:
+            self.split.save(folder / "split.json")
+        write_tensors(folder / WEIGHTS, dict(weights))
+        write_json(folder / MANIFEST, self._manifest())
+
+    def _manifest(self) -> dict[str, Any]:
+        packages = ("torch", "torch-geometric", "numpy", "anndata")
+        return {
+            "kind": KIND,
+            "format_version": FORMAT_VERSION,
+            "genes_hash": content_hash(list(self.gene_names)),
+            "n_genes": len(self.gene_names),
+            "n_perts": len(self.pert_names),
+            "provenance": dict(self.provenance),
+            "versions": {"gears": __version__, "python": platform.python_version()}
+            | {name: metadata.version(name) for name in packages},
+        }
+
+    def check_same(self, other: ModelParts, where: str) -> None:
+        """Refuse to continue a run with another gene list, model or split; both sides are named."""
+        ours = {"split": self.split.hash if self.split else None, **self.config.to_dict()}
+        theirs = {"split": other.split.hash if other.split else None, **other.config.to_dict()}
+        differing = [
+            f"{key}: {theirs[key]} there, {ours[key]} here" for key in ours if ours[key] != theirs[key]
+        ]
+        for kind in ("gene_names", "pert_names"):
+            if getattr(self, kind) != getattr(other, kind):
+                here, there = getattr(self, kind), getattr(other, kind)
+                differing.append(f"{kind}: {difference(there, here)}")
+        if differing:
+            msg = f"{where} belongs to another run ({shorten(differing)}); train into another folder or without resume"
+            raise ValueError(msg)
+
+
+def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
+    """How two name lists differ, in a few words that name both sides."""
+    only_first = sorted(set(first) - set(second))
+    only_second = sorted(set(second) - set(first))
+    if not only_first and not only_second and len(first) == len(second):
+        place = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+        return f"the same {len(first)} names in another order (position {place}: {first[place]} and {second[place]})"
+    parts = [f"{len(first)} there, {len(second)} here"]
+    if only_first:
+        parts.append(f"only there: {shorten(only_first, 5)}")
+    if only_second:
+        parts.append(f"only here: {shorten(only_second, 5)}")
+    return "; ".join(parts)
+
+
+def save_model(path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor]) -> None:
+    """Write a complete model folder and swap it in; an existing model is replaced, anything else refused."""
+    path = Path(path)
+    refuse_foreign_folder(path)
+    with new_folder(path) as folder:
+        parts.write(folder, weights)
+
+
+def refuse_foreign_folder(path: Path) -> None:
+    """Raise unless `path` is free, empty, or a model."""
+    if not path.exists() or is_model(path) or (path.is_dir() and not any(path.iterdir())):
+        return
+    msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
+    raise FileExistsError(msg)
+
+
+def is_model(path: str | Path) -> bool:
+    """Whether a folder says that it is a saved model."""
+    try:
+        manifest = read_json(Path(path) / MANIFEST)
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("kind") == KIND
+
+
+def load_parts(path: str | Path) -> ModelParts:
+    """Read everything but the weights of a saved model.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no model.
+    ValueError
+        The folder has another format, or its files do not fit together.
+    """
+    path = Path(path)
+    if not (path / MANIFEST).is_file():
+        msg = f"{path} is no saved model: it has no {MANIFEST}; give the folder that save_model wrote"
+        raise FileNotFoundError(msg)
+    manifest = read_json(path / MANIFEST)
+    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+        msg = f"{path / MANIFEST} does not describe a saved model"
+        raise ValueError(msg)
+    if manifest.get("format_version") != FORMAT_VERSION:
+        msg = (
+            f"{path} has format version {manifest.get('format_version')}; this release reads {FORMAT_VERSION}"
+        )
+        raise ValueError(msg)
+    try:
+        parts = _read(path, manifest)
+    except (KeyError, TypeError) as error:
+        msg = f"the model {path} is damaged or incomplete ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    if content_hash(list(parts.gene_names)) != manifest["genes_hash"]:
+        msg = f"{path / 'genes.json'} does not fit {MANIFEST}: the gene list was changed after saving"
+        raise ValueError(msg)
+    return parts
+
+
+def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
+    genes = read_json(path / "genes.json")
+    gene_names, pert_names = tuple(genes["gene_names"]), tuple(genes["pert_names"])
+    graphs = read_npz(path / "graphs.npz")
+    control_mean_G = read_npz(path / "statistics.npz")["control_mean"]
+    if len(control_mean_G) != len(gene_names):
+        msg = f"{path}: statistics.npz has {len(control_mean_G)} genes, genes.json {len(gene_names)}"
+        raise ValueError(msg)
+    split_file = path / "split.json"
+    return ModelParts(
+        config=ModelConfig.from_dict(read_json(path / "config.json")["model"]),
+        gene_names=gene_names,
+        gene_ids=tuple(genes["gene_ids"]),
+        pert_names=pert_names,
+        go=Graph.from_arrays(graphs, "go"),
+        coexpress=Graph.from_arrays(graphs, "coexpress"),
+        control_mean_G=control_mean_G,
+        split=Split.load(split_file) if split_file.is_file() else None,
+        provenance=manifest.get("provenance", {}),
+    )
+
+
+def load_weights(path: str | Path, network: GEARSNetwork) -> None:
+    """Read the weights of a saved model into a network of its shape, in the precision they were saved in."""
+    file = Path(path) / WEIGHTS
+    state = published_state(read_tensors(file))
+    dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
+    network.to(dtype)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]]
+        msg = f"{file} does not fit this model: {shorten(lines, 4)}"
+        raise ValueError(msg) from error

@@ -1,0 +1,170 @@
+"""One training run of a GEARS network: engine, objective, optimiser, schedule and files put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sized
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from gears.model.network import GEARSNetwork
+from gears.model.reducer import IDENTITY, Reducer
+from gears.training.cells import CellsTask, Evaluate
+from gears.training.engine import TrainingEngine
+from gears.training.model_folder import ModelParts
+from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
+from gears.training.run_folder import RunFolder
+from gears.training.schedules import Horizon, make_scheduler, scaled_lr
+from gears.training.tables import ConditionTables
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RunResult:
+    """What a run leaves behind.
+
+    Attributes
+    ----------
+    history
+        One record per epoch.
+    best_epoch
+        Epoch (from 1) with the best validation metric; None when none was defined.
+    best_state
+        Weights of that epoch; of the last epoch when no metric was defined.
+    stopped
+        Whether the run was asked to stop before its end.
+    """
+
+    history: list[dict[str, Any]]
+    best_epoch: int | None
+    best_state: dict[str, torch.Tensor] = field(repr=False)
+    stopped: bool = False
+
+
+def run_training(
+    network: GEARSNetwork,
+    tables: Callable[[torch.device, torch.dtype], ConditionTables],
+    loader: Any,
+    parts: ModelParts,
+    options: TrainOptions,
+    evaluate: Evaluate,
+    *,
+    device: torch.device,
+    distributed: bool = False,
+    lower_is_better: bool = True,
+) -> RunResult:
+    """Train a network; the same code for one process and for many.
+
+    Parameters
+    ----------
+    network
+        The bare network; trained in place, on `device`, in the options' precision.
+    tables
+        Makes the condition tables for a device and precision.
+    loader
+        This worker's training batches.
+    parts
+        The model without weights, for the files of the run.
+    options
+        How to train.
+    evaluate
+        Validation metrics, the same on all workers.
+    device, distributed
+        Where this worker trains and whether it has fellows.
+    """
+    dtype = DTYPES[options.dtype]
+    network.to(device, dtype)
+    folder = RunFolder(options, parts) if options.save_path is not None else None
+    engine = TrainingEngine(
+        network,
+        device,
+        distributed=distributed,
+        use_amp=options.use_amp,
+        amp_dtype=AMP_DTYPES[options.amp_dtype],
+        use_ema=options.use_ema,
+        ema_decay=options.ema_decay,
+        accumulation_steps=options.accumulation_steps,
+        clip_value=options.clip_value,
+        clip_norm=options.clip_norm,
+        gradient_compression=options.gradient_compression,
+        check_replicas=options.check_replicas,
+        early_stopping=options.early_stopping,
+    )
+    if engine.reducer.world_size > 1:
+        network.reducer = cast(Reducer, engine.reducer)
+    lr = scaled_lr(options.lr, options.lr_scaling, engine.reducer.world_size)
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr, weight_decay=options.weight_decay)
+    horizon = Horizon(_steps_per_epoch(loader, options.accumulation_steps), options.epochs)
+    scheduler = make_scheduler(
+        optimizer, options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
+    )
+    task = CellsTask(
+        tables(device, dtype),
+        parts.config,
+        evaluate,
+        monitor=options.monitor,
+        lower_is_better=lower_is_better,
+    )
+    engine.optimizer, engine.scheduler = optimizer, scheduler
+    if folder is not None and options.resume:
+        folder.resume(engine)
+    engine.on_epoch_end = _Report(folder, options, task.metric)
+    try:
+        engine.train(
+            loader,
+            None,
+            optimizer,
+            scheduler=scheduler,
+            num_epochs=options.epochs,
+            task=task,
+            scheduler_interval="step",
+        )
+        stopped = engine.progress.epoch < options.epochs and not engine.progress.finished
+        if stopped and folder is not None:
+            folder.checkpoint(engine)
+    finally:
+        network.reducer = IDENTITY
+    return _result(engine, task.metric, stopped)
+
+
+def _result(engine: TrainingEngine, metric: str, stopped: bool) -> RunResult:
+    best = engine.best_state
+    if best is None:
+        logger.warning(
+            "%s was never defined (no validation condition to score?): the weights of the last epoch are kept",
+            metric,
+        )
+        best = {
+            key: value.detach().cpu().clone() for key, value in engine.evaluated_model.state_dict().items()
+        }
+    return RunResult(engine.progress.history, engine.progress.best_epoch, best, stopped)
+
+
+def _steps_per_epoch(loader: Any, accumulation_steps: int) -> int:
+    batches = len(loader) if isinstance(loader, Sized) else 1
+    return max(1, -(-batches // accumulation_steps))
+
+
+class _Report:
+    """After each epoch: a line for the user (rank 0) and the files of the run."""
+
+    def __init__(self, folder: RunFolder | None, options: TrainOptions, metric: str) -> None:
+        self.folder, self.options, self.metric = folder, options, metric
+
+    def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
+        if engine.is_main and self.options.verbose:
+            logger.info("%s", self._line(record, improved))
+        if self.folder is not None:
+            self.folder.epoch_end(engine, record, improved)
+
+    def _line(self, record: dict[str, Any], improved: bool) -> str:
+        shown = [f"{self.metric} {record[self.metric]:.4f}"] if self.metric in record else []
+        if "val_pearson_delta" in record and self.metric != "val_pearson_delta":
+            shown.append(f"val_pearson_delta {record['val_pearson_delta']:.4f}")
+        return (
+            f"epoch {record['epoch']:>3}/{self.options.epochs}  train_loss {record['train_loss']:.5f}  "
+            f"{'  '.join(shown)}  {record['seconds']['total']:.1f} s{'  (best)' if improved else ''}"
+        )

@@ -1,0 +1,73 @@
+"""Validation metrics of a run: condition means, sharded over workers, equal for any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from gears.evaluation.metrics import condition_metrics, get_metric
+from gears.evaluation.truth import Truth
+from gears.training.tables import predict_changes
+from gears.training.tasks import Reducer
+from gears.training.wrapping import unwrap
+
+DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
+
+
+class Validation:
+    """Scores a network on the validation conditions.
+
+    Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values
+    (float64, zero elsewhere) are summed, so that every worker averages the same numbers
+    in the same order as a single process would.
+
+    Parameters
+    ----------
+    truth
+        What is compared with; empty validation parts give no metrics.
+    nodes
+        Perturbation-graph nodes of each of its conditions.
+    metrics
+        Names of per-condition metrics.
+    clip
+        Whether negative predictions are set to zero, as at prediction time.
+    """
+
+    def __init__(
+        self,
+        truth: Truth | None,
+        nodes: Sequence[Sequence[int]],
+        *,
+        metrics: Sequence[str] = DEFAULT_METRICS,
+        clip: bool = True,
+    ) -> None:
+        self.truth, self.nodes, self.clip = truth, list(nodes), clip
+        self.metrics = [get_metric(name).name for name in metrics]
+
+    def __call__(self, network: nn.Module, reducer: Reducer) -> dict[str, float]:
+        """Mean over conditions of each metric (conditions where it is undefined left out), as ``val_<name>``."""
+        if self.truth is None or not self.nodes:
+            return {}
+        mine = np.arange(reducer.rank, len(self.nodes), reducer.world_size)
+        values = np.zeros((len(self.nodes), len(self.metrics)))
+        if len(mine):
+            values[mine] = self._score(network, mine)
+        device = next(network.parameters()).device
+        total = reducer.sum(torch.from_numpy(values).to(device)).cpu().numpy()
+        return {f"val_{name}": _mean(total[:, column]) for column, name in enumerate(self.metrics)}
+
+    def _score(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:
+        assert self.truth is not None
+        delta_UG, _ = predict_changes(unwrap(network), [self.nodes[row] for row in rows])  # type: ignore[arg-type]
+        predicted_UG = self.truth.control_mean_G + delta_UG
+        if self.clip:
+            predicted_UG = np.maximum(predicted_UG, 0.0)
+        return condition_metrics(predicted_UG, self.truth.subset(rows), self.metrics)
+
+
+def _mean(values: np.ndarray) -> float:
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
