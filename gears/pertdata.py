@@ -140,6 +140,7 @@ class PertData:
         if self._adata is None:
             from gears.data.uns import published_uns
 
+            self.screen.check_unchanged()
             adata = read_screen(self.screen.folder / H5AD)
             if self.screen.cell_ids is not None:
                 adata = adata[self.screen.cell_ids].copy()
@@ -254,15 +255,14 @@ class PertData:
         FileNotFoundError, ValueError
             If nothing is there, or it cannot be used.
         """
-        options = ProcessingOptions.of(**processing)
+        ProcessingOptions.of(**processing)  # an unknown name is an error before anything is read
         if (data_name is None) == (data_path is None):
             msg = "load takes either data_name (something in this data_path) or data_path (a folder or an h5ad file)"
             raise ValueError(msg)
         place = Path(data_path) if data_path is not None else find_screen(self.data_path, str(data_name))
         if place.is_dir() and is_prepared(place):
             screen = PreparedScreen.open(place)
-            if processing:
-                check_same_options(screen, options)
+            check_same_options(screen, processing)
         else:
             file, name = h5ad_behind(place, self.data_path)
             screen = prepare_screen(read_screen(file), self.data_path / name, **processing)

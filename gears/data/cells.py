@@ -48,6 +48,10 @@ class CellMatrix:
         )
         return data, indices, indptr
 
+    def open(self) -> None:
+        """Map the files now rather than at first use."""
+        _ = self._arrays
+
     @property
     def shape(self) -> tuple[int, int]:
         """(N, G)."""

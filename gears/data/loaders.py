@@ -152,8 +152,9 @@ class LoaderSettings:
     num_workers: int = 0
 
     def __post_init__(self) -> None:
-        sizes = {"batch_size": self.batch_size, "test_batch_size": self.test_batch_size or self.batch_size}
-        sizes["world_size"] = self.world_size
+        if self.test_batch_size is None:
+            object.__setattr__(self, "test_batch_size", self.batch_size)
+        sizes = {name: getattr(self, name) for name in ("batch_size", "test_batch_size", "world_size")}
         for name, value in sizes.items():
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 msg = f"{name} must be a whole number of at least 1; found {value!r}"
@@ -229,7 +230,7 @@ def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings
         sampler = ShardSampler(len(dataset), settings.world_size, settings.rank)
     return CellLoader(
         dataset,
-        batch_size=settings.batch_size if train else settings.test_batch_size or settings.batch_size,
+        batch_size=settings.batch_size if train else settings.test_batch_size,
         sampler=sampler,
         drop_last=train,
         num_workers=settings.num_workers,

@@ -111,7 +111,7 @@ def prepare_screen(adata: AnnData, folder: str | Path, **options: Any) -> Prepar
         _refuse_foreign(folder)
         with new_folder(folder) as temporary:
             write_screen(temporary, checked, key, parameters)
-    return PreparedScreen.open(folder)
+        return PreparedScreen.open(folder)
 
 
 def _check(adata: AnnData, settings: ProcessingOptions) -> CheckedScreen:
@@ -253,8 +253,8 @@ def _refuse_foreign(folder: Path) -> None:
         raise FileExistsError(msg)
 
 
-def check_same_options(screen: PreparedScreen, options: ProcessingOptions) -> None:
-    """A prepared folder must have been made with the options asked for.
+def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
+    """A prepared folder must have been made with the options asked for (those named only).
 
     Raises
     ------
@@ -262,7 +262,6 @@ def check_same_options(screen: PreparedScreen, options: ProcessingOptions) -> No
         If it was not; both sides are named.
     """
     made = screen.manifest["parameters"]
-    wanted = asdict(options)
     different = [
         f"{name}: {made.get(name)!r} there, {wanted[name]!r} asked for"
         for name in wanted

@@ -35,6 +35,7 @@ def read_screen(path: str | Path) -> AnnData:
         raise ValueError(msg) from error
 
 
+@np.errstate(over="ignore")
 def as_csr(matrix: Any) -> sparse.csr_matrix:
     """A matrix as CSR float32, sorted, without duplicates and explicit zeros.
 
@@ -68,8 +69,7 @@ def _canonical(matrix: Any) -> sparse.csr_matrix:
     csr = matrix.tocsr()
     # A new object around the same arrays: flags and in-place repairs must not reach the caller's.
     # (scipy's checks of order and duplicates store flags on the object.)
-    with np.errstate(over="ignore"):
-        values = csr.data.astype(np.float32, copy=False)
+    values = csr.data.astype(np.float32, copy=False)
     plain = sparse.csr_matrix((values, csr.indices, csr.indptr), shape=csr.shape, copy=False)
     if not (plain.has_canonical_format and np.all(plain.data)):
         plain = sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=True)

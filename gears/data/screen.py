@@ -117,8 +117,22 @@ class PreparedScreen:
         whole = self.manifest["content_hash"]
         return whole if self._kept is None else content_hash(whole, self._kept.tolist())
 
+    def check_unchanged(self) -> None:
+        """Refuse to read from a folder that was replaced since this object was opened.
+
+        Raises
+        ------
+        ValueError
+            If it holds other content now.
+        """
+        found = read_json(self.folder / MANIFEST).get("content_hash")
+        if found != self.manifest["content_hash"]:
+            msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
+            raise ValueError(msg)
+
     @cached_property
     def _tables(self) -> dict[str, Any]:
+        self.check_unchanged()
         return read_json(self.folder / TABLES)
 
     @cached_property
@@ -208,12 +222,16 @@ class PreparedScreen:
         return np.flatnonzero(np.isin(self._all_label_condition[self._cell_array("label")], self._kept))
 
     def _cell_array(self, name: str) -> np.ndarray:
+        self.check_unchanged()
         return map_array(self.folder / "cells" / f"{name}.npy")
 
     @cached_property
     def cells(self) -> CellMatrix:
         """Expression of the cells, (N, G)."""
-        return CellMatrix(self.folder / "cells", self.manifest["shape"]["genes"], self.cell_ids)
+        self.check_unchanged()
+        cells = CellMatrix(self.folder / "cells", self.manifest["shape"]["genes"], self.cell_ids)
+        cells.open()
+        return cells
 
     @cached_property
     def cell_label(self) -> np.ndarray:
@@ -249,6 +267,7 @@ class PreparedScreen:
     @cached_property
     def statistics(self) -> ConditionStatistics:
         """Moments of each condition."""
+        self.check_unchanged()
         folder = self.folder / "statistics"
         tables = {name: map_array(folder / f"{name}.npy") for name in STATISTICS}
         whole = ConditionStatistics(**tables, control_id=self._tables["conditions"].index([]))
@@ -260,6 +279,7 @@ class PreparedScreen:
         folder = self.folder / "de"
         if not self.manifest["differential_expression"]:
             return None
+        self.check_unchanged()
         ranking = DERanking(
             map_array(folder / "order.npy"), map_array(folder / "scores.npy"), self.manifest["shape"]["genes"]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import Condition
@@ -87,16 +88,26 @@ def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments:
     key = content_hash(FORMAT_VERSION, name, asdict(settings), screen.labels)
     path = screen.folder / "splits" / f"{name}-{key[:16]}.json"
     if name in SPLITS and path.is_file():
-        try:
-            return Split.load(path)
-        except (ValueError, TypeError) as error:
-            logger.warning("%s; drawing the split again", error)
+        cached = _cached(path, screen.labels)
+        if cached is not None:
+            return cached
     split = make_split(screen.labels, name, **arguments)
     try:
         split.save(path)
     except OSError as error:
         logger.warning("the split could not be cached in %s (%s)", path.parent, error)
     return split
+
+
+def _cached(path: Path, labels: list[str]) -> Split | None:
+    """A split of exactly these labels from a file, or None where the file does not hold one."""
+    try:
+        split = Split.load(path)
+    except (ValueError, TypeError, AttributeError) as error:
+        logger.warning("%s; drawing the split again", error)
+        return None
+    placed = [label for names in split.parts.values() for label in names] + list(split.excluded)
+    return split if sorted(placed) == sorted(labels) else None
 
 
 def _together(labels: Labels, draw: Draw) -> dict[str, list[str]]:
@@ -143,8 +154,7 @@ def _placed(label: str, parts: dict[str, list[str]]) -> bool:
 
 def _plain_arguments(settings: SplitArguments, uses: frozenset[str]) -> dict[str, Any]:
     """Arguments that had an effect, as plain values (a custom split's parts stand in the split itself)."""
-    values = {key: value for key, value in asdict(settings).items() if key in uses and key != "split_dict"}
-    return {key: list(value) if isinstance(value, (tuple, set)) else value for key, value in values.items()}
+    return {key: value for key, value in asdict(settings).items() if key in uses and key != "split_dict"}
 
 
 def _empty_parts(labels: Labels, parts: dict[str, list[str]]) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+import numpy as np
 
 from gears.data.splits.labels import Labels
 from gears.data.splits.split import PARTS, Subgroups
@@ -25,6 +27,8 @@ class SplitArguments:
     split_dict: Any = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.seed, np.integer):
+            object.__setattr__(self, "seed", int(self.seed))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             msg = f"seed must be a whole number from 0 to 2**32 - 1; found {self.seed!r}"
             raise ValueError(msg)
@@ -34,9 +38,23 @@ class SplitArguments:
                 msg = f"{name} is a share between 0 and 1; found {value!r}"
                 raise ValueError(msg)
 
+        for name in ("test_perts", "test_pert_genes"):
+            object.__setattr__(self, name, _plain_list(getattr(self, name)))
+        if isinstance(self.split_dict, Mapping):
+            plain = {part: _plain_list(names) for part, names in self.split_dict.items()}
+            object.__setattr__(self, "split_dict", plain)
+
     def changed(self) -> list[str]:
         """Names of the arguments that differ from their defaults (seed aside)."""
         return [f.name for f in fields(self) if f.name != "seed" and getattr(self, f.name) != f.default]
+
+
+def _plain_list(value: Any) -> Any:
+    """Any collection of names as a list (a set in sorted order); text and None as they are."""
+    if value is None or isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return value
+    names = [str(name) for name in value]
+    return sorted(names) if isinstance(value, (set, frozenset)) else names
 
 
 @dataclass
