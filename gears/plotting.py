@@ -1,0 +1,212 @@
+"""Figures. Nothing here shows a window or touches pyplot's state: every function returns what it drew on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.evaluation.rows import own_noise, pearson_rows
+from gears.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from gears.evaluation.truth import Truth
+
+REST: dict[str, Any] = {"s": 10, "color": "0.72", "linewidths": 0, "zorder": 2}
+TOP: dict[str, Any] = {"s": 30, "color": "#b2182b", "edgecolors": "black", "linewidths": 0.6, "zorder": 3}
+FONT = 8.0
+
+
+def predicted_vs_true(
+    predicted_delta_G: np.ndarray,
+    true_delta_G: np.ndarray,
+    gene_names: Sequence[str] | None = None,
+    *,
+    top_de: Sequence[int] | np.ndarray = (),
+    title: str = "",
+    n_labels: int = 8,
+    ax: Axes | None = None,
+) -> Axes:
+    """Scatter predicted against true change of every gene, with the top differential genes marked and named.
+
+    Marked genes differ in lightness, size and outline, so that the figure reads in grey. The
+    dashed diagonal is a perfect prediction; genes in the shaded quarters change the other way.
+
+    Parameters
+    ----------
+    predicted_delta_G, true_delta_G
+        Changes over the control mean, log-normalised units, (G,).
+    gene_names
+        (G,) names for the labels; without them no gene is named.
+    top_de
+        Indices of the top differential genes.
+    title
+        What is plotted, such as the condition; the correlation over all genes is added.
+    n_labels
+        How many of the marked genes are named, those with the largest true change first.
+    ax
+        Axes to draw on; by default those of a new figure, found at ``ax.figure``.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If the two changes, or the names, differ in length.
+    """
+    predicted = np.asarray(predicted_delta_G, dtype=np.float64)
+    true = np.asarray(true_delta_G, dtype=np.float64)
+    _check(predicted, true, gene_names)
+    if ax is None:
+        ax = _figure(5.6, 5.2).subplots()
+    marked = np.asarray(top_de, dtype=np.int64)
+    rest = np.setdiff1d(np.arange(len(true)), marked)
+    _background(ax, _limits(predicted, true))
+    ax.scatter(true[rest], predicted[rest], label=f"other genes ({len(rest)})", **REST)
+    if len(marked):
+        ax.scatter(true[marked], predicted[marked], label=f"top {len(marked)} differential genes", **TOP)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=FONT, frameon=False)
+    ax.set_xlabel("true change over control")
+    ax.set_ylabel("predicted change over control")
+    ax.set_title("\n".join(filter(None, [title, _correlations(predicted, true, marked)])), fontsize=FONT + 2)
+    if gene_names is not None and len(marked):
+        named = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
+        _name_points(ax, true, predicted, [(int(gene), str(gene_names[gene])) for gene in named])
+    return ax
+
+
+def prediction_figure(
+    predicted_UG: np.ndarray,
+    truth: Truth,
+    gene_names: Sequence[str] | None = None,
+    *,
+    rows: Sequence[int] | None = None,
+    n_columns: int = 3,
+    n_labels: int = 5,
+) -> Figure:
+    """One panel of :func:`predicted_vs_true` per condition.
+
+    Parameters
+    ----------
+    predicted_UG
+        Predicted mean expression, (U, G).
+    truth
+        The true means, the control mean, and the top differential genes.
+    gene_names
+        (G,) names.
+    rows
+        Which of the U conditions; by default the first six.
+    """
+    chosen = list(range(min(6, len(truth.conditions)))) if rows is None else list(rows)
+    if not chosen:
+        msg = "there is no condition to plot; give at least one row"
+        raise ValueError(msg)
+    n_columns = min(n_columns, len(chosen))
+    n_rows = math.ceil(len(chosen) / n_columns)
+    figure = _figure(4.6 * n_columns, 4.4 * n_rows)
+    panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for ax, row in zip(panels, chosen, strict=False):
+        predicted_vs_true(
+            np.asarray(predicted_UG[row]) - truth.control_mean_G,
+            truth.delta_UG[row],
+            gene_names,
+            top_de=truth.top_de[row],
+            title=truth.conditions[row].name,
+            n_labels=n_labels,
+            ax=ax,
+        )
+    for ax in panels[len(chosen) :]:
+        ax.set_axis_off()
+    return figure
+
+
+def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
+    """Write a figure (PNG, SVG or PDF by its suffix) in one step: a reader sees the old file or the new one."""
+    return write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=dpi))
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _check(predicted: np.ndarray, true: np.ndarray, gene_names: Sequence[str] | None) -> None:
+    if predicted.shape != true.shape or predicted.ndim != 1:
+        msg = f"predicted changes have shape {predicted.shape}, true ones {true.shape}; expected one value per gene"
+        raise ValueError(msg)
+    if gene_names is not None and len(gene_names) != len(true):
+        msg = f"{len(gene_names)} gene names for {len(true)} genes; give one name per gene"
+        raise ValueError(msg)
+
+
+def _limits(predicted: np.ndarray, true: np.ndarray) -> tuple[float, float]:
+    """Common limits of both axes: everything and the origin, with a margin."""
+    values = np.concatenate([predicted, true, [0.0]])
+    values = values[np.isfinite(values)]
+    margin = 0.06 * float(np.ptp(values)) or 1.0
+    return float(values.min()) - margin, float(values.max()) + margin
+
+
+def _background(ax: Axes, limits: tuple[float, float]) -> None:
+    ax.set(xlim=limits, ylim=limits, aspect="equal")
+    ax.locator_params(nbins=5)
+    low, high = limits
+    ax.fill_between([low, 0.0], 0.0, high, color="0.955", linewidth=0, zorder=0)
+    ax.fill_between([0.0, high], low, 0.0, color="0.955", linewidth=0, zorder=0)
+    ax.axhline(0, color="0.6", linewidth=0.6, zorder=1)
+    ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
+    ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", zorder=1)
+
+
+def _correlations(predicted: np.ndarray, true: np.ndarray, marked: np.ndarray) -> str:
+    text = f"r = {_pearson(predicted, true)}"
+    return text + (
+        f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
+    )
+
+
+def _pearson(a: np.ndarray, b: np.ndarray) -> str:
+    a, b = a[None, :], b[None, :]
+    r = float(pearson_rows(a, b, noise_a=own_noise(a), noise_b=own_noise(b))[0])
+    return "undefined" if math.isnan(r) else f"{r:.2f}"
+
+
+def _name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: list[tuple[int, str]]) -> None:
+    """Write names in a column beside the axes, where they cover nothing, each with a line to its point."""
+    low, high = ax.get_ylim()
+    step = 0.05 * (high - low)  # height of a line of text in data units
+    ordered = sorted((float(y[gene]), float(x[gene]), name) for gene, name in named)
+    heights = _spread([height for height, _, _ in ordered], step, low + step / 2, high - step / 2)
+    for height, (point_y, point_x, name) in zip(heights, ordered, strict=True):
+        ax.annotate(
+            name,
+            xy=(point_x, point_y),
+            xytext=(1.02, (height - low) / (high - low)),
+            textcoords="axes fraction",
+            ha="left",
+            va="center",
+            fontsize=FONT,
+            arrowprops={"arrowstyle": "-", "color": "0.55", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
+            zorder=2.5,
+        )
+
+
+def _spread(heights: list[float], step: float, low: float, high: float) -> list[float]:
+    """Ascending heights pushed apart to at least `step`, kept between `low` and `high` as far as they fit."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + step if placed else low))
+    ceiling = high
+    for index in range(len(placed) - 1, -1, -1):
+        placed[index] = min(placed[index], ceiling)
+        ceiling = placed[index] - step
+    return placed
