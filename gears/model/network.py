@@ -17,6 +17,7 @@ from torch.nn.utils import skip_init
 
 from gears.model.batchnorm import WeightedBatchNorm
 from gears.model.config import ModelConfig
+from gears.model.decoder import per_gene_dot
 from gears.model.initialisation import initialise
 from gears.model.mlp import MLP
 from gears.model.propagation import GraphLinear, Propagation
@@ -176,7 +177,7 @@ class GEARSNetwork(nn.Module):
 
     def _decode(self, genes_GUH: Tensor, weight_U: Tensor) -> Tensor:
         """Per-gene decoder with the state of all genes, (U, G)."""
-        own_UG = (torch.bmm(genes_GUH, self.indv_w1).squeeze(-1) + self.indv_b1).t()
+        own_UG = (per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1)) + self.indv_b1).t()
         state_UH = self.cross_gene_state(own_UG, weight_U, None, self.reducer)
         own_weight_G, state_weight_GH = self.indv_w2[0, :, 0], self.indv_w2[0, :, 1:]
         delta_UG = own_weight_G * own_UG + F.linear(state_UH, state_weight_GH) + self.indv_b2

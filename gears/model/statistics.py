@@ -73,18 +73,11 @@ def condition_products(grad_LUH: Tensor, rows_LUH: Tensor, mean_H: Tensor) -> tu
     if n_rows == 1 or rows_LUH.numel() == 0:
         return grad_LUH.sum(0), (grad_LUH * (rows_LUH - mean_H)).sum(0)
     columns, mean = rows_LUH.reshape(n_rows, -1), mean_H.repeat(n_conditions)
-    # backward kernel of a batch norm with fixed statistics: both sums in one pass over memory
+    # backward kernel of a batch norm with fixed statistics (mean, variance 1): both sums in one pass
+    # over memory; the CPU kernel reads the running statistics, the CUDA kernel the saved ones
+    one = torch.ones_like(mean)
     _, products, sums = torch.ops.aten.native_batch_norm_backward(
-        grad_LUH.reshape(n_rows, -1),
-        columns,
-        torch.ones_like(mean),
-        mean,
-        torch.ones_like(mean),
-        None,
-        None,
-        False,
-        0.0,
-        [False, True, True],
+        grad_LUH.reshape(n_rows, -1), columns, one, mean, one, mean, one, False, 0.0, [False, True, True]
     )
     return sums.reshape(shape), products.reshape(shape)
 

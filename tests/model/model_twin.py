@@ -5,6 +5,8 @@ Slow and simple on purpose; the tests compare the package's network with it.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
@@ -46,7 +48,7 @@ class PlainMLP(nn.Module):
     def __init__(self, sizes: list[int]) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for n_in, n_out in pairwise(sizes):
             layers += [nn.Linear(n_in, n_out), nn.BatchNorm1d(n_out), nn.ReLU()]
         self.network = nn.Sequential(*layers[:-1])
 

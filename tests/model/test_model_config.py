@@ -1,0 +1,44 @@
+"""Settings check themselves and survive other releases."""
+
+import json
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from gears.model.config import ModelConfig
+
+
+def test_round_trip_through_json() -> None:
+    config = ModelConfig(hidden_size=32, uncertainty=True, direction="sign")
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_unknown_settings_are_named_and_missing_ones_defaulted() -> None:
+    with pytest.warns(UserWarning, match="cell_fitness_pred"):
+        config = ModelConfig.from_dict({"hidden_size": 32, "cell_fitness_pred": True})
+    assert config == ModelConfig(hidden_size=32)
+
+
+def test_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ModelConfig().tau = 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size is 0; expected an integer from 1 up"),
+        ({"hidden_size": 8.0}, "expected an integer"),
+        ({"num_go_gnn_layers": True}, "expected an integer"),
+        ({"tau": 0.0}, "tau is 0.0; expected a number above 0"),
+        ({"direction_lambda": -1}, "expected a number from 0 up"),
+        ({"uncertainty_reg": float("nan")}, "expected a number from 0 up"),
+        ({"coexpress_threshold": 1.5}, "expected a number from 0 to 1"),
+        ({"uncertainty": 1}, "expected True or False"),
+        ({"direction": "smoth"}, "did you mean 'smooth'"),
+        ({"uncertainty_kind": "nl"}, "did you mean 'nll'"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**settings)

@@ -1,0 +1,85 @@
+"""The objective over moments equals the mean of the cells' objective over all pairs."""
+
+import pytest
+import torch
+
+from gears.model.config import ModelConfig
+from gears.model.losses import cell_loss
+from gears.model.losses_moments import CentralMoments, PairMoments, moment_loss, pair_moments
+
+U, G, N_Y, N_X = 3, 5, 6, 7
+SETTINGS = {
+    "plain": ModelConfig(),
+    "nll": ModelConfig(uncertainty=True, uncertainty_reg=0.7, tau=0.3),
+    "gears": ModelConfig(uncertainty=True, uncertainty_kind="gears"),
+}
+
+
+def central(values: torch.Tensor) -> CentralMoments:
+    mean = values.mean(-2)
+    deviation = values - mean.unsqueeze(-2)
+    return CentralMoments(mean, *(deviation.pow(k).mean(-2) for k in (2, 3, 4)))
+
+
+def screen() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(3)
+    y = torch.rand(U, N_Y, G, generator=generator, dtype=torch.float64).pow(3) * 3
+    x = torch.rand(N_X, G, generator=generator, dtype=torch.float64).pow(2) * 2
+    delta = torch.randn(U, G, generator=generator, dtype=torch.float64) * 0.3
+    logvar = torch.randn(U, G, generator=generator, dtype=torch.float64)
+    mask = torch.rand(U, G, generator=generator) > 0.3
+    mask[0] = True
+    return y, x, delta, logvar, mask
+
+
+def moments_of(y: torch.Tensor, x: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor) -> PairMoments:
+    sign = torch.sign(y - mu)
+    weight = torch.full((U,), 1 / U, dtype=torch.float64)
+    return PairMoments(
+        *pair_moments(central(y), central(x)), sign.mean(1), sign.square().mean(1), mask, weight
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_equals_all_pairs_cell_by_cell(name: str) -> None:
+    config = SETTINGS[name]
+    y, x, delta, logvar, mask = screen()
+    mu = x.mean(0)
+    row = torch.arange(U).repeat_interleave(N_Y * N_X)
+    all_y = y.repeat_interleave(N_X, dim=1).reshape(-1, G)
+    all_x = x.repeat(U * N_Y, 1)
+    weight = torch.full((len(row),), 1 / len(row), dtype=torch.float64)
+    results = []
+    for over_moments in (False, True):
+        d, s = delta.clone().requires_grad_(), logvar.clone().requires_grad_()
+        if over_moments:
+            loss = moment_loss(d, s, moments_of(y, x, mu, mask), config)
+        else:
+            loss = cell_loss(d, s, row, all_x, all_y, mask, mu, weight, config)
+        loss.backward()
+        results.append([loss, d.grad, s.grad if config.uncertainty else d.grad])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+def test_sign_compares_with_the_mean_prediction_and_has_no_gradient() -> None:
+    y, x, delta, _, mask = screen()
+    mu = x.mean(0)
+    moments = moments_of(y, x, mu, mask)
+    losses, gradients = [], []
+    for weight in (0.0, 1.0):
+        d = delta.clone().requires_grad_()
+        loss = moment_loss(d, None, moments, ModelConfig(direction="sign", direction_lambda=weight))
+        loss.backward()
+        losses.append(loss)
+        gradients.append(d.grad)
+    per_cell = (torch.sign(y - mu) - torch.sign(delta).unsqueeze(1)).square().mean(1)
+    expected = torch.stack([per_cell[u][mask[u]].mean() for u in range(U)]).mean()
+    torch.testing.assert_close(losses[1] - losses[0], expected, rtol=0, atol=1e-12)
+    assert torch.equal(*gradients)
+
+
+def test_missing_log_variance_is_explained() -> None:
+    y, x, delta, _, mask = screen()
+    with pytest.raises(ValueError, match="uncertainty=True"):
+        moment_loss(delta, None, moments_of(y, x, x.mean(0), mask), SETTINGS["nll"])
