@@ -30,6 +30,7 @@ class _PerGeneDot(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_GU: Tensor) -> tuple[Tensor, Tensor]:
         genes_GUH, weight_GH = ctx.saved_tensors
+        grad_GU = grad_GU.contiguous()
         with torch.autocast(grad_GU.device.type, enabled=False):
             grad_weight_GH = torch.bmm(grad_GU.unsqueeze(1), genes_GUH).squeeze(1)
         return grad_GU.unsqueeze(-1) * weight_GH.unsqueeze(1), grad_weight_GH
