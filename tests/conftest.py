@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.simulate import Truth
+
+# No time limit per example: on a busy machine it fails by chance.
+settings.register_profile("gears", deadline=None, max_examples=50)
+settings.load_profile("gears")
 
 TOY_GENES = [f"GX{i:02d}" for i in range(30)]
 TOY_SINGLES = [f"GX{i:02d}+ctrl" for i in range(8)]

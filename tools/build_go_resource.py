@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import gzip
 import io
+import operator
 import zipfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from scipy import sparse
 
 from gears.files import write_atomically
 from gears.graphs.annotation import GeneAnnotation
@@ -27,44 +29,44 @@ OUTPUT = Path(__file__).resolve().parents[1] / "gears" / "resources" / "human_go
 NO_DATA = "ND"  # evidence code of "no biological data available": says nothing about the gene
 
 
-def read_rows(path: Path, columns: list[str]) -> list[dict[str, str]]:
-    """Rows of a gzipped table; the columns needed are checked by name."""
+def read_columns(path: Path, columns: list[str]) -> Iterator[tuple[str, ...]]:
+    """Rows of a gzipped table, cut down to some columns, which are found by name."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file, delimiter="\t")
-        missing = set(columns) - set(reader.fieldnames or ())
+        reader = csv.reader(file, delimiter="\t")
+        header = next(reader, [])
+        missing = set(columns) - set(header)
         if missing:
-            msg = f"{path} lacks the columns {sorted(missing)}; found {reader.fieldnames}"
+            msg = f"{path} lacks the columns {sorted(missing)}; found {header}"
             raise ValueError(msg)
-        return list(reader)
+        yield from map(operator.itemgetter(*map(header.index, columns)), reader)
 
 
-def sort_aliases(rows: list[dict[str, str]], symbols: set[str]) -> tuple[dict[str, str], set[str]]:
+def sort_aliases(pairs: list[tuple[str, ...]], symbols: set[str]) -> tuple[dict[str, str], set[str]]:
     """Split aliases into those of one gene and those of several.
 
     A name that is a current symbol is left out of both: it means its own gene.
     """
     owners: defaultdict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        owners[row["alias"]].add(row["symbol"])
-    current = symbols | {row["symbol"] for row in rows}
-    names = {alias for alias in owners if alias not in current}
+    for symbol, alias in pairs:
+        owners[alias].add(symbol)
+    current = symbols | {symbol for symbol, _ in pairs}
+    names = set(owners) - current
     ambiguous = {alias for alias in names if len(owners[alias]) > 1}
     return {alias: next(iter(owners[alias])) for alias in sorted(names - ambiguous)}, ambiguous
 
 
 def build(gene2go: Path, alias: Path) -> GeneAnnotation:
     """Annotation with evidence ND and unannotated genes left out; terms and genes sorted by name."""
-    rows = read_rows(gene2go, ["symbol", "go_id", "evidence"])
-    pairs = sorted({(row["symbol"], row["go_id"]) for row in rows if row["evidence"] != NO_DATA})
-    genes = sorted({gene for gene, _ in pairs})
-    terms = sorted({term for _, term in pairs})
-    row_of = {gene: i for i, gene in enumerate(genes)}
-    column_of = {term: i for i, term in enumerate(terms)}
-    at = ([row_of[gene] for gene, _ in pairs], [column_of[term] for _, term in pairs])
-    matrix = sparse.csr_matrix((np.ones(len(pairs), dtype=np.int32), at), shape=(len(genes), len(terms)))
-    aliases, ambiguous = sort_aliases(read_rows(alias, ["symbol", "alias"]), {row["symbol"] for row in rows})
-    aliases = {name: gene for name, gene in aliases.items() if gene in row_of}
-    return GeneAnnotation(genes, terms, matrix, aliases, frozenset(ambiguous))
+    rows = list(read_columns(gene2go, ["symbol", "go_id", "evidence"]))
+    terms_of: defaultdict[str, set[str]] = defaultdict(set)
+    for symbol, term, evidence in rows:
+        if evidence != NO_DATA:
+            terms_of[symbol].add(term)
+    pairs = list(read_columns(alias, ["symbol", "alias"]))
+    aliases, ambiguous = sort_aliases(pairs, {symbol for symbol, *_ in rows})
+    aliases = {name: gene for name, gene in aliases.items() if gene in terms_of}
+    plain = GeneAnnotation.from_dict(terms_of, aliases=aliases)
+    return dataclasses.replace(plain, ambiguous=frozenset(ambiguous))
 
 
 def write_deterministic_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -1,0 +1,76 @@
+"""The strongest neighbours of each target: one rule for every kind of graph."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+
+def check_selection(threshold: float, k: int) -> None:
+    """Refuse a threshold outside 0 to 1 and a negative or fractional k."""
+    if not 0 <= threshold <= 1:
+        msg = f"threshold={threshold}: expected a number from 0 to 1"
+        raise ValueError(msg)
+    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 0:
+        msg = f"k={k!r}: expected a whole number, 0 or more"
+        raise ValueError(msg)
+
+
+def name_order(names: list[str] | tuple[str, ...]) -> np.ndarray:
+    """Positions of names in sorted order; repeated names are refused."""
+    order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+    for left, right in itertools.pairwise(order):
+        if names[left] == names[right]:
+            msg = f"gene names of a graph must be unique; found {names[left]!r} more than once"
+            raise ValueError(msg)
+    return order
+
+
+def candidates(weight_TS: np.ndarray, threshold: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Entries that may be among the `k` largest of their row and above `threshold`, rounding allowed for.
+
+    Parameters
+    ----------
+    weight_TS
+        (targets, sources) float32 or float64, not negative but for -inf where nothing may be chosen.
+
+    Returns
+    -------
+    target, source
+        Row and column indices. :func:`strongest` decides among them from exact weights.
+    """
+    n_sources = weight_TS.shape[1]
+    if k == 0 or n_sources == 0:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    at = n_sources - min(k, n_sources)
+    # The k-th largest of each row, cheaper than sorting; entries equal to it stay in until names decide.
+    floor_T = np.maximum(np.partition(weight_TS, at, axis=1)[:, at], threshold)
+    floor_T -= 1e-6 * np.abs(floor_T)
+    flat = np.flatnonzero(weight_TS >= floor_T[:, None])
+    return np.divmod(flat, n_sources)
+
+
+def strongest(
+    target: np.ndarray, source: np.ndarray, weight: np.ndarray, threshold: float, k: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each target's entries the `k` largest above `threshold`; of equal ones those of the first sources.
+
+    Callers number the sources by gene name, so that ties are broken by name.
+
+    Parameters
+    ----------
+    target, source, weight
+        (E,) entries in any order.
+
+    Returns
+    -------
+    target, source, weight
+        What is kept, by target, strongest first.
+    """
+    order = np.lexsort((source, -weight, target))
+    order = order[weight[order] > threshold]
+    target, source, weight = target[order], source[order], weight[order]
+    rank = np.arange(len(target)) - np.searchsorted(target, target)
+    keep = rank < k
+    return target[keep], source[keep], weight[keep]

@@ -1,0 +1,145 @@
+"""Co-expression graph against numpy and pandas; dense, sparse and chunked forms agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from gears.graphs import Graph, coexpression, coexpression_graph
+
+NAMES = [f"g{i:02d}" for i in range(25)]
+
+
+def expression(seed: int = 0, n_cells: int = 80, share: float = 0.5) -> np.ndarray:
+    """Factors make genes correlate; some genes constant, some identical, one the negative of another."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_cells, 3)) @ rng.normal(size=(3, 25)) + rng.normal(size=(n_cells, 25))
+    x[rng.random(x.shape) > share] = 0
+    x[:, 5] = 2.5
+    x[:, 6] = 0
+    x[:, 7] = x[:, 8] = x[:, 20]
+    x[:, 9] = -x[:, 10]
+    return x
+
+
+def edges_of(graph: Graph) -> dict[tuple[str, str], float]:
+    return {(s, t): w for s, t, w in graph.to_frame().itertuples(index=False, name=None)}
+
+
+def brute_force(x: np.ndarray, names: list[str], threshold: float, k: int) -> dict[tuple[str, str], float]:
+    table = pd.DataFrame(x, columns=names)
+    varies = [name for name in names if table[name].nunique() > 1]
+    correlation = table[varies].corr().abs().round(10)
+    edges = {}
+    for target in varies:
+        row = [(-correlation.loc[target, s], s) for s in varies if s != target]
+        edges.update({(s, target): -w for w, s in sorted(row)[:k] if -w > threshold})
+    return edges
+
+
+def assert_same(one: dict, two: dict) -> None:
+    assert set(one) == set(two)
+    assert all(abs(one[edge] - two[edge]) < 1e-9 for edge in one)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize(("threshold", "k"), [(0.4, 20), (0.2, 3), (0.0, 5)])
+def test_equals_pandas(share, threshold, k):
+    x = expression(share=share)
+    expected = brute_force(x, NAMES, threshold, k)
+    assert expected
+    assert_same(edges_of(coexpression_graph(x, NAMES, threshold=threshold, k=k)), expected)
+    by_sparse = coexpression_graph(sparse.csr_matrix(x), NAMES, threshold=threshold, k=k)
+    assert_same(edges_of(by_sparse), expected)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        sparse.csr_matrix,
+        sparse.csc_matrix,
+        sparse.csr_array,
+        np.asfortranarray,
+        lambda x: x.astype(np.float32),
+    ],
+)
+def test_every_form_of_matrix(form):
+    x = expression().astype(np.float32).astype(np.float64)
+    assert_same(edges_of(coexpression_graph(form(x), NAMES)), edges_of(coexpression_graph(x, NAMES)))
+
+
+@pytest.mark.parametrize("density", [0.0, 1.0])
+def test_both_ways_of_computing_in_chunks(monkeypatch, density):
+    x = expression()
+    expected = edges_of(coexpression_graph(x, NAMES, k=4))
+    monkeypatch.setattr(coexpression, "_SPARSE_DENSITY", density)
+    monkeypatch.setattr(coexpression, "_CHUNK_BYTES", 8 * 25 * 7)
+    assert_same(edges_of(coexpression_graph(sparse.csr_matrix(x), NAMES, k=4)), expected)
+    assert_same(edges_of(coexpression_graph(x, NAMES, k=4)), expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_edges_do_not_depend_on_the_order_of_genes(seed, form):
+    x = expression(seed, share=0.08 if form is sparse.csr_matrix else 0.5)
+    order = np.random.default_rng(seed).permutation(25)
+    one = coexpression_graph(form(x), NAMES, threshold=0.1, k=4)
+    two = coexpression_graph(form(x[:, order]), [NAMES[i] for i in order], threshold=0.1, k=4)
+    assert edges_of(one) == edges_of(two)
+    assert two.nodes == tuple(NAMES[i] for i in order)
+
+
+def test_ties_go_by_name():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=40)
+    x = np.stack([base, base, -base, base, rng.normal(size=40)], axis=1)
+    edges = edges_of(coexpression_graph(x, ["d", "c", "b", "a", "e"], k=2))
+    assert {s for s, t in edges if t == "d"} == {"a", "b"}
+    assert {s for s, t in edges if t == "a"} == {"b", "c"}
+    assert edges["b", "d"] == 1.0
+
+
+def test_no_self_edges_and_none_for_constant_genes():
+    graph = coexpression_graph(expression(), NAMES, threshold=0.0)
+    source, target = graph.edge_index
+    assert (source != target).all()
+    assert not {5, 6} & set(source.tolist()) | {5, 6} & set(target.tolist())
+
+
+def test_constant_gene_that_floats_cannot_average():
+    x = expression()
+    x[:, 5] = 0.1  # the mean of 80 times 0.1 is not 0.1 in floats
+    assert not any("g05" in edge for edge in edges_of(coexpression_graph(x, NAMES, threshold=0.0)))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("n_cells", [0, 1])
+def test_too_few_cells_give_no_edges(form, n_cells):
+    assert coexpression_graph(form(np.ones((n_cells, 25))), NAMES).n_edges == 0
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_nan_is_refused(form):
+    x = expression(share=0.05)
+    x[3, 4] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity in 1 genes"):
+        coexpression_graph(form(x), NAMES)
+
+
+def test_names_and_columns_must_agree():
+    with pytest.raises(ValueError, match=r"expected \(cells, 24\)"):
+        coexpression_graph(expression(), NAMES[:24])
+    with pytest.raises(ValueError, match="'g00' more than once"):
+        coexpression_graph(expression(), [*NAMES[:24], "g00"])
+
+
+def test_input_is_not_changed():
+    x = expression()
+    matrix = sparse.csr_matrix(x)
+    before, data = x.copy(), matrix.data.copy()
+    coexpression_graph(x, NAMES)
+    coexpression_graph(matrix, NAMES)
+    assert np.array_equal(x, before)
+    assert np.array_equal(matrix.data, data)

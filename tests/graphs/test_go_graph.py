@@ -1,0 +1,118 @@
+"""GO graph against brute force; independence of node order and chunk size."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gears.graphs import GeneAnnotation, Graph, go, go_graph, jaccard
+
+TERMS = st.dictionaries(
+    st.sampled_from([f"g{i:02d}" for i in range(14)]),
+    st.sets(st.integers(0, 9).map(lambda i: f"t{i}"), max_size=6),
+    min_size=1,
+)
+
+
+def edges_of(graph: Graph) -> dict[tuple[str, str], float]:
+    return {(s, t): w for s, t, w in graph.to_frame().itertuples(index=False, name=None)}
+
+
+def brute_force(terms_of, threshold, k) -> dict[tuple[str, str], float]:
+    edges = {}
+    for target, own in terms_of.items():
+        scored = []
+        for source, theirs in terms_of.items():
+            either = len(own | theirs)
+            weight = len(own & theirs) / either if either else 0.0
+            if source != target and weight > threshold:
+                scored.append((-weight, source))
+        edges.update({(source, target): -weight for weight, source in sorted(scored)[:k]})
+        if own:
+            edges[target, target] = 1.0
+    return edges
+
+
+@given(TERMS, st.sampled_from([0.0, 0.1, 0.25, 0.5]), st.integers(0, 6))
+def test_equals_brute_force(terms_of, threshold, k):
+    graph = go_graph(GeneAnnotation.from_dict(terms_of), sorted(terms_of), threshold=threshold, k=k)
+    assert edges_of(graph) == brute_force(terms_of, threshold, k)
+
+
+@given(TERMS, st.randoms(use_true_random=False))
+def test_edges_do_not_depend_on_the_order_of_nodes(terms_of, random):
+    annotation = GeneAnnotation.from_dict(terms_of)
+    nodes = sorted(terms_of)
+    expected = edges_of(go_graph(annotation, nodes, k=3))
+    random.shuffle(nodes)
+    graph = go_graph(annotation, nodes, k=3)
+    assert graph.nodes == tuple(nodes)
+    assert edges_of(graph) == expected
+
+
+def test_human_genes_against_brute_force_in_several_chunks(monkeypatch):
+    human = GeneAnnotation.human()
+    nodes = [human.genes[i] for i in np.random.default_rng(1).choice(len(human), 150, replace=False)]
+    dense = human.rows(nodes).toarray()
+    terms_of = {node: set(np.flatnonzero(row).tolist()) for node, row in zip(nodes, dense, strict=True)}
+    expected = brute_force(terms_of, 0.1, 20)
+    assert edges_of(go_graph(human, nodes)) == expected
+    monkeypatch.setattr(go, "_CHUNK_BYTES", 4 * 150 * 7)
+    for frequent in (0, 3, 10**6):
+        monkeypatch.setattr(go, "_FREQUENT", frequent)
+        assert edges_of(go_graph(human, nodes)) == expected
+
+
+def test_threshold_is_exclusive_and_ties_go_by_name():
+    ten = [f"t{i}" for i in range(10)]
+    annotation = GeneAnnotation.from_dict({"Z": ten, "B": ten[:1], "A": ten[1:2], "C": ten[2:4]})
+    assert ("B", "Z") not in edges_of(go_graph(annotation, ["Z", "B", "A", "C"], threshold=0.1))
+    edges = edges_of(go_graph(annotation, ["Z", "B", "A", "C"], threshold=0.05, k=2))
+    assert {source for source, target in edges if target == "Z"} == {"Z", "C", "A"}
+
+
+def test_unknown_nodes_are_isolated_and_aliases_resolved():
+    annotation = GeneAnnotation.from_dict({"A": ["t1", "t2"], "B": ["t1"], "C": []}, aliases={"OLD": "A"})
+    edges = edges_of(go_graph(annotation, ["unknown", "OLD", "B", "C", "A"]))
+    pairs = {("OLD", "B"): 0.5, ("A", "B"): 0.5, ("OLD", "A"): 1.0}
+    expected = {
+        **pairs,
+        **{(b, a): w for (a, b), w in pairs.items()},
+        **{(x, x): 1.0 for x in ("OLD", "B", "A")},
+    }
+    assert edges == expected
+
+
+def test_all_unknown_or_none():
+    annotation = GeneAnnotation.from_dict({"A": ["t"]})
+    assert go_graph(annotation, ["x", "y"]).n_edges == 0
+    assert go_graph(annotation, []).n_edges == 0
+    assert edges_of(go_graph(annotation, ["A"])) == {("A", "A"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"threshold": -0.1}, "from 0 to 1"), ({"threshold": float("nan")}, "from 0 to 1"), ({"k": -1}, "k=-1")],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        go_graph(GeneAnnotation.from_dict({"A": ["t"]}), ["A"], **options)
+
+
+def test_repeated_nodes_are_refused():
+    with pytest.raises(ValueError, match="'A' more than once"):
+        go_graph(GeneAnnotation.from_dict({"A": ["t"]}), ["A", "B", "A"])
+
+
+@given(TERMS)
+def test_jaccard(terms_of):
+    genes = sorted(terms_of)
+    rows = GeneAnnotation.from_dict(terms_of).rows(genes)
+    similarity = jaccard(rows, rows)
+    for (i, a), (j, b) in itertools.product(enumerate(genes), repeat=2):
+        either = terms_of[a] | terms_of[b]
+        assert similarity[i, j] == (len(terms_of[a] & terms_of[b]) / len(either) if either else 0)

@@ -1,0 +1,127 @@
+"""Graph: checks, tables, networkx, files."""
+
+from __future__ import annotations
+
+import logging
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gears.graphs import Graph
+
+NODES = ("A", "B", "C")
+
+
+def edge_set(graph: Graph) -> set[tuple[str, str, float]]:
+    return set(graph.to_frame().itertuples(index=False, name=None))
+
+
+def make(edges: dict[tuple[int, int], float], nodes=NODES) -> Graph:
+    index = np.array(list(edges), dtype=np.int64).reshape(-1, 2).T
+    return Graph(nodes, index, np.array(list(edges.values()), dtype=float))
+
+
+def test_edges_are_stored_by_target_then_source():
+    graph = make({(2, 1): 0.5, (0, 1): 0.25, (1, 0): 1.0})
+    assert graph.edge_index.tolist() == [[1, 0, 2], [0, 1, 1]]
+    assert graph.weight.tolist() == [1.0, 0.25, 0.5]
+    assert graph.edge_index.dtype == np.int64
+    assert graph.n_edges == 3
+
+
+def test_hash_ignores_order_of_edges_only():
+    graph = make({(0, 1): 0.5, (1, 2): 0.25})
+    assert graph.hash == make({(1, 2): 0.25, (0, 1): 0.5}).hash
+    others = [
+        make({(0, 1): 0.5, (1, 2): 0.5}),
+        make({(1, 0): 0.5, (1, 2): 0.25}),
+        make({(0, 1): 0.5, (1, 2): 0.25}, ("A", "C", "B")),
+        make({(0, 1): 0.5}),
+    ]
+    assert len({graph.hash, *(other.hash for other in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("nodes", "index", "weight", "message"),
+    [
+        (("A", "A"), [[0], [1]], [1.0], "must be unique"),
+        (NODES, [[0], [3]], [1.0], "the graph has 3 nodes"),
+        (NODES, [[-1], [0]], [1.0], "the graph has 3 nodes"),
+        (NODES, [[0], [1]], [0.0], "finite and positive"),
+        (NODES, [[0], [1]], [float("nan")], "finite and positive"),
+        (NODES, [[0, 0], [1, 1]], [1.0, 1.0], "edge A -> B occurs more than once"),
+        (NODES, [[0, 1]], [1.0, 1.0], r"expected \(2, E\)"),
+    ],
+)
+def test_construction_checks(nodes, index, weight, message):
+    with pytest.raises(ValueError, match=message):
+        Graph(nodes, np.array(index), np.array(weight))
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(0, 4), st.integers(0, 4)), st.floats(1e-3, 1e3, allow_nan=False), max_size=12
+    )
+)
+def test_round_trips(tmp_path_factory, edges):
+    graph = make(edges, tuple("EDCBA"))
+    path = tmp_path_factory.getbasetemp() / "graph.npz"
+    graph.save(path)
+    assert Graph.load(path).hash == graph.hash
+    arrays = {**graph.arrays("one/"), **make({(0, 1): 1.0}).arrays("two/")}
+    assert Graph.from_arrays(arrays, "one/").hash == graph.hash
+    assert Graph.from_frame(graph.to_frame(), graph.nodes).hash == graph.hash
+    assert Graph.from_networkx(graph.to_networkx(), graph.nodes).hash == graph.hash
+
+
+def test_frame_weight_columns():
+    frame = pd.DataFrame({"source": ["A", "B"], "target": ["B", "C"]})
+    assert edge_set(Graph.from_frame(frame, NODES)) == {("A", "B", 1.0), ("B", "C", 1.0)}
+    published = frame.assign(importance=[0.3, 0.4])
+    assert edge_set(Graph.from_frame(published, NODES)) == {("A", "B", 0.3), ("B", "C", 0.4)}
+    with pytest.raises(ValueError, match="edge table lacks target"):
+        Graph.from_frame(frame.drop(columns="target"), NODES)
+
+
+def test_frame_edges_of_other_genes_are_left_out_and_counted(caplog):
+    frame = pd.DataFrame({"source": ["A", "X"], "target": ["B", "A"], "weight": [0.5, 1.0]})
+    with caplog.at_level(logging.WARNING):
+        graph = Graph.from_frame(frame, NODES)
+    assert edge_set(graph) == {("A", "B", 0.5)}
+    assert "1 of 2 edges" in caplog.text
+    assert "X -> A" in caplog.text
+    with pytest.raises(ValueError, match=r"none of the 1 edges joins .*X -> A.*A, B, C"):
+        Graph.from_frame(frame[1:], NODES)
+
+
+def test_frame_with_repeated_edges():
+    twice = pd.DataFrame({"source": ["A", "A"], "target": ["B", "B"], "weight": [0.5, 0.5]})
+    assert edge_set(Graph.from_frame(twice, NODES)) == {("A", "B", 0.5)}
+    with pytest.raises(ValueError, match=r"A -> B has the weights 0\.5 and 0\.7"):
+        Graph.from_frame(twice.assign(weight=[0.5, 0.7]), NODES)
+
+
+def test_no_edges_are_a_graph():
+    graph = Graph.from_frame(pd.DataFrame({"source": [], "target": []}), NODES)
+    assert graph.n_edges == 0
+    assert graph.edge_index.shape == (2, 0)
+    assert graph.to_networkx().number_of_nodes() == 3
+
+
+def test_networkx_directions():
+    undirected = nx.Graph([("A", "B", {"weight": 0.5}), ("C", "C", {"weight": 2.0}), ("B", "C")])
+    expected = {("A", "B", 0.5), ("B", "A", 0.5), ("C", "C", 2.0), ("B", "C", 1.0), ("C", "B", 1.0)}
+    assert edge_set(Graph.from_networkx(undirected, NODES)) == expected
+    directed = nx.DiGraph([("A", "B", {"importance": 0.5})])
+    assert edge_set(Graph.from_networkx(directed, NODES)) == {("A", "B", 0.5)}
+    with pytest.raises(ValueError, match="multigraph"):
+        Graph.from_networkx(nx.MultiGraph([("A", "B")]), NODES)
+
+
+def test_arrays_that_lack_a_part():
+    with pytest.raises(ValueError, match="missing: go/weight"):
+        Graph.from_arrays({"go/nodes": np.array(["A"]), "go/edge_index": np.zeros((2, 0))}, "go/")
