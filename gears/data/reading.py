@@ -86,22 +86,22 @@ def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_matrix:
-    """Counts to log1p of counts per `target`, as scanpy does it; a new matrix.
+    """Counts to log(1 + counts per `target`); a new matrix.
+
+    The values of ``scanpy.pp.normalize_total(target_sum=1e4)`` and
+    ``scanpy.pp.log1p``; cells without any count stay zero.
 
     Parameters
     ----------
     counts
-        (N, G) CSR.
+        (N, G) CSR of whole non-negative numbers.
     target
         Sum of each cell before the logarithm.
     """
-    import scanpy
-    from anndata import AnnData
-
-    screen = AnnData(X=counts.copy())
-    scanpy.pp.normalize_total(screen, target_sum=target)
-    scanpy.pp.log1p(screen)
-    return _plain_types(sparse.csr_matrix(screen.X))
+    total_N = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
+    factor_N = target / np.where(total_N > 0, total_N, 1.0)
+    values = np.log1p(counts.data * np.repeat(factor_N, np.diff(counts.indptr)))
+    return sparse.csr_matrix((values.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
 
 
 def is_integer(values: np.ndarray) -> bool:

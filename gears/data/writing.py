@@ -22,7 +22,7 @@ from gears.data.screen import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS, 
 from gears.data.statistics import ConditionStatistics
 from gears.files import content_hash, write_json
 
-_PACKAGES = ("numpy", "scipy", "pandas", "anndata", "scanpy")
+_PACKAGES = ("numpy", "scipy", "pandas", "anndata")
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,6 @@ class Labels:
             raise ValueError(unknown_name(kind, name, self.names))
         return found
 
-    def of_condition(self, conditions: Collection[Condition]) -> list[str]:
-        """Labels of the given conditions."""
-        return [name for name in self.names if self.condition[name] in conditions]
-
 
 def names_from(value: str | Sequence[str] | None, valid: Collection[str], kind: str) -> list[str] | None:
     """A list of names from a list, one name, or names joined by ``_`` (as published).

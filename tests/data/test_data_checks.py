@@ -1,0 +1,213 @@
+"""Bad screens: everything that is wrong is said at once, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears.data.processing import prepare_screen
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+Change = Callable[["AnnData"], "AnnData"]
+
+
+def relabel(old: str, new: str) -> Change:
+    def change(adata: AnnData) -> AnnData:
+        adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(old, new, regex=False)
+        return adata
+
+    return change
+
+
+def with_value(value: float) -> Change:
+    def change(adata: AnnData) -> AnnData:
+        adata.X.data[3] = value
+        return adata
+
+    return change
+
+
+def counts(adata: AnnData) -> AnnData:
+    adata.X.data = np.rint(np.expm1(adata.X.data))
+    return adata
+
+
+def not_logged(adata: AnnData) -> AnnData:
+    adata.X.data = np.expm1(adata.X.data) * 7.3
+    return adata
+
+
+def gene_names(change: dict[int, Any]) -> Change:
+    def apply(adata: AnnData) -> AnnData:
+        names = adata.var["gene_name"].astype(object).copy()
+        for i, name in change.items():
+            names.iloc[i] = name
+        adata.var["gene_name"] = names
+        return adata
+
+    return apply
+
+
+def two_cell_types(adata: AnnData) -> AnnData:
+    adata.obs["cell_type"] = ["cellA"] * 100 + ["cellB"] * (adata.n_obs - 100)
+    return adata
+
+
+def missing_labels(adata: AnnData) -> AnnData:
+    adata.obs["condition"] = adata.obs["condition"].astype(object)
+    adata.obs.iloc[:4, adata.obs.columns.get_loc("condition")] = np.nan
+    return adata
+
+
+def one_small(adata: AnnData) -> AnnData:
+    labels = adata.obs["condition"].astype(str).to_numpy()
+    drop = np.flatnonzero(labels == "GX07+ctrl")[1:]
+    return adata[np.setdiff1d(np.arange(adata.n_obs), drop)].copy()
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "no condition": (lambda a: _drop(a, "obs", "condition"), r"adata.obs has no column 'condition'"),
+    "renamed condition": (
+        lambda a: _rename(a, "condition", "conditions"),
+        r"no column 'condition'.*rename obs\['conditions'\]",
+    ),
+    "no cell_type": (lambda a: _drop(a, "obs", "cell_type"), r"adata.obs has no column 'cell_type'"),
+    "no gene_name": (lambda a: _drop(a, "var", "gene_name"), r"adata.var has no column 'gene_name'"),
+    "control renamed": (
+        relabel("ctrl", "control"),
+        r"is 'ctrl'; the label most like it is 'control' \(60 cells\).*ctrl_label='control'",
+    ),
+    "control in capitals": (relabel("ctrl", "Ctrl"), r"most like it is 'Ctrl'"),
+    "no control": (lambda a: a[60:].copy(), r"no control cells"),
+    "only control": (lambda a: a[:60].copy(), r"no perturbed condition among 60 cells"),
+    "another control token": (
+        relabel("GX00+ctrl", "GX00+control"),
+        r"'control', which would be taken for a gene",
+    ),
+    "NaN": (with_value(np.nan), r"X holds 1 NaN or infinite"),
+    "infinite": (with_value(np.inf), r"X holds 1 NaN or infinite"),
+    "counts": (counts, r"look like raw counts.*normalize=True"),
+    "not logged": (not_logged, r"without logarithm"),
+    "all zero": (lambda a: _zero(a), r"nothing but zeros"),
+    "duplicate genes": (gene_names({1: "GX00"}), r"1 gene names occur more than once \(GX00\)"),
+    "plus in a gene": (gene_names({29: "GX+3"}), r"gene names with '\+' \(GX\+3\)"),
+    "missing gene name": (gene_names({29: None}), r"missing for 1 genes"),
+    "two cell types": (two_cell_types, r"2 cell types \(cellA, cellB\).*pool_cell_types=True"),
+    "missing labels": (missing_labels, r"missing for 4 cells"),
+    "empty gene in a label": (relabel("GX00+GX01", "GX00+"), r"'GX00\+' has an empty gene name"),
+    "one cell": (one_small, r"1 conditions have fewer than 2 cells.*GX07\+ctrl \(1\).*min_cells=2"),
+}
+
+
+def _drop(adata: AnnData, axis: str, column: str) -> AnnData:
+    del getattr(adata, axis)[column]
+    return adata
+
+
+def _rename(adata: AnnData, old: str, new: str) -> AnnData:
+    adata.obs = adata.obs.rename(columns={old: new})
+    return adata
+
+
+def _zero(adata: AnnData) -> AnnData:
+    adata.X = adata.X * 0
+    return adata
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_screen_is_refused_and_nothing_is_written(
+    case: str, toy_adata: AnnData, tmp_path: Path
+) -> None:
+    change, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        prepare_screen(change(toy_adata), tmp_path / "out" / "toy")
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_problems_come_together(toy_adata: AnnData, tmp_path: Path) -> None:
+    bad = gene_names({1: "GX00"})(counts(relabel("ctrl", "control")(toy_adata)))
+    with pytest.raises(ValueError, match="3 problems") as caught:
+        prepare_screen(bad, tmp_path / "toy")
+    for part in ("raw counts", "more than once", "most like it is 'control'"):
+        assert part in str(caught.value)
+
+
+def test_wrong_types_and_options(toy_adata: AnnData, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"load\(data_path=\.\.\.\)"):
+        prepare_screen("screen.h5ad", tmp_path / "toy")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"unknown processing option 'normalise'.*'normalize'"):
+        prepare_screen(toy_adata, tmp_path / "toy", normalise=True)
+    with pytest.raises(ValueError, match="min_cells must be"):
+        prepare_screen(toy_adata, tmp_path / "toy", min_cells=0)
+    toy_adata.layers["counts"] = toy_adata.X.copy()
+    with pytest.raises(ValueError, match=r"no layer 'count'; did you mean 'counts'"):
+        prepare_screen(toy_adata, tmp_path / "toy", layer="count")
+    with pytest.raises(ValueError, match=r"normalize=True needs counts.*layer='counts'"):
+        prepare_screen(toy_adata, tmp_path / "toy", normalize=True)
+
+
+def test_min_cells_drops_with_a_warning(
+    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    screen = prepare_screen(one_small(toy_adata), tmp_path / "toy", min_cells=2)
+    assert "dropped 1 conditions with fewer than min_cells=2 cells: GX07+ctrl (1)" in caplog.text
+    assert "GX07+ctrl" not in screen.labels
+    assert screen.cells.shape == (60 + 12 * 12, 30)
+    with pytest.raises(ValueError, match="no perturbed condition has min_cells=13 cells; the largest has 12"):
+        prepare_screen(one_small(toy_adata), tmp_path / "other", min_cells=13)
+
+
+def test_one_cell_is_enough_without_differential_expression(toy_adata: AnnData, tmp_path: Path) -> None:
+    screen = prepare_screen(one_small(toy_adata), tmp_path / "toy", skip_calc_de=True)
+    assert screen.de is None
+    assert screen.statistics.n[screen.id_of("GX07+ctrl")] == 1
+
+
+def test_cell_types_can_be_pooled(toy_adata: AnnData, tmp_path: Path) -> None:
+    screen = prepare_screen(two_cell_types(toy_adata), tmp_path / "toy", pool_cell_types=True)
+    assert screen.condition_names[0] == "pooled_ctrl_1"
+    assert screen.manifest["cell_types"] == ["cellA", "cellB"]
+
+
+def test_negative_values_are_taken_with_a_warning(
+    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    screen = prepare_screen(with_value(-0.5)(toy_adata), tmp_path / "toy")
+    assert "negative values (down to -0.5)" in caplog.text
+    assert screen.manifest["has_negative"] is True
+
+
+def test_another_control_label(toy_adata: AnnData, tmp_path: Path) -> None:
+    own = relabel("ctrl", "NT")(toy_adata)
+    screen = prepare_screen(own, tmp_path / "toy", ctrl_label="NT")
+    assert screen.labels[:2] == ["ctrl", "GX00+ctrl"]
+    assert len(screen.control_cells) == 60
+    assert set(own.obs["condition"]) >= {"NT", "GX00+NT"}
+    import anndata
+
+    written = anndata.read_h5ad(screen.folder / "perturb_processed.h5ad")
+    assert set(written.obs["condition_source"]) >= {"NT", "GX00+NT"}
+
+
+def test_blanks_and_any_number_of_genes(toy_adata: AnnData, tmp_path: Path) -> None:
+    labels = pd.Series(toy_adata.obs["condition"].astype(str).to_numpy())
+    labels[labels == "GX00+ctrl"] = "GX00 + ctrl"
+    labels[labels == "GX00+GX01"] = "GX00+GX01+GX15"
+    labels[labels == "GX01+ctrl"] = "GX01"
+    toy_adata.obs["condition"] = labels.to_numpy()
+    screen = prepare_screen(toy_adata, tmp_path / "toy")
+    assert screen.labels[1] == "GX00 + ctrl"
+    assert screen.conditions[screen.id_of("GX00+ctrl")].genes == ("GX00",)
+    assert screen.conditions[screen.id_of("GX15+GX01+GX00")].genes == ("GX00", "GX01", "GX15")
+    assert "cellA_GX00+GX01+GX15_1+1+1" in screen.condition_names
+    import anndata
+
+    obs = anndata.read_h5ad(screen.folder / "perturb_processed.h5ad").obs
+    assert obs.loc[obs["condition"] == "GX01", "control"].unique().tolist() == [0]

@@ -1,0 +1,125 @@
+"""Differential expression: equal to scanpy, to scipy and to the published lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gears.data.de import rank_genes, rank_rows, welch_t
+from gears.data.screen import PreparedScreen
+from gears.data.statistics import ConditionStatistics
+from gears.data.uns import published_uns
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def statistics_of(
+    means: list[list[float]], variances: list[list[float]], n: list[int]
+) -> ConditionStatistics:
+    """From sample variances; the first row is the control."""
+    n_C = np.array(n, dtype=float)
+    m2 = np.array(variances) * ((n_C - 1) / n_C)[:, None]
+    zeros = np.zeros_like(m2)
+    return ConditionStatistics(n=n_C, mean=np.array(means), m2=m2, m3=zeros, m4=zeros, nonzero=zeros)
+
+
+def test_t_is_scipys() -> None:
+    rng = np.random.default_rng(0)
+    means, variances = rng.random((5, 40)), rng.random((5, 40)) + 0.01
+    n = [30, 2, 7, 100, 12]
+    t = welch_t(statistics_of(means.tolist(), variances.tolist(), n), np.arange(1, 5))
+    for row in range(1, 5):
+        expected = stats.ttest_ind_from_stats(
+            means[row],
+            np.sqrt(variances[row]),
+            n[row],
+            means[0],
+            np.sqrt(variances[0]),
+            n[0],
+            equal_var=False,
+        ).statistic
+        np.testing.assert_allclose(t[row - 1], expected, rtol=1e-12)
+
+
+def test_undefined_t_is_zero_and_a_sure_change_is_infinite() -> None:
+    t = welch_t(statistics_of([[0.0, 1.0, 1.0], [0.0, 2.0, 0.5]], [[0.0] * 3] * 2, [5, 5]), np.array([1]))
+    assert t.tolist() == [[0.0, np.inf, -np.inf]]
+
+
+def test_ties_go_by_gene_name() -> None:
+    t = np.array([[1.0, -1.0 - 1e-12, 3.0, 1.0]])
+    assert rank_rows(t, ["D", "C", "A", "B"], 4).tolist() == [[2, 3, 1, 0]]
+
+
+def test_ranking_equals_scanpy(toy_template: AnnData, toy_screen: PreparedScreen) -> None:
+    import scanpy
+
+    adata = toy_template.copy()
+    adata.uns["log1p"] = {"base": None}
+    adata.obs["condition"] = adata.obs["condition"].astype("category")
+    scanpy.tl.rank_genes_groups(
+        adata, "condition", method="t-test", reference="ctrl", rankby_abs=True, use_raw=False
+    )
+    scores, names = adata.uns["rank_genes_groups"]["scores"], adata.uns["rank_genes_groups"]["names"]
+    ranking = rank_genes(toy_screen.statistics, toy_screen.gene_names, 30)
+    for label in scores.dtype.names:
+        i = toy_screen.id_of(label)
+        ours = dict(zip(ranking.order[i].tolist(), ranking.scores[i].tolist(), strict=True))
+        theirs = {
+            toy_screen.gene_ids.index(gene): score
+            for gene, score in zip(names[label], scores[label], strict=True)
+        }
+        np.testing.assert_allclose([ours[g] for g in theirs], list(theirs.values()), rtol=2e-5, atol=1e-6)
+        assert [toy_screen.gene_ids[g] for g in ranking.order[i, :10]] == names[label].tolist()[:10]
+
+
+def test_top_genes(toy_screen: PreparedScreen) -> None:
+    ranking = toy_screen.de
+    assert ranking is not None
+    some = toy_screen.id_of("GX03+ctrl")
+    assert ranking.top(some).dtype == np.int64
+    assert len(ranking.top(some)) == 20
+    assert len(ranking.top(some, 500)) == 30  # no more genes than there are
+    assert len(ranking.top(toy_screen.control_id)) == 0
+    scores = np.abs(ranking.scores[some])
+    assert np.all(np.diff(scores) <= 1e-9)
+
+
+def test_asking_for_more_than_is_kept_says_how(toy_screen: PreparedScreen) -> None:
+    short = rank_genes(toy_screen.statistics, toy_screen.gene_names, 5)
+    with pytest.raises(ValueError, match="rank_genes"):
+        short.top(1, 10)
+
+
+@pytest.mark.shared
+def test_published_gene_lists_come_out(norman: PreparedScreen, shared: Path) -> None:
+    reference = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
+    uns = published_uns(norman)
+    assert set(uns["rank_genes_groups_cov_all"]) == set(reference["rank_genes_groups_cov_all_top50"])
+    for name, genes in reference["rank_genes_groups_cov_all_top50"].items():
+        ranked = uns["rank_genes_groups_cov_all"][name]
+        assert len(ranked) == 500
+        assert ranked[:20] == genes[:20]
+    for key in ("top_non_dropout_de_20", "top_non_zero_de_20", "non_zeros_gene_idx", "non_dropout_gene_idx"):
+        assert set(uns[key]) == set(reference[key])
+        for name, expected in reference[key].items():
+            assert uns[key][name].tolist() == expected, (key, name)
+
+
+@pytest.mark.shared
+def test_published_top_50_up_to_ties(norman: PreparedScreen, shared: Path) -> None:
+    reference = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
+    assert norman.de is not None
+    position = {gene: i for i, gene in enumerate(norman.gene_ids)}
+    condition_of = dict(zip(norman.condition_names, norman.label_condition.tolist(), strict=True))
+    for name, genes in reference["rank_genes_groups_cov_all_top50"].items():
+        t = np.abs(welch_t(norman.statistics, np.array([condition_of[name]]))[0])
+        theirs = t[[position[gene] for gene in genes]]
+        ours = t[norman.de.order[condition_of[name], :50]]
+        np.testing.assert_allclose(ours, theirs, atol=1e-9)

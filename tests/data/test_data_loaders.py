@@ -1,0 +1,204 @@
+"""Loaders: the same cells and pairs for any number of workers, exact shards, a pinned schema."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gears.data.batch import CellBatch
+from gears.data.loaders import CellDataset, LoaderSettings, make_loaders, paired_controls, part_cells
+from gears.data.screen import PreparedScreen
+from gears.data.splits import Split, make_split
+
+
+def nodes_of(screen: PreparedScreen) -> list[list[int]]:
+    conditions = [screen.conditions[i] for i in screen.label_condition]
+    return [[int(gene[2:]) for gene in condition.genes] or [-1] for condition in conditions]
+
+
+@pytest.fixture(scope="module")
+def split(toy_screen: PreparedScreen) -> Split:
+    return make_split(toy_screen.labels, "simulation", seed=1)
+
+
+def loaders(screen: PreparedScreen, split: Split, batch_size: int, **options: int) -> dict:
+    return make_loaders(screen, split, nodes_of(screen), LoaderSettings(batch_size, **options))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_step_of_w_workers_is_a_step_of_one(
+    toy_screen: PreparedScreen, split: Split, world_size: int
+) -> None:
+    batch_size = 5
+    one = loaders(toy_screen, split, batch_size * world_size)["train_loader"]
+    many = [
+        loaders(toy_screen, split, batch_size, world_size=world_size, rank=rank)["train_loader"]
+        for rank in range(world_size)
+    ]
+    orders = []
+    for epoch in (0, 3):
+        for loader in (one, *many):
+            loader.set_epoch(epoch)
+        alone = list(one)
+        assert {len(loader) for loader in many} == {len(one)} == {len(alone)}
+        for whole, *parts in zip(alone, *many, strict=True):
+            cells = torch.cat([part.cell for part in parts])
+            assert all(len(part) == batch_size for part in parts)
+            assert sorted(cells.tolist()) == sorted(whole.cell.tolist())
+            pairs = dict(zip(whole.cell.tolist(), whole.control_cell.tolist(), strict=True))
+            for part in parts:
+                assert [pairs[cell] for cell in part.cell.tolist()] == part.control_cell.tolist()
+        orders.append([batch.cell.tolist() for batch in alone])
+    assert orders[0] != orders[1]
+
+
+def test_pairing_depends_on_seed_epoch_and_cell_only(toy_screen: PreparedScreen) -> None:
+    nodes = nodes_of(toy_screen)
+    whole = CellDataset(toy_screen, np.arange(216), nodes, seed=4)
+    some = CellDataset(toy_screen, np.array([200, 100, 70, 3]), nodes, seed=4)
+    pairs = whole.control_of(np.arange(216))
+    np.testing.assert_array_equal(
+        some.__getitems__([0, 1, 2, 3]).control_cell.numpy(), pairs[[200, 100, 70, 3]]
+    )
+    assert pairs[:60].tolist() == list(range(60))  # control cells pair with themselves
+    assert set(pairs[60:]) <= set(range(60))
+    whole.set_epoch(1)
+    later = whole.control_of(np.arange(216))
+    assert np.mean(later[60:] != pairs[60:]) > 0.8
+    whole.set_epoch(0)
+    np.testing.assert_array_equal(whole.control_of(np.arange(216)), pairs)
+    other = CellDataset(toy_screen, np.arange(216), nodes, seed=5).control_of(np.arange(216))
+    assert np.mean(other[60:] != pairs[60:]) > 0.8
+
+
+def test_every_control_is_drawn_as_often_as_any_other() -> None:
+    drawn = paired_controls(60_000, np.arange(10) * 7, seed=0, epoch=2)
+    counts = np.bincount(drawn, minlength=64)[::7]
+    assert np.abs(counts - 6000).max() < 400
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_evaluation_shards_are_exact_and_in_order(
+    toy_screen: PreparedScreen, split: Split, world_size: int
+) -> None:
+    for part in ("val", "test"):
+        expected = part_cells(toy_screen, split, part)
+        for rank in range(world_size):
+            loader = loaders(toy_screen, split, 7, world_size=world_size, rank=rank)[f"{part}_loader"]
+            loader.set_epoch(2)
+            seen = [cell for batch in loader for cell in batch.cell.tolist()]
+            assert seen == expected[rank::world_size].tolist()
+
+
+def test_the_schema_of_a_batch(toy_screen: PreparedScreen, split: Split) -> None:
+    batch = next(iter(loaders(toy_screen, split, 16)["train_loader"]))
+    assert isinstance(batch, CellBatch)
+    assert len(batch) == 16
+    assert batch.x_BG.shape == batch.y_BG.shape == batch.y.shape == (16, 30)
+    assert batch.x.shape == (16 * 30, 1)
+    assert batch.x.data_ptr() == batch.x_BG.data_ptr()  # a view
+    assert {t.dtype for t in (batch.x_BG, batch.y_BG)} == {torch.float32}
+    assert {t.dtype for t in (batch.condition, batch.cell, batch.control_cell, batch.batch)} == {torch.int64}
+    assert batch.batch.tolist() == [cell for cell in range(16) for _ in range(30)]
+    cells = toy_screen.cells
+    np.testing.assert_array_equal(batch.y_BG.numpy(), cells.rows(batch.cell.numpy()))
+    np.testing.assert_array_equal(batch.x_BG.numpy(), cells.rows(batch.control_cell.numpy()))
+    assert toy_screen.de is not None
+    for i, cell in enumerate(batch.cell.tolist()):
+        label = toy_screen.labels[toy_screen.cell_label[cell]]
+        condition = toy_screen.conditions[int(batch.condition[i])]
+        assert batch.pert[i] == label
+        assert len(batch.de_idx[i]) == 20
+        if condition.is_control:
+            assert batch.pert_idx[i] == [-1]
+            assert set(batch.de_idx[i].tolist()) == {-1}
+        else:
+            assert batch.pert_idx[i] == [int(gene[2:]) for gene in condition.genes]
+            assert batch.de_idx[i].tolist() == sorted(toy_screen.de.top(int(batch.condition[i])).tolist())
+
+
+def test_every_perturbed_cell_has_a_node(toy_screen: PreparedScreen, split: Split) -> None:
+    for loader in loaders(toy_screen, split, 8).values():
+        for batch in loader:
+            perturbed = (batch.condition != toy_screen.control_id).tolist()
+            assert all((nodes != [-1]) == flag for nodes, flag in zip(batch.pert_idx, perturbed, strict=True))
+
+
+def test_moving_a_batch_keeps_its_parts(toy_screen: PreparedScreen, split: Split) -> None:
+    batch = next(iter(loaders(toy_screen, split, 4)["val_loader"]))
+    moved = batch.to("cpu", non_blocking=True)
+    assert moved.pert == batch.pert
+    assert torch.equal(moved.x_BG, batch.x_BG)
+
+
+def test_reading_processes_give_the_same_batches(toy_screen: PreparedScreen, split: Split) -> None:
+    here, there = (loaders(toy_screen, split, 16, num_workers=n)["train_loader"] for n in (0, 2))
+    for epoch in (0, 1):
+        here.set_epoch(epoch)
+        there.set_epoch(epoch)
+        batches = zip(here, there, strict=True)
+        for a, b in batches:
+            assert torch.equal(a.cell, b.cell)
+            assert torch.equal(a.control_cell, b.control_cell)
+            assert torch.equal(a.x_BG, b.x_BG)
+            assert a.pert == b.pert
+            assert a.pert_idx == b.pert_idx
+
+
+def test_a_batch_larger_than_the_data_is_an_error_with_numbers(
+    toy_screen: PreparedScreen, split: Split
+) -> None:
+    n = len(part_cells(toy_screen, split, "train"))
+    with pytest.raises(
+        ValueError, match=rf"{n} training cells do not fill one global batch of 1000 .*at most {n}$"
+    ):
+        loaders(toy_screen, split, 1000)
+    size = n // 2 + 1
+    with pytest.raises(ValueError, match=rf"global batch of {2 * size} \({size} cells x 2 workers\)"):
+        loaders(toy_screen, split, size, world_size=2)
+    assert len(loaders(toy_screen, split, n)["train_loader"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"batch_size": 4, "test_batch_size": 0}, "test_batch_size must be"),
+        ({"batch_size": 4, "world_size": 2, "rank": 2}, "rank must be from 0 to world_size - 1 = 1"),
+        ({"batch_size": 4, "num_workers": -1}, "num_workers"),
+    ],
+)
+def test_settings_check_themselves(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LoaderSettings(**options)
+
+
+def test_test_batch_size_is_honoured(toy_screen: PreparedScreen, split: Split) -> None:
+    found = loaders(toy_screen, split, 8, test_batch_size=5)
+    assert len(next(iter(found["train_loader"]))) == 8
+    assert len(next(iter(found["val_loader"]))) == len(next(iter(found["test_loader"]))) == 5
+
+
+def test_parts_that_a_split_lacks_have_no_loader(toy_screen: PreparedScreen) -> None:
+    everything = make_split(toy_screen.labels, "no_split")
+    found = loaders(toy_screen, everything, 8)
+    assert list(found) == ["test_loader"]
+    cells = [cell for batch in found["test_loader"] for cell in batch.cell.tolist()]
+    assert cells == list(range(60, 216))  # no control cells, as published
+
+
+def test_the_callers_random_state_is_left_alone(toy_screen: PreparedScreen, split: Split) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    for loader in loaders(toy_screen, split, 8).values():
+        list(loader)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_batches_without_differential_expression(toy_template, tmp_path, split: Split) -> None:  # type: ignore[no-untyped-def]
+    from gears.data.processing import prepare_screen
+
+    screen = prepare_screen(toy_template, tmp_path / "toy", skip_calc_de=True)
+    batch = next(iter(loaders(screen, split, 8)["train_loader"]))
+    assert all(genes.tolist() == [-1] for genes in batch.de_idx)

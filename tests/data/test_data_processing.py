@@ -1,0 +1,324 @@
+"""Preparing: equal results for every kind of matrix, the caller's object untouched, folders whole."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from gears.data.processing import prepare_screen
+from gears.data.reading import as_csr
+from gears.data.screen import PreparedScreen
+from gears.files import content_hash, read_json, write_json
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def unsorted(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
+    """The same values with columns in reverse order, one of them as two entries, and an explicit zero."""
+    rows = []
+    for i in range(matrix.shape[0]):
+        row = matrix[i].tocoo()
+        data, cols = row.data[::-1].astype(np.float64), row.col[::-1]
+        zero = np.setdiff1d(np.arange(matrix.shape[1]), cols)[:1]
+        data = np.concatenate((data[:1] / 2, data[:1] / 2, data[1:], np.zeros(len(zero))))
+        rows.append((data, np.concatenate((cols[:1], cols, zero))))
+    indptr = np.cumsum([0, *(len(data) for data, _ in rows)])
+    return sparse.csr_matrix(
+        (np.concatenate([d for d, _ in rows]), np.concatenate([c for _, c in rows]), indptr),
+        shape=matrix.shape,
+    )
+
+
+FORMS: dict[str, Any] = {
+    "dense": lambda x: x.toarray(),
+    "dense float64, column order": lambda x: np.asfortranarray(x.toarray().astype(np.float64)),
+    "csc": lambda x: x.tocsc(),
+    "csr_array": lambda x: sparse.csr_array(x),
+    "csc_array": lambda x: sparse.csc_array(x),
+    "csr float64": lambda x: x.astype(np.float64),
+    "not canonical": unsorted,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_matrix_gives_the_same_screen(
+    form: str, toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    toy_adata.X = FORMS[form](toy_adata.X)
+    screen = prepare_screen(toy_adata, tmp_path / "toy")
+    assert screen.content_hash == toy_screen.content_hash
+    np.testing.assert_array_equal(screen.statistics.m4, toy_screen.statistics.m4)
+    np.testing.assert_array_equal(screen.cells.csr().toarray(), toy_screen.cells.csr().toarray())
+
+
+def fingerprint(adata: AnnData) -> str:
+    x = adata.X
+    arrays = [x.data, x.indices, x.indptr] if sparse.issparse(x) else [np.asarray(x)]
+    return content_hash(
+        *arrays,
+        adata.obs.to_csv(),
+        adata.var.to_csv(),
+        [str(dtype) for dtype in adata.obs.dtypes],
+        list(adata.uns),
+        list(adata.layers),
+    )
+
+
+@pytest.mark.parametrize("form", ["csr", "not canonical", "dense"])
+def test_the_callers_object_is_not_modified(form: str, toy_adata: AnnData, tmp_path: Path) -> None:
+    if form != "csr":
+        toy_adata.X = FORMS[form](toy_adata.X)
+    before = fingerprint(toy_adata)
+    prepare_screen(toy_adata, tmp_path / "toy")
+    assert fingerprint(toy_adata) == before
+
+
+def test_views_are_accepted(toy_adata: AnnData, tmp_path: Path) -> None:
+    view = toy_adata[:150]
+    assert view.is_view
+    screen = prepare_screen(view, tmp_path / "toy")
+    assert view.is_view
+    assert screen.cells.shape == (150, 30)
+
+
+def test_normalize_equals_scanpy(toy_adata: AnnData, tmp_path: Path) -> None:
+    import scanpy
+
+    counts = toy_adata.X.copy()
+    counts.data = np.rint(np.expm1(counts.data))
+    toy_adata.layers["counts"] = counts
+    from_layer = prepare_screen(toy_adata, tmp_path / "a", normalize=True, layer="counts")
+    toy_adata.X = counts.copy()
+    from_x = prepare_screen(toy_adata, tmp_path / "b", normalize=True)
+    np.testing.assert_array_equal(toy_adata.X.data, counts.data)
+    expected = toy_adata.copy()
+    scanpy.pp.normalize_total(expected, target_sum=1e4)
+    scanpy.pp.log1p(expected)
+    for screen in (from_layer, from_x):
+        np.testing.assert_allclose(screen.cells.csr().toarray(), expected.X.toarray(), rtol=1e-6)
+
+
+def test_statistics_are_those_of_the_cells(toy_adata: AnnData, toy_screen: PreparedScreen) -> None:
+    dense = toy_adata.X.toarray().astype(np.float64)
+    for label in ("ctrl", "GX03+ctrl", "GX00+GX02"):
+        rows = dense[(toy_adata.obs["condition"] == label).to_numpy()]
+        i = toy_screen.id_of(label)
+        statistics = toy_screen.statistics
+        assert statistics.n[i] == len(rows)
+        np.testing.assert_allclose(statistics.mean[i], rows.mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(statistics.variance()[i], rows.var(axis=0, ddof=1), rtol=1e-10, atol=1e-15)
+        np.testing.assert_allclose(statistics.nonzero[i], (rows != 0).mean(axis=0), rtol=1e-12)
+        np.testing.assert_array_equal(statistics.mean_nonzero[i], rows.any(axis=0))
+    mask = toy_screen.statistics.loss_mask()
+    assert mask[toy_screen.control_id].all()
+
+
+def test_two_spellings_share_statistics_and_lists(toy_adata: AnnData, tmp_path: Path) -> None:
+    from gears.data.uns import published_uns
+
+    once = prepare_screen(toy_adata, tmp_path / "once")
+    labels = toy_adata.obs["condition"].astype(str).to_numpy()
+    labels[np.flatnonzero(labels == "GX03+ctrl")[:5]] = "ctrl+GX03"
+    toy_adata.obs["condition"] = labels
+    twice = prepare_screen(toy_adata, tmp_path / "twice")
+    assert len(twice.labels) == len(once.labels) + 1
+    assert len(twice.conditions) == len(once.conditions)
+    a, b = once.id_of("GX03"), twice.id_of("ctrl+GX03")
+    np.testing.assert_allclose(once.statistics.m3[a], twice.statistics.m3[b], rtol=1e-12, atol=1e-15)
+    uns = published_uns(twice)
+    for lists in uns.values():
+        np.testing.assert_array_equal(lists["cellA_GX03+ctrl_1+1"], lists["cellA_ctrl+GX03_1+1"])
+
+
+def test_the_published_layout(toy_adata: AnnData, tmp_path: Path) -> None:
+    import anndata
+
+    toy_adata.obs["a/b"] = 1
+    toy_adata.obs["mixed"] = ["x", 2] * (toy_adata.n_obs // 2)
+    toy_adata.uns["own"] = {"GX/00": 1}
+    names = toy_adata.var["gene_name"].astype(object).to_numpy().copy()
+    names[29] = "GX/29"
+    toy_adata.var["gene_name"] = names
+    screen = prepare_screen(toy_adata, tmp_path / "toy")
+    written = anndata.read_h5ad(screen.folder / "perturb_processed.h5ad")
+    assert {"condition", "cell_type", "dose_val", "control", "condition_name", "condition_id"} <= set(
+        written.obs
+    )
+    assert list(written.var["gene_name"]) == [*[f"GX{i:02d}" for i in range(29)], "GX/29"]
+    assert not written.uns
+    assert list(written.obs["condition"]) == list(toy_adata.obs["condition"])
+    row = written.obs.iloc[-1]
+    assert (row["condition_name"], row["dose_val"], row["control"]) == ("cellA_GX01+GX03_1+1", "1+1", 0)
+    assert written.obs["condition_name"].iloc[0] == "cellA_ctrl_1"
+    np.testing.assert_array_equal(written.X.toarray(), toy_adata.X.toarray())
+    np.testing.assert_array_equal(written.obs["condition_id"], screen.cell_condition)
+
+
+def test_slashes_in_perturbed_genes_are_fine(toy_adata: AnnData, tmp_path: Path) -> None:
+    labels = toy_adata.obs["condition"].astype(str).str.replace("GX03", "GX/03", regex=False)
+    toy_adata.obs["condition"] = labels
+    screen = PreparedScreen.open(prepare_screen(toy_adata, tmp_path / "toy").folder)
+    assert len(screen.cells_of(screen.id_of("GX/03+ctrl"))) == 12
+
+
+# Folders
+
+
+def test_the_same_content_is_reused_and_other_content_replaces_all(
+    toy_adata: AnnData, tmp_path: Path
+) -> None:
+    folder = tmp_path / "toy"
+    first = prepare_screen(toy_adata, folder)
+    (folder / "splits").mkdir()
+    (folder / "splits" / "old.json").write_text("{}")
+    stamp = (folder / "manifest.json").stat().st_mtime_ns
+    prepare_screen(toy_adata, folder)
+    assert (folder / "manifest.json").stat().st_mtime_ns == stamp
+    assert (folder / "splits" / "old.json").exists()
+    toy_adata.X.data[0] += 0.25
+    second = prepare_screen(toy_adata, folder)
+    assert second.content_hash != first.content_hash
+    assert not (folder / "splits").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
+    with pytest.raises(ValueError, match="prepared again with other content"):
+        _ = first.cells
+    assert prepare_screen(toy_adata, folder, skip_calc_de=True).content_hash != second.content_hash
+
+
+def test_a_folder_that_is_no_screen_is_never_replaced(toy_adata: AnnData, tmp_path: Path) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match="is no prepared screen"):
+        prepare_screen(toy_adata, tmp_path / "toy")
+    assert (tmp_path / "toy" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_failure_half_way_leaves_nothing(
+    toy_adata: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gears.data import writing
+
+    def fail(*_: Any) -> None:
+        msg = "disk full"
+        raise OSError(msg)
+
+    monkeypatch.setattr(writing, "_write_h5ad", fail)
+    with pytest.raises(OSError, match="disk full"):
+        prepare_screen(toy_adata, tmp_path / "toy")
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".toy.lock"] == []
+
+
+def test_several_at_once(toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path) -> None:
+    """File locks of separate objects exclude each other between threads as between processes."""
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: prepare_screen(toy_adata, tmp_path / "toy").content_hash, range(8)))
+    assert found == [toy_screen.content_hash] * 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
+
+
+def test_damaged_folders_are_named_and_made_again(
+    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = prepare_screen(toy_adata, tmp_path / "toy").folder
+    data = folder / "cells" / "data.npy"
+    data.write_bytes(data.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=r"is damaged: cells/data.npy \(\d+ bytes instead of \d+\)"):
+        PreparedScreen.open(folder)
+    with caplog.at_level(logging.WARNING):
+        prepare_screen(toy_adata, folder)
+    assert "preparing it again" in caplog.text
+    PreparedScreen.open(folder)
+    (folder / "statistics" / "m2.npy").unlink()
+    with pytest.raises(ValueError, match=r"statistics/m2.npy \(missing\)"):
+        PreparedScreen.open(folder)
+
+
+def test_other_format_versions_are_refused(toy_adata: AnnData, tmp_path: Path) -> None:
+    folder = prepare_screen(toy_adata, tmp_path / "toy").folder
+    manifest = read_json(folder / "manifest.json")
+    assert manifest["versions"]["numpy"] == np.__version__
+    write_json(folder / "manifest.json", manifest | {"format_version": 99})
+    with pytest.raises(ValueError, match="format version 99, this release reads 1"):
+        PreparedScreen.open(folder)
+    write_json(folder / "manifest.json", {"kind": "something"})
+    with pytest.raises(ValueError, match="does not describe a prepared screen"):
+        PreparedScreen.open(folder)
+    with pytest.raises(FileNotFoundError, match="no prepared screen"):
+        PreparedScreen.open(tmp_path)
+
+
+# The prepared screen
+
+
+def test_cells_by_number(toy_adata: AnnData, toy_screen: PreparedScreen) -> None:
+    dense = toy_adata.X.toarray()
+    ids = [5, 200, 5, 0]
+    rows = toy_screen.cells.rows(ids)
+    assert rows.dtype == np.float32
+    np.testing.assert_array_equal(rows, dense[ids])
+    np.testing.assert_array_equal(toy_screen.cells.csr(ids).toarray(), dense[ids])
+    np.testing.assert_allclose(
+        toy_screen.cells.mean(ids), dense[ids].mean(axis=0, dtype=np.float64), rtol=1e-12
+    )
+    assert toy_screen.cells.rows([]).shape == (0, 30)
+    assert np.isnan(toy_screen.cells.mean([])).all()
+
+
+def test_cells_are_mapped_and_travel_light(toy_screen: PreparedScreen) -> None:
+    screen = PreparedScreen.open(toy_screen.folder)
+    data = screen.cells._arrays[0]
+    assert isinstance(data.base, np.memmap)
+    assert not data.flags.writeable
+    _ = screen.statistics.mean
+    assert len(pickle.dumps(screen)) < 5000
+    again = pickle.loads(pickle.dumps(screen))
+    np.testing.assert_array_equal(again.cells.rows([1, 2]), screen.cells.rows([1, 2]))
+
+
+def test_conditions_and_cells(toy_screen: PreparedScreen) -> None:
+    assert toy_screen.conditions[toy_screen.control_id].is_control
+    assert toy_screen.control_cells.tolist() == list(range(60))
+    assert toy_screen.cells_of(toy_screen.id_of("GX00+ctrl")).tolist() == list(range(60, 72))
+    assert toy_screen.id_of("GX01+GX00") == toy_screen.id_of("GX00+GX01")
+    assert toy_screen.perturbed_genes == [f"GX{i:02d}" for i in range(8)]
+    with pytest.raises(KeyError, match=r"no condition 'GX0\+ctrl'.*did you mean"):
+        toy_screen.id_of("GX0+ctrl")
+
+
+def test_a_screen_without_some_conditions(
+    toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    dropped = [c for c in toy_screen.conditions if "GX03" in c.genes]
+    view = toy_screen.without(dropped)
+    kept = toy_adata[~toy_adata.obs["condition"].astype(str).str.contains("GX03")].copy()
+    fresh = prepare_screen(kept, tmp_path / "kept")
+    for name in ("labels", "conditions", "condition_names", "control_id"):
+        assert getattr(view, name) == getattr(fresh, name)
+    for name in ("cell_label", "cell_condition", "label_condition", "control_cells"):
+        np.testing.assert_array_equal(getattr(view, name), getattr(fresh, name))
+    np.testing.assert_array_equal(view.cells.csr().toarray(), fresh.cells.csr().toarray())
+    np.testing.assert_allclose(view.statistics.m2, fresh.statistics.m2, rtol=1e-12)
+    assert view.de is not None
+    assert fresh.de is not None
+    np.testing.assert_array_equal(view.de.order, fresh.de.order)
+    assert view.content_hash != toy_screen.content_hash
+    assert pickle.loads(pickle.dumps(view)).labels == view.labels
+    again = view.without([view.conditions[-1]])
+    assert len(again.conditions) == len(view.conditions) - 1
+    with pytest.raises(ValueError, match="without control"):
+        toy_screen.without([toy_screen.conditions[toy_screen.control_id]])
+
+
+def test_what_is_no_matrix_is_refused() -> None:
+    with pytest.raises(TypeError, match="found list"):
+        as_csr([[1.0]])
+    with pytest.raises(TypeError, match="of object"):
+        as_csr(np.array([["a"]], dtype=object))

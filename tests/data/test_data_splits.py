@@ -1,0 +1,320 @@
+"""Splits: as published, free of leaks, never empty, cached by all they depend on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gears.conditions import Condition
+from gears.data.screen import PreparedScreen
+from gears.data.splits import SPLITS, Split, describe_splits, make_split, prepare_split
+from gears.data.splits.custom import read_split_dict
+
+GENES = [f"GX{i:02d}" for i in range(20)]
+SINGLES = [f"{gene}+ctrl" for gene in GENES]
+PAIRS = [f"{a}+{b}" for i, a in enumerate(GENES[:10]) for b in GENES[i + 1 : 10]]
+LABELS = ["ctrl", *SINGLES, *PAIRS]
+CUSTOM = {"train": ["ctrl", "GX00+ctrl"], "val": ["GX01+ctrl"], "test": ["GX02+ctrl"]}
+
+
+def assert_no_leak(split: Split) -> None:
+    homes: dict[frozenset[str], set[str]] = {}
+    for part, labels in split.parts.items():
+        for label in labels:
+            genes = frozenset(label.split("+")) - {"ctrl"}
+            homes.setdefault(genes, set()).add(part)
+    assert all(len(parts) == 1 for parts in homes.values())
+
+
+@pytest.mark.shared
+def test_all_published_splits_come_out(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reference = json.loads((shared / "reference" / "norman_splits.json").read_text())
+    assert len(reference["splits"]) == 18
+    for key, expected in reference["splits"].items():
+        name, seed = key.split("/")
+        caplog.clear()
+        split = make_split(reference["conditions"], name, seed=int(seed))
+        found = {part: sorted(labels) for part, labels in split.parts.items()}
+        assert found == {part: sorted(labels) for part, labels in expected["sets_leak_free"].items()}, key
+        unassigned = expected["unassigned"]
+        assert len(split.excluded) == (unassigned if isinstance(unassigned, int) else len(unassigned))
+        if "test_subgroup" in expected:
+            assert split.subgroup is not None
+            groups = split.subgroup["test_subgroup"]
+            assert {g: sorted(names) for g, names in groups.items()} == {
+                g: sorted(names) for g, names in expected["test_subgroup"].items()
+            }
+        moved = expected["twins_moved"]
+        n_moved = moved if isinstance(moved, int) else len(moved)
+        told = [record for record in caplog.records if "put together" in record.getMessage()]
+        assert bool(told) == bool(n_moved)
+        if told:
+            assert told[0].getMessage().startswith(f"{n_moved} labels")
+
+
+@pytest.mark.shared
+def test_the_draws_before_spellings_are_put_together_are_the_published_ones(shared: Path) -> None:
+    from gears.data.splits.labels import Labels
+    from gears.data.splits.registry import SplitArguments
+
+    reference = json.loads((shared / "reference" / "norman_splits.json").read_text())
+    for key, expected in reference["splits"].items():
+        name, seed = key.split("/")
+        draw = SPLITS[name].draw(Labels(tuple(reference["conditions"])), SplitArguments(seed=int(seed)))
+        assert {part: sorted(set(names)) for part, names in draw.parts.items()} == {
+            part: sorted(names) for part, names in expected["sets"].items()
+        }, key
+
+
+@pytest.mark.parametrize("name", [name for name in SPLITS if name not in ("custom", "no_split")])
+@pytest.mark.parametrize("seed", range(4))
+def test_mirrored_spellings_never_leak(name: str, seed: int) -> None:
+    mirrored = [*LABELS, *("+".join(reversed(label.split("+"))) for label in LABELS[1:])]
+    split = make_split(mirrored, name, seed=seed)
+    assert_no_leak(split)
+    placed = [label for labels in split.parts.values() for label in labels] + list(split.excluded)
+    assert sorted(placed) == sorted(mirrored)
+    for part, labels in split.parts.items():
+        assert any(not Condition.parse(label).is_control for label in labels), part
+        assert list(labels) == [label for label in mirrored if label in set(labels)]  # the screen's order
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_triples_never_bring_a_held_out_gene_into_training(seed: int) -> None:
+    labels = [*LABELS, "GX00+GX01+GX15", "GX03+GX04+GX16", "GX05+GX06+GX07"]
+    split = make_split(labels, "simulation", seed=seed)
+    assert split.subgroup is not None
+    unseen = {Condition.parse(name).genes[0] for name in split.subgroup["test_subgroup"]["unseen_single"]}
+    for condition in split.conditions("train") + split.conditions("val"):
+        assert unseen.isdisjoint(condition.genes)
+    assert_no_leak(split)
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    np.random.seed(5)  # noqa: NPY002
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    for name in ("simulation", "combo_seen1", "no_test"):
+        make_split(LABELS, name)
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+def test_ctrl_is_a_token_and_not_a_substring() -> None:
+    labels = ["ctrl", *(f"ctrlX{i}+ctrl" for i in range(12)), "ctrlX0+ctrlX1", "ctrlX2+ctrlX3"]
+    split = make_split(labels, "simulation_single", seed=1)
+    assert set(split.excluded) == {"ctrlX0+ctrlX1", "ctrlX2+ctrlX3"}
+
+
+def test_simulation_single_works_and_names_its_subgroup() -> None:
+    split = make_split(["ctrl", *SINGLES[:12]], "simulation_single")
+    assert split.subgroup is not None
+    assert list(split.subgroup["test_subgroup"]) == ["unseen_single"]
+    assert sorted(split.subgroup["test_subgroup"]["unseen_single"]) == sorted(split.parts["test"])
+    assert "ctrl" in split.parts["train"]
+
+
+@pytest.mark.parametrize("name", ["single", "combo_seen0", "combo_seen1", "combo_seen2", "no_test"])
+def test_an_empty_part_is_an_error_with_counts_and_a_way_out(name: str) -> None:
+    labels = ["ctrl", *SINGLES[:8]]
+    with pytest.raises(ValueError, match=r"8 singles and 0 combinations.*'simulation") as caught:
+        make_split(labels, name)
+    assert "test" in str(caught.value) or "val" in str(caught.value)
+
+
+def test_an_empty_split_is_not_cached(toy_screen: PreparedScreen) -> None:
+    with pytest.raises(ValueError, match="without a perturbed condition"):
+        prepare_split(toy_screen, "single", seed=77)
+    assert not list((toy_screen.folder / "splits").glob("single-*"))
+
+
+def test_unknown_names_are_answered_with_near_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown split 'simulaton'.*'simulation'"):
+        make_split(LABELS, "simulaton")
+    with pytest.raises(ValueError, match=r"unknown perturbed gene 'GX0'"):
+        make_split(LABELS, "simulation", test_perts=["GX0"])
+    with pytest.raises(ValueError, match="share between 0 and 1"):
+        make_split(LABELS, "simulation", train_gene_set_size=75)
+    with pytest.raises(ValueError, match="seed must be"):
+        make_split(LABELS, "simulation", seed=-1)
+
+
+def test_an_argument_without_effect_warns(caplog: pytest.LogCaptureFixture) -> None:
+    make_split(LABELS, "combo_seen2", train_gene_set_size=0.5)
+    assert "makes no use of train_gene_set_size" in caplog.text
+
+
+@pytest.mark.parametrize("spelling", [["GX03", "GX11"], "GX03_GX11", {"GX11", "GX03"}])
+def test_test_genes_by_list_set_or_joined_name(spelling: Any) -> None:
+    split = make_split(LABELS, "simulation", test_perts=spelling, only_test_set_perts=True)
+    for condition in split.conditions("train") + split.conditions("val"):
+        assert {"GX03", "GX11"}.isdisjoint(condition.genes)
+    unseen = {"GX03+ctrl", "GX11+ctrl"}
+    assert split.subgroup is not None
+    assert set(split.subgroup["test_subgroup"]["unseen_single"]) == unseen
+
+
+def test_infeasible_test_genes_are_explained() -> None:
+    with pytest.raises(ValueError, match="leave 4 for training"):
+        make_split(LABELS, "simulation", test_perts=GENES[:16])
+
+
+def test_named_combinations_are_the_test_part() -> None:
+    split = make_split(LABELS, "combo_seen2", test_perts=["GX01+GX00", "GX02+GX03"])
+    assert set(split.parts["test"]) == {"GX00+GX01", "GX02+GX03"}
+    with pytest.raises(ValueError, match="no combination"):
+        make_split(LABELS, "combo_seen2", test_perts=["GX01+ctrl"])
+
+
+def test_named_test_genes_of_the_fraction_splits() -> None:
+    split = make_split(LABELS, "single", test_pert_genes=["GX04", "GX15"])
+    assert set(split.parts["test"]) == {"GX04+ctrl", "GX15+ctrl"}
+    assert all("GX04" in label.split("+") or "validation" in why for label, why in split.excluded.items())
+
+
+def test_subgroups_of_every_split_count_genes_seen_in_training() -> None:
+    split = make_split(LABELS, "combo_seen1", seed=2)
+    assert split.subgroup is not None
+    seen = {g for part in ("train", "val") for c in split.conditions(part) for g in c.genes}
+    for group, names in split.subgroup["test_subgroup"].items():
+        for name in names:
+            genes = Condition.parse(name).genes
+            known = sum(gene in seen for gene in genes)
+            assert group == (
+                f"combo_seen{known}" if len(genes) == 2 else ("unseen_single", "seen_single")[known]
+            )
+
+
+# Custom splits
+
+
+def test_custom_resolves_other_spellings_and_keeps_twins_together() -> None:
+    labels = ["ctrl", "GX00+ctrl", "ctrl+GX00", "GX01+ctrl", "GX02+GX03", "GX04+ctrl"]
+    split = make_split(
+        labels,
+        "custom",
+        split_dict={"train": ["ctrl", "GX00+ctrl"], "val": ["ctrl+GX01"], "test": ("GX03+GX02",)},
+    )
+    assert split.parts == {
+        "train": ("ctrl", "GX00+ctrl", "ctrl+GX00"),
+        "val": ("GX01+ctrl",),
+        "test": ("GX02+GX03",),
+    }
+    assert split.excluded == {"GX04+ctrl": "not named in the split"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test": ["GX00+ctrl"]}, r"shares 1 conditions.*'GX00\+ctrl'"),
+        ({"test": ["ctrl+GX00"]}, r"shares 1 conditions"),
+        ({"test": ["GX2+ctrl"]}, r"lacks: 'GX2\+ctrl' \(did you mean 'GX"),
+        ({"test": None}, r"key 'test' is missing"),
+        ({"tests": ["GX02+ctrl"]}, r"key 'tests' is unknown; did you mean 'test'"),
+        ({"test": "GX02+ctrl"}, r"must be a list"),
+        ({"test": []}, r"leaves test without"),
+        ({"val": ["ctrl"], "train": ["GX00+ctrl"]}, r"leaves val without"),
+    ],
+)
+def test_custom_is_checked(change: dict[str, Any], message: str) -> None:
+    given = {key: value for key, value in (CUSTOM | change).items() if value is not None}
+    with pytest.raises(ValueError, match=message):
+        make_split(LABELS, "custom", split_dict=given)
+
+
+def test_custom_without_parts_says_what_is_needed() -> None:
+    with pytest.raises(ValueError, match="needs split_dict"):
+        make_split(LABELS, "custom")
+    with pytest.raises(ValueError, match="dict of lists"):
+        make_split(LABELS, "custom", split_dict=["ctrl"])
+
+
+def test_custom_files(tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text(json.dumps(CUSTOM))
+    (tmp_path / "split.pkl").write_bytes(pickle.dumps(CUSTOM))
+    make_split(LABELS, "custom", split_dict=CUSTOM).save(tmp_path / "saved.json")
+    assert read_split_dict(tmp_path / "split.json") == CUSTOM
+    assert read_split_dict(tmp_path / "split.pkl") == CUSTOM
+    assert make_split(LABELS, "custom", split_dict=read_split_dict(tmp_path / "saved.json")).parts["val"] == (
+        "GX01+ctrl",
+    )
+    with pytest.raises(FileNotFoundError, match="no split file"):
+        read_split_dict(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ValueError, match="not valid JSON"):
+        read_split_dict(tmp_path / "bad.json")
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Path("x")))
+    with pytest.raises(ValueError, match=r"refers to pathlib"):
+        read_split_dict(tmp_path / "evil.pkl")
+
+
+# The split object and its cache
+
+
+def test_split_round_trip(tmp_path: Path) -> None:
+    split = make_split(LABELS, "simulation", seed=3, test_perts=["GX01"])
+    again = Split.load(split.save(tmp_path / "split.json"))
+    assert again == split
+    assert again.hash == split.hash
+    assert make_split(LABELS, "simulation", seed=4).hash != split.hash
+
+
+def test_a_split_with_an_overlap_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="in both 'train' and 'test'"):
+        Split("custom", 1, {}, {"train": ("A+B",), "test": ("B+A",)})
+    with pytest.raises(ValueError, match="unknown part"):
+        Split("custom", 1, {}, {"trian": ("A+B",)})
+
+
+def test_conditions_of_a_part_are_distinct() -> None:
+    split = Split("custom", 1, {}, {"train": ("ctrl", "A+ctrl", "ctrl+A")})
+    assert [condition.name for condition in split.conditions("train")] == ["ctrl", "A+ctrl"]
+    with pytest.raises(ValueError, match="valid: train"):
+        split.conditions("test")
+
+
+def test_the_cache_depends_on_every_argument(toy_screen: PreparedScreen) -> None:
+    folder = toy_screen.folder / "splits"
+    first = prepare_split(toy_screen, "simulation", seed=9)
+    n_files = len(list(folder.iterdir()))
+    assert prepare_split(toy_screen, "simulation", seed=9) == first
+    assert len(list(folder.iterdir())) == n_files
+    prepare_split(toy_screen, "simulation", seed=9, combo_seen2_train_frac=0.4)
+    prepare_split(toy_screen, "simulation", seed=9, test_perts=["GX03"], only_test_set_perts=True)
+    assert len(list(folder.iterdir())) == n_files + 2
+
+
+def test_a_damaged_cache_is_drawn_again(toy_screen: PreparedScreen, caplog: pytest.LogCaptureFixture) -> None:
+    first = prepare_split(toy_screen, "simulation", seed=31)
+    (path,) = (p for p in (toy_screen.folder / "splits").iterdir() if Split.load(p).seed == 31)
+    path.write_text('{"format_version": 1')
+    assert prepare_split(toy_screen, "simulation", seed=31) == first
+    assert "drawing the split again" in caplog.text
+    assert Split.load(path) == first
+
+
+def test_summary_lists_every_label(toy_screen: PreparedScreen) -> None:
+    split = prepare_split(toy_screen, "simulation")
+    table = split.summary(toy_screen)
+    assert list(table.columns) == ["condition", "part", "subgroup", "n_cells", "reason"]
+    assert sorted(table["condition"]) == sorted(toy_screen.labels)
+    assert table["n_cells"].sum() == 216
+    assert set(table.loc[table["part"] == "test", "subgroup"]) <= {
+        "combo_seen0",
+        "combo_seen1",
+        "combo_seen2",
+        "unseen_single",
+    }
+
+
+def test_every_split_is_described(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        text = describe_splits()
+    assert all(f"{name}: " in text for name in SPLITS)

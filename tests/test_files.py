@@ -1,0 +1,124 @@
+"""Writing: whole or not at all, and nothing that is read can run code."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gears.files import (
+    content_hash,
+    new_folder,
+    read_json,
+    read_npz,
+    write_atomically,
+    write_json,
+    write_npz,
+    write_text,
+)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "a" / "file.txt", "old")
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half of the new")
+        msg = "disk full"
+        raise OSError(msg)
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_the_temporary_name_keeps_the_suffix(tmp_path: Path) -> None:
+    seen = []
+    write_atomically(tmp_path / "x.h5ad", lambda temporary: seen.append(temporary) or None)
+    assert seen[0].suffix == ".h5ad"
+    assert seen[0].parent == tmp_path
+
+
+def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    written = write_text(tmp_path / "written", "x")
+    assert stat.S_IMODE(os.stat(written).st_mode) == stat.S_IMODE(os.stat(plain).st_mode)
+
+
+def test_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
+    target = tmp_path / "screen"
+    for name in ("first", "second"):
+        with new_folder(target) as temporary:
+            (temporary / name).write_text(name)
+    assert [entry.name for entry in target.iterdir()] == ["second"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["screen"]
+
+
+def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "screen"
+    with new_folder(target) as temporary:
+        (temporary / "first").write_text("1")
+    with pytest.raises(RuntimeError, match="half-way"), new_folder(target) as temporary:  # noqa: PT012
+        (temporary / "second").write_text("2")
+        msg = "half-way"
+        raise RuntimeError(msg)
+    assert [entry.name for entry in target.iterdir()] == ["first"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["screen"]
+
+
+def test_json_round_trip_with_numpy(tmp_path: Path) -> None:
+    value = {"a": np.int64(3), "b": np.array([1.5, 2.0]), "c": Path("x"), "d": "π"}
+    path = write_json(tmp_path / "value.json", value)
+    assert read_json(path) == {"a": 3, "b": [1.5, 2.0], "c": "x", "d": "π"}
+    with pytest.raises(TypeError, match="cannot write object"):
+        write_json(path, object())
+    assert read_json(path)["a"] == 3
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"a": ')
+    with pytest.raises(ValueError, match=r"bad\.json is not valid JSON"):
+        read_json(tmp_path / "bad.json")
+    path = write_npz(tmp_path / "x.npz", {"a": np.arange(100)})
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(ValueError, match=r"x\.npz cannot be read"):
+        read_npz(path)
+    with pytest.raises(FileNotFoundError):
+        read_npz(tmp_path / "absent.npz")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_npz_round_trip(compressed: bool, tmp_path: Path) -> None:
+    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.array(["x", "yy"])}
+    found = read_npz(write_npz(tmp_path / "x.npz", arrays, compressed=compressed))
+    assert list(found) == ["a", "b"]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_objects_in_npz_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "objects.npz", a=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_npz(tmp_path / "objects.npz")
+
+
+def test_hash_sees_values_types_shapes_and_order() -> None:
+    base = np.arange(6)
+    hashes = {
+        content_hash(base),
+        content_hash(base.astype(np.int32)),
+        content_hash(base.reshape(2, 3)),
+        content_hash(base, "x"),
+        content_hash("x", base),
+        content_hash(["a", "b"]),
+        content_hash("a", "b"),
+        content_hash({"a": 1}),
+    }
+    assert len(hashes) == 8
+    assert content_hash({"a": 1, "b": 2}) == content_hash({"b": 2, "a": 1})
+    assert content_hash(np.asfortranarray(base.reshape(2, 3))) == content_hash(base.reshape(2, 3))
+    assert content_hash(b"ab") == content_hash(b"ab")

@@ -1,0 +1,305 @@
+"""PertData: one state whichever way a screen comes in, and nothing stale."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears.conditions import Condition
+from gears.pertdata import PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+@pytest.fixture
+def data(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> PertData:
+    found = PertData(tmp_path / "data", gene2go=toy_go)
+    found.new_data_process("toy", toy_adata)
+    return found
+
+
+def state(data: PertData) -> dict[str, Any]:
+    return {
+        "genes": data.gene_names.to_dict(),
+        "perts": data.pert_names.tolist(),
+        "node_map": data.node_map,
+        "node_map_pert": data.node_map_pert,
+        "hash": data.screen.content_hash,
+        "labels": data.screen.labels,
+        "name": data.dataset_name,
+        "path": data.dataset_path,
+        "uns": sorted(data.adata.uns),
+        "obs": data.adata.obs.to_csv(),
+        "control": data.ctrl_adata.n_obs,
+        "attributes": sorted(key for key in vars(data)),
+    }
+
+
+def test_published_signatures_stay() -> None:
+    def names(function: Any) -> list[str]:
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
+        return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds][1:]
+
+    assert names(PertData.__init__) == ["data_path", "gene_set_path", "default_pert_graph"]
+    assert names(PertData.new_data_process) == ["dataset_name", "adata", "skip_calc_de"]
+    assert names(PertData.load) == ["data_name", "data_path"]
+    assert names(PertData.prepare_split) == [
+        "split",
+        "seed",
+        "train_gene_set_size",
+        "combo_seen2_train_frac",
+        "combo_single_split_test_set_fraction",
+        "test_perts",
+        "only_test_set_perts",
+        "test_pert_genes",
+        "split_dict_path",
+    ]
+    assert names(PertData.get_dataloader) == ["batch_size", "test_batch_size"]
+    distributed = inspect.signature(PertData.get_dataloader_distributed).parameters
+    assert [(p.name, p.default) for p in distributed.values()][3:] == [
+        ("world_size", 1),
+        ("rank", 0),
+        ("num_workers", 4),
+    ]
+
+
+def test_every_way_in_gives_the_same_state(
+    data: PertData, toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
+) -> None:
+    expected = state(data)
+    by_name, by_folder = (PertData(tmp_path / "data", gene2go=toy_go) for _ in range(2))
+    by_name.load("toy")
+    by_folder.load(data_path=str(tmp_path / "data" / "toy") + "/")
+    assert state(by_name) == expected
+    assert state(by_folder) == expected
+    toy_adata.write_h5ad(tmp_path / "toy.h5ad")
+    by_file = PertData(tmp_path / "elsewhere", gene2go=toy_go)
+    by_file.load(data_path=tmp_path / "toy.h5ad")
+    assert state(by_file) == expected | {"path": tmp_path / "elsewhere" / "toy"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "elsewhere", "toy.h5ad"]
+
+
+def test_the_published_lists_are_in_adata(data: PertData) -> None:
+    uns = data.adata.uns
+    assert set(uns) >= {
+        "rank_genes_groups_cov_all",
+        "top_non_dropout_de_20",
+        "top_non_zero_de_20",
+        "non_dropout_gene_idx",
+        "non_zeros_gene_idx",
+    }
+    assert "cellA_ctrl_1" not in uns["rank_genes_groups_cov_all"]
+    assert set(uns["rank_genes_groups_cov_all"]["cellA_GX03+ctrl_1+1"]) == set(data.adata.var_names)
+    assert data.ctrl_adata.obs["condition"].unique().tolist() == ["ctrl"]
+
+
+def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> None:
+    data = PertData(tmp_path, gene2go=toy_go)
+    toy_adata.write_h5ad(tmp_path / "Mine.h5ad")
+    data.load("Mine")
+    assert data.dataset_path == tmp_path / "mine"
+    data.load("Mine")  # the prepared folder now
+    assert data.dataset_path == tmp_path / "mine"
+    with pytest.raises(
+        FileNotFoundError, match=r"neither a prepared screen 'norman'.*Mine.h5ad, mine.*nothing is downloaded"
+    ):
+        data.load("norman")
+    with pytest.raises(ValueError, match="either data_name"):
+        data.load()
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        data.load(data_path=tmp_path / "nowhere")
+    (tmp_path / "page.h5ad").write_text("<html>403</html>")
+    with pytest.raises(ValueError, match="cannot be read as an h5ad"):
+        data.load(data_path=tmp_path / "page.h5ad")
+
+
+def test_a_published_folder_is_prepared_beside_itself(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]
+) -> None:
+    (tmp_path / "old").mkdir()
+    toy_adata.write_h5ad(tmp_path / "old" / "perturb_processed.h5ad")
+    data = PertData(tmp_path, gene2go=toy_go)
+    data.load(data_path=tmp_path / "old")
+    assert data.dataset_path == tmp_path / "old-prepared"
+    assert [p.name for p in (tmp_path / "old").iterdir()] == ["perturb_processed.h5ad"]
+
+
+def test_options_of_a_prepared_folder_must_agree(data: PertData) -> None:
+    data.load("toy", skip_calc_de=False)
+    with pytest.raises(ValueError, match=r"other options \(skip_calc_de: False there, True asked for\)"):
+        data.load("toy", skip_calc_de=True)
+    with pytest.raises(TypeError, match="unknown processing option"):
+        data.load("toy", normalise=True)
+
+
+def test_a_new_screen_leaves_nothing_of_the_old_one(data: PertData, toy_adata: AnnData) -> None:
+    data.prepare_split("simulation")
+    data.get_dataloader(8)
+    data.new_data_process("toy", toy_adata[:180].copy())
+    assert (data.split, data.set2conditions, data.subgroup, data.dataloader, data.seed) == (None,) * 5
+    assert data.adata.n_obs == 180
+    with pytest.raises(ValueError, match="prepare_split"):
+        data.get_dataloader(8)
+
+
+def test_using_it_too_early_says_what_to_do(tmp_path: Path, toy_go: dict[str, set[str]]) -> None:
+    data = PertData(tmp_path, gene2go=toy_go)
+    with pytest.raises(ValueError, match="new_data_process"):
+        data.prepare_split()
+    with pytest.raises(TypeError, match="gene2go is a dict"):
+        _ = PertData(tmp_path, gene2go=3).annotation  # type: ignore[arg-type]
+
+
+# Nodes of the perturbation graph
+
+
+def test_unannotated_genes_stay_as_isolated_nodes(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    known = {gene: terms for gene, terms in toy_go.items() if gene not in ("GX03", "GX04")}
+    data = PertData(tmp_path, gene2go=known)
+    data.new_data_process("toy", toy_adata)
+    told = [r for r in caplog.records if "isolated nodes" in r.getMessage()]
+    assert len(told) == 1
+    assert "GX03, GX04" in told[0].getMessage()
+    assert {"GX03", "GX04"} <= set(data.pert_names)
+    assert "GX03+ctrl" in data.screen.labels
+    assert data.condition_nodes("GX03+GX02") == [data.node_map_pert["GX02"], data.node_map_pert["GX03"]]
+
+
+def test_unannotated_genes_can_be_dropped_on_both_ways(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    known = {gene: terms for gene, terms in toy_go.items() if gene != "GX03"}
+    processed, loaded = (PertData(tmp_path, gene2go=known) for _ in range(2))
+    processed.new_data_process("toy", toy_adata, drop_unmapped=True)
+    assert "dropped 3 conditions (36 cells) with 1 genes" in caplog.text
+    loaded.load("toy", drop_unmapped=True)
+    assert state(loaded) == state(processed)
+    assert not [label for label in loaded.screen.labels if "GX03" in label]
+    assert loaded.adata.n_obs == 216 - 36
+    assert "GX03" not in loaded.pert_names
+    np.testing.assert_array_equal(loaded.adata.obs["condition_id"], loaded.screen.cell_condition)
+    assert "cellA_GX03+ctrl_1+1" not in loaded.adata.uns["rank_genes_groups_cov_all"]
+    loaded.load("toy")
+    assert "GX03+ctrl" in loaded.screen.labels
+
+
+def test_the_three_kinds_of_nodes(
+    tmp_path: Path, toy_adata: AnnData, caplog: pytest.LogCaptureFixture
+) -> None:
+    go = {"GX00": ["a"], "FAR1": ["a"]}
+    (tmp_path / "genes.txt").write_text("GX00\nFAR2\n")
+    perturbed = {f"GX{i:02d}" for i in range(8)}
+    default = PertData(tmp_path, gene2go=go)
+    default.new_data_process("toy", toy_adata)
+    assert set(default.pert_names) == perturbed | {"FAR1"}
+    measured = PertData(tmp_path, None, False, gene2go=go)
+    measured.load("toy")
+    assert set(measured.pert_names) == {f"GX{i:02d}" for i in range(30)}
+    listed = PertData(tmp_path, tmp_path / "genes.txt", gene2go=go)
+    listed.load("toy")
+    assert set(listed.pert_names) == perturbed | {"FAR2"}
+    assert "7 perturbed genes were added to the gene set" in caplog.text
+    for data in (default, measured, listed):
+        assert data.pert_names.tolist() == sorted(data.pert_names.tolist())
+        assert [data.node_map_pert[gene] for gene in data.pert_names] == list(range(len(data.pert_names)))
+
+
+def test_condition_nodes(data: PertData) -> None:
+    assert data.condition_nodes("ctrl") == []
+    assert data.condition_nodes(Condition(("GX20",))) == [data.node_map_pert["GX20"]]  # never perturbed here
+    with pytest.raises(KeyError, match=r"'GX0' is not in the perturbation graph; did you mean GX"):
+        data.condition_nodes("GX0")
+
+
+def test_an_annotation_file(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> None:
+    (tmp_path / "go.json").write_text(json.dumps({gene: sorted(terms) for gene, terms in toy_go.items()}))
+    data = PertData(tmp_path, gene2go=tmp_path / "go.json")
+    data.new_data_process("toy", toy_adata)
+    assert len(data.pert_names) == 30
+
+
+# Splits and loaders
+
+
+def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data: PertData) -> None:
+    table = data.prepare_split("simulation", 2, train_gene_set_size=0.7)
+    assert isinstance(table, pd.DataFrame)
+    assert data.split is not None
+    assert data.set2conditions == {
+        part: table.loc[table["part"] == part, "condition"].tolist() for part in ("train", "val", "test")
+    }
+    assert (data.seed, data.train_gene_set_size) == (2, 0.7)
+    assert data.subgroup is not None
+    assert set(data.subgroup) == {"test_subgroup", "val_subgroup"}
+    assert "ctrl" in data.set2conditions["train"]
+
+
+def test_custom_splits_from_dict_and_file(data: PertData, tmp_path: Path) -> None:
+    parts = {"train": ["ctrl", "GX00+ctrl"], "val": ["GX01+ctrl"], "test": ["GX01+GX00"]}
+    data.prepare_split("custom", split_dict=parts)
+    assert data.set2conditions == parts | {"test": ["GX00+GX01"]}
+    (tmp_path / "split.json").write_text(json.dumps(parts))
+    data.prepare_split("custom", split_dict_path=tmp_path / "split.json")
+    assert data.set2conditions == parts | {"test": ["GX00+GX01"]}
+    with pytest.raises(ValueError, match="not both"):
+        data.prepare_split("custom", split_dict=parts, split_dict_path=tmp_path / "split.json")
+
+
+def test_loaders_are_returned_and_set_in_every_mode(data: PertData) -> None:
+    for split, names in (
+        ("simulation", ["train_loader", "val_loader", "test_loader"]),
+        ("no_test", ["train_loader", "val_loader"]),
+        ("no_split", ["test_loader"]),
+    ):
+        data.prepare_split(split)
+        found = data.get_dataloader(8, 4)
+        assert list(found) == names
+        assert data.dataloader is found
+    data.prepare_split("simulation")
+    half = data.get_dataloader_distributed(8, world_size=2, rank=1, num_workers=0)
+    batch = next(iter(half["train_loader"]))
+    assert len(batch) == 8
+    for label, nodes in zip(batch.pert, batch.pert_idx, strict=True):
+        assert nodes == (data.condition_nodes(label) or [-1])
+    with pytest.raises(ValueError, match="global batch of 400"):
+        data.get_dataloader_distributed(100, world_size=4, num_workers=0)
+
+
+def test_random_state_and_folder_of_the_caller_stay(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    np.random.seed(1)  # noqa: NPY002
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    data = PertData(tmp_path / "deep" / "data", gene2go=toy_go)
+    data.new_data_process("toy", toy_adata)
+    data.prepare_split()
+    next(iter(data.get_dataloader(8)["train_loader"]))
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+    assert not list((tmp_path / "cwd").iterdir())
+
+
+@pytest.mark.shared
+def test_a_real_screen(shared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        data = PertData(tmp_path)
+        data.load(data_path=shared / "data" / "norman2019_subset.h5ad")
+    assert len(data.pert_names) > 18_000
+    table = data.prepare_split("simulation", seed=1)
+    assert table["n_cells"].sum() == 3375
+    assert len(next(iter(data.get_dataloader(32)["train_loader"]))) == 32
+    with pytest.raises(ValueError, match=r"3 cell types .*pool_cell_types=True"):
+        data.load(data_path=shared / "data" / "mcfaline2023_subset.h5ad")
+    data.load(data_path=shared / "data" / "papalexi2021_subset.h5ad")
+    assert data.screen.statistics.n.max() == 1923
