@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gears.data.screen import H5AD, is_prepared
+from gears.data.manifest import H5AD, is_prepared
 from gears.messages import shorten
 
 PUBLISHED_SCREENS = ("norman", "adamson", "dixit", "replogle_k562_essential", "replogle_rpe1_essential")

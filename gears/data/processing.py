@@ -15,8 +15,9 @@ from scipy import sparse
 from gears.conditions import CONTROL_LABEL, Condition, split_label
 from gears.data import checks
 from gears.data.labels import LabelTable
+from gears.data.manifest import is_prepared
 from gears.data.reading import as_csr, log_normalize
-from gears.data.screen import PreparedScreen, is_prepared
+from gears.data.screen import PreparedScreen
 from gears.data.writing import CheckedScreen, screen_hash, write_screen
 from gears.files import new_folder
 from gears.messages import nearest, shorten, unknown_name

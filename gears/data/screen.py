@@ -11,6 +11,15 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.data.cells import CellMatrix, map_array
+from gears.data.manifest import (
+    FORMAT_VERSION,
+    KIND,
+    MANIFEST,
+    STATISTICS,
+    TABLES,
+    is_prepared,
+    read_manifest,
+)
 from gears.data.statistics import ConditionStatistics, DERanking
 from gears.files import content_hash, read_json
 from gears.messages import nearest, shorten
@@ -24,23 +33,6 @@ __all__ = [
     "PreparedScreen",
     "is_prepared",
 ]
-
-KIND = "gears prepared screen"
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-TABLES = "screen.json"
-H5AD = "perturb_processed.h5ad"
-STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero")
-
-
-def is_prepared(folder: str | Path) -> bool:
-    """Whether a folder says that it is a prepared screen (any format version)."""
-    manifest = Path(folder) / MANIFEST
-    try:
-        found = read_json(manifest)
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("kind") == KIND
 
 
 class PreparedScreen:
@@ -81,25 +73,7 @@ class PreparedScreen:
         ValueError
             If it has another format version, or files are missing or cut short.
         """
-        folder = Path(folder)
-        if not (folder / MANIFEST).is_file():
-            msg = (
-                f"{folder} is no prepared screen (it has no {MANIFEST}); "
-                "prepare one with PertData.new_data_process or PertData.load(data_path='<file>.h5ad')"
-            )
-            raise FileNotFoundError(msg)
-        manifest = read_json(folder / MANIFEST)
-        if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-            msg = f"{folder / MANIFEST} does not describe a prepared screen; choose another folder"
-            raise ValueError(msg)
-        if manifest.get("format_version") != FORMAT_VERSION:
-            msg = (
-                f"{folder} has format version {manifest.get('format_version')}, this release reads "
-                f"{FORMAT_VERSION}; prepare the screen again from its AnnData"
-            )
-            raise ValueError(msg)
-        _check_files(folder, manifest.get("files", {}))
-        return cls(folder, manifest)
+        return cls(Path(folder), read_manifest(folder))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "manifest": self.manifest, "_kept": self._kept}
@@ -308,16 +282,3 @@ class PreparedScreen:
     @staticmethod
     def _renumber(ids: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
         return ids if kept is None else np.searchsorted(kept, ids)
-
-
-def _check_files(folder: Path, files: dict[str, int]) -> None:
-    """Every file is there and as long as when it was written."""
-    wrong = []
-    for name, size in files.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            wrong.append(f"{name} ({'missing' if found is None else f'{found} bytes instead of {size}'})")
-    if wrong:
-        msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it anew"
-        raise ValueError(msg)

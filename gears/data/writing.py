@@ -17,8 +17,8 @@ from gears.conditions import Condition
 from gears.data.cells import CellMatrix
 from gears.data.de import rank_genes
 from gears.data.labels import LabelTable
+from gears.data.manifest import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS, TABLES
 from gears.data.moments import condition_moments
-from gears.data.screen import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS, TABLES
 from gears.data.statistics import ConditionStatistics
 from gears.files import content_hash, write_json
 

@@ -1,0 +1,164 @@
+"""A screen divided into parts, and the loaders of those parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from gears.data.screen import PreparedScreen
+from gears.data.splits import Split, prepare_split
+from gears.data.splits.custom import read_split_dict
+
+if TYPE_CHECKING:
+    from gears.data.loaders import CellLoader
+
+logger = logging.getLogger(__name__)
+
+
+class DividedScreen:
+    """The half of :class:`gears.PertData` that comes after the screen: split and loaders."""
+
+    _label_nodes: list[list[int]]
+
+    @property
+    def screen(self) -> PreparedScreen:
+        """The prepared screen."""
+        raise NotImplementedError
+
+    def _forget_split(self) -> None:
+        self.split: Split | None = None
+        self.set2conditions: dict[str, list[str]] | None = None
+        self.subgroup: dict[str, dict[str, list[str]]] | None = None
+        self.seed: int | None = None
+        self.train_gene_set_size: float | None = None
+        self.dataloader: dict[str, CellLoader] | None = None
+
+    def prepare_split(
+        self,
+        split: str = "simulation",
+        seed: int = 1,
+        train_gene_set_size: float = 0.75,
+        combo_seen2_train_frac: float = 0.75,
+        combo_single_split_test_set_fraction: float = 0.1,
+        test_perts: str | Sequence[str] | None = None,
+        only_test_set_perts: bool = False,
+        test_pert_genes: str | Sequence[str] | None = None,
+        split_dict_path: str | Path | None = None,
+        *,
+        split_dict: Mapping[str, Sequence[str]] | None = None,
+    ) -> pd.DataFrame:
+        """Divide the conditions into training, validation and test.
+
+        Parameters
+        ----------
+        split
+            "simulation", "simulation_single", "combo_seen0", "combo_seen1",
+            "combo_seen2", "single", "no_test", "no_split" or "custom"
+            (:func:`gears.data.splits.describe_splits` says what each holds out).
+        seed
+            Of the draw.
+        train_gene_set_size
+            Share of the genes that training may perturb (simulation kinds).
+        combo_seen2_train_frac
+            Share of the combinations of seen genes that train (simulation).
+        combo_single_split_test_set_fraction
+            Share held out (combo_seen0/1/2, single).
+        test_perts
+            Genes (simulation kinds) or combinations (combo_seen2) for the test
+            part: a list, or names joined by "_".
+        only_test_set_perts
+            Hold out nothing but `test_perts` (simulation kinds).
+        test_pert_genes
+            Genes to hold out (combo_seen0/1, single).
+        split_dict, split_dict_path
+            The parts of a custom split, or a JSON file of them.
+
+        Returns
+        -------
+        pd.DataFrame
+            One row per label: condition, part, subgroup, n_cells, reason.
+
+        Raises
+        ------
+        ValueError
+            If an argument does not fit or a part would stay empty.
+        """
+        if split_dict_path is not None:
+            if split_dict is not None:
+                msg = "give split_dict or split_dict_path, not both"
+                raise ValueError(msg)
+            split_dict = read_split_dict(split_dict_path)
+        made = prepare_split(
+            self.screen,
+            split,
+            seed=seed,
+            train_gene_set_size=train_gene_set_size,
+            combo_seen2_train_frac=combo_seen2_train_frac,
+            combo_single_split_test_set_fraction=combo_single_split_test_set_fraction,
+            test_perts=test_perts,
+            only_test_set_perts=only_test_set_perts,
+            test_pert_genes=test_pert_genes,
+            split_dict=split_dict,
+        )
+        self._forget_split()
+        self.split = made
+        self.set2conditions = {part: list(labels) for part, labels in made.parts.items()}
+        self.subgroup = made.subgroup
+        self.seed = seed
+        self.train_gene_set_size = train_gene_set_size
+        summary = made.summary(self.screen)
+        logger.info("split %s: %s", split, summary.groupby("part").size().to_dict())
+        return summary
+
+    def get_dataloader(
+        self, batch_size: int, test_batch_size: int | None = None, *, num_workers: int = 0
+    ) -> dict[str, CellLoader]:
+        """Loaders for one worker; see :meth:`get_dataloader_distributed`."""
+        return self.get_dataloader_distributed(batch_size, test_batch_size, num_workers=num_workers)
+
+    def get_dataloader_distributed(
+        self,
+        batch_size: int,
+        test_batch_size: int | None = None,
+        world_size: int = 1,
+        rank: int = 0,
+        num_workers: int = 4,
+    ) -> dict[str, CellLoader]:
+        """Loaders of one worker's share of the cells.
+
+        Parameters
+        ----------
+        batch_size
+            Cells per step of one worker.
+        test_batch_size
+            The same for validation and test; `batch_size` by default.
+        world_size, rank
+            Number of workers, and this one's number.
+        num_workers
+            Reading processes of each loader.
+
+        Returns
+        -------
+        dict
+            "train_loader", "val_loader", "test_loader" (those that the split
+            has); also set as :attr:`dataloader`. Call ``set_epoch`` of a loader
+            before each epoch.
+
+        Raises
+        ------
+        ValueError
+            If no split was prepared, or the training cells do not fill one
+            batch of all workers.
+        """
+        from gears.data.loaders import LoaderSettings, make_loaders
+
+        if self.split is None:
+            msg = "no split yet; call prepare_split(...) before the loaders are made"
+            raise ValueError(msg)
+        settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
+        self.dataloader = make_loaders(self.screen, self.split, self._label_nodes, settings)
+        return self.dataloader
