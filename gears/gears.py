@@ -284,6 +284,13 @@ class GEARS:
             method="gears",
         )
 
+    def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
+        """Score the test part (see :meth:`evaluate`) and log the table."""
+        table = self.evaluate("test")
+        if table is not None and verbose:
+            logger.info("%s", render_table(table))
+        return table
+
     # -- prediction ------------------------------------------------------------------------
 
     def predict(

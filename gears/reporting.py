@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 
 
 def show_progress() -> None:
@@ -18,3 +20,15 @@ def show_progress() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Let only errors of ``gears`` through: for work that a parent process has reported already."""
+    logger = logging.getLogger("gears")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -36,3 +36,29 @@ class TrainResult:
     def summary(self) -> pd.DataFrame | None:
         """Means over conditions per subgroup, method and metric."""
         return None if self.table is None else summary_table(self.table)
+
+
+@dataclass
+class MultiProcessResult(TrainResult):
+    """What :func:`gears.train_distributed.train_multi_gpu` returns.
+
+    Attributes
+    ----------
+    save_path
+        Folder of the trained model (:meth:`gears.GEARS.from_pretrained` loads it).
+    world_size, devices
+        Number of workers, and the device of each rank.
+    """
+
+    save_path: str = ""
+    world_size: int = 1
+    devices: tuple[str, ...] = ()
+
+    @property
+    def test_metrics(self) -> dict[str, float]:
+        """Mean of each metric over the test conditions, of the model itself."""
+        summary = self.summary
+        if summary is None:
+            return {}
+        own = summary[(summary["method"] == "gears") & (summary["subgroup"] == "all")]
+        return {str(name): float(value) for name, value in zip(own["metric"], own["mean"], strict=True)}

@@ -80,7 +80,7 @@ def configure_worker_logging(rank: int) -> None:
         logger.setLevel(logging.INFO)
     else:
         handler.setFormatter(logging.Formatter(f"[rank {rank}] %(levelname)s: %(message)s"))
-        logger.setLevel(logging.ERROR)
+        logger.setLevel(logging.WARNING)
     logger.addHandler(handler)
     logger.propagate = False
 

@@ -1,0 +1,157 @@
+"""One multi-process training job: its arguments checked, its data prepared, its result gathered."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gears.data.processing import ProcessingOptions
+from gears.files import write_npz
+from gears.gears import GEARS
+from gears.graphs import GeneAnnotation
+from gears.messages import unknown_name
+from gears.model.config import ModelConfig
+from gears.pertdata import PertData
+from gears.results import MultiProcessResult
+from gears.training.options import TrainOptions
+
+LOADER_ARGS = {"batch_size": 32, "test_batch_size": None, "num_workers": 0}
+OTHER_ARGS = ("model_config", "data_config")
+PERTDATA_ARGS = ("gene_set_path", "default_pert_graph", "gene2go")
+LOAD_ARGS = ("drop_unmapped",)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Arguments of a job in checked form; plain values, so that workers can rebuild it."""
+
+    data_path: Path
+    dataset_name: str
+    split_config: dict[str, Any]
+    model_config: dict[str, Any]
+    data_config: dict[str, Any]
+    options: TrainOptions
+    batch_size: int = 32
+    test_batch_size: int | None = None
+    num_workers: int = 0
+
+    @classmethod
+    def check(
+        cls,
+        data_path: str | Path,
+        dataset_name: str,
+        split_config: Mapping[str, Any] | None,
+        args: Mapping[str, Any],
+        data_config: Mapping[str, Any] | None = None,
+    ) -> TrainingJob:
+        """Refuse unknown names and missing or impossible values; nothing is read or started."""
+        if args.get("save_path") is None:
+            msg = "args needs 'save_path', the folder that the trained model goes to"
+            raise ValueError(msg)
+        valid = [*TrainOptions.names(), *LOADER_ARGS, *OTHER_ARGS]
+        _check_names("entry of args", args, valid)
+        split = dict(split_config or {})
+        _check_names("entry of split_config", split, _parameters(PertData.prepare_split))
+        model = dict(args.get("model_config") or {})
+        _check_names(
+            "entry of model_config", model, _parameters(GEARS.model_initialize, _more_model_options())
+        )
+        data = {**(args.get("data_config") or {}), **(data_config or {})}
+        processing = [field.name for field in fields(ProcessingOptions)]
+        _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *processing])
+        loader = {name: args.get(name, default) for name, default in LOADER_ARGS.items()}
+        for name, least in (("batch_size", 1), ("num_workers", 0)):
+            if not isinstance(loader[name], int) or isinstance(loader[name], bool) or loader[name] < least:
+                msg = f"{name} is {loader[name]!r}; expected a whole number of at least {least}"
+                raise ValueError(msg)
+        options = {name: args[name] for name in TrainOptions.names() if name in args}
+        return cls(
+            Path(data_path), dataset_name, split, model, data, TrainOptions.from_mapping(options), **loader
+        )
+
+    def worker_args(self) -> dict[str, Any]:
+        """The job as `args` of a worker."""
+        loader = {name: getattr(self, name) for name in LOADER_ARGS}
+        configs = {"model_config": self.model_config, "data_config": self._plain_data_config()}
+        return {**self.options.to_dict(), **loader, **configs}
+
+    def prepare(self, world_size: int) -> PertData:
+        """Read or prepare the screen, draw the split, build the graphs, all once, for workers to find.
+
+        Raises
+        ------
+        ValueError
+            The screen or the split cannot be used, or the training cells do not fill one
+            batch of all workers.
+        """
+        pert_data = self.load()
+        pert_data.get_dataloader_distributed(self.batch_size, self.test_batch_size, world_size, 0, 0)
+        self.model(pert_data, device="cpu")
+        return pert_data
+
+    def load(self) -> PertData:
+        """The screen with its split (from the cache where it was prepared before)."""
+        for_class = {name: self.data_config[name] for name in PERTDATA_ARGS if name in self.data_config}
+        for_load = {name: value for name, value in self.data_config.items() if name not in PERTDATA_ARGS}
+        pert_data = PertData(self.data_path, **for_class)
+        pert_data.load(data_name=self.dataset_name, **for_load)
+        pert_data.prepare_split(**self.split_config)
+        return pert_data
+
+    def model(self, pert_data: PertData, device: str | None = None) -> GEARS:
+        """A GEARS object with its network, on this worker's device."""
+        gears = GEARS(pert_data, device=device)
+        gears.model_initialize(**self.model_config)
+        return gears
+
+    def conclude(
+        self, pert_data: PertData, outcome: Mapping[str, Any], devices: Sequence[str], model: GEARS | None
+    ) -> MultiProcessResult:
+        """Load what was trained and score the test part, now that no worker waits."""
+        assert self.options.save_path is not None
+        trained = GEARS(pert_data, device=devices[0])
+        trained.load_pretrained(self.options.save_path)
+        table = None if outcome["stopped"] else trained.report_test(verbose=self.options.verbose)
+        if model is not None:
+            model.load_pretrained(self.options.save_path)
+        return MultiProcessResult(
+            history=outcome["history"],
+            best_epoch=outcome["best_epoch"],
+            table=table,
+            stopped=outcome["stopped"],
+            save_path=self.options.save_path,
+            world_size=len(devices),
+            devices=tuple(devices),
+        )
+
+    def _plain_data_config(self) -> dict[str, Any]:
+        """The data options with a large annotation replaced by a file of it, beside the prepared screen."""
+        annotation = self.data_config.get("gene2go")
+        if annotation is None or isinstance(annotation, str | Path):
+            return self.data_config
+        if not isinstance(annotation, GeneAnnotation):
+            annotation = GeneAnnotation.from_dict(annotation)
+        path = self.data_path / f".gene2go-{annotation.content_hash[:16]}.npz"
+        if not path.is_file():
+            write_npz(path, annotation.arrays())
+        return self.data_config | {"gene2go": str(path)}
+
+
+def _check_names(kind: str, given: Mapping[str, Any], valid: Sequence[str]) -> None:
+    for name in given:
+        if name not in valid:
+            raise ValueError(unknown_name(kind, str(name), list(valid)))
+
+
+def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds]
+    return [name for name in names if name != "self"] + list(more)
+
+
+def _more_model_options() -> list[str]:
+    named = set(_parameters(GEARS.model_initialize))
+    return [field.name for field in fields(ModelConfig) if field.name not in named]

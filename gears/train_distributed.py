@@ -1,0 +1,159 @@
+"""Training on several GPUs or CPU processes from one Python call.
+
+:func:`train_multi_gpu` prepares the screen once, starts one worker per chosen device, and
+returns where the model lies, its history and its test scores. The result is the same for
+any number of workers at the same global batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gears.distributed import (
+    cleanup_ddp,
+    is_running,
+    launch,
+    plan_devices,
+    refuse_unguarded_start,
+    setup_ddp,
+    setup_ddp_multi_node,
+    setup_distributed,
+)
+from gears.job import TrainingJob
+from gears.reporting import quiet, show_progress
+from gears.results import MultiProcessResult
+
+if TYPE_CHECKING:
+    from gears.gears import GEARS
+
+__all__ = [
+    "cleanup_ddp",
+    "setup_ddp",
+    "setup_ddp_multi_node",
+    "setup_distributed",
+    "train_ddp_worker",
+    "train_multi_gpu",
+]
+
+logger = logging.getLogger(__name__)
+
+
+def train_multi_gpu(
+    pert_data_path: str | Path,
+    dataset_name: str,
+    split_config: Mapping[str, Any] | None,
+    args: Mapping[str, Any],
+    n_gpus: int | None = None,
+    gpu_ids: Sequence[int] | None = None,
+    *,
+    device: str | None = None,
+    backend: str | None = None,
+    timeout: float | None = None,
+    data_config: Mapping[str, Any] | None = None,
+    model: GEARS | None = None,
+) -> MultiProcessResult:
+    """Train with one worker process per selected device.
+
+    Parameters
+    ----------
+    pert_data_path, dataset_name
+        A prepared folder of that name in `pert_data_path`, else ``<dataset_name>.h5ad``
+        there (prepared into the same folder).
+    split_config
+        Arguments of :meth:`PertData.prepare_split`, such as
+        ``{"split": "simulation", "seed": 1}``.
+    args
+        ``save_path`` (required), ``model_config`` (arguments of
+        :meth:`GEARS.model_initialize`), ``batch_size`` (cells per worker and step, 32),
+        ``test_batch_size``, ``num_workers`` (0), and every option of :meth:`GEARS.train`.
+    n_gpus
+        Number of workers; all visible GPUs when left out. One CPU process where there is
+        no GPU.
+    gpu_ids
+        Indices into the visible GPUs, rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is
+        respected and never rewritten.
+    device
+        ``"cpu"`` for CPU processes (``n_gpus`` of them, joined by gloo).
+    backend, timeout
+        ``torch.distributed`` backend, and seconds after which a collective has failed.
+    data_config
+        Options of :class:`PertData` (``gene2go``, ``default_pert_graph``,
+        ``gene_set_path``) and of preparing (``normalize``, ``min_cells``, ...).
+    model
+        A GEARS object that takes over the trained weights.
+
+    Returns
+    -------
+    MultiProcessResult
+        save_path, history, best_epoch, test table and metrics, world size, devices.
+
+    Raises
+    ------
+    ValueError
+        Options that are unknown or contradict each other, before any worker starts.
+    WorkerError
+        A worker failed; its own traceback is part of the message.
+
+    Examples
+    --------
+    >>> train_multi_gpu("data", "norman", {"split": "simulation", "seed": 1},
+    ...     {"save_path": "models/run1", "epochs": 20}, gpu_ids=[2, 3])     # doctest: +SKIP
+    """
+    refuse_unguarded_start()
+    job = TrainingJob.check(pert_data_path, dataset_name, split_config, args, data_config)
+    plan = plan_devices(n_gpus, gpu_ids, device, backend)
+    if job.options.verbose:
+        show_progress()
+    pert_data = job.prepare(plan.world_size)
+    logger.info(
+        "training on %s: batch %d per worker, %d per step, learning rate %g (scaling: %s)",
+        ", ".join(plan.devices),
+        job.batch_size,
+        job.batch_size * plan.world_size,
+        job.options.lr,
+        job.options.lr_scaling,
+    )
+    outcome = launch(
+        train_ddp_worker,
+        plan.devices,
+        (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()),
+        backend=plan.backend,
+        timeout=timeout,
+    )
+    return job.conclude(pert_data, outcome, plan.devices, model)
+
+
+def train_ddp_worker(
+    rank: int,
+    world_size: int,
+    pert_data_path: str,
+    dataset_name: str,
+    split_config: Mapping[str, Any] | None,
+    args: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What each worker does: open the prepared screen, make its loaders, train, leave.
+
+    Can be given to ``torch.multiprocessing.spawn`` of one's own, after
+    :func:`setup_ddp`'s addresses are set.
+
+    Returns
+    -------
+    dict
+        history, best_epoch, stopped (the same on all ranks).
+    """
+    joined_before = is_running()
+    setup_ddp(rank, world_size)
+    job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
+    with quiet():
+        pert_data = job.load()
+        pert_data.get_dataloader_distributed(
+            job.batch_size, job.test_batch_size, world_size, rank, job.num_workers
+        )
+        model = job.model(pert_data)
+    result = model.train(**job.options.to_dict(), evaluate_test=False)
+    if not joined_before:
+        cleanup_ddp()
+    return {"history": result.history, "best_epoch": result.best_epoch, "stopped": result.stopped}

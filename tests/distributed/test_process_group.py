@@ -1,0 +1,67 @@
+"""Setting up process groups by hand, and helpers that do nothing in one process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gears.distributed import (
+    barrier,
+    current_world,
+    is_main_process,
+    launch,
+    reduce_tensor,
+    setup_ddp,
+    setup_distributed,
+)
+
+
+def test_helpers_are_no_ops_in_one_process() -> None:
+    value = torch.arange(3.0)
+    assert is_main_process()
+    assert barrier() is None
+    assert reduce_tensor(value) is value
+    assert (current_world().rank, current_world().world_size) == (0, 1)
+    with pytest.raises(ValueError, match="unknown reduction"):
+        reduce_tensor(value, op="mean")
+
+
+def test_setup_ddp_says_how_to_set_the_address(monkeypatch) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError, match="MASTER_ADDR and MASTER_PORT not set"):
+        setup_ddp(0, 2)
+
+
+def test_setup_distributed_without_torchrun(monkeypatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert setup_distributed() == (0, 0, 1)
+
+
+def _sums(rank: int, world_size: int) -> dict:
+    from gears.distributed import GroupReducer, barrier, is_main_process, reduce_tensor, setup_ddp
+
+    world = setup_ddp(rank, world_size)  # joins the running group
+    reducer = GroupReducer()
+    barrier()
+    with pytest.raises(RuntimeError, match="already running"):
+        setup_ddp(rank + 1, world_size)
+    return {
+        "world": (world.rank, world.world_size, str(world.device)),
+        "sum": reducer.sum(torch.tensor([1.0 + rank])).tolist(),
+        "gather": reducer.gather(torch.tensor([float(rank)])).flatten().tolist(),
+        "max": reduce_tensor(torch.tensor([float(rank)]), op="max").tolist(),
+        "main": is_main_process(),
+    }
+
+
+def test_sums_over_workers() -> None:
+    found = launch(_sums, ["cpu"] * 3, backend="gloo")
+    assert found == {
+        "world": (0, 3, "cpu"),
+        "sum": [6.0],
+        "gather": [0.0, 1.0, 2.0],
+        "max": [2.0],
+        "main": True,
+    }
