@@ -201,12 +201,19 @@ def value_problems(
 def small_condition_problems(table: LabelTable, needed: int) -> list[str]:
     """Conditions with too few cells for a variance."""
     counts = table.counts()
-    small = [f"{table.conditions[i]} ({counts[i]})" for i in np.flatnonzero(counts < needed)]
+    too_few = np.flatnonzero(counts < needed)
+    problems = [
+        f"the control has {counts[i]} cell; differential expression needs {needed} (skip_calc_de=True leaves it out)"
+        for i in too_few
+        if table.conditions[i].is_control
+    ]
+    small = [f"{table.conditions[i]} ({counts[i]})" for i in too_few if not table.conditions[i].is_control]
     if not small:
-        return []
+        return problems
     return [
+        *problems,
         f"{len(small)} conditions have fewer than {needed} cells, too few for differential expression: "
-        f"{shorten(small, 20)}; pass min_cells={needed} (or more) to drop them"
+        f"{shorten(small, 20)}; pass min_cells={needed} (or more) to drop them",
     ]
 
 

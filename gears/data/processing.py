@@ -229,9 +229,18 @@ def _plain_frame(frame: pd.DataFrame) -> pd.DataFrame:
         from anndata.utils import make_index_unique
 
         plain.index = make_index_unique(plain.index)
-    for column in plain.select_dtypes(include="object").columns:
-        plain[column] = plain[column].astype(str)
+    for column in plain.columns:
+        if not _is_plain(plain[column].dtype):
+            plain[column] = plain[column].astype(object).astype(str)
     return plain
+
+
+def _is_plain(dtype: Any) -> bool:
+    """Numbers, truth values, and categories of plain text or numbers."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        categories = dtype.categories
+        return categories.inferred_type == "string" or _is_plain(categories.dtype)
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
 def _reusable(folder: Path, key: str) -> PreparedScreen | None:

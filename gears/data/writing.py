@@ -52,10 +52,6 @@ class CheckedScreen:
 def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
     """Hash of everything that is written: values, labels, annotations, parameters."""
     matrix = checked.matrix
-    frames = [
-        {str(name): column.astype(str).tolist() for name, column in frame.items()}
-        for frame in (checked.obs, checked.var)
-    ]
     return content_hash(
         FORMAT_VERSION,
         list(matrix.shape),
@@ -63,11 +59,15 @@ def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
         matrix.indices,
         matrix.indptr,
         checked.table.labels,
-        checked.obs.index.tolist(),
-        checked.var.index.tolist(),
-        *frames,
+        *_frame_values(checked.obs),
+        *_frame_values(checked.var),
         parameters,
     )
+
+
+def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
+    """Column names and one hash per row, index included; the same for text and its categories."""
+    return [str(column) for column in frame.columns], pd.util.hash_pandas_object(frame).to_numpy()
 
 
 def write_screen(folder: Path, checked: CheckedScreen, key: str, parameters: dict[str, Any]) -> None:

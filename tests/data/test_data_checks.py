@@ -102,6 +102,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "two cell types": (two_cell_types, r"2 cell types \(cellA, cellB\).*pool_cell_types=True"),
     "missing labels": (missing_labels, r"missing for 4 cells"),
     "empty gene in a label": (relabel("GX00+GX01", "GX00+"), r"'GX00\+' has an empty gene name"),
+    "one control cell": (lambda a: a[59:].copy(), r"the control has 1 cell; differential expression needs 2"),
     "one cell": (one_small, r"1 conditions have fewer than 2 cells.*GX07\+ctrl \(1\).*min_cells=2"),
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -143,6 +144,9 @@ def test_the_published_layout(toy_adata: AnnData, tmp_path: Path) -> None:
 
     toy_adata.obs["a/b"] = 1
     toy_adata.obs["mixed"] = ["x", 2] * (toy_adata.n_obs // 2)
+    toy_adata.obs["when"] = pd.Timestamp("2020-01-01")
+    toy_adata.obs["text"] = pd.array(["x", None] * (toy_adata.n_obs // 2), dtype="string")
+    toy_adata.obs["range"] = pd.cut(np.arange(toy_adata.n_obs), 3)
     toy_adata.uns["own"] = {"GX/00": 1}
     names = toy_adata.var["gene_name"].astype(object).to_numpy().copy()
     names[29] = "GX/29"

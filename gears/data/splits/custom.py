@@ -34,7 +34,12 @@ def read_split_dict(path: str | Path) -> Any:
     return found["parts"] if isinstance(found, dict) and "parts" in found else found
 
 
-@register_split("custom", "The parts are given as a dict or a file.", uses=("split_dict",))
+@register_split(
+    "custom",
+    "The parts are given as a dict or a file.",
+    uses=("split_dict",),
+    needs="Name at least one perturbed condition in each part",
+)
 def draw_custom(labels: Labels, arguments: SplitArguments) -> Draw:
     """Check the given parts: keys, unknown labels, overlap by genes, empty parts."""
     given = arguments.split_dict

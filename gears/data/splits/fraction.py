@@ -14,6 +14,14 @@ from gears.data.splits.labels import Labels, names_from
 from gears.data.splits.registry import Draw, SplitArguments, register_split
 
 VALIDATION_FRACTION = 0.1
+GENES_NEEDED = (
+    "Test genes are as many as a tenth (or combo_single_split_test_set_fraction) of the singles, rounded down, and "
+    "validation genes a tenth of what remains: 10 singles in each round are the least"
+)
+COMBINATIONS_NEEDED = (
+    "A tenth (or combo_single_split_test_set_fraction) of the combinations, rounded down, is tested, and a tenth of "
+    "what remains validates: 10 combinations in each round are the least"
+)
 HELD_OUT = "holds a {part} gene beside a training gene; this split leaves it out"
 
 
@@ -111,6 +119,7 @@ def _draw_combo(seen: int, labels: Labels, arguments: SplitArguments) -> Draw:
     "Test genes are drawn; test has their singles and the pairs of two test genes. Pairs of a test gene and "
     "another gene are left out.",
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
+    needs=GENES_NEEDED,
 )
 def draw_combo_seen0(labels: Labels, arguments: SplitArguments) -> Draw:
     """Pairs of which no gene is seen, and singles of the test genes."""
@@ -121,6 +130,7 @@ def draw_combo_seen0(labels: Labels, arguments: SplitArguments) -> Draw:
     "combo_seen1",
     "Test genes are drawn; test has their singles and every pair with at least one of them.",
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
+    needs=GENES_NEEDED,
 )
 def draw_combo_seen1(labels: Labels, arguments: SplitArguments) -> Draw:
     """Pairs of which at most one gene is seen, and singles of the test genes."""
@@ -131,6 +141,7 @@ def draw_combo_seen1(labels: Labels, arguments: SplitArguments) -> Draw:
     "combo_seen2",
     "Combinations are drawn whatever their genes; singles all train.",
     uses=("combo_single_split_test_set_fraction", "test_perts", "test_pert_genes"),
+    needs=COMBINATIONS_NEEDED,
 )
 def draw_combo_seen2(labels: Labels, arguments: SplitArguments) -> Draw:
     """A share of the combinations."""
@@ -141,6 +152,7 @@ def draw_combo_seen2(labels: Labels, arguments: SplitArguments) -> Draw:
     "single",
     "Test genes are drawn; test has their singles, and combinations that hold them are left out.",
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
+    needs=GENES_NEEDED,
 )
 def draw_single(labels: Labels, arguments: SplitArguments) -> Draw:
     """Singles of genes that training never perturbs."""
@@ -163,6 +175,7 @@ def draw_single(labels: Labels, arguments: SplitArguments) -> Draw:
     "no_test",
     "A tenth of the conditions validates, the rest trains; there is no test part.",
     parts=("train", "val"),
+    needs="A tenth of the conditions, rounded down, validates: 10 are the least",
 )
 def draw_no_test(labels: Labels, arguments: SplitArguments) -> Draw:
     """Train and validate only."""

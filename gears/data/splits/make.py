@@ -173,12 +173,13 @@ def _check_filled(labels: Labels, name: str, settings: SplitArguments, parts: di
     advice = (
         f"these splits work with seed {settings.seed}: {', '.join(working)}"
         if working
-        else "give split='custom'"
+        else "try another seed"
     )
+    if name != "custom":
+        advice += "; or change the shares held out, or give the parts with split='custom'"
     msg = (
-        f"split {name!r} leaves {' and '.join(empty)} without a perturbed condition (labels: {counts}): the screen has "
-        f"{n_singles} singles and {n_combinations} combinations, and 'single', 'combo_seen*' and 'no_test' hold out "
-        f"a tenth of them, rounded down (10 are needed for one); {advice}, or change the share held out"
+        f"split {name!r} leaves {' and '.join(empty)} without a perturbed condition (labels: {counts}) of "
+        f"{n_singles} singles and {n_combinations} combinations. {split_kind(name).needs}; {advice}"
     )
     raise ValueError(msg)
 

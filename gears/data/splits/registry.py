@@ -81,6 +81,8 @@ class SplitKind:
         Arguments that have an effect.
     parts : tuple of str
         Parts that it must fill.
+    needs : str
+        What a screen must have for it, said where a part stays empty.
     """
 
     name: str
@@ -88,18 +90,24 @@ class SplitKind:
     description: str
     uses: frozenset[str] = frozenset()
     parts: tuple[str, ...] = PARTS
+    needs: str = ""
 
 
 SPLITS: dict[str, SplitKind] = {}
 
 
 def register_split(
-    name: str, description: str, *, uses: tuple[str, ...] = (), parts: tuple[str, ...] = PARTS
+    name: str,
+    description: str,
+    *,
+    uses: tuple[str, ...] = (),
+    parts: tuple[str, ...] = PARTS,
+    needs: str = "",
 ) -> Callable[[Callable[[Labels, SplitArguments], Draw]], Callable[[Labels, SplitArguments], Draw]]:
     """Decorate a drawing function to add a kind of split."""
 
     def register(draw: Callable[[Labels, SplitArguments], Draw]) -> Callable[[Labels, SplitArguments], Draw]:
-        SPLITS[name] = SplitKind(name, draw, description, frozenset(uses), parts)
+        SPLITS[name] = SplitKind(name, draw, description, frozenset(uses), parts, needs)
         return draw
 
     return register

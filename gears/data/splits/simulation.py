@@ -15,6 +15,7 @@ from gears.data.splits.registry import Draw, SplitArguments, register_split
 from gears.data.splits.split import subgroup_name
 
 VALIDATION_SHARE = 0.9
+NEEDS = "A share of the perturbed genes is held out for test, and a tenth of the rest for validation"
 PAIR_GROUPS = ("combo_seen0", "combo_seen1", "combo_seen2", "unseen_single")
 
 
@@ -87,6 +88,7 @@ def _parts(labels: Labels, stay: list[str], val: dict[str, list[str]], test: dic
     "Genes are held out: test has singles of unseen genes, pairs with 0 or 1 seen gene, and a share of the pairs "
     "whose genes are both seen; validation is drawn from the rest in the same way.",
     uses=("train_gene_set_size", "combo_seen2_train_frac", "test_perts", "only_test_set_perts"),
+    needs=NEEDS,
 )
 def draw_simulation(labels: Labels, arguments: SplitArguments) -> Draw:
     """Hold genes out of training; singles and combinations of any number of genes."""
@@ -106,6 +108,7 @@ def draw_simulation(labels: Labels, arguments: SplitArguments) -> Draw:
     "simulation_single",
     "As simulation, with singles only: combinations are in no part.",
     uses=("train_gene_set_size", "test_perts", "only_test_set_perts"),
+    needs=NEEDS,
 )
 def draw_simulation_single(labels: Labels, arguments: SplitArguments) -> Draw:
     """Hold genes out of training; combinations are left out."""
