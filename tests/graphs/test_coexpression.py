@@ -75,7 +75,8 @@ def test_both_ways_of_computing_in_chunks(monkeypatch, density):
     x = expression()
     expected = edges_of(coexpression_graph(x, NAMES, k=4))
     monkeypatch.setattr(coexpression, "_SPARSE_DENSITY", density)
-    monkeypatch.setattr(coexpression, "_CHUNK_BYTES", 8 * 25 * 7)
+    monkeypatch.setattr(coexpression, "_CHUNK_BYTES", 8 * 25 * 3)
+    monkeypatch.setattr(coexpression, "_BLOCK_BYTES", 8 * 25 * 7)
     assert_same(edges_of(coexpression_graph(sparse.csr_matrix(x), NAMES, k=4)), expected)
     assert_same(edges_of(coexpression_graph(x, NAMES, k=4)), expected)
 
