@@ -99,7 +99,7 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compressed: bo
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     """Read every array of an npz file; pickled objects are refused."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise

@@ -89,6 +89,20 @@ class GEARSNetwork(nn.Module):
         if config.uncertainty:
             self.uncertainty_w = MLP([size, 2 * size, size, 1])
         initialise(self, seed)
+        for name in self.shift_parameters():
+            self.get_parameter(name).register_hook(torch.zeros_like)
+
+    def shift_parameters(self) -> list[str]:
+        """Parameters that only shift all rows of a batch norm, which takes the shift out again.
+
+        In training their gradient is zero; what arithmetic leaves is rounding, which Adam would
+        blow up to steps that differ with the number of workers. It is set to exactly zero.
+        """
+        names = ["emb_trans_v2.network.4.bias"]
+        for name, module in self.named_modules():
+            if isinstance(module, MLP):
+                names += [f"{name}.network.{i}.bias" for i in range(0, len(module.network), 3)]
+        return names
 
     def forward(
         self,

@@ -72,7 +72,9 @@ launch(lambda rank, size: rank, ["cpu"] * 2, backend="gloo")
 def test_script_without_guard_gets_two_lines(tmp_path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 2

@@ -89,7 +89,9 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
     other.train(data, None, other.optimizer, nn.CrossEntropyLoss(), num_epochs=4)
     for left, right in zip(model.parameters(), other_model.parameters(), strict=True):
         assert torch.equal(left, right)
-    assert [r["train_loss"] for r in other.progress.history] == [r["train_loss"] for r in engine.progress.history]
+    assert [r["train_loss"] for r in other.progress.history] == [
+        r["train_loss"] for r in engine.progress.history
+    ]
 
 
 def test_best_and_last_are_saved(tmp_path: Path) -> None:

@@ -1,0 +1,288 @@
+"""GEARS in one process: set-up, training, prediction, saved models."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from anndata import AnnData
+
+from gears import GEARS, PertData
+
+
+def prepared(
+    folder: Path, adata: AnnData, go: dict, split: str = "simulation", **processing: object
+) -> PertData:
+    pert_data = PertData(folder, gene2go=go)
+    pert_data.new_data_process("toy", adata, **processing)
+    pert_data.prepare_split(split, seed=1)
+    pert_data.get_dataloader(16)
+    return pert_data
+
+
+@pytest.fixture
+def pert_data(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> PertData:
+    return prepared(tmp_path / "data", toy_adata, toy_go)
+
+
+def trained(pert_data: PertData, epochs: int = 2, **model: object) -> GEARS:
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8, **model)
+    gears.train(epochs=epochs, verbose=False)
+    return gears
+
+
+def test_training_lowers_the_loss_and_returns_history_and_table(pert_data: PertData) -> None:
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    result = gears.train(epochs=6, lr=5e-3, verbose=False)
+    losses = [record["train_loss"] for record in result.history]
+    assert losses[-1] < losses[0]
+    assert result.best_epoch in range(1, 7)
+    assert {"gears", "no_change", "train_mean", "additive"} <= set(result.table["method"])
+    summary = result.summary
+    assert {"unseen_single", "all"} <= set(summary["subgroup"])
+
+
+def test_two_runs_are_the_same_bit_for_bit(pert_data: PertData) -> None:
+    first, second = trained(pert_data), trained(pert_data)
+    for left, right in zip(
+        first.model.state_dict().values(), second.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(left, right)
+
+
+def test_callers_random_state_is_not_touched(pert_data: PertData) -> None:
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    trained(pert_data).predict(["GX00"])
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert np.array_equal(states[1], np.random.get_state()[1])  # noqa: NPY002
+    assert states[2] == random.getstate()
+
+
+def test_best_weights_are_those_of_the_best_epoch(pert_data: PertData) -> None:
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    result = gears.train(epochs=3, lr=0.5, schedule="constant", verbose=False)
+    again = GEARS(pert_data, device="cpu")
+    again.model_initialize(hidden_size=8)
+    again.train(epochs=result.best_epoch, lr=0.5, schedule="constant", verbose=False)
+    for key, value in again.model.state_dict().items():
+        assert torch.equal(value, gears.best_model.state_dict()[key]), key
+
+
+def test_predict_is_deterministic_symmetric_and_about_conditions(pert_data: PertData) -> None:
+    gears = trained(pert_data)
+    first = gears.predict([["GX00", "GX07"], "GX00", "GX07+ctrl", "ctrl"])
+    second = gears.predict([["GX07", "GX00"]])
+    assert np.array_equal(first["GX00_GX07"], first["GX07+GX00"])
+    assert np.allclose(first["GX00_GX07"], second[("GX00", "GX07")], atol=1e-6)
+    assert np.abs(first["GX00_GX07"] - first["GX00"]).max() > 1e-4
+    assert np.abs(first["GX00_GX07"] - first["GX07"]).max() > 1e-4
+    assert (first.expression_UG >= 0).all()
+    raw = gears.predict(["GX00"], clip=False)
+    assert np.allclose(np.maximum(raw["GX00"], 0), first["GX00"], atol=1e-6)
+
+
+def test_chunks_do_not_change_predictions(pert_data: PertData) -> None:
+    gears = trained(pert_data, uncertainty=True)
+    asked = [f"GX0{i}" for i in range(8)]
+    one, many = gears.predict(asked, chunk=1), gears.predict(asked, chunk=8)
+    assert np.allclose(one.expression_UG, many.expression_UG, atol=1e-6)
+    assert np.allclose(one.logvar_UG, many.logvar_UG, atol=1e-5)
+
+
+def test_predictions_change_after_training(pert_data: PertData) -> None:
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    before = gears.predict(["GX00"])["GX00"]
+    gears.train(epochs=1, verbose=False)
+    assert np.abs(before - gears.predict(["GX00"])["GX00"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ([["NOPE"]], "not among the 30"),
+        ([["GX0"]], "near: GX"),
+        ([[]], "empty condition"),
+        (["GX00+"], "empty gene name"),
+    ],
+)
+def test_wrong_requests_are_explained(pert_data: PertData, asked: list, words: str) -> None:
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    with pytest.raises(ValueError, match=words):
+        gears.predict(asked)
+
+
+def test_save_and_load_any_number_of_times(pert_data: PertData, tmp_path: Path) -> None:
+    gears = trained(pert_data, uncertainty=True)
+    expected = gears.predict(["GX00+GX07"])
+    path = tmp_path / "deep" / "model"
+    for _ in range(3):
+        gears.save_model(path)
+        gears = GEARS.from_pretrained(path, device="cpu")
+        found = gears.predict(["GX00+GX07"])
+        assert np.array_equal(found.expression_UG, expected.expression_UG)
+        assert np.array_equal(found.logvar_UG, expected.logvar_UG)
+    assert [entry.name for entry in path.parent.iterdir()] == ["model"]
+    into = GEARS(pert_data, device="cpu")
+    into.load_pretrained(path)
+    assert np.array_equal(into.predict(["GX00+GX07"]).expression_UG, expected.expression_UG)
+
+
+def test_model_of_other_genes_is_refused_with_both_sides_named(
+    pert_data: PertData, tmp_path: Path, toy_adata: AnnData, toy_go: dict
+) -> None:
+    trained(pert_data, epochs=1).save_model(tmp_path / "model")
+    reordered = prepared(tmp_path / "other", toy_adata[:, ::-1].copy(), toy_go)
+    with pytest.raises(ValueError, match=r"other genes.*another order.*GX00 and GX29"):
+        GEARS(reordered, device="cpu").load_pretrained(tmp_path / "model")
+    fewer = prepared(tmp_path / "fewer", toy_adata[:, :28].copy(), toy_go)
+    with pytest.raises(ValueError, match=r"30 there, 28 here.*GX28, GX29"):
+        GEARS(fewer, device="cpu").load_pretrained(tmp_path / "model")
+
+
+def test_foreign_folder_is_never_replaced(pert_data: PertData, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("mine")
+    gears = trained(pert_data, epochs=1)
+    with pytest.raises(FileExistsError, match="no saved model"):
+        gears.save_model(tmp_path / "thesis")
+    with pytest.raises(FileExistsError, match="no saved model"):
+        gears.train(epochs=1, save_path=str(tmp_path / "thesis"), verbose=False)
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "mine"
+
+
+def test_folder_that_is_no_model_and_damaged_models_are_named(pert_data: PertData, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no saved model"):
+        GEARS.from_pretrained(tmp_path)
+    gears = trained(pert_data, epochs=1)
+    for name in ("model.pt", "genes.json", "graphs.npz", "config.json"):
+        path = tmp_path / name.replace(".", "_")
+        gears.save_model(path)
+        file = path / name
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+            GEARS.from_pretrained(path, device="cpu")
+
+
+def test_resume_continues_bit_for_bit(pert_data: PertData, tmp_path: Path) -> None:
+    def run(epochs: int, path: Path, resume: bool) -> GEARS:
+        gears = GEARS(pert_data, device="cpu")
+        gears.model_initialize(hidden_size=8)
+        gears.train(epochs=epochs, schedule="constant", save_path=str(path), resume=resume, verbose=False)
+        return gears
+
+    whole = run(4, tmp_path / "whole", resume=False)
+    run(2, tmp_path / "parts", resume=False)
+    continued = run(4, tmp_path / "parts", resume=True)
+    for left, right in zip(
+        whole.model.state_dict().values(), continued.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(left, right)
+    left, right = [torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "parts")]
+    assert all(torch.equal(left[key], right[key]) for key in left)
+
+    pert_data.prepare_split("simulation", seed=2)
+    pert_data.get_dataloader(16)
+    with pytest.raises(ValueError, match=r"belongs to another run.*split"):
+        run(5, tmp_path / "parts", resume=True)
+
+
+def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict, caplog
+) -> None:
+    pert_data = prepared(tmp_path, toy_adata, toy_go)
+    whole = pert_data.split
+    pert_data.split = dataclasses.replace(whole, parts={k: v for k, v in whole.parts.items() if k != "val"})
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    start = copy.deepcopy(gears.model.state_dict())
+    result = gears.train(epochs=1, verbose=False)
+    assert result.best_epoch is None
+    assert "weights of the last epoch are kept" in caplog.text
+    kept = gears.best_model.state_dict()
+    assert all(torch.equal(kept[key], value) for key, value in gears.model.state_dict().items())
+    assert any(not torch.equal(kept[key], start[key]) for key in kept)
+
+
+def test_without_differential_expression(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+    pert_data = prepared(tmp_path, toy_adata, toy_go, skip_calc_de=True)
+    result = trained_result(pert_data)
+    assert result.best_epoch == 1
+    assert "val_mse" in result.history[0]
+
+
+def trained_result(pert_data: PertData):
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    return gears.train(epochs=1, verbose=False)
+
+
+@pytest.mark.parametrize("split", ["no_test", "no_split"])
+def test_splits_without_test_part(tmp_path: Path, toy_adata: AnnData, toy_go: dict, split: str) -> None:
+    pert_data = PertData(tmp_path, gene2go=toy_go)
+    pert_data.new_data_process("toy", toy_adata)
+    pert_data.prepare_split(split, seed=1)
+    pert_data.get_dataloader(16)
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    assert np.isfinite(gears.predict(["GX00"])["GX00"]).all()
+    if split == "no_split":
+        with pytest.raises(ValueError, match="no training batches"):
+            gears.train(epochs=1)
+    else:
+        assert gears.train(epochs=1, verbose=False).table is None
+
+
+def test_own_graphs(pert_data: PertData) -> None:
+    import networkx as nx
+    import pandas as pd
+
+    table = pd.DataFrame({"source": ["GX00", "GX01"], "target": ["GX01", "GX02"], "weight": [1.0, 0.5]})
+    graph = nx.DiGraph()
+    graph.add_edge("GX03", "GX04", weight=0.7)
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8, G_go=table, G_coexpress=graph)
+    assert gears.parts.go.edge_index.shape == (2, 2)
+    assert gears.parts.coexpress.edge_index.shape == (2, 1)
+    gears.model_initialize(
+        hidden_size=8, G_go=torch.tensor([[0, 1], [1, 2]]), G_go_weight=torch.tensor([1.0, 0.5])
+    )
+    assert gears.parts.go.weight.tolist() == [1.0, 0.5]
+
+
+def test_published_attributes(pert_data: PertData) -> None:
+    gears = GEARS(pert_data, device="cpu", weight_bias_track=False, proj_name="p", exp_name="e")
+    assert gears.gene_list == [f"GX{i:02d}" for i in range(30)]
+    assert gears.pert_list == sorted(gears.pert_list)
+    assert (gears.is_distributed, gears.rank, gears.world_size) == (False, 0, 1)
+    with pytest.raises(ValueError, match="model_initialize"):
+        gears.predict(["GX00"])
+    gears.model_initialize(hidden_size=8)
+    assert gears.config["hidden_size"] == 8
+    with pytest.raises(ValueError, match="did you mean 'direction'"):
+        gears.model_initialize(hidden_size=8, directon="sign")
+    with pytest.raises(ValueError, match="did you mean 'epochs'"):
+        gears.train(epoch=3)
+
+
+def test_training_warns_of_nothing(pert_data: PertData) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained(pert_data, epochs=1)
+
+
+def test_model_needs_a_split(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+    pert_data = PertData(tmp_path, gene2go=toy_go)
+    pert_data.new_data_process("toy", toy_adata)
+    with pytest.raises(ValueError, match="prepare_split"):
+        GEARS(pert_data)

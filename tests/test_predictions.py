@@ -1,0 +1,69 @@
+"""The mapping that predict returns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gears.conditions import Condition
+from gears.predictions import Predictions
+
+
+@pytest.fixture
+def predictions() -> Predictions:
+    labels = ["A+ctrl", "A+B", "C+B+A", "ctrl"]
+    expression = np.arange(12, dtype=float).reshape(4, 3)
+    return Predictions(
+        tuple(map(Condition.parse, labels)), ("g1", "g2", "g3"), expression, np.array([1.0, 1.0, 1.0]),
+        logvar_UG=np.zeros((4, 3)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["A_B", "B_A", "A+B", "B+A", ("A", "B"), ["B", "A"], Condition(("A", "B"))])
+def test_spellings_of_a_key(predictions: Predictions, key) -> None:
+    assert predictions[key].tolist() == [3.0, 4.0, 5.0]
+    assert key in predictions
+
+
+def test_singles_triples_and_control(predictions: Predictions) -> None:
+    assert predictions["A"].tolist() == predictions["A+ctrl"].tolist() == [0.0, 1.0, 2.0]
+    assert predictions["B_C_A"].tolist() == [6.0, 7.0, 8.0]
+    assert predictions["ctrl"].tolist() == [9.0, 10.0, 11.0]
+    assert list(predictions) == ["A", "A_B", "A_B_C", "ctrl"]
+    assert len(predictions) == 4
+
+
+def test_unknown_key_names_near_ones(predictions: Predictions) -> None:
+    with pytest.raises(KeyError, match="unknown condition 'A\\+X'"):
+        predictions["A+X"]
+    assert "X" not in predictions
+
+
+def test_ambiguous_key_is_refused() -> None:
+    conditions = (Condition(("A_B", "C")), Condition(("A", "B_C")), Condition(("D",)))
+    predictions = Predictions(conditions, ("g",), np.array([[1.0], [2.0], [3.0]]), np.zeros(1))
+    with pytest.raises(KeyError, match="fits several conditions"):
+        predictions["A_B_C"]
+    assert predictions["A_B+C"].tolist() == [1.0]
+    assert predictions[("A", "B_C")].tolist() == [2.0]
+
+
+def test_frame_adata_and_top(predictions: Predictions) -> None:
+    frame = predictions.to_frame("delta")
+    assert frame.loc["A+B"].tolist() == [2.0, 3.0, 4.0]
+    assert list(frame.columns) == ["g1", "g2", "g3"]
+    adata = predictions.to_adata()
+    assert adata.shape == (4, 3)
+    assert np.array_equal(adata.layers["delta"], predictions.delta_UG)
+    assert adata.obs["n_genes"].tolist() == [1, 2, 3, 0]
+    top = predictions.top(2)
+    assert top.groupby("condition").size().tolist() == [2, 2, 2, 2]
+    assert top[top["condition"] == "A+B"]["gene"].tolist() == ["g3", "g2"]
+    with pytest.raises(ValueError, match="unknown values"):
+        predictions.to_frame("deltas")
+
+
+def test_logvar_needs_uncertainty() -> None:
+    plain = Predictions((Condition(("A",)),), ("g",), np.zeros((1, 1)), np.zeros(1))
+    with pytest.raises(ValueError, match="uncertainty=True"):
+        plain.logvar("A")

@@ -1,0 +1,211 @@
+"""The main job: one call trains with several workers, and their number does not show in the result."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from anndata import AnnData
+
+from gears import GEARS, PertData, train_multi_gpu
+from gears.job import TrainingJob
+from gears.train_distributed import train_ddp_worker
+
+SPLIT = {"split": "simulation", "seed": 1}
+GLOBAL_BATCH = 24
+
+
+@pytest.fixture
+def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
+    folder = tmp_path / "screens"
+    folder.mkdir()
+    small_screen_adata.write_h5ad(folder / "small.h5ad")
+    return folder
+
+
+def arguments(save_path: Path, **more: object) -> dict[str, object]:
+    return {
+        "save_path": str(save_path),
+        "model_config": {"hidden_size": 16},
+        "epochs": 4,
+        "dtype": "float64",
+        "check_replicas": True,
+        "verbose": False,
+        **more,
+    }
+
+
+DATA = {"default_pert_graph": False}
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path / "model.pt", weights_only=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_two_and_three_workers_give_the_same_model(screens: Path, tmp_path: Path) -> None:
+    results, states = {}, {}
+    for workers in (1, 2, 3):
+        path = tmp_path / f"model{workers}"
+        results[workers] = train_multi_gpu(
+            screens,
+            "small",
+            SPLIT,
+            arguments(path, batch_size=GLOBAL_BATCH // workers, use_ema=workers < 0),
+            n_gpus=workers,
+            device="cpu",
+            data_config=DATA,
+        )
+        states[workers] = weights(path)
+        assert results[workers].world_size == workers
+        assert results[workers].devices == ("cpu",) * workers
+    for workers in (2, 3):
+        for key, value in states[1].items():
+            difference = (value.double() - states[workers][key].double()).abs().max()
+            assert difference < 1e-6, key
+        for left, right in zip(results[1].history, results[workers].history, strict=True):
+            for name in ("train_loss", "val_mse", "val_mse_top20_de", "val_pearson_delta"):
+                assert left[name] == pytest.approx(right[name], abs=1e-7), name
+        assert results[workers].best_epoch == results[1].best_epoch
+        assert results[workers].test_metrics == pytest.approx(results[1].test_metrics, abs=1e-6)
+
+    # the same as train() in this process
+    pert_data = PertData(screens, **DATA)
+    pert_data.load("small")
+    pert_data.prepare_split(**SPLIT)
+    pert_data.get_dataloader(GLOBAL_BATCH)
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=16)
+    untrained = {key: value.clone() for key, value in model.model.state_dict().items()}
+    alone = model.train(epochs=4, dtype="float64", verbose=False)
+    for key, value in model.best_model.state_dict().items():
+        assert (value - states[1][key]).abs().max() < 1e-9, key
+    assert alone.history[-1]["train_loss"] == pytest.approx(results[1].history[-1]["train_loss"], abs=1e-12)
+    assert any((untrained[key] - states[1][key]).abs().max() > 1e-3 for key in untrained)
+
+
+@pytest.mark.slow
+def test_main_job_from_screen_to_prediction(screens: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    listing = sorted(screens.iterdir())
+    result = train_multi_gpu(
+        screens, "small", SPLIT, arguments(path, batch_size=12, epochs=2, dtype="float32"),
+        n_gpus=2, device="cpu", data_config=DATA,
+    )  # fmt: skip
+    assert {entry.name for entry in path.iterdir()} == {
+        "checkpoints", "config.json", "genes.json", "graphs.npz", "manifest.json", "metrics.jsonl",
+        "model.pt", "split.json", "statistics.npz",
+    }  # fmt: skip
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert lines == result.history
+    assert not any(key.startswith(("module.", "_orig_mod.")) for key in weights(path))
+    assert set(listing) < set(screens.iterdir())
+    assert {"gears", "no_change", "train_mean", "matching_mean", "additive"} <= set(result.table["method"])
+    model = GEARS.from_pretrained(path, device="cpu")
+    assert model.pert_data is None
+    unseen = [c for c in result.table["condition"].unique() if c != "*"]
+    predicted = model.predict(unseen)
+    assert np.isfinite(predicted.expression_UG).all()
+    assert isinstance(predicted.to_frame(), pd.DataFrame)
+
+
+def test_worker_that_fails_is_reported_with_its_traceback(screens: Path, tmp_path: Path, monkeypatch) -> None:
+    from gears.distributed import WorkerError
+
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the model's folder should go")
+    with pytest.raises((WorkerError, FileExistsError), match="no saved model"):
+        train_multi_gpu(
+            screens,
+            "small",
+            SPLIT,
+            arguments(blocked, batch_size=12),
+            n_gpus=1,
+            device="cpu",
+            data_config=DATA,
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"args": {"epochs": 2}}, "save_path"),
+        ({"args": {"save_path": "m", "epoch": 2}}, "did you mean 'epochs'"),
+        ({"args": {"save_path": "m", "batch_size": 0}}, "batch_size is 0"),
+        ({"args": {"save_path": "m", "lr": -1.0}}, "lr is -1.0"),
+        ({"args": {"save_path": "m", "model_config": {"hidden": 3}}}, "model_config 'hidden'"),
+        (
+            {"args": {"save_path": "m", "model_config": {"tau": 0.2}}, "split": {"seeed": 1}},
+            "did you mean 'seed'",
+        ),
+        ({"args": {"save_path": "m"}, "data": {"normalise": True}}, "did you mean 'normalize'"),
+        ({"args": {"save_path": "m", "schedule": "cos"}}, "unknown schedule 'cos'"),
+        ({"args": {"save_path": "m", "resume": "yes"}}, "resume"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_read(change: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TrainingJob.check("nowhere", "none", change.get("split", SPLIT), change["args"], change.get("data"))
+
+
+def test_wrong_devices_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not among the visible"):
+        train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": "m"}, gpu_ids=[99])
+
+
+def test_missing_screen_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.h5ad"):
+        train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": str(tmp_path / "m")}, device="cpu")
+
+
+def test_batch_larger_than_the_data_is_refused_before_workers_start(screens: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"training cells"):
+        train_multi_gpu(
+            screens, "small", SPLIT, arguments(tmp_path / "m", batch_size=5000), n_gpus=2, device="cpu",
+            data_config=DATA,
+        )  # fmt: skip
+    assert not (tmp_path / "m").exists()
+
+
+def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: Path, monkeypatch) -> None:
+    """A user's own spawn: addresses in the environment, no launcher."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    args = arguments(tmp_path / "m", batch_size=GLOBAL_BATCH, epochs=1, data_config=DATA)
+    outcome = train_ddp_worker(0, 1, str(screens), "small", SPLIT, args)
+    assert len(outcome["history"]) == 1
+    assert not torch.distributed.is_initialized()
+
+
+def test_dictionary_annotation_travels_as_a_file(
+    screens: Path, tmp_path: Path, small_screen_adata: AnnData
+) -> None:
+    genes = small_screen_adata.var["gene_name"].tolist()
+    go = {gene: {f"T{index % 7}", f"T{index % 5}"} for index, gene in enumerate(genes)}
+    job = TrainingJob.check(
+        screens, "small", SPLIT, {"save_path": str(tmp_path / "m")}, {"gene2go": go, **DATA}
+    )
+    sent = job.worker_args()["data_config"]["gene2go"]
+    assert isinstance(sent, str)
+    again = TrainingJob.check(screens, "small", SPLIT, job.worker_args())
+    assert again.load().annotation.content_hash == job.load().annotation.content_hash
+
+
+def test_one_warning_without_gpu(screens: Path, tmp_path: Path, caplog) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU: the fall-back to the CPU cannot be shown")
+    with caplog.at_level(logging.WARNING, logger="gears"), pytest.raises(ValueError, match="training cells"):
+        train_multi_gpu(screens, "small", SPLIT, arguments(tmp_path / "m", batch_size=9999), data_config=DATA)
+    assert sum("no GPU is visible" in record.message for record in caplog.records) == 1
