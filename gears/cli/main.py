@@ -1,0 +1,110 @@
+"""Entry of the `gears` command: choose the subcommand, turn errors into one line and an exit code.
+
+Nothing heavy is imported until a subcommand is known, so that ``gears --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from gears._install import __version__
+
+BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
+
+COMMANDS = {
+    "train": "train a model on a screen, with one or several GPUs or CPU processes",
+    "predict": "predict the expression after perturbing genes, with a trained model",
+    "simulate": "write a simulated screen to an h5ad file",
+}
+
+HELP = f"""usage: gears [--version] [--help] COMMAND ...
+
+Predict how every gene's expression answers to perturbing one or more genes.
+
+commands:
+{chr(10).join(f"  {name:<10}{text}" for name, text in COMMANDS.items())}
+
+examples:
+  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20
+  gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
+  gears train screen.h5ad --save-path models/run2 --gpu-ids 0 2
+  gears train --config run.yaml
+  gears predict models/run1 KLF1 AHR+KLF1 --top 10
+  gears predict models/run1 AHR+KLF1 --output predictions.csv
+
+`gears COMMAND --help` lists the options of a command. Results go to stdout, progress to stderr.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the `gears` command.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; those of the process when left out.
+
+    Returns
+    -------
+    int
+        Exit code: 0, 1 (failed), 2 (bad input) or 130 (interrupted).
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        (sys.stdout if arguments else sys.stderr).write(HELP)
+        return 0 if arguments else BAD_INPUT
+    if arguments[0] == "--version":
+        print(f"gears {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return _complain(
+            "gears", f"unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})", BAD_INPUT
+        )
+    traceback = "--traceback" in rest
+    return _guarded(name, [word for word in rest if word != "--traceback"], traceback)
+
+
+def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
+    """Run a subcommand; an error becomes one line and an exit code (or a traceback where asked for)."""
+    try:
+        importlib.import_module(f"gears.cli.{name}").run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _complain(f"gears {name}", "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if traceback:
+            raise
+        return _complain(f"gears {name}", one_line(error), exit_code(error))
+    return 0
+
+
+def exit_code(error: Exception) -> int:
+    """2 for what the user can repair in the arguments or files given, 1 for everything else."""
+    bad_input = (ValueError, TypeError, KeyError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+    return BAD_INPUT if isinstance(error, (argparse.ArgumentError, *bad_input)) else FAILURE
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error in one line; a worker's traceback is left to ``--traceback``."""
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    head, _, more = text.partition("\n\nOriginal traceback")
+    line = " ".join(head.split()) or type(error).__name__
+    return f"{line} (--traceback shows more)" if more or exit_code(error) == FAILURE else line
+
+
+def _complain(program: str, message: str, code: int) -> int:
+    sys.stdout.flush()
+    print(f"{program}: {'' if code == INTERRUPTED else 'error: '}{message}", file=sys.stderr)
+    return code

@@ -1,0 +1,125 @@
+"""Command-line options made from the dataclasses and functions that they are handed to."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import json
+import math
+import re
+import sys
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ActionYesNo, ArgumentParser, Namespace
+
+from gears.messages import nearest
+from gears.reporting import show_progress
+
+
+class CommandParser(ArgumentParser):
+    """A jsonargparse parser whose errors are exceptions, with near matches for misspelt options."""
+
+    def __init__(self, name: str, needs: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=f"gears {name}",
+            usage=f"gears {name} {needs} [options]",
+            description=description,
+            epilog=epilog,
+            exit_on_error=False,
+            allow_abbrev=False,
+            formatter_class=_Help,
+        )
+        self.option_names: dict[str, list[str]] = {}
+        self._titled: dict[str, Any] = {}
+        self.add_argument("--quiet", action="store_true", help="no progress on stderr")
+        self.add_argument("--traceback", action="store_true", help="show where an error arose")
+        self.add_argument("--json", action="store_true", help="print the result as JSON")
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise ArgumentError with a hint where an option is misspelt."""
+        if "unrecognized arguments" in message and "did you mean" not in message:
+            known = [option for action in self._actions for option in action.option_strings]
+            words = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+            words = list(dict.fromkeys(words))
+            hints = [f"{word}: did you mean {near[0]}?" for word in words if (near := nearest(word, known))]
+            message = "; ".join([message, *hints])
+        raise argparse.ArgumentError(None, message) from ex
+
+    def parse(self, arguments: Sequence[str]) -> Namespace:
+        """Parse, and set up progress on stderr."""
+        options = self.parse_args(list(arguments))
+        if not options.quiet:
+            show_progress()
+        return options
+
+    def add_options(
+        self,
+        title: str,
+        source: type | Callable[..., Any],
+        *,
+        leave_out: Collection[str] = (),
+        only: Collection[str] | None = None,
+        texts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add one option per field of a dataclass or parameter of a function .
+
+        Its docstring is the help, except where `texts` has another.
+        """
+        group = self._titled.get(title) or self.add_argument_group(title)
+        self._titled[title] = group
+        help_texts, types = described(source) | dict(texts or {}), typing.get_type_hints(source)
+        names = []
+        for name, default in defaults_of(source).items():
+            if name in leave_out or (only is not None and name not in only):
+                continue
+            option, text = f"--{name.replace('_', '-')}", help_texts.get(name, "")
+            if types[name] is bool and name.startswith("no_"):
+                group.add_argument(option, action="store_true", default=default, help=text)
+            elif types[name] is bool:
+                action = ActionYesNo(yes_prefix="", no_prefix="no-")
+                group.add_argument(option, action=action, default=default, help=text)
+            else:
+                group.add_argument(option, type=types[name], default=default, help=text)
+            names.append(name)
+        self.option_names.setdefault(title, []).extend(names)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Examples keep their lines; defaults are shown."""
+
+
+def described(source: Any) -> dict[str, str]:
+    """First words on each parameter or attribute in a NumPy docstring."""
+    texts: dict[str, str] = {}
+    for entry in parse_docstring(inspect.getdoc(source) or "").params:
+        text = " ".join(re.sub(r":\w+:`|`", "", entry.description or "").split()).replace("%", "%%")
+        texts.update({name.strip(): text for name in entry.arg_name.split(",")})
+    return texts
+
+
+def defaults_of(source: Any) -> dict[str, Any]:
+    """Names and defaults of a dataclass's fields or a function's parameters that have one."""
+    if dataclasses.is_dataclass(source):
+        return {field.name: field.default for field in dataclasses.fields(source)}
+    parameters = inspect.signature(source).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+
+def show(options: Namespace, value: Any, text: str) -> None:
+    """Print a result on stdout: as JSON where asked for (undefined numbers as null), else as text."""
+    shown = json.dumps(_plain(value), indent=1, allow_nan=False) if options.json else text
+    sys.stdout.write(shown + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -1,0 +1,46 @@
+"""`gears simulate`: write a simulated screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gears.cli.parser import CommandParser, show
+
+EPILOG = """examples:
+  gears simulate screen.h5ad
+  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20 --seed 7 --truth truth.npz
+"""
+
+
+def make_parser() -> CommandParser:
+    """Options of ``gears simulate``."""
+    from gears.simulate import SimulationOptions
+
+    parser = CommandParser(
+        "simulate", "OUTPUT.h5ad", "Write a simulated screen with real gene symbols.", EPILOG
+    )
+    parser.add_argument("output", metavar="OUTPUT.h5ad", help="file to write")
+    parser.add_argument("--truth", help="npz file for what the screen was drawn from (gears.simulate.Truth)")
+    parser.add_argument("--config", action="config", help="YAML file with any of these options")
+    parser.add_options("the screen", SimulationOptions)
+    return parser
+
+
+def run(arguments: list[str]) -> None:
+    """Simulate, write, and say what was written."""
+    parser = make_parser()
+    options = parser.parse(arguments)
+    output = Path(options.output)
+    if output.suffix != ".h5ad":
+        msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
+        raise ValueError(msg)
+    from gears.simulate import SimulationOptions, simulate_to_h5ad
+
+    wanted = SimulationOptions(**{name: options[name] for name in parser.option_names["the screen"]})
+    truth = simulate_to_h5ad(output, wanted)
+    if options.truth is not None:
+        truth.save(options.truth)
+    n_conditions = len(truth.conditions) - 1
+    value = {"output": str(output), "n_genes": len(truth.genes), "n_conditions": n_conditions}
+    text = f"{output}: {len(truth.genes)} genes, {n_conditions} perturbed conditions and the control"
+    show(options, value | {"truth": options.truth}, text)

@@ -1,0 +1,188 @@
+"""`gears train`: prepare a screen, train with one process per device, save the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ActionYesNo
+
+from gears.cli.parser import CommandParser, show
+
+EPILOG = """examples:
+  gears train screen.h5ad --save-path models/run1 --split simulation --seed 1
+  gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
+  gears train data --dataset norman --save-path models/run1 --gpu-ids 0 2
+  gears train --config run.yaml --lr 0.003           (options override the file)
+  gears train --print_config > run.yaml              (a file with every option and its default)
+"""
+# Where one entry of a docstring describes several options.
+TEXTS = {
+    "epochs": "passes over the training cells",
+    "lr": "Adam's learning rate",
+    "weight_decay": "Adam's weight decay",
+    "schedule": 'learning-rate schedule: "step" halves it after each epoch, "constant", "cosine", "one-cycle"',
+    "warmup_steps": "steps over which the learning rate rises linearly",
+    "eta_min": "lowest share of the learning rate",
+    "clip_value": "clip the global gradient by value",
+    "clip_norm": "clip the global gradient by norm",
+    "amp_dtype": "type of mixed precision: bfloat16 or float16",
+    "checkpoint_every": "epochs between training checkpoints",
+    "drop_unmapped": "leave out conditions with a gene that the annotation lacks",
+    "keep_last": "training checkpoints that are kept",
+}
+LOADING, DEVICES = (
+    ("batch_size", "test_batch_size", "num_workers"),
+    ("n_gpus", "gpu_ids", "device", "timeout"),
+)
+PERTDATA_OPTIONS = ("gene2go", "gene_set_path", "default_pert_graph")
+SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "training"
+
+
+def make_parser() -> CommandParser:
+    """Options of ``gears train``: those of the public functions, under their names."""
+    from gears.data.processing import ProcessingOptions
+    from gears.model.config import ModelConfig
+    from gears.pertdata import PertData
+    from gears.training.options import TrainOptions
+
+    parser = CommandParser(
+        "train", "DATA --save-path MODEL", "Train a model on a screen and save it.", EPILOG
+    )
+    parser.add_argument("--config", action="config", help="YAML file with any of these options")
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        nargs="?",
+        help="an h5ad file, a prepared folder, or the folder that holds DATASET",
+    )
+    parser.add_argument("--dataset", help="name of the screen in the folder DATA")
+    parser.add_argument("--work-dir", default="gears_data", help="where an h5ad file's prepared screen goes")
+    _add_devices(parser)
+    parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",), texts=TEXTS)
+    _add_loading(parser)
+    parser.add_options(
+        SPLIT,
+        PertData.prepare_split,
+        leave_out=("split_dict",),
+        texts={"seed": "seed of the draw, and of the initial weights"},
+    )
+    parser.add_options(MODEL, ModelConfig)
+    _add_graph_options(parser)
+    parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=TEXTS)
+    parser.add_options(SCREEN, ProcessingOptions)
+    return parser
+
+
+def run(arguments: list[str]) -> None:
+    """Train and say where the model is and how it does on the test part."""
+    parser = make_parser()
+    options = parser.parse(arguments)
+    chosen = {title: {name: options[name] for name in names} for title, names in parser.option_names.items()}
+    for name, what in (("data", "DATA, the screen"), ("save_path", "--save-path, the model's folder")):
+        if options[name] is None:
+            msg = f"{what}, is missing; give it as an argument or in the file of --config"
+            raise ValueError(msg)
+    data_config = _data_config(options, parser)
+    folder, dataset = _locate(options, data_config)
+    from gears.train_distributed import train_multi_gpu
+
+    result = train_multi_gpu(
+        folder,
+        dataset,
+        chosen[SPLIT],
+        {
+            **chosen[TRAINING],
+            "verbose": not options.quiet,
+            "model_config": chosen[MODEL],
+            **{name: options[name] for name in LOADING},
+        },
+        n_gpus=options.n_gpus,
+        gpu_ids=options.gpu_ids and [number for entry in options.gpu_ids for number in _ids(entry)],
+        device=options.device,
+        timeout=options.timeout,
+        data_config=data_config,
+    )
+    value = {
+        "save_path": result.save_path,
+        "best_epoch": result.best_epoch,
+        "devices": list(result.devices),
+        "test_metrics": result.test_metrics,
+        "history": result.history,
+    }
+    lines = [f"model       {result.save_path}", f"best epoch  {result.best_epoch}"]
+    lines += [f"test {name:<24}{number:.4f}" for name, number in result.test_metrics.items()]
+    show(options, value, "\n".join(lines))
+
+
+def _add_devices(parser: CommandParser) -> None:
+    group = parser.add_argument_group("devices")
+    group.add_argument("--gpu-ids", nargs="+", type=int | str, help="GPUs to use, such as 0 2 (or 0,2)")
+    group.add_argument(
+        "--n-gpus", type=int | None, help="number of worker processes; all visible GPUs if left out"
+    )
+    group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); found out if left out")
+    group.add_argument(
+        "--timeout", type=float | None, help="seconds after which a silent worker counts as lost"
+    )
+
+
+def _add_loading(parser: CommandParser) -> None:
+    group = parser.add_argument_group("batches")
+    group.add_argument("--batch-size", type=int, default=32, help="cells per worker and step")
+    group.add_argument(
+        "--test-batch-size", type=int | None, help="of validation and test; as --batch-size if left out"
+    )
+    group.add_argument("--num-workers", type=int, default=0, help="loader processes per worker")
+
+
+def _add_graph_options(parser: CommandParser) -> None:
+    group = parser.add_argument_group("the perturbation graph")
+    group.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
+    group.add_argument(
+        "--gene-set-path", help="file with the genes of the graph, instead of all annotated ones"
+    )
+    action = ActionYesNo(yes_prefix="", no_prefix="no-")
+    text = "all annotated genes are nodes, not only measured and perturbed ones"
+    group.add_argument("--default-pert-graph", action=action, default=True, help=text)
+
+
+def _ids(entry: int | str) -> list[int]:
+    try:
+        return [int(word) for word in str(entry).split(",")]
+    except ValueError:
+        msg = f"--gpu-ids {entry}: expected whole numbers, such as --gpu-ids 0 2"
+        raise ValueError(msg) from None
+
+
+def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
+    """What was asked of the screen; defaults are left out, since a prepared screen has its own."""
+    names = [*parser.option_names[SCREEN], *PERTDATA_OPTIONS]
+    return {name: options[name] for name in names if options[name] != parser.get_default(name)}
+
+
+def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
+    """Folder and name of the screen, as `train_multi_gpu` takes them; an h5ad file is prepared first."""
+    data = Path(options.data)
+    if data.is_dir() or options.dataset is not None:
+        if not data.is_dir():
+            msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
+            raise NotADirectoryError(msg)
+        return (
+            (data, options.dataset)
+            if options.dataset is not None
+            else (data.resolve().parent, data.resolve().name)
+        )
+    from gears.job import LOAD_ARGS
+    from gears.pertdata import PertData
+
+    for_class = {name: value for name, value in data_config.items() if name in PERTDATA_OPTIONS}
+    processing = {
+        name: value for name, value in data_config.items() if name not in (*PERTDATA_OPTIONS, *LOAD_ARGS)
+    }
+    if not data.is_file():
+        msg = f"there is no file or folder {options.data}"
+        raise FileNotFoundError(msg)
+    pert_data = PertData(options.work_dir, **for_class)
+    pert_data.load(data_path=data, **processing)
+    return Path(options.work_dir), str(pert_data.dataset_name)
