@@ -57,7 +57,7 @@ def test_one_two_and_three_workers_give_the_same_model(screens: Path, tmp_path: 
             screens,
             "small",
             SPLIT,
-            arguments(path, batch_size=GLOBAL_BATCH // workers, use_ema=workers < 0),
+            arguments(path, batch_size=GLOBAL_BATCH // workers),
             n_gpus=workers,
             device="cpu",
             data_config=DATA,
@@ -147,7 +147,6 @@ def test_worker_that_fails_is_reported_with_its_traceback(screens: Path, tmp_pat
         ),
         ({"args": {"save_path": "m"}, "data": {"normalise": True}}, "did you mean 'normalize'"),
         ({"args": {"save_path": "m", "schedule": "cos"}}, "unknown schedule 'cos'"),
-        ({"args": {"save_path": "m", "resume": "yes"}}, "resume"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_read(change: dict, words: str) -> None:

@@ -88,7 +88,7 @@ class ModelParts:
         write_json(folder / MANIFEST, self._manifest())
 
     def _manifest(self) -> dict[str, Any]:
-        packages = ("torch", "torch-geometric", "numpy", "anndata")
+        packages = ("torch", "numpy", "anndata")
         return {
             "kind": KIND,
             "format_version": FORMAT_VERSION,

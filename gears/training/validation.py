@@ -51,6 +51,8 @@ class Validation:
         """Mean over conditions of each metric (conditions where it is undefined left out), as ``val_<name>``."""
         if self.truth is None or not self.nodes:
             return {}
+        # a forward pass renormalises the embeddings in place: also where this worker has no condition
+        unwrap(network).renormalise_embeddings()
         mine = np.arange(reducer.rank, len(self.nodes), reducer.world_size)
         values = np.zeros((len(self.nodes), len(self.metrics)))
         if len(mine):

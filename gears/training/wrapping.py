@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from gears.messages import unknown_name
 
 COMPRESSIONS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+# Workers' buffers are equal by construction: none is sent. The argument was renamed in torch 2.13.
+_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
 
 
 def unwrap(model: nn.Module) -> Any:
@@ -33,7 +38,7 @@ def wrap(
     wrapped = DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
-        broadcast_buffers=False,
+        **_OWN_BUFFERS,
         gradient_as_bucket_view=True,
     )
     if compression is not None:
