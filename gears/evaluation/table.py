@@ -174,13 +174,13 @@ def verdict(table: pd.DataFrame, *, method: str | None = None) -> str:
         return f"No verdict: neither {' nor '.join(VERDICT_METRICS)} was computed."
     better = beating_baselines(table, judged, method=model)
     if better.empty:
-        return f"No baseline beats the {model} on {' or '.join(judged)}."
+        return f"No baseline beats {_title(model)} on {' or '.join(judged)}."
     parts = []
     for name, rows in better.groupby("metric", sort=False):
         pairs = zip(rows["method"], rows["value"], strict=True)
         rivals = ", ".join(f"{_marked(rival)} {value:.3f}" for rival, value in pairs)
         parts.append(f"{name} ({rivals}; {model} {rows['model_value'].iloc[0]:.3f})")
-    return f"A baseline beats the {model} on " + " and on ".join(parts) + "."
+    return f"A baseline beats {_title(model)} on " + " and on ".join(parts) + "."
 
 
 def render_table(table: pd.DataFrame, *, method: str | None = None, digits: int = 3) -> str:
@@ -281,6 +281,10 @@ def _block(rows: pd.DataFrame, digits: int) -> list[str]:
         )
         for line in body
     ]
+
+
+def _title(model: str) -> str:
+    return "the model" if model == "model" else model
 
 
 def _cell(mean: float, n_undefined: int, digits: int) -> str:

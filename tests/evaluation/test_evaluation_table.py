@@ -187,7 +187,7 @@ def test_further_predictions_and_a_name_for_the_model(additive_screen):
         method="run1",
     )
     assert list(dict.fromkeys(table["method"])) == ["run1", "no_perturb", "additive"]
-    assert "beats the run1" in verdict(table)
+    assert "beats run1" in verdict(table)
 
 
 def test_table_survives_csv(compared):
