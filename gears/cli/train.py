@@ -53,7 +53,6 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "data",
         metavar="DATA",
-        nargs="?",
         help="an h5ad file, a prepared folder, or the folder that holds DATASET",
     )
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
@@ -79,10 +78,9 @@ def run(arguments: list[str]) -> None:
     parser = make_parser()
     options = parser.parse(arguments)
     chosen = {title: {name: options[name] for name in names} for title, names in parser.option_names.items()}
-    for name, what in (("data", "DATA, the screen"), ("save_path", "--save-path, the model's folder")):
-        if options[name] is None:
-            msg = f"{what}, is missing; give it as an argument or in the file of --config"
-            raise ValueError(msg)
+    if options.save_path is None:
+        msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
+        raise ValueError(msg)
     data_config = _data_config(options, parser)
     folder, dataset = _locate(options, data_config)
     from gears.train_distributed import train_multi_gpu

@@ -1,0 +1,259 @@
+"""The `gears` command: the installed program by subprocess, its parts in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gears.cli import main
+
+GEARS = Path(sys.executable).with_name("gears")
+TINY = [
+    "--n-genes",
+    "40",
+    "--n-singles",
+    "10",
+    "--n-pairs",
+    "8",
+    "--cells-per-condition",
+    "12",
+    "--n-control",
+    "40",
+]
+
+
+def gears(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the installed command in `folder`."""
+    return subprocess.run(
+        [str(GEARS), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a call in this process says on stderr when it refuses its arguments: one line, exit code 2."""
+    assert main(list(map(str, arguments))) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert "Traceback" not in shown.err
+    return shown.err
+
+
+@pytest.fixture
+def screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert main(["simulate", str(tmp_path / "screen.h5ad"), *TINY, "--quiet"]) == 0
+    capsys.readouterr()
+    return tmp_path / "screen.h5ad"
+
+
+def test_help_shows_commands_and_examples_without_heavy_imports(tmp_path: Path) -> None:
+    check = (
+        "import sys; from gears.cli import main; code = main(['--help'])\n"
+        "heavy = {'torch', 'scanpy', 'anndata', 'pandas', 'jsonargparse'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    for word in ("train", "predict", "simulate", "examples:", "--gpu-ids", "Exit codes"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "simulate"])
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    assert f"examples:\n  gears {command}" in capsys.readouterr().out
+
+
+def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "commands:" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gears 0.")
+
+
+def test_simulate_gives_json_and_writes_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gears.simulate import Truth
+
+    output, truth = tmp_path / "screen.h5ad", tmp_path / "truth.npz"
+    assert main(["simulate", str(output), *TINY, "--truth", str(truth), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"output": str(output), "n_genes": 40, "n_conditions": 18, "truth": str(truth)}
+    assert len(Truth.load(truth).conditions) == 19
+
+
+def test_misspelt_names_get_near_matches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "did you mean 'train'" in refused(capsys, "trian")
+    assert "did you mean --n-genes?" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-gene", 5)
+    assert "did you mean 'cosine'" in refused(
+        capsys, "train", tmp_path, "--dataset", "x", "--save-path", tmp_path / "m", "--schedule", "cosin"
+    )
+
+
+def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "ends in .h5ad" in refused(capsys, "simulate", tmp_path / "a.csv")
+    assert "raise n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", 5)
+    assert "n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", "many")
+    assert "required: data" in refused(capsys, "train", "--save-path", tmp_path / "m")
+    assert "--save-path" in refused(capsys, "train", tmp_path)
+    assert "no file or folder" in refused(
+        capsys, "train", tmp_path / "no.h5ad", "--save-path", tmp_path / "m"
+    )
+    assert ".csv or .h5ad" in refused(capsys, "predict", tmp_path, "KLF1", "--output", "a.txt")
+    assert "at least 1" in refused(capsys, "predict", tmp_path, "KLF1", "--top", 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_kind_of_error_gives_the_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gears.cli.simulate as command
+
+    def run_with(error: BaseException) -> tuple[int, str]:
+        def run(_: list[str]) -> None:
+            raise error
+
+        monkeypatch.setattr(command, "run", run)
+        return main(["simulate"]), capsys.readouterr().err
+
+    assert run_with(RuntimeError("a worker\nfailed")) == (
+        1,
+        "gears simulate: error: a worker failed (--traceback shows more)\n",
+    )
+    assert run_with(KeyError("no such gene")) == (2, "gears simulate: error: no such gene\n")
+    assert run_with(KeyboardInterrupt()) == (130, "gears simulate: interrupted\n")
+    monkeypatch.setattr(command, "run", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["simulate", "--traceback"])
+
+
+@pytest.mark.slow
+def test_training_and_prediction_by_the_installed_command(screen: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "data: screen.h5ad\nsave_path: model\ndevice: cpu\nn_gpus: 2\nepochs: 5\nhidden_size: 16\n"
+        "batch_size: 8\ndefault_pert_graph: false\n"
+    )
+    done = gears("train", "--config", config, "--epochs", 1, "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["save_path"] == "model"
+    assert result["devices"] == ["cpu", "cpu"]
+    assert [record["epoch"] for record in result["history"]] == [1]
+    assert result["test_metrics"]["mse"] > 0
+    assert "epoch   1/1" in done.stderr
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["model"]["hidden_size"] == 16
+
+    genes = json.loads((tmp_path / "model" / "genes.json").read_text())["pert_names"][:2]
+    check_prediction(tmp_path, genes)
+
+
+def check_prediction(folder: Path, genes: list[str]) -> None:
+    """The command prints the top genes, and one line for a gene that is not there."""
+    done = gears("predict", "model", genes[0], "+".join(genes), "--top", 3, folder=folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["condition", "rank", "gene", "delta", "expression"]
+    assert len(lines) == 1 + 2 * 3
+
+    done = gears("predict", "model", genes[0] + "X", folder=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert genes[0] in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A saved model without training, and a label that it can predict."""
+    from gears import GEARS, PertData, simulated_screen
+
+    folder = tmp_path_factory.mktemp("cli")
+    adata, _ = simulated_screen(n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
+    pert_data = PertData(folder, default_pert_graph=False)
+    pert_data.new_data_process("screen", adata)
+    pert_data.prepare_split()
+    fresh = GEARS(pert_data, device="cpu")
+    fresh.model_initialize(hidden_size=8)
+    fresh.save_model(folder / "model")
+    return folder / "model", "+".join(fresh.pert_list[:2])
+
+
+def test_predictions_are_written(
+    model: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from anndata import read_h5ad
+
+    folder, pair = str(model[0]), model[1]
+    deltas, whole = tmp_path / "deltas.csv", tmp_path / "predictions.h5ad"
+    assert main(["predict", folder, pair, "--output", str(deltas), "--values", "delta", "--quiet"]) == 0
+    assert main(["predict", folder, pair, "--output", str(whole), "--json", "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{deltas}: 1 conditions x 40 genes\n")
+    written = read_h5ad(whole)
+    table = pd.read_csv(deltas, index_col=0)
+    assert list(table.index) == list(written.obs_names)
+    assert table.to_numpy() == pytest.approx(written.layers["delta"], abs=1e-6)
+
+
+def test_top_genes_as_json(model: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(model[0]), model[1], "--top", "2", "--json", "--device", "cpu"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [record["rank"] for record in records] == [1, 2]
+    assert set(records[0]) == {"condition", "rank", "gene", "delta", "expression"}
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
+    long_run = ["--epochs", "10000", "--batch-size", "8", "--no-default-pert-graph"]
+    run = subprocess.Popen(
+        [
+            str(GEARS),
+            "train",
+            str(screen),
+            "--save-path",
+            "model",
+            "--device",
+            "cpu",
+            "--n-gpus",
+            "2",
+            *long_run,
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert run.stderr is not None
+        deadline = time.monotonic() + 200
+        while "epoch" not in run.stderr.readline():
+            assert time.monotonic() < deadline
+            assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130
+    assert out == ""
+    assert err.endswith("gears train: interrupted\n")
+    assert "Traceback" not in err
