@@ -208,3 +208,41 @@ def test_one_warning_without_gpu(screens: Path, tmp_path: Path, caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"), pytest.raises(ValueError, match="training cells"):
         train_multi_gpu(screens, "small", SPLIT, arguments(tmp_path / "m", batch_size=9999), data_config=DATA)
     assert sum("no GPU is visible" in record.message for record in caplog.records) == 1
+
+
+def guide_worker(rank: int, world_size: int, screens: str, save_path: str) -> None:
+    """A worker as users write it, with a process group and a DDP wrapper of its own."""
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    from gears.train_distributed import cleanup_ddp, setup_ddp
+
+    setup_ddp(rank, world_size)
+    pert_data = PertData(screens, **DATA)
+    pert_data.load(data_name="small")
+    pert_data.prepare_split(split="simulation", seed=1)
+    pert_data.get_dataloader_distributed(
+        batch_size=12, test_batch_size=12, world_size=world_size, rank=rank, num_workers=0
+    )
+    gears_model = GEARS(pert_data, device="cpu")
+    gears_model.model_initialize(hidden_size=16)
+    gears_model.model = DDP(gears_model.model)
+    assert (gears_model.is_distributed, gears_model.rank, gears_model.world_size) == (True, rank, world_size)
+    gears_model.train(epochs=1, lr=1e-3, objective="cells", verbose=False)
+    gears_model.save_model(save_path)
+    cleanup_ddp()
+
+
+@pytest.mark.slow
+def test_users_own_spawn_with_a_ddp_wrapper(screens: Path, tmp_path: Path, monkeypatch) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    pert_data = PertData(screens, **DATA)
+    pert_data.load("small")
+    torch.multiprocessing.spawn(guide_worker, (2, str(screens), str(tmp_path / "m")), nprocs=2)
+    model = GEARS.from_pretrained(tmp_path / "m", device="cpu")
+    assert not any(key.startswith("module.") for key in weights(tmp_path / "m"))
+    assert np.isfinite(model.predict(["ctrl"])["ctrl"]).all()
