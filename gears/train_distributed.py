@@ -47,7 +47,7 @@ def train_multi_gpu(
     split_config: Mapping[str, Any] | None,
     args: Mapping[str, Any],
     n_gpus: int | None = None,
-    gpu_ids: Sequence[int] | None = None,
+    gpu_ids: Sequence[int] | str | None = None,
     *,
     device: str | None = None,
     backend: str | None = None,
@@ -74,7 +74,7 @@ def train_multi_gpu(
         no GPU.
     gpu_ids
         Indices into the visible GPUs, rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is
-        respected and never rewritten.
+        respected and never rewritten. ``"free:2"`` takes the two least busy cards.
     device
         ``"cpu"`` for CPU processes (``n_gpus`` of them, joined by gloo).
     backend, timeout

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gears.distributed.gpus import resolve_gpu_ids, warn_about_cards
+
 logger = logging.getLogger(__name__)
 
 
@@ -168,11 +170,16 @@ def _names(visible: int) -> str:
 
 def plan_devices(
     n_gpus: int | None = None,
-    gpu_ids: Sequence[int] | None = None,
+    gpu_ids: Sequence[int] | str | None = None,
     device: str | None = None,
     backend: str | None = None,
 ) -> DevicePlan:
-    """Devices and backend of the workers on this machine (see :func:`choose_devices`)."""
+    """Devices and backend of the workers on this machine (see :func:`choose_devices`).
+
+    `gpu_ids` may be ``"free:2"``: the two least busy cards. A chosen card that is busy, and
+    cards that differ in memory, are warned about where NVML can be asked.
+    """
     visible = torch.cuda.device_count() if device is None or not device.startswith("cpu") else 0
-    devices = choose_devices(n_gpus, gpu_ids, device, visible=visible)
+    devices = choose_devices(n_gpus, resolve_gpu_ids(gpu_ids), device, visible=visible)
+    warn_about_cards(devices)
     return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))

@@ -1,0 +1,116 @@
+"""Busy cards and what CUDA_VISIBLE_DEVICES leaves of them, with recorded answers of NVML."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+
+import pytest
+
+from gears.distributed.gpus import Card, nvml_cards, resolve_gpu_ids, visible_cards, warn_about_cards
+
+GIB = 2**30
+CARDS = [
+    Card("GPU-aaaa", "H100", 80 * GIB, 60 * GIB, 97, 1),
+    Card("GPU-abbb", "H100", 80 * GIB, 1 * GIB, 0, 0),
+    Card("GPU-cccc", "A100", 40 * GIB, 0, 0, 0),
+    Card("GPU-dddd", "H100", 80 * GIB, 2 * GIB, 55, 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "abcd"),
+        ("0,1,2,3", "abcd"),
+        ("3,1", "db"),
+        ("GPU-cccc,GPU-ab", "cb"),
+        ("1,GPU-d", "bd"),
+        ("1,9,2", "b"),
+        ("-1", ""),
+        ("", ""),
+        ("GPU-a", ""),
+        ("2,2,1", "c"),
+        (" 2 , 0 ", "ca"),
+        ("MIG-1/2", ""),
+    ],
+)
+def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str) -> None:
+    environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    letters = dict(zip([card.uuid for card in CARDS], "abcd", strict=True))
+    assert "".join(letters[card.uuid] for card in visible_cards(CARDS, environment)) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "visible", "expected"),
+    [
+        ("free:1", None, [2]),
+        ("free:2", None, [1, 2]),
+        ("free:3", None, [1, 2, 3]),
+        ("free:2", "3,0,1", [0, 2]),
+        ([3, 1], None, [3, 1]),
+        (None, None, None),
+    ],
+)
+def test_least_busy_cards(asked, visible, expected) -> None:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert resolve_gpu_ids(asked, cards=lambda: CARDS, environment=environment) == expected
+
+
+@pytest.mark.parametrize("asked", ["free", "free:0", "busy:1", "free:x", "0,1"])
+def test_other_texts_are_refused(asked: str) -> None:
+    with pytest.raises(ValueError, match=r"free:N"):
+        resolve_gpu_ids(asked, cards=lambda: CARDS, environment={})
+
+
+def test_more_free_cards_than_there_are() -> None:
+    with pytest.raises(ValueError, match="only 4"):
+        resolve_gpu_ids("free:5", cards=lambda: CARDS, environment={})
+
+
+def test_busy_cards_and_unequal_memory_are_warned_about(caplog) -> None:
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        warn_about_cards(["cuda:1", "cuda:3"], cards=lambda: CARDS, environment={})
+    assert [record.args[0] for record in caplog.records] == [3]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        warn_about_cards(["cuda:1", "cuda:2"], cards=lambda: CARDS, environment={})
+    assert "GPU 1: 80 GiB, GPU 2: 40 GiB" in caplog.text
+
+
+def test_cpu_workers_ask_nobody() -> None:
+    def refuse() -> list[Card]:
+        raise AssertionError
+
+    assert warn_about_cards(["cpu", "cpu"], cards=refuse) is None
+
+
+def test_missing_library_is_explained(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(RuntimeError, match="nvidia-ml-py"):
+        nvml_cards()
+
+
+def test_answers_of_the_library_are_read(monkeypatch) -> None:
+    answers = types.ModuleType("pynvml")
+    answers.NVMLError = RuntimeError
+    answers.nvmlInit = answers.nvmlShutdown = lambda: None
+    answers.nvmlDeviceGetCount = lambda: 2
+    answers.nvmlDeviceGetHandleByIndex = lambda index: index
+    answers.nvmlDeviceGetMemoryInfo = lambda handle: types.SimpleNamespace(total=80 * GIB, used=handle * GIB)
+    answers.nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}".encode()
+    answers.nvmlDeviceGetName = lambda handle: "H100"
+    answers.nvmlDeviceGetUtilizationRates = lambda handle: types.SimpleNamespace(gpu=7)
+
+    def refuse(handle):
+        msg = "not supported"
+        raise RuntimeError(msg)
+
+    answers.nvmlDeviceGetComputeRunningProcesses = refuse
+    monkeypatch.setitem(sys.modules, "pynvml", answers)
+    cards = nvml_cards()
+    assert [(card.uuid, card.memory_used, card.utilisation) for card in cards] == [
+        ("GPU-0", 0, 7),
+        ("GPU-1", GIB, 7),
+    ]
