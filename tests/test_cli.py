@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -223,36 +222,28 @@ def test_top_genes_as_json(model: tuple[Path, str], capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
+    arguments = ["train", str(screen), "--save-path", "model", "--device", "cpu", "--n-gpus", "2"]
     long_run = ["--epochs", "10000", "--batch-size", "8", "--no-default-pert-graph"]
-    run = subprocess.Popen(
-        [
-            str(GEARS),
-            "train",
-            str(screen),
-            "--save-path",
-            "model",
-            "--device",
-            "cpu",
-            "--n-gpus",
-            "2",
-            *long_run,
-        ],
+    with subprocess.Popen(
+        [str(GEARS), *arguments, *long_run],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
+    ) as run:
         assert run.stderr is not None
-        deadline = time.monotonic() + 200
-        while "epoch" not in run.stderr.readline():
-            assert time.monotonic() < deadline
-            assert run.poll() is None
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=60)
-    finally:
-        run.kill()
+        try:
+            seen = []
+            for line in run.stderr:
+                seen.append(line)
+                if line.startswith("epoch"):
+                    break
+            assert seen[-1].startswith("epoch"), "".join(seen)
+            run.send_signal(signal.SIGINT)
+            out, err = run.communicate(timeout=60)
+        finally:
+            run.kill()
     assert run.returncode == 130
     assert out == ""
     assert err.endswith("gears train: interrupted\n")
