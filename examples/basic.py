@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
 
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=32)
-    result = model.train(epochs=3, lr=3e-3)
+    result = model.train(epochs=3)
     print(f"best epoch: {result.best_epoch}")
     model.save_model(folder / "model")
 

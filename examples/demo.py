@@ -66,6 +66,7 @@ def main() -> None:
     say(f"3/5  training with {options.workers} worker processes")
     settings = {
         "save_path": folder / "model",
+        "objective": "cells",  # every cell against a control cell, as published
         "epochs": options.epochs,
         "lr": 0.003,
         "schedule": "cosine",

@@ -114,6 +114,10 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", "many")
     assert "required: data" in refused(capsys, "train", "--save-path", tmp_path / "m")
     assert "--save-path" in refused(capsys, "train", tmp_path)
+    assert "--gpu-ids 0 2" in refused(capsys, "train", tmp_path, "--save-path", "m", "--gpu-ids", "x")
+    assert "leave one of them out" in refused(
+        capsys, "train", tmp_path, "--save-path", "m", "--device", "cpu", "--gpu-ids", "0,1"
+    )
     assert "no file or folder" in refused(
         capsys, "train", tmp_path / "no.h5ad", "--save-path", tmp_path / "m"
     )
@@ -145,11 +149,21 @@ def test_the_kind_of_error_gives_the_exit_code(
         main(["simulate", "--traceback"])
 
 
+def test_the_base_configuration_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    import yaml
+
+    base = Path(__file__).resolve().parents[1] / "configs" / "base.yaml"
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(base), "--seed", "7", "--print_config"])
+    taken, given = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(base.read_text())
+    assert {name: taken[name] for name in given} == given | {"seed": 7}
+
+
 @pytest.mark.slow
 def test_training_and_prediction_by_the_installed_command(screen: Path, tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(
-        "data: screen.h5ad\nsave_path: model\ndevice: cpu\nn_gpus: 2\nepochs: 5\nhidden_size: 16\n"
+        "data: screen.h5ad\nobjective: cells\nsave_path: model\ndevice: cpu\nn_gpus: 2\nepochs: 5\nhidden_size: 16\n"
         "batch_size: 8\ndefault_pert_graph: false\n"
     )
     done = gears("train", "--config", config, "--epochs", 1, "--json", folder=tmp_path)

@@ -18,10 +18,12 @@ EPILOG = """examples:
 """
 # Where one entry of a docstring describes several options.
 TEXTS = {
-    "epochs": "passes over the training cells",
+    "epochs": "passes over the training conditions or cells (by objective if left out)",
     "lr": "Adam's learning rate",
     "weight_decay": "Adam's weight decay",
-    "schedule": 'learning-rate schedule: "step" halves it after each epoch, "constant", "cosine", "one-cycle"',
+    "schedule": "learning-rate schedule: step (halved after each epoch), constant, cosine, one-cycle",
+    "batch_size": "cells or conditions per worker and step",
+    "eval_every": "epochs between evaluations; the last is always evaluated",
     "warmup_steps": "steps over which the learning rate rises linearly",
     "eta_min": "lowest share of the learning rate",
     "clip_value": "clip the global gradient by value",
@@ -32,7 +34,7 @@ TEXTS = {
     "keep_last": "training checkpoints that are kept",
 }
 LOADING, DEVICES = (
-    ("batch_size", "test_batch_size", "num_workers"),
+    ("test_batch_size", "num_workers"),
     ("n_gpus", "gpu_ids", "device", "timeout"),
 )
 PERTDATA_OPTIONS = ("gene2go", "gene_set_path", "default_pert_graph")
@@ -81,6 +83,8 @@ def run(arguments: list[str]) -> None:
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)
+    gpu_ids = _gpu_ids(options.gpu_ids)
+    _check(chosen, options, gpu_ids)
     data_config = _data_config(options, parser)
     folder, dataset = _locate(options, data_config)
     from gears.train_distributed import train_multi_gpu
@@ -96,7 +100,7 @@ def run(arguments: list[str]) -> None:
             **{name: options[name] for name in LOADING},
         },
         n_gpus=options.n_gpus,
-        gpu_ids=options.gpu_ids and [number for entry in options.gpu_ids for number in _ids(entry)],
+        gpu_ids=gpu_ids,
         device=options.device,
         timeout=options.timeout,
         data_config=data_config,
@@ -115,7 +119,12 @@ def run(arguments: list[str]) -> None:
 
 def _add_devices(parser: CommandParser) -> None:
     group = parser.add_argument_group("devices")
-    group.add_argument("--gpu-ids", nargs="+", type=int | str, help="GPUs to use, such as 0 2 (or 0,2)")
+    group.add_argument(
+        "--gpu-ids",
+        nargs="+",
+        type=int | str,
+        help="GPUs to use, such as 0 2, or free:2 for the two least busy",
+    )
     group.add_argument(
         "--n-gpus", type=int | None, help="number of worker processes; all visible GPUs if left out"
     )
@@ -126,8 +135,7 @@ def _add_devices(parser: CommandParser) -> None:
 
 
 def _add_loading(parser: CommandParser) -> None:
-    group = parser.add_argument_group("batches")
-    group.add_argument("--batch-size", type=int, default=32, help="cells per worker and step")
+    group = parser.add_argument_group("loaders of cells")
     group.add_argument(
         "--test-batch-size", type=int | None, help="of validation and test; as --batch-size if left out"
     )
@@ -145,12 +153,27 @@ def _add_graph_options(parser: CommandParser) -> None:
     group.add_argument("--default-pert-graph", action=action, default=True, help=text)
 
 
-def _ids(entry: int | str) -> list[int]:
+def _gpu_ids(entries: list[int | str] | None) -> list[int] | str | None:
+    """``0 2``, ``0,2`` or ``free:2`` as `train_multi_gpu` takes them."""
+    if entries is None or (len(entries) == 1 and str(entries[0]).startswith("free")):
+        return None if entries is None else str(entries[0])
     try:
-        return [int(word) for word in str(entry).split(",")]
+        return [int(word) for entry in entries for word in str(entry).split(",")]
     except ValueError:
-        msg = f"--gpu-ids {entry}: expected whole numbers, such as --gpu-ids 0 2"
+        given = " ".join(map(str, entries))
+        msg = f"--gpu-ids {given}: expected whole numbers, such as --gpu-ids 0 2, or free:2 for the least busy two"
         raise ValueError(msg) from None
+
+
+def _check(chosen: dict[str, dict[str, Any]], options: Any, gpu_ids: list[int] | str | None) -> None:
+    """Refuse bad options before a file is read: a large screen takes minutes to prepare."""
+    from gears.distributed import plan_devices
+    from gears.model.config import ModelConfig
+    from gears.training.options import TrainOptions
+
+    TrainOptions(**chosen[TRAINING])
+    ModelConfig(**chosen[MODEL])
+    plan_devices(options.n_gpus, gpu_ids, options.device)
 
 
 def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""What the README shows runs, and the files that it names are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_ten_lines_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gears.simulate import simulate_to_h5ad
+
+    monkeypatch.chdir(tmp_path)
+    simulate_to_h5ad("screen.h5ad", n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
+    lines = (
+        BLOCKS[0]
+        .replace("epochs=20", "epochs=1")
+        .replace("GEARS(pert_data)", "GEARS(pert_data, device='cpu')")
+    )
+    exec(compile(lines, "README.md", "exec"), {})
+    assert "AHR+KLF1" in capsys.readouterr().out
+    assert (tmp_path / "models" / "run1" / "manifest.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_lines_for_several_processes_run(tmp_path: Path) -> None:
+    """On two CPU processes, and a small graph, instead of the GPUs that they name."""
+    import os
+    import subprocess
+    import sys
+
+    from gears.simulate import simulate_to_h5ad
+
+    simulate_to_h5ad(
+        tmp_path / "data" / "screen.h5ad",
+        gene_names=["AHR", "KLF1", *(f"G{i}" for i in range(38))],
+        n_singles=10,
+        n_pairs=8,
+        cells_per_condition=12,
+        n_control=40,
+    )
+    small = 'device="cpu", n_gpus=2, data_config={"default_pert_graph": False}'
+    script = BLOCKS[1].replace("gpu_ids=[0, 2]", small).replace("cuda:0", "cpu")
+    script = script.replace('"epochs": 20, "batch_size": 32', '"epochs": 1, "batch_size": 8')
+    (tmp_path / "train.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "predictions.csv").read_text().count("\n") == 3
