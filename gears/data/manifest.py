@@ -9,11 +9,11 @@ from gears.files import read_json
 from gears.messages import shorten
 
 KIND = "gears prepared screen"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 TABLES = "screen.json"
 H5AD = "perturb_processed.h5ad"
-STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero")
+STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
 """Statistics by name, each a file of its own (an npz cannot be mapped into memory)."""
 
 

@@ -75,7 +75,7 @@ class ProcessingOptions:
         return cls(**options)
 
 
-def prepare_screen(adata: AnnData, folder: str | Path, **options: Any) -> PreparedScreen:
+def prepare_screen(adata: AnnData, folder: str | Path, *, workers: int = 1, **options: Any) -> PreparedScreen:
     """Check a screen and write it as a prepared folder.
 
     The object is not modified, and nothing is written outside `folder` (and a
@@ -90,6 +90,8 @@ def prepare_screen(adata: AnnData, folder: str | Path, **options: Any) -> Prepar
         ``obs.cell_type``, ``var.gene_name``.
     folder
         Where the prepared screen goes.
+    workers
+        Processes that compute the statistics (the result does not depend on it).
     **options
         See :class:`ProcessingOptions`.
 
@@ -111,7 +113,7 @@ def prepare_screen(adata: AnnData, folder: str | Path, **options: Any) -> Prepar
             return reusable
         _refuse_foreign(folder)
         with new_folder(folder) as temporary:
-            write_screen(temporary, checked, key, parameters)
+            write_screen(temporary, checked, key, parameters, workers=workers)
         return PreparedScreen.open(folder)
 
 

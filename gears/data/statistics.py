@@ -22,6 +22,9 @@ class ConditionStatistics:
         Share of cells with a value other than 0.
     control_id : int
         Row of the control.
+    above, below : np.ndarray (C, G) float64 or None
+        Shares of cells above and below the mean of all control cells; a cell
+        that is equal to it is neither.
     """
 
     n: np.ndarray
@@ -31,11 +34,14 @@ class ConditionStatistics:
     m4: np.ndarray
     nonzero: np.ndarray
     control_id: int = 0
+    above: np.ndarray | None = None
+    below: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for name in ("m2", "m3", "m4", "nonzero"):
-            if getattr(self, name).shape != self.mean.shape:
-                msg = f"statistics disagree: {name} is {getattr(self, name).shape}, mean is {self.mean.shape}"
+        for name in ("m2", "m3", "m4", "nonzero", "above", "below"):
+            table = getattr(self, name)
+            if table is not None and table.shape != self.mean.shape:
+                msg = f"statistics disagree: {name} is {table.shape}, mean is {self.mean.shape}"
                 raise ValueError(msg)
 
     @cached_property
@@ -56,9 +62,10 @@ class ConditionStatistics:
 
     def subset(self, conditions: np.ndarray, control_id: int) -> ConditionStatistics:
         """Rows of the given conditions; `control_id` is the control's row among them."""
-        names = ("n", "mean", "m2", "m3", "m4", "nonzero")
-        tables = {name: getattr(self, name)[conditions] for name in names}
-        return ConditionStatistics(**tables, control_id=control_id)
+        names = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
+        tables = {name: getattr(self, name) for name in names}
+        rows = {name: None if table is None else table[conditions] for name, table in tables.items()}
+        return ConditionStatistics(**rows, control_id=control_id)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

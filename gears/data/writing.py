@@ -18,7 +18,7 @@ from gears.data.cells import CellMatrix
 from gears.data.de import rank_genes
 from gears.data.labels import LabelTable
 from gears.data.manifest import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS, TABLES
-from gears.data.moments import condition_moments
+from gears.data.passes import condition_moments
 from gears.data.statistics import ConditionStatistics
 from gears.files import content_hash, write_json
 
@@ -70,13 +70,17 @@ def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     return [str(column) for column in frame.columns], pd.util.hash_pandas_object(frame).to_numpy()
 
 
-def write_screen(folder: Path, checked: CheckedScreen, key: str, parameters: dict[str, Any]) -> None:
+def write_screen(
+    folder: Path, checked: CheckedScreen, key: str, parameters: dict[str, Any], *, workers: int = 1
+) -> None:
     """Fill an empty folder with everything that a prepared screen holds."""
     table = checked.table
     gene_names = checked.var["gene_name"].astype(str).tolist()
     CellMatrix.write(folder / "cells", checked.matrix)
     np.save(folder / "cells" / "label.npy", table.cell_label)
-    statistics = _statistics(checked)
+    # several processes share the written cells; one has them at hand already
+    cells = CellMatrix(folder / "cells", checked.matrix.shape[1]) if workers > 1 else checked.matrix
+    statistics = _statistics(cells, table, workers)
     (folder / "statistics").mkdir()
     for name in STATISTICS:
         np.save(folder / "statistics" / f"{name}.npy", getattr(statistics, name))
@@ -120,9 +124,13 @@ def write_screen(folder: Path, checked: CheckedScreen, key: str, parameters: dic
     )
 
 
-def _statistics(checked: CheckedScreen) -> ConditionStatistics:
-    table = checked.table
-    moments = condition_moments(checked.matrix, table.cell_condition, len(table.conditions))
+def _statistics(
+    cells: sparse.csr_matrix | CellMatrix, table: LabelTable, workers: int
+) -> ConditionStatistics:
+    control_id = table.conditions.index(Condition())
+    moments = condition_moments(
+        cells, table.cell_condition, len(table.conditions), control_id=control_id, workers=workers
+    )
     return ConditionStatistics(
         moments.n.astype(np.float64),
         moments.mean,
@@ -130,7 +138,9 @@ def _statistics(checked: CheckedScreen) -> ConditionStatistics:
         moments.central(3),
         moments.central(4),
         moments.nonzero,
-        control_id=table.conditions.index(Condition()),
+        control_id=control_id,
+        above=moments.above,
+        below=moments.below,
     )
 
 

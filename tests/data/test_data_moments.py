@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from gears.data.moments import ConditionMoments, condition_chunks, condition_moments
+from gears.data.manifest import STATISTICS
+from gears.data.moments import ConditionMoments, SignCentre, condition_chunks
+from gears.data.passes import condition_moments
+from gears.data.processing import prepare_screen
+from gears.data.reading import StoredMatrix
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 
 def direct(dense: np.ndarray, ids: np.ndarray, n_conditions: int) -> dict[str, np.ndarray]:
@@ -105,7 +115,7 @@ def test_a_constant_gene_has_no_variance_at_all() -> None:
 
 def test_chunks_cover_every_cell_once_and_hold_few_conditions() -> None:
     dense, ids = sample(2, n_cells=200, n_conditions=40)
-    chunks = list(condition_chunks(sparse.csr_matrix(dense), ids, chunk_values=70))
+    chunks = list(condition_chunks((dense != 0).sum(axis=1), ids, 7, chunk_values=70))
     assert sorted(np.concatenate(chunks).tolist()) == list(range(200))
     assert max(len(np.unique(ids[rows])) for rows in chunks) <= 70 // 7
 
@@ -115,3 +125,144 @@ def test_wrong_shapes_are_refused() -> None:
         ConditionMoments(2, 3).update(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int))
     with pytest.raises(ValueError, match="cannot merge"):
         ConditionMoments(2, 3).merge(ConditionMoments(2, 4))
+    with pytest.raises(ValueError, match="one per cell"):
+        condition_moments(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int), 1)
+
+
+def hard_screen(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sparse, near-constant, constant and negative genes; conditions of 1, 2 and many cells, one empty."""
+    rng = np.random.default_rng(seed)
+    n = np.array([25, 1, 2, 0, 40])
+    ids = rng.permutation(np.repeat(np.arange(5), n))
+    dense = np.zeros((len(ids), 7))
+    dense[:, 0] = rng.gamma(2.0, 1.0, len(ids)) * (rng.random(len(ids)) < 0.3)
+    dense[:, 1] = 5 + 1e-5 * rng.standard_normal(len(ids))
+    dense[:, 2] = np.float32(1.1)
+    dense[:, 3] = np.where(rng.random(len(ids)) < 0.5, np.nextafter(np.float32(3), np.float32(4)), 3)
+    dense[:, 4] = rng.integers(0, 4, len(ids))
+    dense[:, 5] = rng.standard_normal(len(ids))
+    return dense.astype(np.float32), ids
+
+
+def assert_moments_within(
+    moments: ConditionMoments, dense: np.ndarray, ids: np.ndarray, control_id: int = 0
+) -> None:
+    """The k-th moment to 1e-10 (|mean| + s.d.)^k, shares exactly."""
+    n_conditions = len(moments.n)
+    expected = direct(dense, ids, n_conditions)
+    scale = np.abs(expected["mean"]) + np.sqrt(expected["m2"])
+    assert np.all(np.abs(moments.mean - expected["mean"]) <= 1e-10 * scale)
+    for order in (2, 3, 4):
+        error = np.abs(moments.central(order) - expected[f"m{order}"])
+        assert np.all(error <= 1e-10 * scale**order), order
+    np.testing.assert_allclose(moments.nonzero, expected["nonzero"], rtol=1e-15)
+    wide = dense.astype(np.longdouble)
+    off = wide - wide[ids == control_id].mean(axis=0)
+    off[np.abs(off) < 1e-15] = 0  # the last digits of the extended mean itself
+    for share, there in ((moments.above, off > 0), (moments.below, off < 0)):
+        for i in np.unique(ids):
+            np.testing.assert_allclose(share[i], there[ids == i].mean(axis=0), rtol=1e-15)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000), chunk_values=st.integers(1, 400), parts=st.integers(1, 6), data=st.data())
+def test_any_chunks_merged_in_any_order_are_exact(
+    seed: int, chunk_values: int, parts: int, data: st.DataObject
+) -> None:
+    dense, ids = hard_screen(seed)
+    matrix = sparse.csr_matrix(dense)
+    whole = condition_moments(matrix, ids, 5, control_id=0, chunk_values=chunk_values)
+    assert_moments_within(whole, dense, ids)
+
+    cells = np.random.default_rng(seed).permutation(len(ids))
+    pieces = [
+        condition_moments(matrix[rows], ids[rows], 5, centre=whole.centre, chunk_values=chunk_values)
+        for rows in np.array_split(cells, parts)
+    ]
+    total = ConditionMoments(5, dense.shape[1], whole.centre)
+    for i in data.draw(st.permutations(range(parts))):
+        total.merge(pieces[i])
+    assert_moments_within(total, dense, ids)
+    np.testing.assert_array_equal(total.above, whole.above)
+    np.testing.assert_array_equal(total.below, whole.below)
+
+
+def assert_same(left: ConditionMoments, right: ConditionMoments) -> None:
+    scale = np.abs(right.mean) + np.sqrt(right.central(2))
+    assert np.all(np.abs(left.mean - right.mean) <= 1e-10 * scale)
+    for order in (2, 3, 4):
+        assert np.all(np.abs(left.central(order) - right.central(order)) <= 1e-10 * scale**order)
+    for name in ("nonzero", "above", "below", "n"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+
+
+def test_backed_files_dense_arrays_and_processes_give_the_same(tmp_path: Path) -> None:
+    import anndata
+    import h5py
+
+    dense, ids = hard_screen(1)
+    expected = condition_moments(sparse.csr_matrix(dense), ids, 5, control_id=0)
+    anndata.AnnData(sparse.csr_matrix(dense), layers={"dense": dense}).write_h5ad(tmp_path / "a.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    options: dict[str, Any] = {"control_id": 0, "chunk_values": 60}
+    for matrix in (
+        dense,
+        backed.X,
+        StoredMatrix(tmp_path / "a.h5ad", "layers/dense"),
+    ):
+        assert_same(condition_moments(matrix, ids, 5, **options), expected)
+    with h5py.File(tmp_path / "a.h5ad") as file:
+        assert_same(condition_moments(file["layers/dense"], ids, 5, **options), expected)
+    for matrix in (backed.X, sparse.csr_matrix(dense)):
+        assert_same(condition_moments(matrix, ids, 5, workers=2, **options), expected)
+    backed.file.close()
+
+
+def test_zarr_stores_are_read_in_chunks(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    dense, ids = hard_screen(2)
+    matrix = sparse.csr_matrix(dense)
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w").create_group("X")
+    group.attrs.update({"encoding-type": "csr_matrix", "shape": list(matrix.shape)})
+    for name in ("data", "indices", "indptr"):
+        group[name] = getattr(matrix, name)
+    found = condition_moments(StoredMatrix(tmp_path / "a.zarr"), ids, 5, control_id=0, chunk_values=60)
+    assert_same(found, condition_moments(matrix, ids, 5, control_id=0))
+    group.attrs["encoding-type"] = "csc_matrix"
+    with pytest.raises(ValueError, match="csc_matrix"):
+        StoredMatrix(tmp_path / "a.zarr")
+
+
+def test_dask_arrays_are_accepted() -> None:
+    array = pytest.importorskip("dask.array", reason="dask is not installed")
+    dense, ids = hard_screen(3)
+    expected = condition_moments(sparse.csr_matrix(dense), ids, 5, control_id=0)
+    blocks = array.from_array(dense, chunks=(9, 3))
+    assert_same(condition_moments(blocks, ids, 5, control_id=0), expected)
+
+
+def test_shares_need_one_centre() -> None:
+    dense, ids = sample(0)
+    moments = condition_moments(sparse.csr_matrix(dense), ids, 4)
+    with pytest.raises(ValueError, match="not counted"):
+        _ = moments.above
+    other = ConditionMoments(4, dense.shape[1], SignCentre.of(moments, 0))
+    with pytest.raises(ValueError, match="different control means"):
+        other.merge(moments)
+
+
+def test_screen_keeps_shares_about_its_control_mean(toy_template: AnnData, tmp_path: Path) -> None:
+    one = prepare_screen(toy_template, tmp_path / "one")
+    two = prepare_screen(toy_template, tmp_path / "two", workers=2)
+    assert one.content_hash == two.content_hash
+    for name in STATISTICS:
+        left, right = getattr(one.statistics, name), getattr(two.statistics, name)
+        np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-14)
+    cells = one.cells.rows(np.arange(len(one.cells))).astype(np.float64)
+    mu_G = one.statistics.mean[one.control_id]
+    for i in range(len(one.conditions)):
+        sign = np.sign(cells[one.cells_of(i)] - mu_G)
+        np.testing.assert_allclose((sign > 0).mean(axis=0), one.statistics.above[i], atol=1e-15)
+        np.testing.assert_allclose((sign < 0).mean(axis=0), one.statistics.below[i], atol=1e-15)
+    kept = one.without([one.conditions[3]])
+    np.testing.assert_array_equal(kept.statistics.above, np.delete(one.statistics.above, 3, axis=0))

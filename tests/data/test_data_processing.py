@@ -250,7 +250,7 @@ def test_other_format_versions_are_refused(toy_adata: AnnData, tmp_path: Path) -
     manifest = read_json(folder / "manifest.json")
     assert manifest["versions"]["numpy"] == np.__version__
     write_json(folder / "manifest.json", manifest | {"format_version": 99})
-    with pytest.raises(ValueError, match="format version 99, this release reads 1"):
+    with pytest.raises(ValueError, match="format version 99, this release reads 2"):
         PreparedScreen.open(folder)
     write_json(folder / "manifest.json", {"kind": "something"})
     with pytest.raises(ValueError, match="does not describe a prepared screen"):

@@ -1,0 +1,230 @@
+"""Passes over all cells of a screen: in memory, from files, by several processes, or by dask."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from gears.data.moments import CHUNK_VALUES, ConditionMoments, SignCentre, condition_chunks
+from gears.data.reading import StoredMatrix, as_csr
+
+_DASK_BLOCKS = 16
+"""Blocks whose moments are held at once while a dask array is gone through."""
+
+
+class RowSource(Protocol):
+    """Rows of an (N, G) matrix, wherever they are."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def sequential(self) -> bool:
+        """Whether rows are read well in their own order only (files)."""
+        ...
+
+    @property
+    def row_lengths(self) -> np.ndarray: ...
+    def csr(self, rows: np.ndarray) -> sparse.csr_matrix: ...
+
+
+class MemoryRows:
+    """Rows of a CSR matrix in memory."""
+
+    sequential = False
+
+    def __init__(self, matrix: sparse.csr_matrix) -> None:
+        self.matrix, self.shape = matrix, matrix.shape
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """Stored values of each row, (N,)."""
+        return np.diff(self.matrix.indptr)
+
+    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
+        """The given rows."""
+        return self.matrix[rows]
+
+
+def row_source(matrix: Any) -> RowSource:
+    """Any kind of expression matrix as rows: CSR, dense, mapped cells, X of a backed AnnData."""
+    if hasattr(matrix, "row_lengths"):
+        return matrix
+    stored = StoredMatrix.of(matrix)
+    return stored if stored is not None else MemoryRows(as_csr(matrix))
+
+
+def condition_moments(
+    matrix: Any,
+    condition_ids: np.ndarray,
+    n_conditions: int,
+    *,
+    control_id: int | None = None,
+    centre: SignCentre | None = None,
+    chunk_values: int = CHUNK_VALUES,
+    workers: int = 1,
+) -> ConditionMoments:
+    """Moments of all cells of a matrix, chunk by chunk: the same for any chunks and processes.
+
+    Parameters
+    ----------
+    matrix
+        (N, G) expression: sparse or dense in memory, a
+        :class:`gears.data.cells.CellMatrix`, a :class:`gears.data.reading.StoredMatrix` or the
+        X of a backed AnnData (read in chunks of rows), or a dask array (the scheduler in
+        use does the pass).
+    condition_ids
+        (N,) condition of each cell.
+    n_conditions
+        C.
+    control_id
+        Count cells above and below this condition's mean, found by a pass over its cells first.
+    centre
+        The same about a mean that is known, as for one of several files.
+    chunk_values
+        Stored values that one chunk may hold.
+    workers
+        Processes that share the pass (started anew; a script needs its
+        ``if __name__ == "__main__":`` guard).
+
+    Raises
+    ------
+    ValueError
+        If there is not one id per row.
+    """
+    condition_ids = np.asarray(condition_ids)
+    if len(condition_ids) != matrix.shape[0]:
+        msg = f"{matrix.shape[0]} cells have {len(condition_ids)} condition ids; one per cell is needed"
+        raise ValueError(msg)
+    if type(matrix).__module__.split(".")[0] == "dask":
+        return _by_dask(matrix, condition_ids, n_conditions, control_id, centre, chunk_values)
+    work = _Pass(row_source(matrix), condition_ids, n_conditions, chunk_values)
+    with contextlib.ExitStack() as stack:
+        if workers > 1:
+            context = multiprocessing.get_context("spawn")
+            work.pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+            work.workers = workers
+        if control_id is not None and centre is None:
+            centre = SignCentre.of(work.run(np.flatnonzero(condition_ids == control_id), None), control_id)
+        return work.run(np.arange(len(condition_ids)), centre)
+
+
+@dataclass
+class _Pass:
+    """A pass over cells, by this process or by those of a pool."""
+
+    source: RowSource
+    ids: np.ndarray
+    n_conditions: int
+    chunk_values: int
+    workers: int = 1
+    pool: ProcessPoolExecutor | None = None
+
+    def run(self, cells: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
+        """Moments of some cells (ascending numbers)."""
+        chunks = list(_chunks(self.source, self.ids, cells, self.chunk_values))
+        total = ConditionMoments(self.n_conditions, self.source.shape[1], centre)
+        shares = _shares(chunks, self.source.row_lengths, self.workers)
+        if self.pool is None or len(shares) < 2:
+            for rows in chunks:
+                _add(total, self.source.csr(rows), self.ids[rows], self.chunk_values)
+            return total
+        for present, part in self.pool.map(_share_moments, [self._task(share, centre) for share in shares]):
+            total.merge_conditions(present, part)
+        return total
+
+    def _task(self, share: list[np.ndarray], centre: SignCentre | None) -> tuple:
+        """What a worker needs; of a matrix in memory only its own rows travel."""
+        if not isinstance(self.source, MemoryRows):
+            return self.source, self.ids, share, centre, self.chunk_values
+        rows, ends = np.concatenate(share), np.cumsum([len(part) for part in share])
+        local = np.split(np.arange(len(rows)), ends[:-1])
+        return MemoryRows(self.source.csr(rows)), self.ids[rows], local, centre, self.chunk_values
+
+
+def _share_moments(task: tuple) -> tuple[np.ndarray, ConditionMoments]:
+    """In a worker: moments of its chunks, for the conditions it has seen."""
+    source, ids, chunks, centre, chunk_values = task
+    present = np.unique(ids[np.concatenate(chunks)])
+    part = ConditionMoments(len(present), source.shape[1], centre)
+    for rows in chunks:
+        _add(part, source.csr(rows), np.searchsorted(present, ids[rows]), chunk_values)
+    return present, part
+
+
+def _add(moments: ConditionMoments, chunk: sparse.csr_matrix, ids: np.ndarray, chunk_values: int) -> None:
+    """Add rows in pieces that touch few conditions each."""
+    for rows in condition_chunks(np.diff(chunk.indptr), ids, chunk.shape[1], chunk_values):
+        whole = len(rows) == len(ids) and np.array_equal(rows, np.arange(len(ids)))
+        moments.update(chunk if whole else chunk[rows], ids[rows])
+
+
+def _chunks(source: RowSource, ids: np.ndarray, cells: np.ndarray, chunk_values: int) -> Iterator[np.ndarray]:
+    """Chunks of cell numbers: by condition where any row is at hand, else in the order of the file."""
+    lengths = source.row_lengths[cells]
+    if not source.sequential:
+        for rows in condition_chunks(lengths, ids[cells], source.shape[1], chunk_values):
+            yield cells[rows]
+        return
+    which = np.cumsum(np.maximum(lengths, 1)) // chunk_values
+    yield from (part for part in np.split(cells, np.flatnonzero(np.diff(which)) + 1) if len(part))
+
+
+def _shares(chunks: list[np.ndarray], lengths: np.ndarray, workers: int) -> list[list[np.ndarray]]:
+    """Chunks in runs of about equal cost, at most one per worker."""
+    if workers <= 1 or len(chunks) < 2:
+        return [chunks]
+    cost = np.cumsum([int(lengths[rows].sum()) + 1 for rows in chunks])
+    owner = np.minimum((cost - 1) * workers // cost[-1], workers - 1)
+    runs = [[chunks[i] for i in np.flatnonzero(owner == worker)] for worker in range(workers)]
+    return [run for run in runs if run]
+
+
+def _by_dask(
+    matrix: Any,
+    ids: np.ndarray,
+    n_conditions: int,
+    control_id: int | None,
+    centre: SignCentre | None,
+    chunk_values: int,
+) -> ConditionMoments:
+    """The same over the row blocks of a dask array, by whatever scheduler is in use."""
+    import dask
+
+    matrix = matrix.rechunk({1: -1})
+    starts = np.concatenate(([0], np.cumsum(matrix.chunks[0]))).astype(np.int64)
+    blocks = matrix.to_delayed().ravel()
+
+    def one_pass(wanted: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
+        total = ConditionMoments(n_conditions, matrix.shape[1], centre)
+        parts = []
+        for block, start, stop in zip(blocks, starts[:-1], starts[1:], strict=True):
+            rows = np.flatnonzero(wanted[start:stop])
+            if len(rows):
+                parts.append(
+                    dask.delayed(_block_moments)(block, rows, ids[start:stop][rows], centre, chunk_values)
+                )
+        for first in range(0, len(parts), _DASK_BLOCKS):
+            for present, part in dask.compute(*parts[first : first + _DASK_BLOCKS]):
+                total.merge_conditions(present, part)
+        return total
+
+    if control_id is not None and centre is None:
+        centre = SignCentre.of(one_pass(ids == control_id, None), control_id)
+    return one_pass(np.ones(len(ids), dtype=bool), centre)
+
+
+def _block_moments(
+    block: Any, rows: np.ndarray, ids: np.ndarray, centre: SignCentre | None, chunk_values: int
+) -> tuple[np.ndarray, ConditionMoments]:
+    """Moments of some rows of a block in memory."""
+    present, local = np.unique(ids, return_inverse=True)
+    part = ConditionMoments(len(present), block.shape[1], centre)
+    _add(part, as_csr(block)[rows], local, chunk_values)
+    return present, part
