@@ -1,0 +1,128 @@
+"""Wall and CPU seconds and peak memory of a block; standard library only, for two interpreters.
+
+CPU seconds count this process and its finished children. Memory is the highest
+resident size of this process within the block (the kernel's mark is set back first).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def cpu_seconds():
+    """CPU seconds of this process and of its children that have ended."""
+    used = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        used += usage.ru_utime + usage.ru_stime
+    return used
+
+
+def memory_mb(mark="VmRSS"):
+    """Resident size now (``VmRSS``) or its highest mark (``VmHWM``), MiB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(mark + ":"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
+
+
+def reset_peak():
+    """Set the kernel's mark of the highest resident size back to the present size, where it lets us."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+class Measurement:
+    """A block's figures; `pause` leaves out what is not the block's work.
+
+    Examples
+    --------
+    >>> with Measurement() as block:
+    ...     _ = sum(range(1000))
+    >>> block.figures["cpu_s"] >= 0
+    True
+    """
+
+    def __enter__(self):
+        self.load = os.getloadavg()[0]
+        reset_peak()
+        self._memory = memory_mb()
+        self._paused_cpu = self._paused_wall = 0.0
+        self._cpu, self._wall = cpu_seconds(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_):
+        cpu, wall = self.now()
+        self.figures = {
+            "wall_s": wall,
+            "cpu_s": cpu,
+            "peak_mb": memory_mb("VmHWM"),
+            "before_mb": self._memory,
+            "load": self.load,
+        }
+
+    def now(self):
+        """CPU and wall seconds since the start, pauses left out."""
+        return (
+            cpu_seconds() - self._cpu - self._paused_cpu,
+            time.perf_counter() - self._wall - self._paused_wall,
+        )
+
+    @contextlib.contextmanager
+    def pause(self):
+        """Leave the CPU and wall seconds of a block out."""
+        cpu, wall = cpu_seconds(), time.perf_counter()
+        try:
+            yield
+        finally:
+            self._paused_cpu += cpu_seconds() - cpu
+            self._paused_wall += time.perf_counter() - wall
+
+
+def machine():
+    """What the figures were measured on."""
+    model = ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": model or platform.processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions(names):
+    """Installed versions of distributions, and Python's."""
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def commit(folder):
+    """Commit of the checkout, with ``+changes`` where tracked files differ from it."""
+
+    def git(*arguments):
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    name = git("rev-parse", "--short", "HEAD") or "unknown"
+    return name + ("+changes" if git("status", "--porcelain", "--untracked-files=no", "gears") else "")
+
+
+def command():
+    """The command that was given, without the machine's folders."""
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
