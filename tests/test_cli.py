@@ -237,7 +237,7 @@ def test_top_genes_as_json(model: tuple[Path, str], capsys: pytest.CaptureFixtur
 @pytest.mark.slow
 def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
     arguments = ["train", str(screen), "--save-path", "model", "--device", "cpu", "--n-gpus", "2"]
-    long_run = ["--epochs", "10000", "--batch-size", "8", "--no-default-pert-graph"]
+    long_run = ["--objective", "cells", "--epochs", "10000", "--batch-size", "8", "--no-default-pert-graph"]
     with subprocess.Popen(
         [str(GEARS), *arguments, *long_run],
         cwd=tmp_path,
