@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from gears import streaming
 from gears.assembly import (
     build_parts,
     check_names,
@@ -324,6 +325,81 @@ class GEARS:
         if clip:
             expression_UG = np.maximum(expression_UG, 0.0)
         return Predictions(conditions, parts.gene_names, expression_UG, parts.control_mean_G, logvar_UG, clip)
+
+    def predict_all_pairs(
+        self,
+        genes: Iterable[str] | None = None,
+        output: str | Path | None = None,
+        *,
+        values: str = "expression",
+        clip: bool = True,
+        chunk: int | None = None,
+    ) -> Iterator[pd.DataFrame] | Path:
+        """Predict every pair of genes, chunk by chunk: memory does not grow with their number.
+
+        Parameters
+        ----------
+        genes
+            Genes whose pairs are predicted; those perturbed in training when None.
+        output
+            An ``.h5ad`` or ``.zarr`` path that gets what :meth:`Predictions.to_adata` holds, in
+            float32; it is put in place when complete.
+        values
+            What the frames hold without `output`: ``"expression"``, ``"delta"``, ``"logvar"``.
+        clip
+            Set negative predictions to zero.
+        chunk
+            Conditions at a time; as many as fit into 256 MiB when None.
+
+        Returns
+        -------
+        iterator of pd.DataFrame, or Path
+            Frames of `chunk` conditions x genes, or the path that was written.
+        """
+        parts = self._need_model()
+        assert self.best_model is not None
+        return streaming.predict_all_pairs(
+            self.best_model, parts, genes, output, values=values, clip=clip, chunk=chunk
+        )
+
+    def screen(
+        self,
+        score: Callable[[Predictions], Any],
+        genes: Iterable[str] | None = None,
+        *,
+        top: int = 100,
+        largest: bool = True,
+        clip: bool = True,
+        chunk: int | None = None,
+    ) -> pd.DataFrame:
+        """Rank every pair of genes by a function of its prediction; only the best are kept.
+
+        Parameters
+        ----------
+        score
+            Called with the :class:`Predictions` of a chunk (``conditions``, ``expression_UG``,
+            ``delta_UG``); returns a number per condition. NaN leaves a condition out.
+        genes, clip, chunk
+            As for :meth:`predict_all_pairs`.
+        top
+            Pairs to keep.
+        largest
+            Whether the largest scores are best.
+
+        Returns
+        -------
+        pd.DataFrame
+            Columns rank, condition, gene_1, gene_2, score, best first; equal scores in the pairs' order.
+
+        Examples
+        --------
+        >>> model.screen(lambda p: p.delta_UG[:, p.gene_names.index("KLF1")], top=20)  # doctest: +SKIP
+        """
+        parts = self._need_model()
+        assert self.best_model is not None
+        return streaming.screen(
+            self.best_model, parts, score, genes, top=top, largest=largest, clip=clip, chunk=chunk
+        )
 
     # -- files -----------------------------------------------------------------------------
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from gears.model.batchnorm import WeightedBatchNorm
+from gears.model.blank import blank_embedding
 from gears.model.config import ModelConfig
 from gears.model.decoder import per_gene_dot
 from gears.model.initialisation import initialise
 from gears.model.mlp import MLP
+from gears.model.prepared import PreparedNetwork
 from gears.model.propagation import GraphLinear, Propagation
 from gears.model.reducer import IDENTITY, Reducer
 
@@ -67,9 +68,9 @@ class GEARSNetwork(nn.Module):
         self.n_genes, self.n_perts, self.config = n_genes, n_perts, config
         self.reducer: Reducer = IDENTITY
         size = config.hidden_size
-        self.gene_emb = skip_init(nn.Embedding, n_genes, size)
-        self.emb_pos = skip_init(nn.Embedding, n_genes, size)
-        self.pert_emb = skip_init(nn.Embedding, n_perts, size)
+        self.gene_emb = blank_embedding(n_genes, size)
+        self.emb_pos = blank_embedding(n_genes, size)
+        self.pert_emb = blank_embedding(n_perts, size)
         self.bn_emb = WeightedBatchNorm(size)
         self.bn_pert_base = WeightedBatchNorm(size)
         self.coexpress_graph = Propagation(coexpress_edges, coexpress_weight, n_genes, "co-expression graph")
@@ -158,6 +159,25 @@ class GEARSNetwork(nn.Module):
             norm = torch.linalg.vector_norm(embedding.weight, dim=1, keepdim=True)
             embedding.weight.data.mul_(torch.where(norm > 1, 1 / (norm + 1e-7), 1.0))
 
+    @torch.no_grad()
+    def prepared(self) -> PreparedNetwork:
+        """A frozen copy for prediction: evaluation mode, everything that conditions share computed once."""
+        was_training = self.training
+        self.eval()
+        try:
+            self.renormalise_embeddings()
+            return PreparedNetwork(self)
+        finally:
+            self.train(was_training)
+
+    def base(self) -> Tensor:
+        """Gene representations before any perturbation, (G, H), by the running statistics (evaluation mode)."""
+        return self._base(None)
+
+    def node_effects(self) -> Tensor:
+        """Representation of every perturbation node after the graph layers, (P, H)."""
+        return self.sim_layers[-1](self._messages())
+
     def _rows_of_trunk(self, weight_U: Tensor, total_weight: Tensor | float | None) -> Tensor | None:
         """Rows that the trunk's batch norms stand for: G genes of every cell of the global batch."""
         if not self.training:
@@ -176,11 +196,8 @@ class GEARSNetwork(nn.Module):
 
     def _effects(self, pert_row: Tensor, pert_node: Tensor, weight_U: Tensor) -> Tensor:
         """Effect of each condition on the representations, (U, H); zero for controls."""
-        nodes_PH = self.pert_emb.weight
-        for layer in self.sim_layers[:-1]:
-            nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
         # the last linear map is needed for the perturbed nodes only
-        members_MH = self.sim_layers[-1](self.go_graph(nodes_PH).index_select(0, pert_node))
+        members_MH = self.sim_layers[-1](self._messages().index_select(0, pert_node))
         n_conditions = weight_U.shape[0]
         sums_UH = members_MH.new_zeros(n_conditions, members_MH.shape[1]).index_add(0, pert_row, members_MH)
         # controls pass through with weight 0 instead of being taken out: shapes do not depend on the data
@@ -188,6 +205,13 @@ class GEARSNetwork(nn.Module):
         perturbed_U = perturbed_U.index_fill(0, pert_row, True)
         effect_UH = self.pert_fuse(sums_UH, weight_U * perturbed_U, None, self.reducer)
         return torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
+
+    def _messages(self) -> Tensor:
+        """What reaches each perturbation node before the last linear map of the graph layers, (P, H)."""
+        nodes_PH = self.pert_emb.weight
+        for layer in self.sim_layers[:-1]:
+            nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
+        return self.go_graph(nodes_PH)
 
     def _decode(self, genes_GUH: Tensor, weight_U: Tensor) -> Tensor:
         """Per-gene decoder with the state of all genes, (U, G)."""

@@ -1,0 +1,154 @@
+"""The network as prediction needs it: what is the same for all conditions computed once, in evaluation mode.
+
+In evaluation mode a batch norm is an affine map. It is folded into the linear map before it, and
+the last linear map of ``recovery_w`` into the per-gene decoder: with r the hidden units of gene g,
+
+    o_g = <W r + b, w1_g> + b1_g = <r, W^T w1_g> + (<b, w1_g> + b1_g),
+
+so the second of its two matrix products is never done, and one row per gene holds all of it. Genes
+go by blocks whose intermediate values stay in the processor's cache: nothing of size
+genes x conditions x hidden is ever in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from gears.model.batchnorm import WeightedBatchNorm
+    from gears.model.mlp import MLP
+    from gears.model.network import GEARSNetwork
+
+Linear = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
+
+# rows (genes x conditions) of a block: as many as leave the block in a cache of 1 MiB, or keep a GPU busy
+BLOCK_ROWS = {"cpu": 2048}
+GPU_BLOCK_ROWS = 1 << 19
+
+
+class PreparedNetwork:
+    """A frozen copy of a network in evaluation mode; made by :meth:`GEARSNetwork.prepared`.
+
+    It does not follow later changes of the network's weights.
+
+    Parameters
+    ----------
+    network
+        In evaluation mode, embeddings renormalised.
+    """
+
+    def __init__(self, network: GEARSNetwork) -> None:
+        self.no_perturb = network.config.no_perturb
+        parameter = network.indv_w1
+        self.device, self.dtype, self.n_genes = parameter.device, parameter.dtype, network.n_genes
+        scale_H, shift_H = affine(network.bn_pert_base)
+        self._base_GH = self._own(exact(network.base()) * scale_H + shift_H)
+        self._scale_H = self._own(scale_H)
+        self._node_PH = network.node_effects()
+        self._fuse = self._folded(network.pert_fuse)
+        *hidden, last = folded(network.recovery_w)
+        self._hidden = [self._own_pair(layer) for layer in hidden]
+        weight_GH = exact(network.indv_w1.squeeze(-1))
+        self._decoder_GK = self._own(weight_GH @ last[0])
+        self._decoder_G = self._own(weight_GH @ last[1] + exact(network.indv_b1.squeeze(-1)))
+        self._cross = self._folded(network.cross_gene_state)
+        self._own_G = network.indv_w2[0, :, 0].clone()
+        self._state = network.indv_w2[0, :, 1:].clone(), network.indv_b2[0].clone()
+        self._logvar = self._folded(network.uncertainty_w) if network.config.uncertainty else None
+
+    @torch.no_grad()
+    def __call__(self, nodes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
+        """Changes of all genes under U conditions, and their log-variances.
+
+        Parameters
+        ----------
+        nodes
+            Perturbation-graph nodes of each condition; none for the control.
+
+        Returns
+        -------
+        delta_UG, logvar_UG
+            As the network's forward in evaluation mode; log-variances None without ``config.uncertainty``.
+        """
+        effect_UH = self._effects(nodes)
+        own_GU = torch.empty(self.n_genes, len(nodes), device=self.device, dtype=self.dtype)
+        logvar_GU = torch.empty_like(own_GU) if self._logvar is not None else None
+        step = max(1, BLOCK_ROWS.get(self.device.type, GPU_BLOCK_ROWS) // max(1, len(nodes)))
+        for begin in range(0, self.n_genes, step):
+            genes = slice(begin, begin + step)
+            self._block(genes, effect_UH, own_GU, logvar_GU)
+        own_UG = own_GU.t()
+        state_UH = _apply(self._cross, own_UG)
+        delta_UG = torch.addmm(self._state[1], state_UH, self._state[0].t()).addcmul_(own_UG, self._own_G)
+        if self.no_perturb:
+            delta_UG = delta_UG * 0.0
+        return delta_UG, None if logvar_GU is None else logvar_GU.t()
+
+    def _block(self, genes: slice, effect_UH: Tensor, own_GU: Tensor, logvar_GU: Tensor | None) -> None:
+        """Own value of each gene of a block (and log-variance), written in place."""
+        base_BH = self._base_GH[genes]
+        n_block, n_conditions = len(base_BH), len(effect_UH)
+        rows_RH = (base_BH.unsqueeze(1) + effect_UH).relu_().flatten(0, 1)
+        hidden_RK = rows_RH
+        for weight, bias in self._hidden:
+            hidden_RK = torch.addmm(bias, hidden_RK, weight.t()).relu_()
+        hidden_BUK = hidden_RK.reshape(n_block, n_conditions, hidden_RK.shape[1])
+        decoder_BK1 = self._decoder_GK[genes].unsqueeze(-1)
+        own_GU[genes] = torch.baddbmm(self._decoder_G[genes].view(-1, 1, 1), hidden_BUK, decoder_BK1).squeeze(
+            -1
+        )
+        if logvar_GU is not None and self._logvar is not None:
+            logvar_GU[genes] = _apply(self._logvar, rows_RH).reshape(n_block, n_conditions)
+
+    def _effects(self, nodes: Sequence[Sequence[int]]) -> Tensor:
+        """Scaled effect of each condition on the representations, (U, H); zero for controls."""
+        row = torch.tensor([i for i, members in enumerate(nodes) for _ in members], dtype=torch.int64)
+        node = torch.tensor([j for members in nodes for j in members], dtype=torch.int64)
+        row, node = row.to(self.device), node.to(self.device)
+        sums_UH = self._node_PH.new_zeros(len(nodes), self._node_PH.shape[1])
+        effect_UH = _apply(self._fuse, sums_UH.index_add_(0, row, self._node_PH[node]))
+        perturbed_U = torch.tensor(
+            [len(members) > 0 for members in nodes], dtype=torch.bool, device=self.device
+        )
+        return torch.where(perturbed_U.unsqueeze(1), effect_UH * self._scale_H, 0.0)
+
+    def _folded(self, mlp: MLP) -> list[Linear]:
+        return [self._own_pair(layer) for layer in folded(mlp)]
+
+    def _own_pair(self, layer: Linear) -> Linear:
+        return self._own(layer[0]), self._own(layer[1])
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, self.dtype).contiguous()
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """A float64 copy on the CPU (not every device has float64)."""
+    return tensor.detach().cpu().double()
+
+
+def affine(norm: WeightedBatchNorm) -> tuple[Tensor, Tensor]:
+    """Scale and shift (H,), float64, of a batch norm in evaluation mode."""
+    scale_H = exact(norm.weight) * torch.rsqrt(exact(norm.running_var) + norm.eps)
+    return scale_H, exact(norm.bias) - exact(norm.running_mean) * scale_H
+
+
+def folded(mlp: MLP) -> list[Linear]:
+    """The linear maps (float64) of an MLP in evaluation mode, batch norms folded in; ReLU goes between them."""
+    layers = []
+    for i in range(0, len(mlp.network), 3):
+        linear = cast(nn.Linear, mlp.network[i])
+        scale_H, shift_H = affine(cast("WeightedBatchNorm", mlp.network[i + 1]))
+        layers.append((exact(linear.weight) * scale_H.unsqueeze(1), exact(linear.bias) * scale_H + shift_H))
+    return layers
+
+
+def _apply(layers: Sequence[Linear], rows: Tensor) -> Tensor:
+    for position, (weight, bias) in enumerate(layers):
+        rows = F.linear(rows if position == 0 else rows.relu_(), weight, bias)
+    return rows

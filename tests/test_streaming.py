@@ -1,0 +1,191 @@
+"""Predictions in chunks: equal to predict, bounded in memory, complete files or none."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears import GEARS, streaming
+from gears.conditions import Condition
+from gears.graphs import Graph
+from gears.model.config import ModelConfig
+from gears.prediction_files import write_predictions
+from gears.predictions import Predictions
+from gears.training.model_folder import ModelParts
+
+PERTS = 40
+
+
+def model_of(n_genes: int, *, uncertainty: bool = False, hidden_size: int = 8) -> GEARS:
+    """A model with random weights and ring graphs, without a screen."""
+    rng = np.random.default_rng(0)
+
+    def ring(n: int, prefix: str) -> Graph:
+        nodes = tuple(f"{prefix}{i:04d}" for i in range(n))
+        edges = np.stack([np.arange(n), (np.arange(n) + 1) % n])
+        return Graph(nodes, edges, np.full(n, 0.5))
+
+    go, coexpress = ring(PERTS, "P"), ring(n_genes, "G")
+    parts = ModelParts(
+        ModelConfig(hidden_size=hidden_size, uncertainty=uncertainty),
+        coexpress.nodes,
+        coexpress.nodes,
+        go.nodes,
+        go,
+        coexpress,
+        rng.uniform(0, 0.2, n_genes),
+    )
+    model = GEARS(None, device="cpu")
+    model.parts = parts
+    model.model = model.best_model = parts.network(seed=1)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> GEARS:
+    return model_of(30)
+
+
+@pytest.fixture(scope="module")
+def genes(model: GEARS) -> list[str]:
+    return model.pert_list[:9]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 36, 1000, None])
+@pytest.mark.parametrize("values", ["expression", "delta"])
+def test_frames_equal_predict(model: GEARS, genes: list[str], chunk: int | None, values: str) -> None:
+    frames = list(model.predict_all_pairs(genes, values=values, chunk=chunk))
+    assert all(len(frame) <= (chunk or 36) for frame in frames)
+    pairs = [Condition((a, b)) for i, a in enumerate(genes) for b in genes[i + 1 :]]
+    expected = model.predict(pairs).to_frame(values)
+    pd.testing.assert_frame_equal(pd.concat(frames), expected, check_exact=False, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".h5ad", ".zarr"])
+@pytest.mark.parametrize("uncertainty", [False, True])
+def test_files_hold_what_to_adata_holds(tmp_path: Path, suffix: str, uncertainty: bool) -> None:
+    model = model_of(30, uncertainty=uncertainty)
+    genes = model.pert_list[:9]
+    path = tmp_path / f"pairs{suffix}"
+    assert model.predict_all_pairs(genes, path, chunk=10) == path
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    read = anndata.read_h5ad(path) if suffix == ".h5ad" else anndata.read_zarr(path)
+    expected = model.predict(list(streaming.all_pairs(genes))).to_adata()
+    assert set(read.layers) == set(expected.layers)
+    assert read.X.dtype == np.float32
+    np.testing.assert_allclose(read.X, expected.X, rtol=1e-5, atol=1e-6)
+    for name in expected.layers:
+        np.testing.assert_allclose(read.layers[name], expected.layers[name], rtol=1e-5, atol=1e-6)
+    pd.testing.assert_frame_equal(read.obs, expected.obs, check_dtype=False, check_names=False)
+    pd.testing.assert_frame_equal(read.var, expected.var, check_dtype=False, check_names=False)
+    assert bool(read.uns["gears"]["clip"]) is True
+
+
+def test_any_conditions_to_a_file(model: GEARS, tmp_path: Path) -> None:
+    wanted = [["P0001"], ["P0002", "P0001", "P0005"], "P0003+ctrl", ["P0001"]]
+    assert model.best_model is not None
+    assert model.parts is not None
+    path = streaming.predict_to_file(model.best_model, model.parts, wanted, tmp_path / "some.h5ad", chunk=2)
+    read = anndata.read_h5ad(path)
+    assert list(read.obs_names) == ["P0001+ctrl", "P0001+P0002+P0005", "P0003+ctrl"]
+    np.testing.assert_allclose(read.X, model.predict(wanted).expression_UG, rtol=1e-5, atol=1e-6)
+
+
+def test_a_failure_leaves_the_old_file(model: GEARS, genes: list[str], tmp_path: Path) -> None:
+    for suffix in (".h5ad", ".zarr"):
+        path = tmp_path / f"pairs{suffix}"
+        path.write_text("old")
+        conditions = list(streaming.all_pairs(genes))
+
+        def broken(conditions: list[Condition] = conditions) -> object:
+            yield model.predict(conditions[:5])
+            msg = "no more"
+            raise OSError(msg)
+
+        with pytest.raises(OSError, match="no more"):
+            write_predictions(path, conditions, model.parts, broken(), clip=True)
+        with pytest.raises(RuntimeError, match="5 predictions came for 36"):
+            write_predictions(path, conditions, model.parts, [model.predict(conditions[:5])], clip=True)
+        assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_screen_keeps_the_best(model: GEARS, genes: list[str], largest: bool) -> None:
+    seen = []
+
+    def score(part: Predictions) -> np.ndarray:
+        seen.extend(part.conditions)
+        assert part.delta_UG.shape == part.expression_UG.shape == (len(part), 30)
+        return part.delta_UG[:, 3]
+
+    table = model.screen(score, genes, top=5, largest=largest, chunk=8)
+    conditions = list(streaming.all_pairs(genes))
+    assert seen == conditions
+    values = model.predict(conditions).delta_UG[:, 3]
+    order = np.argsort(-values if largest else values, kind="stable")[:5]
+    assert list(table["condition"]) == [conditions[i].name for i in order]
+    assert list(table["rank"]) == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(table["score"], values[order], rtol=1e-5, atol=1e-6)
+    assert list(table["gene_1"] + "+" + table["gene_2"]) == list(table["condition"])
+
+
+def test_screen_ties_nan_and_fewer_than_top(model: GEARS, genes: list[str]) -> None:
+    def score(part: Predictions) -> list[float]:
+        return [float("nan") if "P0000" in condition.genes else 1.0 for condition in part.conditions]
+
+    kept = [c.name for c in streaming.all_pairs(genes) if "P0000" not in c.genes]
+    assert list(model.screen(score, genes, top=3, chunk=5)["condition"]) == kept[:3]
+    assert len(model.screen(score, genes, chunk=5)) == len(kept)
+
+
+def test_wrong_requests_say_what_is_expected(model: GEARS, genes: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        model.screen(lambda part: part.delta_UG, genes)
+    with pytest.raises(ValueError, match="at least two genes"):
+        model.predict_all_pairs(["P0001", "P0001"])
+    with pytest.raises(ValueError, match="near: P000"):
+        model.predict_all_pairs(["P0001", "P00001"])
+    with pytest.raises(ValueError, match="list of gene names"):
+        model.predict_all_pairs("P0001")
+    with pytest.raises(ValueError, match="no training conditions"):
+        model.predict_all_pairs()
+    with pytest.raises(ValueError, match=r"\.h5ad"):
+        model.predict_all_pairs(genes, tmp_path / "pairs.csv")
+    with pytest.raises(ValueError, match="chunk is 0"):
+        next(iter(model.predict_all_pairs(genes, chunk=0)))
+    with pytest.raises(ValueError, match="top is 0"):
+        model.screen(lambda part: part.delta_UG[:, 0], genes, top=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
+    """780 pairs x 2,000 genes: 12.5 MB of float64 per kind of value, chunks of 16 hold 0.26 MB."""
+    model = model_of(2000, hidden_size=4)
+    chunk_bytes = 16 * 2000 * streaming.BYTES_PER_VALUE
+
+    def peak_of(work: object) -> int:
+        tracemalloc.start()
+        work()  # type: ignore[operator]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    model.screen(lambda part: part.delta_UG[:, 0], chunk=16, genes=model.pert_list[:3])  # imports
+    peak = peak_of(lambda: model.screen(lambda part: part.delta_UG[:, 0], model.pert_list, chunk=16))
+    assert peak < chunk_bytes + 1e6
+    path = tmp_path / "pairs.h5ad"
+    peak = peak_of(lambda: model.predict_all_pairs(model.pert_list, path, chunk=16))
+    assert path.stat().st_size > 2 * 780 * 2000 * 4
+    assert peak < chunk_bytes + 4e6
+
+
+def test_chunk_size_follows_memory() -> None:
+    assert streaming.chunk_size(5000) * 5000 * streaming.BYTES_PER_VALUE <= streaming.MEMORY_MB * 2**20
+    assert streaming.chunk_size(10**9) == 1
+    assert streaming.chunk_size(10) <= streaming.MOST_PER_CHUNK
