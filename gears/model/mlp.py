@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from gears.model.batchnorm import WeightedBatchNorm
+from gears.model.blank import BlankLinear
 from gears.model.reducer import IDENTITY, Reducer
 
 
@@ -28,7 +28,7 @@ class MLP(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for n_in, n_out in pairwise(sizes):
-            layers += [skip_init(nn.Linear, n_in, n_out), WeightedBatchNorm(n_out), nn.ReLU()]
+            layers += [BlankLinear(n_in, n_out), WeightedBatchNorm(n_out), nn.ReLU()]
         self.network = nn.Sequential(*layers[:-1])
 
     def forward(

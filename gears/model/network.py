@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gears.model.batchnorm import WeightedBatchNorm
-from gears.model.blank import blank_embedding
+from gears.model.blank import BlankEmbedding
 from gears.model.config import ModelConfig
 from gears.model.decoder import per_gene_dot
 from gears.model.initialisation import initialise
@@ -68,9 +68,9 @@ class GEARSNetwork(nn.Module):
         self.n_genes, self.n_perts, self.config = n_genes, n_perts, config
         self.reducer: Reducer = IDENTITY
         size = config.hidden_size
-        self.gene_emb = blank_embedding(n_genes, size)
-        self.emb_pos = blank_embedding(n_genes, size)
-        self.pert_emb = blank_embedding(n_perts, size)
+        self.gene_emb = BlankEmbedding(n_genes, size)
+        self.emb_pos = BlankEmbedding(n_genes, size)
+        self.pert_emb = BlankEmbedding(n_perts, size)
         self.bn_emb = WeightedBatchNorm(size)
         self.bn_pert_base = WeightedBatchNorm(size)
         self.coexpress_graph = Propagation(coexpress_edges, coexpress_weight, n_genes, "co-expression graph")

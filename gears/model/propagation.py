@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils import skip_init
+
+from gears.model.blank import BlankLinear
 
 
 class Rows(NamedTuple):
@@ -87,7 +88,7 @@ class GraphLinear(nn.Module):
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
-        self.lin = skip_init(nn.Linear, n_in, n_out)
+        self.lin = BlankLinear(n_in, n_out)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to propagated features (n, n_in)."""
