@@ -1,0 +1,80 @@
+"""Stages of the scaling benchmark, each size in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from measuring import Measurement, versions
+from side import serve
+
+HELD = {}
+
+
+def simulate(path, simulation):
+    """Write the screen chunk by chunk."""
+    from gears.simulate import simulate_to_h5ad
+
+    with Measurement() as block:
+        simulate_to_h5ad(path, chunk_cells=4096, **simulation)
+    return block.figures | {"file_mb": Path(path).stat().st_size / 2**20}
+
+
+def statistics(path, workers):
+    """The pass over all cells of the file, read in chunks of rows: moments of every condition."""
+    import anndata
+    import numpy as np
+
+    from gears.data.labels import LabelTable
+    from gears.data.passes import condition_moments
+
+    with Measurement() as block:
+        backed = anndata.read_h5ad(path, backed="r")
+        table = LabelTable.of(backed.obs["condition"])
+        control = next(i for i, condition in enumerate(table.conditions) if condition.is_control)
+        ids = np.asarray(table.cell_condition)
+        condition_moments(backed.X, ids, len(table.conditions), control_id=control, workers=workers)
+        backed.file.close()
+    return block.figures | {"cells": len(ids), "conditions": len(table.conditions)}
+
+
+def prepare(path, folder, workers):
+    """Prepare the screen from its file: checks, statistics, differential genes, cells in the prepared form."""
+    import anndata
+
+    from gears.data.processing import prepare_screen
+
+    with Measurement() as block:
+        backed = anndata.read_h5ad(path, backed="r")
+        prepare_screen(backed, folder, workers=workers)
+        backed.file.close()
+    return block.figures
+
+
+def setup(folder):
+    """Open the prepared screen, split it, build graphs and network."""
+    from gears import GEARS, PertData
+
+    with Measurement() as block:
+        data = PertData(Path(folder).parent, default_pert_graph=False)
+        data.load(data_path=folder)
+        data.prepare_split("simulation", seed=1)
+        HELD["model"] = model = GEARS(data, device="cpu")
+        model.model_initialize(hidden_size=64)
+    return block.figures | {"versions": versions(("gears-perturb", "torch", "numpy", "scipy", "anndata"))}
+
+
+def epochs(n):
+    """`n` epochs of the moments objective: every training condition once each."""
+    model = HELD["model"]
+    with Measurement() as block:
+        result = model.train(objective="moments", epochs=n, evaluate_test=False, verbose=False)
+    seconds = sorted(record["seconds"]["total"] for record in result.history)
+    conditions = len(model.pert_data.split.conditions("train"))
+    return block.figures | {"epoch_s": seconds[len(seconds) // 2], "n": n, "conditions": conditions}
+
+
+if __name__ == "__main__":
+    serve({function.__name__: function for function in (simulate, statistics, prepare, setup, epochs)})

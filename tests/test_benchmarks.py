@@ -1,0 +1,196 @@
+"""The benchmarks' own functions; no second environment is needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch):
+    """Import a benchmark file by name, as the scripts themselves do, and forget it afterwards."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+def test_measurement_counts_work_and_leaves_pauses_out(benchmark) -> None:
+    measuring = benchmark("measuring")
+
+    def work() -> None:
+        start = measuring.cpu_seconds()
+        while measuring.cpu_seconds() - start < 0.05:
+            sum(range(10_000))
+
+    with measuring.Measurement() as block:
+        work()
+        with block.pause():
+            work()
+            work()
+    assert 0.04 <= block.figures["cpu_s"] < 0.1
+    assert block.figures["peak_mb"] >= 1
+    with measuring.Measurement() as block:
+        held = bytearray(60 * 2**20)
+    assert block.figures["peak_mb"] - block.figures["before_mb"] > 50
+    del held
+
+
+def test_measurement_counts_children(benchmark) -> None:
+    import subprocess
+
+    measuring = benchmark("measuring")
+    code = "import time\nwhile time.process_time() < 0.1: pass"
+    with measuring.Measurement() as block:
+        subprocess.run([sys.executable, "-I", "-c", code], check=True)
+    assert block.figures["cpu_s"] > 0.09
+
+
+def test_a_side_answers_and_raises(benchmark, tmp_path: Path) -> None:
+    side = benchmark("side")
+    script = tmp_path / "echo.py"
+    script.write_text(
+        f"import sys; sys.path.append({str(FOLDER)!r})\n"
+        "from side import serve\n"
+        "def twice(x):\n    print('noise'); return 2 * x\n"
+        "def fail():\n    raise ValueError('no')\n"
+        "serve({'twice': twice, 'fail': fail})\n"
+    )
+    with side.Side(sys.executable, script, tmp_path, threads=1) as echo:
+        assert echo.ask("twice", x=21) == 42
+        with pytest.raises(RuntimeError, match="ValueError: no"):
+            echo.ask("fail")
+        assert echo.ask("twice", x=[1]) == [1, 1]
+    assert "noise" in (tmp_path / "echo.log").read_text()
+
+
+def figures(cpu: float, **more: float) -> dict[str, float]:
+    return {"cpu_s": cpu, "wall_s": 2 * cpu, "peak_mb": 100 * cpu, "before_mb": 1, "load": 1.0, **more}
+
+
+def example_record() -> dict:
+    startup = {"versions": {"python": "3.11"}}
+    return {
+        "size": "small",
+        "simulation": {
+            "n_genes": 10,
+            "n_singles": 2,
+            "n_pairs": 1,
+            "cells_per_condition": 3,
+            "n_control": 4,
+        },
+        "machine": {"cores": 2, "cpu": "some", "system": "x", "threads": 1},
+        "commit": "abc",
+        "command": "python benchmarks/vs_cell_gears.py",
+        "published_predictions": 20,
+        "stages": {
+            "startup": {"published": [figures(4) | startup], "own": [figures(2) | startup]},
+            "process": {"published": [figures(8), figures(10), figures(30)], "own": [figures(1)] * 3},
+            "load": {"published": [figures(2)] * 3, "own": [figures(0.5)] * 3},
+            "step": {"published": [figures(6, n=10)], "own": [figures(1, n=5)]},
+            "predict": {"published": [figures(3, n=10)], "own": [figures(1, n=100)]},
+            "train": {"published": [figures(9)]},
+        },
+        "training": {
+            "published": [
+                {"epoch": 1, "cpu_s": 5.0, "mse_top20_de": 0.3},
+                {"epoch": 2, "cpu_s": 10.0, "mse_top20_de": 0.2},
+                {"epoch": 3, "cpu_s": 15.0, "mse_top20_de": 0.2},
+            ],
+            "moments": [
+                {"epoch": 1, "cpu_s": 0.1, "mse_top20_de": 0.25},
+                {"epoch": 2, "cpu_s": 0.5, "mse_top20_de": 0.15},
+            ],
+            "cells": [{"epoch": 1, "cpu_s": 1.0, "mse_top20_de": 0.4}],
+            "test": {name: {"mse": 0.1} for name in ("published", "moments", "cells")},
+        },
+    }
+
+
+def test_rows_are_medians_per_item(benchmark) -> None:
+    rows = {row["stage"]: row for row in benchmark("report").rows_of(example_record()["stages"])}
+    assert "training, whole" not in rows  # one side only
+    assert rows["read h5ad + process"]["ratio_cpu_s"] == 10
+    assert rows["process + load"]["published_cpu_s"] == 12
+    assert rows["process + load"]["own_cpu_s"] == 1.5
+    assert rows["one training step, 32 cells"]["ratio_cpu_s"] == pytest.approx(3)
+    assert rows["predicting 100 conditions"]["published_cpu_s"] == pytest.approx(30)
+    assert rows["predicting 100 conditions"]["ratio_cpu_s"] == pytest.approx(30)
+
+
+def test_time_to_the_error_that_the_published_training_ends_with(benchmark) -> None:
+    summary = benchmark("report").training_summary(example_record()["training"])
+    assert summary["target"] == 0.2
+    assert summary["runs"]["moments"]["cpu_s_to_target"] == 0.5
+    assert summary["runs"]["moments"]["ratio"] == 30
+    assert summary["runs"]["moments"]["ratio_to_soonest"] == 20
+    assert summary["runs"]["cells"]["cpu_s_to_target"] is None
+    assert summary["runs"]["published"]["cpu_s_to_target"] == 10
+
+
+def test_report_writes_table_json_and_plot(benchmark, tmp_path: Path) -> None:
+    text = benchmark("report").report(example_record(), tmp_path)
+    assert "| moments | 2 |" in text
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"vs_cell_gears-small.{kind}" for kind in ("json", "md", "png")}
+    assert json.loads((tmp_path / "vs_cell_gears-small.json").read_text())["size"] == "small"
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in lines)
+
+
+def test_choices(benchmark) -> None:
+    run, compare, scale = benchmark("run"), benchmark("vs_cell_gears"), benchmark("scale")
+    assert run.chosen(["--size", "small"]) == ("vs_cell_gears", ["--size", "small"])
+    assert run.chosen(["scale", "--quick"]) == ("scale", ["--quick"])
+    with pytest.raises(SystemExit, match="no benchmark 'scala'"):
+        run.chosen(["scala"])
+    assert compare.epochs_within({"cpu_s": 60}, minutes=10) == 10
+    assert compare.epochs_within({"cpu_s": 6000}, minutes=10) == 1
+    assert compare.epochs_within({"cpu_s": 1}, minutes=10) == 20
+    for axis, sizes in scale.AXES.items():
+        for size in sizes:
+            given = scale.simulation(axis, size)
+            assert given["n_singles"] + given["n_pairs"] == (
+                size if axis == "conditions" else scale.CONDITIONS
+            )
+            cells = given["n_control"] + given["cells_per_condition"] * (
+                given["n_singles"] + given["n_pairs"]
+            )
+            wanted = {"cells": size, "conditions": max(10_000, 10 * size), "genes": 10_000}[axis]
+            assert abs(cells - wanted) <= 0.02 * wanted + 100
+
+
+def test_inputs_are_what_the_published_package_reads(benchmark, tmp_path: Path) -> None:
+    import dataclasses
+    import pickle
+
+    compare = benchmark("vs_cell_gears")
+    size = dataclasses.replace(
+        benchmark("sizes").SIZES["small"],
+        simulation={"n_genes": 30, "n_singles": 6, "n_pairs": 3, "cells_per_condition": 3, "n_control": 5},
+        go_genes=10,
+        predictions=8,
+        published_predictions=2,
+    )
+    compare.write_inputs(tmp_path, size, seed=0)
+    gene2go = pickle.loads((tmp_path / "gene2go.pkl").read_bytes())
+    genes = json.loads((tmp_path / "genes.json").read_text())
+    assert len(genes) == 10
+    assert all(isinstance(gene2go[gene], set) and gene2go[gene] for gene in genes)
+    pairs = json.loads((tmp_path / "pairs.json").read_text())
+    assert len(pairs) == 8
+    assert all(len(set(pair)) == 2 for pair in pairs)
+    assert json.loads((tmp_path / "fewer_pairs.json").read_text()) == pairs[:2]
+    assert compare.torch_pin(FOLDER.parent).startswith("torch==")
