@@ -17,7 +17,10 @@ from gears.evaluation.truth import Truth
 from gears.graphs import Graph, cached_graph, coexpression_graph, go_graph
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
+from gears.training.conditions import ConditionLoader, PairTables
+from gears.training.defaults import RunPlan, settle
 from gears.training.model_folder import ModelParts, difference
+from gears.training.options import TrainOptions
 from gears.training.tables import ConditionTables
 from gears.training.validation import DEFAULT_METRICS, Validation
 
@@ -121,6 +124,11 @@ def condition_tables(pert_data: PertData, device: torch.device, dtype: torch.dty
     return ConditionTables.build(nodes, screen.statistics.loss_mask(), mean_G, device=device, dtype=dtype)
 
 
+def pair_tables(pert_data: PertData) -> PairTables:
+    """Moments of all conditions of a screen; its control mean is that of all control cells."""
+    return PairTables(pert_data.screen.statistics)
+
+
 def validation_of(pert_data: PertData, monitor: str) -> tuple[Validation, str]:
     """Scorer of the validation part, and the metric that chooses the best epoch.
 
@@ -158,13 +166,39 @@ def config_from(values: dict[str, Any]) -> ModelConfig:
     return ModelConfig(**values)
 
 
-def train_loader(pert_data: PertData) -> Any:
-    """Training batches of a PertData, or an error that says how to make them."""
-    loaders = pert_data.dataloader or {}
-    if "train_loader" not in loaders:
-        msg = "there are no training batches; call get_dataloader(batch_size=32) after a split with a training part"
+def run_plan(pert_data: PertData, options: TrainOptions, *, world_size: int = 1) -> RunPlan:
+    """Options with everything filled in for this screen, its split and its loader, if it has one."""
+    loader = (pert_data.dataloader or {}).get("train_loader")
+    split = pert_data.split
+    n_conditions = len(split.conditions("train")) if split is not None and "train" in split.parts else 0
+    size = None if loader is None else loader.batch_size
+    return settle(options, max(1, n_conditions), loader_size=size, world_size=world_size)
+
+
+def training_batches(pert_data: PertData, plan: RunPlan, *, rank: int = 0, world_size: int = 1) -> Any:
+    """This worker's training batches: conditions of the training part, or the cell batches of the PertData.
+
+    Raises
+    ------
+    ValueError
+        The split trains nothing, or batches of cells were not made or have another size.
+    """
+    split = pert_data.split
+    if split is None or "train" not in split.parts:
+        msg = "there are no training batches: the split has no training part; prepare one that has"
         raise ValueError(msg)
-    return loaders["train_loader"]
+    if plan.options.objective == "moments":
+        ids = np.sort([pert_data.screen.id_of(condition) for condition in split.conditions("train")])
+        return ConditionLoader(ids, plan.per_step, seed=split.seed, rank=rank, world_size=world_size)
+    size = plan.options.batch_size
+    assert size is not None
+    loader = (pert_data.dataloader or {}).get("train_loader")
+    if loader is None:
+        loader = pert_data.get_dataloader_distributed(size, None, world_size, rank, 0)["train_loader"]
+    if loader.batch_size != size:
+        msg = f"batch_size={size} but get_dataloader made batches of {loader.batch_size} cells; leave one of them out"
+        raise ValueError(msg)
+    return loader
 
 
 def subgroups_of(split: Any, part: str, conditions: Sequence[Condition]) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,9 +20,11 @@ from gears.assembly import (
     check_names,
     condition_tables,
     config_from,
+    pair_tables,
     perturbed_in,
+    run_plan,
     subgroups_of,
-    train_loader,
+    training_batches,
     validation_of,
 )
 from gears.conditions import Condition
@@ -205,14 +208,19 @@ class GEARS:
 
     def train(
         self,
-        epochs: int = 20,
-        lr: float = 1e-3,
-        weight_decay: float = 5e-4,
+        epochs: int | None = None,
+        lr: float | None = None,
+        weight_decay: float | None = None,
         *,
         evaluate_test: bool = True,
         **options: Any,
     ) -> TrainResult:
-        """Train on the cells of the split's training part; keep the best epoch's weights.
+        """Train on the split's training part; keep the best epoch's weights.
+
+        By default each condition's moments over all pairs of its cells with control cells are
+        trained on (``objective="moments"``): no cell is read, and an epoch is every training
+        condition once. ``objective="cells"`` trains on cells, as published, in the batches of
+        :meth:`PertData.get_dataloader`.
 
         In a worker of a process group this joins the others: the result is the same for
         any number of workers at the same global batch.
@@ -220,7 +228,13 @@ class GEARS:
         Parameters
         ----------
         epochs, lr, weight_decay
-            Passes over the training cells, Adam's learning rate and weight decay.
+            Passes over the training conditions or cells, Adam's learning rate and weight
+            decay; filled per objective when left out. With ``objective="auto"``, the
+            default, numbers are read as meant for cells: `epochs` times
+            :func:`gears.training.defaults.passes_per_epoch`, `lr` times 10 (the
+            ratio of the two objectives' defaults), and steps of 32 conditions whatever the
+            loader's batch size; one log line says what became of them.
+            ``objective="moments"`` takes them as they are.
         evaluate_test
             Score the test part beside the baselines at the end (rank 0).
         **options
@@ -235,17 +249,21 @@ class GEARS:
         choices = TrainOptions.from_mapping(
             {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
         )
-        loader = train_loader(pert_data)
         if choices.verbose:
             show_progress()
+        plan = run_plan(pert_data, choices, world_size=self.world_size)
+        if plan.note and self.rank == 0:
+            logger.info("%s", plan.note)
+        loader = training_batches(pert_data, plan, rank=self.rank, world_size=self.world_size)
         validation, monitor = validation_of(pert_data, choices.monitor)
         network = unwrap(self.model)
         run = run_training(
             network,
             partial(condition_tables, pert_data),
+            partial(pair_tables, pert_data),
             loader,
             parts,
-            TrainOptions.from_mapping(choices.to_dict() | {"monitor": monitor}),
+            dataclasses.replace(plan.options, monitor=monitor),
             validation,
             device=self.device,
             distributed=self.is_distributed,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from gears.assembly import run_plan
 from gears.data.processing import ProcessingOptions
 from gears.files import write_npz
 from gears.gears import GEARS
@@ -16,9 +17,10 @@ from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.pertdata import PertData
 from gears.results import MultiProcessResult
+from gears.training.defaults import CELL_DEFAULTS, RunPlan, chosen_objective
 from gears.training.options import TrainOptions
 
-LOADER_ARGS = {"batch_size": 32, "test_batch_size": None, "num_workers": 0}
+LOADER_ARGS = {"test_batch_size": None, "num_workers": 0}
 OTHER_ARGS = ("model_config", "data_config")
 PERTDATA_ARGS = ("gene_set_path", "default_pert_graph", "gene2go")
 LOAD_ARGS = ("drop_unmapped",)
@@ -34,7 +36,6 @@ class TrainingJob:
     model_config: dict[str, Any]
     data_config: dict[str, Any]
     options: TrainOptions
-    batch_size: int = 32
     test_batch_size: int | None = None
     num_workers: int = 0
 
@@ -63,13 +64,49 @@ class TrainingJob:
         processing = [field.name for field in fields(ProcessingOptions)]
         _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *processing])
         loader = {name: args.get(name, default) for name, default in LOADER_ARGS.items()}
-        for name, least in (("batch_size", 1), ("num_workers", 0)):
-            if not isinstance(loader[name], int) or isinstance(loader[name], bool) or loader[name] < least:
-                msg = f"{name} is {loader[name]!r}; expected a whole number of at least {least}"
-                raise ValueError(msg)
+        number = loader["num_workers"]
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            msg = f"num_workers is {number!r}; expected a whole number of at least 0"
+            raise ValueError(msg)
         options = {name: args[name] for name in TrainOptions.names() if name in args}
         return cls(
             Path(data_path), dataset_name, split, model, data, TrainOptions.from_mapping(options), **loader
+        )
+
+    @property
+    def on_cells(self) -> bool:
+        """Whether the job reads batches of cells."""
+        return chosen_objective(self.options) == "cells"
+
+    @property
+    def batch_size(self) -> int:
+        """Cells per worker and step, where the job reads cells."""
+        return self.options.batch_size or CELL_DEFAULTS["batch_size"]
+
+    def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
+        """Loaders of cells, where the job reads cells.
+
+        Raises
+        ------
+        ValueError
+            The training cells do not fill one batch of all workers.
+        """
+        if self.on_cells:
+            pert_data.get_dataloader_distributed(
+                self.batch_size, self.test_batch_size, world_size, rank, num_workers
+            )
+
+    def plan(self, pert_data: PertData, world_size: int) -> RunPlan:
+        """The options with everything filled in for a screen and a number of workers."""
+        return run_plan(pert_data, self.options, world_size=world_size)
+
+    def describe(self, pert_data: PertData, devices: Sequence[str]) -> str:
+        """One line: where and how the job trains."""
+        plan, n = self.plan(pert_data, len(devices)), len(devices)
+        per_step = f"{self.batch_size * n} cells" if self.on_cells else f"{plan.per_step} conditions"
+        return (
+            f"training on {', '.join(devices)}: {per_step} a step over all workers, "
+            f"learning rate {plan.options.lr:g} (scaling: {self.options.lr_scaling})"
         )
 
     def worker_args(self) -> dict[str, Any]:
@@ -88,7 +125,7 @@ class TrainingJob:
             batch of all workers.
         """
         pert_data = self.load()
-        pert_data.get_dataloader_distributed(self.batch_size, self.test_batch_size, world_size, 0, 0)
+        self.make_batches(pert_data, world_size, 0, 0)
         self.model(pert_data, device="cpu")
         return pert_data
 

@@ -67,8 +67,8 @@ def train_multi_gpu(
         ``{"split": "simulation", "seed": 1}``.
     args
         ``save_path`` (required), ``model_config`` (arguments of
-        :meth:`GEARS.model_initialize`), ``batch_size`` (cells per worker and step, 32),
-        ``test_batch_size``, ``num_workers`` (0), and every option of :meth:`GEARS.train`.
+        :meth:`GEARS.model_initialize`), ``batch_size`` (cells or conditions per worker and
+        step), ``test_batch_size``, ``num_workers`` (0), and every option of :meth:`GEARS.train`.
     n_gpus
         Number of workers; all visible GPUs when left out. One CPU process where there is
         no GPU.
@@ -108,14 +108,7 @@ def train_multi_gpu(
     if job.options.verbose:
         show_progress()
     pert_data = job.prepare(plan.world_size)
-    logger.info(
-        "training on %s: batch %d per worker, %d per step, learning rate %g (scaling: %s)",
-        ", ".join(plan.devices),
-        job.batch_size,
-        job.batch_size * plan.world_size,
-        job.options.lr,
-        job.options.lr_scaling,
-    )
+    logger.info("%s", job.describe(pert_data, plan.devices))
     outcome = launch(
         train_ddp_worker,
         plan.devices,
@@ -149,9 +142,7 @@ def train_ddp_worker(
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
     with quiet():
         pert_data = job.load()
-        pert_data.get_dataloader_distributed(
-            job.batch_size, job.test_batch_size, world_size, rank, job.num_workers
-        )
+        job.make_batches(pert_data, world_size, rank, job.num_workers)
         model = job.model(pert_data)
     result = model.train(**job.options.to_dict(), evaluate_test=False)
     if not joined_before:

@@ -34,14 +34,14 @@ def pert_data(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> PertData:
 def trained(pert_data: PertData, epochs: int = 2, **model: object) -> GEARS:
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8, **model)
-    gears.train(epochs=epochs, verbose=False)
+    gears.train(epochs=epochs, objective="moments", verbose=False)
     return gears
 
 
 def test_training_lowers_the_loss_and_returns_history_and_table(pert_data: PertData) -> None:
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
-    result = gears.train(epochs=6, lr=5e-3, verbose=False)
+    result = gears.train(epochs=6, lr=5e-3, objective="moments", verbose=False)
     losses = [record["train_loss"] for record in result.history]
     assert losses[-1] < losses[0]
     assert result.best_epoch in range(1, 7)
@@ -69,10 +69,10 @@ def test_callers_random_state_is_not_touched(pert_data: PertData) -> None:
 def test_best_weights_are_those_of_the_best_epoch(pert_data: PertData) -> None:
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
-    result = gears.train(epochs=3, lr=0.5, schedule="constant", verbose=False)
+    result = gears.train(epochs=3, lr=0.5, schedule="constant", objective="cells", verbose=False)
     again = GEARS(pert_data, device="cpu")
     again.model_initialize(hidden_size=8)
-    again.train(epochs=result.best_epoch, lr=0.5, schedule="constant", verbose=False)
+    again.train(epochs=result.best_epoch, lr=0.5, schedule="constant", objective="cells", verbose=False)
     for key, value in again.model.state_dict().items():
         assert torch.equal(value, gears.best_model.state_dict()[key]), key
 
@@ -102,7 +102,7 @@ def test_predictions_change_after_training(pert_data: PertData) -> None:
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     before = gears.predict(["GX00"])["GX00"]
-    gears.train(epochs=1, verbose=False)
+    gears.train(epochs=1, objective="cells", verbose=False)
     assert np.abs(before - gears.predict(["GX00"])["GX00"]).max() > 1e-3
 
 
@@ -178,7 +178,8 @@ def test_resume_continues_bit_for_bit(pert_data: PertData, tmp_path: Path) -> No
     def run(epochs: int, path: Path, resume: bool) -> GEARS:
         gears = GEARS(pert_data, device="cpu")
         gears.model_initialize(hidden_size=8)
-        gears.train(epochs=epochs, schedule="constant", save_path=str(path), resume=resume, verbose=False)
+        options = {"objective": "cells", "schedule": "constant", "verbose": False}
+        gears.train(epochs=epochs, save_path=str(path), resume=resume, **options)
         return gears
 
     whole = run(4, tmp_path / "whole", resume=False)
@@ -206,7 +207,7 @@ def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     start = copy.deepcopy(gears.model.state_dict())
-    result = gears.train(epochs=1, verbose=False)
+    result = gears.train(epochs=1, objective="cells", verbose=False)
     assert result.best_epoch is None
     assert "weights of the last epoch are kept" in caplog.text
     gears.model.renormalise_embeddings()  # as predicting the test part did to the kept weights
@@ -225,7 +226,7 @@ def test_without_differential_expression(tmp_path: Path, toy_adata: AnnData, toy
 def trained_result(pert_data: PertData):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
-    return gears.train(epochs=1, verbose=False)
+    return gears.train(epochs=1, objective="cells", verbose=False)
 
 
 @pytest.mark.parametrize("split", ["no_test", "no_split"])
@@ -241,7 +242,7 @@ def test_splits_without_test_part(tmp_path: Path, toy_adata: AnnData, toy_go: di
         with pytest.raises(ValueError, match="no training batches"):
             gears.train(epochs=1)
     else:
-        assert gears.train(epochs=1, verbose=False).table is None
+        assert gears.train(epochs=1, objective="cells", verbose=False).table is None
 
 
 def test_own_graphs(pert_data: PertData) -> None:

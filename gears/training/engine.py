@@ -56,6 +56,9 @@ class TrainingEngine:
         Compare a checksum of parameters and buffers over workers after each epoch.
     early_stopping
         End after this many epochs without improvement.
+    eval_every
+        Epochs between evaluations; the last epoch is always evaluated. The best epoch is an
+        evaluated one, and a run ends early at one.
     experiment_name
         Folder name for what `train` saves.
     """
@@ -78,6 +81,7 @@ class TrainingEngine:
         gradient_compression: str | None = None,
         check_replicas: bool = False,
         early_stopping: int | None = None,
+        eval_every: int = 1,
         backend: str | None = None,
         experiment_name: str = "experiment",
         folder: str | Path | None = None,
@@ -94,7 +98,8 @@ class TrainingEngine:
         self.clip_value, self.clip_norm = clip_value, clip_norm
         self.gradient_compression = gradient_compression
         self.check_replicas = check_replicas
-        self.early_stopping = early_stopping
+        self.early_stopping, self.eval_every = early_stopping, eval_every
+        self._num_epochs = 0
         self.use_amp, self.amp_dtype = use_amp, amp_dtype
         scaling = use_amp and amp_dtype == torch.float16 and self.device.type == "cuda"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaling)
@@ -180,7 +185,7 @@ class TrainingEngine:
         Returns
         -------
         list of dict
-            epoch, train_loss, the task's metrics, lr, seconds per part.
+            epoch, train_loss, the task's metrics (of evaluated epochs), lr, seconds per part.
         """
         if task is None:
             if criterion is None:
@@ -188,6 +193,7 @@ class TrainingEngine:
                 raise ValueError(msg)
             task = SupervisedTask(criterion, self.device)
         self.optimizer, self.scheduler = optimizer, scheduler
+        self._num_epochs = num_epochs
         wrapped = self._wrapped_model()
         self._check_equal_lengths(train_loader)
         while self.progress.epoch < num_epochs and not self.progress.finished:
@@ -195,11 +201,16 @@ class TrainingEngine:
             if record is None:
                 break
             improved = self._note_metric(record, task)
-            self._stop_early()
+            if self.evaluates(record["epoch"]):
+                self._stop_early()
             if self.on_epoch_end is not None:
                 self.on_epoch_end(self, record, improved)
             self._save(save_best and improved, save_last)
         return self.progress.history
+
+    def evaluates(self, epoch: int) -> bool:
+        """Whether an epoch (from 1) is evaluated."""
+        return epoch % self.eval_every == 0 or epoch >= self._num_epochs
 
     def _epoch(
         self,
@@ -256,10 +267,12 @@ class TrainingEngine:
     def _close_epoch(self, task: Task, val_loader: Iterable[Any] | None, clock: Clock) -> dict[str, Any]:
         """Evaluate, record, and move the progress to the next epoch."""
         start = time.perf_counter()
-        model = self.evaluated_model
-        model.eval()
-        with torch.no_grad():
-            metrics = task.evaluate(model, val_loader, self.reducer)
+        metrics: dict[str, float] = {}
+        if self.evaluates(self.progress.epoch + 1):
+            model = self.evaluated_model
+            model.eval()
+            with torch.no_grad():
+                metrics = task.evaluate(model, val_loader, self.reducer)
         loss = torch.tensor(
             [self.progress.loss_sum], dtype=torch.float64 if self.device.type != "mps" else None
         )

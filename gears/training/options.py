@@ -15,9 +15,10 @@ from gears.messages import unknown_name
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 from gears.training.wrapping import COMPRESSIONS
 
-OBJECTIVES = ("cells",)
+OBJECTIVES = ("auto", "moments", "cells")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_FILLED_COUNTS = ("epochs", "batch_size", "eval_every", "checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,23 @@ class TrainOptions:
     Attributes
     ----------
     epochs, lr, weight_decay
-        Passes over the training cells; Adam's learning rate and weight decay.
+        Passes over the training cells or conditions; Adam's learning rate and weight
+        decay. Filled per objective when left out, as are `schedule`, `batch_size`,
+        `eval_every` and `checkpoint_every` (see :mod:`gears.training.defaults`).
     objective
-        ``"cells"``: every perturbed cell against a control cell drawn anew each epoch.
+        ``"moments"``: each condition's moments over all pairs of its cells with control
+        cells; an epoch is every training condition once. ``"cells"``: every perturbed cell
+        against a control cell drawn anew each epoch. ``"auto"``: moments, unless an option is
+        given that only makes sense with cells (``schedule="step"``, ``accumulation_steps`` over
+        1); `epochs`, `lr` and batch size are then read as meant for cells and translated.
     schedule, warmup_steps, eta_min
         Learning-rate schedule (``"step"`` halves it after each epoch, as published),
         steps of linear warm-up, lowest share of the rate.
+    batch_size
+        Cells or conditions per worker and step; that of the loader when left out.
+    eval_every
+        Epochs between evaluations; the last epoch is always evaluated. Best epoch and
+        early stopping are decided where there is an evaluation.
     lr_scaling
         Multiply `lr` by the number of workers (``"linear"``), its root (``"sqrt"``), or not.
     clip_value, clip_norm
@@ -64,11 +76,13 @@ class TrainOptions:
         Log a line per epoch and the final table.
     """
 
-    epochs: int = 20
-    lr: float = 1e-3
-    weight_decay: float = 5e-4
-    objective: str = "cells"
-    schedule: str = "step"
+    epochs: int | None = None
+    lr: float | None = None
+    weight_decay: float | None = None
+    objective: str = "auto"
+    schedule: str | None = None
+    batch_size: int | None = None
+    eval_every: int | None = None
     warmup_steps: int = 0
     eta_min: float = 0.0
     lr_scaling: str = "none"
@@ -86,7 +100,7 @@ class TrainOptions:
     monitor: str = "mse_top20_de"
     save_path: str | None = None
     resume: bool = False
-    checkpoint_every: int = 1
+    checkpoint_every: int | None = None
     keep_last: int = 2
     verbose: bool = True
 
@@ -98,21 +112,24 @@ class TrainOptions:
             ("dtype", tuple(DTYPES)),
             ("amp_dtype", tuple(AMP_DTYPES)),
         ):
-            if getattr(self, name) not in valid:
+            optional = name == "schedule" and self.schedule is None
+            if not optional and getattr(self, name) not in valid:
                 raise ValueError(unknown_name(name, str(getattr(self, name)), valid))
         if self.gradient_compression is not None and self.gradient_compression not in COMPRESSIONS:
             raise ValueError(
                 unknown_name("gradient_compression", self.gradient_compression, list(COMPRESSIONS))
             )
-        for name in ("epochs", "accumulation_steps", "checkpoint_every", "keep_last"):
-            _expect(name, getattr(self, name), _whole(getattr(self, name), 1), "a whole number of at least 1")
+        for name in (*_FILLED_COUNTS, "accumulation_steps", "keep_last"):
+            value = getattr(self, name)
+            optional = name in _FILLED_COUNTS and value is None
+            _expect(name, value, optional or _whole(value, 1), "a whole number of at least 1")
         for name in ("lr", "clip_value", "clip_norm"):
             value = getattr(self, name)
-            optional = name != "lr" and value is None
-            _expect(name, value, optional or (_number(value) and value > 0), "a number above 0")
+            _expect(name, value, value is None or (_number(value) and value > 0), "a number above 0")
         for name in ("weight_decay", "warmup_steps", "eta_min"):
             value = getattr(self, name)
-            _expect(name, value, _number(value) and value >= 0, "a number of at least 0")
+            optional = name == "weight_decay" and value is None
+            _expect(name, value, optional or (_number(value) and value >= 0), "a number of at least 0")
         _expect(
             "ema_decay", self.ema_decay, _number(self.ema_decay) and 0 < self.ema_decay < 1, "between 0 and 1"
         )

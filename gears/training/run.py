@@ -12,6 +12,7 @@ import torch
 from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY, Reducer
 from gears.training.cells import CellsTask, Evaluate
+from gears.training.conditions import MomentsTask, PairTables
 from gears.training.engine import TrainingEngine
 from gears.training.model_folder import ModelParts
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
@@ -47,6 +48,7 @@ class RunResult:
 def run_training(
     network: GEARSNetwork,
     tables: Callable[[torch.device, torch.dtype], ConditionTables],
+    pairs: Callable[[], PairTables],
     loader: Any,
     parts: ModelParts,
     options: TrainOptions,
@@ -64,17 +66,23 @@ def run_training(
         The bare network; trained in place, on `device`, in the options' precision.
     tables
         Makes the condition tables for a device and precision.
+    pairs
+        Makes the moments of the conditions, where the objective needs them.
     loader
-        This worker's training batches.
+        This worker's training batches, of cells or of conditions as the objective says.
     parts
         The model without weights, for the files of the run.
     options
-        How to train.
+        How to train, with nothing left open (see :func:`gears.training.defaults.settle`).
     evaluate
         Validation metrics, the same on all workers.
     device, distributed
         Where this worker trains and whether it has fellows.
     """
+    assert options.epochs is not None
+    assert options.lr is not None
+    assert options.schedule is not None
+    assert options.weight_decay is not None
     dtype = DTYPES[options.dtype]
     network.to(device, dtype)
     folder = RunFolder(options, parts) if options.save_path is not None else None
@@ -92,6 +100,7 @@ def run_training(
         gradient_compression=options.gradient_compression,
         check_replicas=options.check_replicas,
         early_stopping=options.early_stopping,
+        eval_every=options.eval_every or 1,
     )
     if engine.reducer.world_size > 1:
         network.reducer = cast(Reducer, engine.reducer)
@@ -106,13 +115,12 @@ def run_training(
     scheduler = make_scheduler(
         optimizer, options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
     )
-    task = CellsTask(
-        tables(device, dtype),
-        parts.config,
-        evaluate,
-        monitor=options.monitor,
-        lower_is_better=lower_is_better,
-    )
+    chooses: Any = {"monitor": options.monitor, "lower_is_better": lower_is_better}
+    task: CellsTask | MomentsTask
+    if options.objective == "moments":
+        task = MomentsTask(tables(device, dtype), pairs(), parts.config, evaluate, **chooses)
+    else:
+        task = CellsTask(tables(device, dtype), parts.config, evaluate, **chooses)
     engine.optimizer, engine.scheduler = optimizer, scheduler
     if folder is not None and options.resume:
         folder.resume(engine)
@@ -154,12 +162,14 @@ def _steps_per_epoch(loader: Any, accumulation_steps: int) -> int:
 
 
 class _Report:
-    """After each epoch: a line for the user (rank 0) and the files of the run."""
+    """After each evaluated epoch: a line for the user (rank 0) and the files of the run."""
 
     def __init__(self, folder: RunFolder | None, options: TrainOptions, metric: str) -> None:
         self.folder, self.options, self.metric = folder, options, metric
 
     def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
+        if not engine.evaluates(record["epoch"]):
+            return
         if engine.is_main and self.options.verbose:
             logger.info("%s", self._line(record, improved))
         if self.folder is not None:

@@ -44,6 +44,7 @@ class RunFolder:
         self.path = Path(options.save_path)
         self.options, self.parts = options, parts
         self._ready = False
+        self._last_checkpoint = 0
         refuse_foreign_folder(self.path)
 
     def resume(self, engine: TrainingEngine) -> bool:
@@ -58,7 +59,7 @@ class RunFolder:
             except ValueError as error:
                 logger.warning("%s; trying the one before", error)
                 continue
-            self._ready = True
+            self._ready, self._last_checkpoint = True, engine.progress.epoch
             logger.info("continuing from %s", file)
             return True
         logger.warning("no readable checkpoint under %s: starting anew", self.path / CHECKPOINTS)
@@ -70,7 +71,8 @@ class RunFolder:
         if improved or best is None or not self._ready:
             self._put_weights(engine)
         checkpoints.on_main(engine, str(self.path), lambda: self.write_history(engine.progress.history))
-        if record["epoch"] % self.options.checkpoint_every == 0 or record["epoch"] == self.options.epochs:
+        due = record["epoch"] - self._last_checkpoint >= (self.options.checkpoint_every or 1)
+        if due or record["epoch"] == self.options.epochs:
             self.checkpoint(engine)
 
     def checkpoint(self, engine: TrainingEngine) -> None:
@@ -80,6 +82,7 @@ class RunFolder:
         progress = engine.progress
         name = f"epoch-{progress.epoch:05d}-step-{progress.step:07d}.pt"
         engine.save_checkpoint(self.path / CHECKPOINTS / name)
+        self._last_checkpoint = progress.epoch
         if engine.is_main:
             for file in self._checkpoints()[: -self.options.keep_last]:
                 file.unlink(missing_ok=True)

@@ -1,0 +1,191 @@
+"""The moments objective: every training condition once an epoch, no cell touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gears.data.statistics import ConditionStatistics
+from gears.model.config import ModelConfig
+from gears.model.losses_moments import CentralMoments, PairMoments, moment_loss, pair_moments
+from gears.training.cells import Evaluate
+from gears.training.tables import ConditionTables
+from gears.training.tasks import Reducer
+
+
+class ConditionLoader:
+    """Batches of condition ids; an epoch is every training condition once.
+
+    The conditions of an epoch are permuted by (seed, epoch). Step s takes the positions
+    from ``s * per_step`` on, worker r every W-th of them: W workers together see what one
+    worker would. The last step of an epoch may be smaller, and a worker may have none of
+    its conditions; nothing is dropped or repeated.
+
+    Parameters
+    ----------
+    conditions
+        Condition ids, (n,).
+    per_step
+        Conditions of a step over all workers.
+    seed
+        Of the permutations.
+    rank, world_size
+        This worker's number and how many there are.
+    """
+
+    def __init__(
+        self,
+        conditions: Sequence[int] | np.ndarray,
+        per_step: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.conditions = np.asarray(conditions, dtype=np.int64)
+        self.per_step, self.seed = per_step, seed
+        self.rank, self.world_size = rank, world_size
+        self.epoch = 0
+        # the engine tells a loader's data set which epoch begins
+        self.dataset = self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another order of the conditions, the same for all workers."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-len(self.conditions) // self.per_step)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
+        order = self.conditions[draw.permutation(len(self.conditions))]
+        for start in range(0, len(order), self.per_step):
+            yield torch.from_numpy(order[start : start + self.per_step][self.rank :: self.world_size].copy())
+
+
+class PairTables:
+    """Moments over all pairs of cells, made for the conditions of a step from a screen's float64 tables.
+
+    The tables stay where they are (mapped files): no tensor over all conditions is made.
+
+    Parameters
+    ----------
+    statistics
+        With shares of cells above and below the control mean.
+    """
+
+    def __init__(self, statistics: ConditionStatistics) -> None:
+        if statistics.above is None or statistics.below is None:
+            msg = (
+                "the moments objective needs the shares of cells above and below the control mean; "
+                "prepare the screen again"
+            )
+            raise ValueError(msg)
+        self._statistics = statistics
+        self._above, self._below = statistics.above, statistics.below
+        self._control = self._central(np.asarray(statistics.control_id))
+
+    def _central(self, rows: np.ndarray) -> CentralMoments:
+        tables = (getattr(self._statistics, name) for name in ("mean", "m2", "m3", "m4"))
+        return CentralMoments(*(torch.from_numpy(np.array(table[rows])) for table in tables))
+
+    def of(self, ids_U: np.ndarray, mask_UG: Tensor, weight_U: Tensor, dtype: torch.dtype) -> PairMoments:
+        """Pair moments of U conditions: computed in float64, then of `dtype` on the device of `mask_UG`.
+
+        Parameters
+        ----------
+        ids_U
+            Condition ids.
+        mask_UG, weight_U
+            Passed on: genes that count, weight of each condition.
+        """
+        pairs = pair_moments(self._central(ids_U), self._control)
+        # control cells pair with themselves
+        own_U1 = torch.from_numpy(ids_U != self._statistics.control_id).double().unsqueeze(1)
+        above, below = (torch.from_numpy(np.array(table[ids_U])) for table in (self._above, self._below))
+        mean_d, v2, v3, v4, sign_mean, sign_sq = (
+            value.to(dtype).to(mask_UG.device, non_blocking=True)
+            for value in (*(moment * own_U1 for moment in pairs), above - below, above + below)
+        )
+        return PairMoments(mean_d, v2, v3, v4, sign_mean, sign_sq, mask_UG, weight_U)
+
+
+@dataclass(frozen=True)
+class ConditionWindow:
+    """Counts of a global accumulation window.
+
+    Attributes
+    ----------
+    share
+        Weight of one condition on this worker, W / K for K conditions in the window; the
+        mean over workers of weighted losses is the mean over the K conditions.
+    sizes
+        Conditions of each micro-batch over all workers.
+    """
+
+    share: Tensor
+    sizes: Tensor
+
+
+class MomentsTask:
+    """Losses of batches of conditions and the validation metrics of a GEARS run.
+
+    Each condition of a step counts once, in the loss and in the batch norms.
+
+    Parameters
+    ----------
+    tables
+        Conditions as tensors on the training device.
+    pairs
+        Moments of the conditions.
+    config
+        The model's settings (objective options among them).
+    evaluate
+        ``evaluate(network, reducer) -> metrics``, the same on all workers.
+    monitor, lower_is_better
+        The metric that chooses the best epoch.
+    """
+
+    def __init__(
+        self,
+        tables: ConditionTables,
+        pairs: PairTables,
+        config: ModelConfig,
+        evaluate: Evaluate,
+        *,
+        monitor: str,
+        lower_is_better: bool = True,
+    ) -> None:
+        self.tables, self.pairs, self.config = tables, pairs, config
+        self._evaluate = evaluate
+        self.metric, self.lower_is_better = f"val_{monitor}", lower_is_better
+
+    @property
+    def device(self) -> torch.device:
+        return self.tables.control_mean_G.device
+
+    def prepare_window(self, batches: Sequence[Tensor], reducer: Reducer) -> ConditionWindow:
+        """Count the conditions over micro-batches and workers (one reduction)."""
+        dtype = self.tables.control_mean_G.dtype
+        sizes = torch.tensor([float(len(ids_U)) for ids_U in batches], dtype=dtype, device=self.device)
+        sizes = reducer.sum(sizes)
+        return ConditionWindow(reducer.world_size / sizes.sum(), sizes)
+
+    def loss(self, model: nn.Module, batch: Tensor, window: ConditionWindow, position: int) -> Tensor:
+        """This worker's part of the global loss, times the number of workers."""
+        dtype = self.tables.control_mean_G.dtype
+        ids_U = batch.to(self.device)
+        pert_row, pert_node = self.tables.members(ids_U)
+        once_U = torch.ones(len(ids_U), dtype=dtype, device=self.device)
+        delta_UG, logvar_UG = model(pert_row, pert_node, once_U, window.sizes[position])
+        moments = self.pairs.of(batch.numpy(), self.tables.mask_CG[ids_U], once_U * window.share, dtype)
+        return moment_loss(delta_UG, logvar_UG, moments, self.config)
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
+        """Metrics of condition means; no cell is read, so `loader` is not used."""
+        return self._evaluate(model, reducer)

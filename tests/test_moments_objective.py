@@ -1,0 +1,158 @@
+"""Training over moments from one call: workers do not show, numbers for cells are translated."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from gears import GEARS, PertData, train_multi_gpu
+from gears.job import TrainingJob
+from gears.training.defaults import passes_per_epoch
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+SPLIT = {"split": "simulation", "seed": 3}  # trains on 7 conditions
+DATA = {"default_pert_graph": False}
+GLOBAL_BATCH = 6
+
+
+@pytest.fixture
+def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
+    pert_data = PertData(tmp_path / "screens", **DATA)
+    pert_data.new_data_process("small", small_screen_adata)
+    return tmp_path / "screens"
+
+
+def opened(folder: Path) -> PertData:
+    pert_data = PertData(folder, **DATA)
+    pert_data.load("small")
+    pert_data.prepare_split(**SPLIT)
+    return pert_data
+
+
+def trained(pert_data: PertData, hidden_size: int = 16, **options: Any):
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=hidden_size, uncertainty=options.pop("uncertainty", False))
+    return model, model.train(**{"verbose": False, "evaluate_test": False, **options})
+
+
+def evaluated(history: list[dict[str, Any]]) -> list[int]:
+    return [record["epoch"] for record in history if "val_mse" in record]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_two_and_three_workers_give_the_same_model(screens: Path, tmp_path: Path) -> None:
+    """Uneven steps: the last of each epoch leaves all workers but one without a condition."""
+    pert_data = opened(screens)
+    n_train = len(pert_data.split.conditions("train"))
+    assert n_train % GLOBAL_BATCH == 1
+    options = {"objective": "moments", "epochs": 4, "dtype": "float64", "eval_every": 2, "verbose": False}
+    model, alone = trained(pert_data, uncertainty=True, batch_size=GLOBAL_BATCH, **options)
+    untrained = trained(pert_data, uncertainty=True, epochs=1, lr=1e-9, objective="moments", dtype="float64")[
+        0
+    ]
+    one = model.best_model.state_dict()
+    assert any((untrained.model.state_dict()[key] - one[key]).abs().max() > 1e-3 for key in one)
+    assert evaluated(alone.history) == [2, 4]
+    for workers in (2, 3):
+        path = tmp_path / f"model{workers}"
+        args = {
+            "save_path": str(path),
+            "batch_size": GLOBAL_BATCH // workers,
+            "model_config": {"hidden_size": 16, "uncertainty": True},
+            "check_replicas": True,
+            **options,
+        }
+        result = train_multi_gpu(
+            screens, "small", SPLIT, args, n_gpus=workers, device="cpu", data_config=DATA
+        )
+        weights = torch.load(path / "model.pt", weights_only=True)
+        for key, value in one.items():
+            assert (value.double() - weights[key].double()).abs().max() < 1e-6, key
+        for left, right in zip(alone.history, result.history, strict=True):
+            assert left["train_loss"] == pytest.approx(right["train_loss"], abs=1e-9)
+            assert left.get("val_mse_top20_de") == pytest.approx(right.get("val_mse_top20_de"), abs=1e-9)
+        assert result.best_epoch == alone.best_epoch
+        assert {"gears", "no_change"} <= set(result.table["method"])
+
+
+def test_guide_call_ends_no_worse_than_on_cells(screens: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """batch_size 32, epochs 20, lr 1e-3, read as numbers for cells."""
+    best = {}
+    for objective in ("cells", "auto"):
+        pert_data = opened(screens)
+        pert_data.get_dataloader(batch_size=32, test_batch_size=128)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="gears"):
+            _, result = trained(pert_data, objective=objective, epochs=20, lr=1e-3)
+        best[objective] = min(r["val_mse_top20_de"] for r in result.history if "val_mse" in r)
+        said = [record for record in caplog.records if "read over conditions" in record.getMessage()]
+        assert len(said) == (objective == "auto")
+    n_train = len(opened(screens).split.conditions("train"))
+    assert len(result.history) == 20 * passes_per_epoch(n_train, 32)
+    assert best["auto"] <= best["cells"]
+
+
+def test_no_loader_is_needed_and_epochs_are_evaluated_now_and_then(screens: Path, tmp_path: Path) -> None:
+    pert_data = opened(screens)
+    assert pert_data.dataloader is None
+    path = tmp_path / "model"
+    options = {"objective": "moments", "eval_every": 3, "checkpoint_every": 6, "save_path": str(path)}
+    model, result = trained(pert_data, epochs=8, **options)
+    assert evaluated(result.history) == [3, 6, 8]
+    assert result.best_epoch in (3, 6, 8)
+    assert all("train_loss" in record for record in result.history)
+    assert [file.name[:11] for file in sorted((path / "checkpoints").iterdir())] == [
+        "epoch-00006",
+        "epoch-00008",
+    ]
+    assert len((path / "metrics.jsonl").read_text().splitlines()) == 8
+    assert pert_data.dataloader is None
+    again, _ = trained(pert_data, epochs=8, objective="moments")
+    for left, right in zip(model.model.state_dict().values(), again.model.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_resume_continues_bit_for_bit(screens: Path, tmp_path: Path) -> None:
+    pert_data = opened(screens)
+    options = {"objective": "moments", "schedule": "constant", "batch_size": 5}
+    whole, _ = trained(pert_data, epochs=4, **options)
+    for epochs in (2, 4):
+        parts, _ = trained(
+            pert_data, epochs=epochs, save_path=str(tmp_path / "m"), resume=epochs == 4, **options
+        )
+    for left, right in zip(whole.model.state_dict().values(), parts.model.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_loaders_batch_size_counts_conditions(screens: Path) -> None:
+    pert_data = opened(screens)
+    pert_data.get_dataloader(5)
+    with_loader, _ = trained(pert_data, epochs=1, objective="moments")
+    other = opened(screens)
+    without, _ = trained(other, epochs=1, objective="moments", batch_size=5)
+    left, right = with_loader.model.state_dict(), without.model.state_dict()
+    assert all(torch.equal(left[key], right[key]) for key in left)
+
+
+def test_cells_make_their_own_loader_and_refuse_two_sizes(screens: Path) -> None:
+    pert_data = opened(screens)
+    trained(pert_data, epochs=1, objective="cells", batch_size=16)
+    assert pert_data.dataloader["train_loader"].batch_size == 16
+    with pytest.raises(ValueError, match="batches of 16 cells"):
+        trained(pert_data, epochs=1, objective="cells", batch_size=8)
+
+
+def test_a_job_over_moments_may_have_more_workers_than_batches(screens: Path, tmp_path: Path) -> None:
+    args = {"save_path": str(tmp_path / "m"), "batch_size": 5000, "model_config": {"hidden_size": 8}}
+    job = TrainingJob.check(screens, "small", SPLIT, args | {"objective": "moments"}, DATA)
+    pert_data = job.prepare(world_size=3)
+    assert "15000 conditions a step" in job.describe(pert_data, ["cpu"] * 3)
+    with pytest.raises(ValueError, match="training cells"):
+        TrainingJob.check(screens, "small", SPLIT, args | {"objective": "cells"}, DATA).prepare(world_size=3)

@@ -1,0 +1,205 @@
+"""The moments objective on a screen: loader, loss against every pair of cells, workers, defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from gears import PertData
+from gears.assembly import build_parts, condition_tables, pair_tables
+from gears.data.loaders import paired_controls
+from gears.model.config import ModelConfig
+from gears.model.losses import cell_loss
+from gears.model.reducer import IDENTITY
+from gears.training.conditions import ConditionLoader, MomentsTask, PairTables
+from gears.training.defaults import chosen_objective, passes_per_epoch, settle
+from gears.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from gears.model.network import GEARSNetwork
+
+CONFIGS = {
+    "plain": ModelConfig(hidden_size=6),
+    "nll": ModelConfig(hidden_size=6, uncertainty=True, uncertainty_reg=0.7, direction_lambda=0.4),
+    "gears": ModelConfig(hidden_size=6, uncertainty=True, uncertainty_kind="gears"),
+}
+
+
+@pytest.fixture(scope="module")
+def pert_data(toy_template: AnnData, toy_go: dict, tmp_path_factory: pytest.TempPathFactory) -> PertData:
+    data = PertData(tmp_path_factory.mktemp("moments"), gene2go=toy_go, default_pert_graph=False)
+    data.new_data_process("toy", toy_template.copy())
+    data.prepare_split("simulation", seed=1)
+    return data
+
+
+def evaluate(model: Any, reducer: Any) -> dict[str, float]:
+    return {}
+
+
+def task_of(pert_data: PertData, config: ModelConfig) -> MomentsTask:
+    tables = condition_tables(pert_data, torch.device("cpu"), torch.float64)
+    return MomentsTask(tables, pair_tables(pert_data), config, evaluate, monitor="mse")
+
+
+def network_of(pert_data: PertData, config: ModelConfig) -> GEARSNetwork:
+    return build_parts(pert_data, config).network(seed=3).double()
+
+
+def all_pairs_loss(
+    network: GEARSNetwork, pert_data: PertData, ids: np.ndarray, config: ModelConfig
+) -> torch.Tensor:
+    """Mean over conditions, of the mean over all pairs (cell, control cell), cell by cell in float64."""
+    screen = pert_data.screen
+    tables = condition_tables(pert_data, torch.device("cpu"), torch.float64)
+    ids_U = torch.from_numpy(ids)
+    delta_UG, logvar_UG = network(*tables.members(ids_U), torch.ones(len(ids), dtype=torch.float64))
+    x_all = torch.from_numpy(screen.cells.rows(screen.control_cells)).double()
+    total = torch.zeros((), dtype=torch.float64)
+    for row, index in enumerate(ids):
+        y = torch.from_numpy(screen.cells.rows(screen.cells_of(int(index)))).double()
+        if index == screen.control_id:
+            x, pairs = y, len(y)
+        else:
+            y, x, pairs = y.repeat_interleave(len(x_all), 0), x_all.repeat(len(y), 1), len(y) * len(x_all)
+        weight = torch.full((pairs,), 1 / (pairs * len(ids)), dtype=torch.float64)
+        at = torch.full((pairs,), row)
+        mask = tables.mask_CG[ids_U]
+        total = total + cell_loss(
+            delta_UG, logvar_UG, at, x, y, mask, tables.control_mean_G, weight, config
+        )  # fmt: skip
+    return total
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_value_and_gradient_equal_the_mean_over_all_pairs(pert_data: PertData, name: str) -> None:
+    config = CONFIGS[name]
+    ids = np.array([0, 3, 5, 9, 12])  # the control among them
+    assert pert_data.screen.control_id == 0
+    task, network = task_of(pert_data, config), network_of(pert_data, config)
+    batch = torch.from_numpy(ids)
+    window = task.prepare_window([batch], IDENTITY)
+    loss = task.loss(network, batch, window, 0)
+    loss.backward()
+    found = {key: value.grad.clone() for key, value in network.named_parameters()}
+    network.zero_grad()
+    expected = all_pairs_loss(network, pert_data, ids, config)
+    expected.backward()
+    assert abs(loss.item() - expected.item()) < 1e-9
+    for key, value in network.named_parameters():
+        assert (found[key] - value.grad).abs().max() < 1e-9, key
+    assert max(float(gradient.abs().max()) for gradient in found.values()) > 1e-3
+
+
+def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:
+    """Cells paired with controls drawn as the cells objective draws them: the mean over epochs comes near."""
+    config, screen = CONFIGS["nll"], pert_data.screen
+    tables = condition_tables(pert_data, torch.device("cpu"), torch.float64)
+    index = 4
+    cells = screen.cells_of(index)
+    rng = np.random.default_rng(0)
+    delta_UG = torch.from_numpy(rng.normal(0, 0.3, (1, 30)))
+    logvar_UG = torch.from_numpy(rng.normal(0, 0.3, (1, 30)))
+    y = torch.from_numpy(screen.cells.rows(cells)).double()
+    weight = torch.full((len(cells),), 1 / len(cells), dtype=torch.float64)
+    row, mask = torch.zeros(len(cells), dtype=torch.int64), tables.mask_CG[[index]]
+    losses = []
+    for epoch in range(600):
+        paired = paired_controls(len(screen.cells), screen.control_cells, 1, epoch)[cells]
+        x = torch.from_numpy(screen.cells.rows(paired)).double()
+        loss = cell_loss(
+            delta_UG, logvar_UG, row, x, y, mask, tables.control_mean_G, weight, config
+        )  # fmt: skip
+        losses.append(float(loss))
+    network = lambda *_: (delta_UG, logvar_UG)  # noqa: E731
+    batch = torch.tensor([index])
+    task = task_of(pert_data, config)
+    expected = float(task.loss(network, batch, task.prepare_window([batch], IDENTITY), 0))  # type: ignore[arg-type]
+    error = np.std(losses) / np.sqrt(len(losses))
+    assert abs(np.mean(losses) - expected) < 4 * error
+    assert error < 0.02 * expected
+
+
+def test_control_is_compared_with_itself(pert_data: PertData) -> None:
+    pairs = pair_tables(pert_data)
+    moments = pairs.of(np.array([0, 1]), torch.ones(2, 30, dtype=torch.bool), torch.ones(2), torch.float64)
+    statistics = pert_data.screen.statistics
+    for value in moments[:4]:
+        assert not value[0].any()
+        assert value[1].any()
+    assert np.array_equal(moments.sign_mean.numpy(), (statistics.above - statistics.below)[:2])
+    assert np.array_equal(moments.sign_sq.numpy(), (statistics.above + statistics.below)[:2])
+
+
+def test_screen_without_shares_is_explained(pert_data: PertData) -> None:
+    with pytest.raises(ValueError, match="prepare the screen again"):
+        PairTables(dataclasses.replace(pert_data.screen.statistics, above=None))
+
+
+def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
+    ids = np.arange(5, 18)
+    one = ConditionLoader(ids, 6, seed=3)
+    orders = []
+    for epoch in range(2):
+        one.set_epoch(epoch)
+        steps = [step.tolist() for step in one]
+        assert [len(step) for step in steps] == [6, 6, 1]
+        assert len(one) == 3
+        assert sorted(index for step in steps for index in step) == ids.tolist()
+        workers = [ConditionLoader(ids, 6, seed=3, rank=rank, world_size=3) for rank in range(3)]
+        for worker in workers:
+            worker.set_epoch(epoch)
+        shares = [[step.tolist() for step in worker] for worker in workers]
+        for s, whole in enumerate(steps):
+            assert [share[s] for share in shares] == [whole[rank::3] for rank in range(3)]
+        assert [len(share[2]) for share in shares] == [1, 0, 0]
+        orders.append(steps)
+    assert orders[0] != orders[1]
+    one.set_epoch(0)
+    assert [step.tolist() for step in one] == orders[0]
+
+
+def test_defaults_per_objective() -> None:
+    cells = settle(TrainOptions(objective="cells"), 100).options
+    assert (cells.epochs, cells.lr, cells.schedule, cells.batch_size) == (20, 1e-3, "step", 32)
+    assert (cells.eval_every, cells.checkpoint_every, cells.weight_decay) == (1, 1, 5e-4)
+    plan = settle(TrainOptions(objective="moments"), 100)
+    assert plan.options.schedule == "one-cycle"
+    assert plan.options.lr == 1e-2
+    assert plan.options.epochs == 20 * passes_per_epoch(100, 32)
+    assert (plan.per_step, plan.note) == (32, "")
+    as_given = settle(TrainOptions(objective="moments", epochs=7, lr=0.1), 100, loader_size=8, world_size=2)
+    assert (as_given.options.epochs, as_given.options.lr, as_given.per_step) == (7, 0.1, 16)
+    assert settle(TrainOptions(), 100) == plan
+
+
+def test_numbers_meant_for_cells_are_translated() -> None:
+    given = TrainOptions(epochs=10, lr=1e-3, early_stopping=3)
+    plan = settle(given, 100, loader_size=32, world_size=2)
+    passes = passes_per_epoch(100, 32)
+    assert plan.options.objective == "moments"
+    assert plan.options.epochs == 10 * passes
+    assert plan.options.early_stopping == 3 * passes
+    assert plan.options.lr == pytest.approx(1e-2)
+    assert plan.per_step == 32
+    assert f"{10 * passes} epochs of 100 conditions, 32 a step" in plan.note
+    assert settle(plan.options, 100).options == plan.options
+
+
+@pytest.mark.parametrize("cell_level", [{"schedule": "step"}, {"accumulation_steps": 2}])
+def test_options_that_need_cells_choose_cells(cell_level: dict) -> None:
+    assert chosen_objective(TrainOptions(**cell_level)) == "cells"
+    assert chosen_objective(TrainOptions(**cell_level, objective="moments")) == "moments"
+
+
+@pytest.mark.parametrize("change", [{"eval_every": 0}, {"batch_size": 0}, {"epochs": 0}, {"lr": 0.0}])
+def test_impossible_numbers_are_named(change: dict, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        TrainOptions(**change)
