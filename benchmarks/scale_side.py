@@ -23,20 +23,26 @@ def simulate(path, simulation):
 
 
 def statistics(path, workers):
-    """The pass over all cells of the file, read in chunks of rows: moments of every condition."""
+    """The pass over all cells of the file, read in chunks of rows: moments of every condition.
+
+    Labels and X are read by themselves: a backed AnnData would hold every layer of the file in memory.
+    """
     import anndata
+    import h5py
     import numpy as np
 
     from gears.data.labels import LabelTable
     from gears.data.passes import condition_moments
+    from gears.data.reading import StoredMatrix
 
     with Measurement() as block:
-        backed = anndata.read_h5ad(path, backed="r")
-        table = LabelTable.of(backed.obs["condition"])
+        with h5py.File(path, "r") as file:
+            obs = anndata.io.read_elem(file["obs"])
+        table = LabelTable.of(obs["condition"])
         control = next(i for i, condition in enumerate(table.conditions) if condition.is_control)
         ids = np.asarray(table.cell_condition)
-        condition_moments(backed.X, ids, len(table.conditions), control_id=control, workers=workers)
-        backed.file.close()
+        matrix = StoredMatrix(path)
+        condition_moments(matrix, ids, len(table.conditions), control_id=control, workers=workers)
     return block.figures | {"cells": len(ids), "conditions": len(table.conditions)}
 
 

@@ -19,8 +19,9 @@ class Size:
         Training steps that are timed.
     predictions, published_predictions
         Conditions predicted, and how many of them by the published package (time is then scaled up).
-    train
-        Whether training is compared at this size.
+    model
+        Whether networks are compared at this size. The graph of 5,000 nodes alone takes the
+        published package about ten minutes, so these stages are read at the default size.
     rounds
         Repetitions of the stages before training, in alternation; the median counts.
     """
@@ -30,7 +31,7 @@ class Size:
     steps: int
     predictions: int = 100
     published_predictions: int = 100
-    train: bool = True
+    model: bool = True
     rounds: int = 1
 
 
@@ -53,6 +54,6 @@ SIZES = {
         go_genes=2000,
         steps=5,
         published_predictions=10,
-        train=False,
+        model=False,
     ),
 }

@@ -37,7 +37,6 @@ def arguments(given=None):
     parser.add_argument("--minutes", type=float, default=10, help="CPU minutes for the published training")
     parser.add_argument("--seed", type=int, default=0, help="seed of the simulated screen")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--no-train", action="store_true", help="leave the training comparison out")
     return parser.parse_args(given)
 
 
@@ -116,6 +115,22 @@ def _shown(figures, name):
     return f"{name}: {', '.join(cells)} (load {figures['load']:.1f})"
 
 
+def compare_models(run, size, minutes, objectives):
+    """Stages that need a network; returns the training comparison."""
+    run.both("initialise")
+    run.both("step", size.rounds, n=size.steps)
+    run.both("epoch")
+    epochs = epochs_within(run.stages["epoch"]["published"][0], minutes)
+    training = compare_training(run, epochs, objectives)
+    pairs = {"published": str(run.folder / "fewer_pairs.json"), "own": str(run.folder / "pairs.json")}
+    last = {"own": {"objective": objectives[-1]}, "published": {}}
+    for side, file in pairs.items():
+        run.one(side, "predict", conditions=file, out=str(run.folder / f"pairs-{side}.npz"), **last[side])
+    for side in pairs:
+        run.one(side, "evaluation", **last[side])
+    return training
+
+
 def compare_training(run, epochs, objectives):
     """Training, test scores and predictions of both; the published curve is scored like ours."""
     folder = run.folder
@@ -190,28 +205,8 @@ def main():
                 side.ask("split", parts=str(folder / "parts.json"), batch_size=BATCH)
             run.both("go_graph", size.rounds, genes=str(folder / "genes.json"))
             run.both("coexpression", size.rounds)
-            run.both("initialise")
-            run.both("step", size.rounds, n=size.steps)
-            training = size.train and not options.no_train
-            if training:
-                run.both("epoch")
-                epochs = epochs_within(run.stages["epoch"]["published"][0], options.minutes)
-                record["training"] = compare_training(run, epochs, objectives)
-            else:
-                objectives = objectives[:1]
-                own.ask("train", objective=objectives[0], epochs=1)
-            few = str(folder / "fewer_pairs.json")
-            run.one("published", "predict", conditions=few, out=str(folder / "pairs-published.npz"))
-            run.one(
-                "own",
-                "predict",
-                conditions=str(folder / "pairs.json"),
-                out=str(folder / "pairs-own.npz"),
-                objective=objectives[-1],
-            )
-            if training:
-                run.one("published", "evaluation")
-                run.one("own", "evaluation", objective=objectives[-1])
+            if size.model:
+                record["training"] = compare_models(run, size, options.minutes, objectives)
         print(report(record, options.results))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
