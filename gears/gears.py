@@ -272,11 +272,8 @@ class GEARS:
         best = copy.deepcopy(network)
         best.load_state_dict(run.best_state)
         self.best_model = best
-        table = (
-            self.evaluate("test", clip=True) if evaluate_test and self.rank == 0 and not run.stopped else None
-        )
-        if table is not None and choices.verbose:
-            logger.info("%s", render_table(table))
+        wanted = evaluate_test and self.rank == 0 and not run.stopped
+        table = self.report_test(verbose=choices.verbose) if wanted else None
         return TrainResult(run.history, run.best_epoch, table, run.stopped)
 
     def evaluate(self, part: str = "test", *, clip: bool = True) -> pd.DataFrame | None:

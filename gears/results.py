@@ -48,11 +48,14 @@ class MultiProcessResult(TrainResult):
         Folder of the trained model (:meth:`gears.GEARS.from_pretrained` loads it).
     world_size, devices
         Number of workers, and the device of each rank.
+    rank
+        0, except on the other workers of a world that torchrun started.
     """
 
     save_path: str = ""
     world_size: int = 1
     devices: tuple[str, ...] = ()
+    rank: int = 0
 
     @property
     def test_metrics(self) -> dict[str, float]:

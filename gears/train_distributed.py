@@ -22,15 +22,22 @@ from gears.distributed import (
     setup_ddp_multi_node,
     setup_distributed,
 )
+from gears.distributed.gpus import resolve_gpu_ids
 from gears.job import TrainingJob
 from gears.reporting import quiet, show_progress
 from gears.results import MultiProcessResult
+from gears.torchrun import started_by_launcher, train_joined
+from gears.training.engine import TrainingEngine
+from gears.training.launching import distributed_train_worker, launch_distributed_training
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
 
 __all__ = [
+    "TrainingEngine",
     "cleanup_ddp",
+    "distributed_train_worker",
+    "launch_distributed_training",
     "setup_ddp",
     "setup_ddp_multi_node",
     "setup_distributed",
@@ -56,6 +63,8 @@ def train_multi_gpu(
     model: GEARS | None = None,
 ) -> MultiProcessResult:
     """Train with one worker process per selected device.
+
+    Called in a script that torchrun started, it starts nothing and joins the world that is there.
 
     Parameters
     ----------
@@ -104,6 +113,11 @@ def train_multi_gpu(
     """
     refuse_unguarded_start()
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args, data_config)
+    if started_by_launcher():
+        result = train_joined(job, n_gpus, resolve_gpu_ids(gpu_ids), device, backend, timeout)
+        if model is not None:
+            model.load_pretrained(result.save_path)
+        return result
     plan = plan_devices(n_gpus, gpu_ids, device, backend)
     if job.options.verbose:
         show_progress()
@@ -148,3 +162,16 @@ def train_ddp_worker(
     if not joined_before:
         cleanup_ddp()
     return {"history": result.history, "best_epoch": result.best_epoch, "stopped": result.stopped}
+
+
+def main() -> None:
+    """``python -m gears.train_distributed``: the options of ``gears train``, also under torchrun."""
+    import sys
+
+    from gears.cli import main as command
+
+    sys.exit(command(["train", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    main()

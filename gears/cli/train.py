@@ -105,6 +105,8 @@ def run(arguments: list[str]) -> None:
         timeout=options.timeout,
         data_config=data_config,
     )
+    if result.rank != 0:  # another worker of torchrun speaks
+        return
     value = {
         "save_path": result.save_path,
         "best_epoch": result.best_epoch,

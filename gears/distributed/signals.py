@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -66,6 +68,23 @@ def listen_for_stop() -> None:
     """In a worker: SIGTERM and SIGINT ask for a stop at the next step instead of ending at once."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop_requested.set())
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """While training under a launcher: SIGTERM and SIGINT ask for a stop at the next step; handlers are restored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    _stop_requested.clear()
+    listen_for_stop()
+    try:
+        yield
+    finally:
+        _stop_requested.clear()
+        for number, handler in previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def die_with_parent(parent: int) -> None:

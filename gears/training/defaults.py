@@ -22,7 +22,7 @@ CELL_DEFAULTS: dict[str, Any] = {
 MOMENT_LR, MOMENT_SCHEDULE, MOMENT_DECAY = 1e-2, "one-cycle", 5e-4
 MOMENT_PER_STEP = 32
 """Conditions of a step over all workers."""
-MOMENT_STEPS = 800
+MOMENT_STEPS = 400
 """Optimiser steps of a run over moments, about; docs/objectives.md says how they were found."""
 MOST_PASSES = 20
 """Passes over the conditions that stand for one pass over the cells, at most."""

@@ -132,6 +132,10 @@ class TrainingEngine:
         self.world_size = self.reducer.world_size
         self.distributed = True
 
+    def check_same_start(self) -> None:
+        """Refuse to train models that differ between workers (initial weights drawn without a common seed)."""
+        checkpoints.check_replicas(self.model, self.reducer)
+
     def cleanup_distributed(self) -> None:
         """End the process group of this worker."""
         process_group.cleanup_ddp()

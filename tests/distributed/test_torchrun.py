@@ -1,0 +1,168 @@
+"""Under torchrun: nothing is spawned, the world that is there is joined."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from anndata import AnnData
+
+from gears.torchrun import Place, own_device
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import sys
+from gears import train_multi_gpu
+
+if __name__ == "__main__":
+    result = train_multi_gpu(
+        sys.argv[1], "small", {"split": "simulation", "seed": 1},
+        {"save_path": sys.argv[2], "epochs": 2, "objective": "cells", "batch_size": int(sys.argv[3]),
+         "dtype": "float64", "model_config": {"hidden_size": 8}},
+        data_config={"default_pert_graph": False},
+    )
+    print("RESULT", result.rank, result.world_size, result.table is not None, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, None),
+        (
+            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"},
+            Place(3, 1, 4, 2),
+        ),
+    ],
+)
+def test_place_of_a_launched_process(environment: dict[str, str], expected: Place | None) -> None:
+    assert Place.read(environment) == expected
+
+
+def test_own_device() -> None:
+    place = Place(3, 1, 4, 2)
+    assert own_device(place, None, None, None, visible=2) == "cuda:1"
+    assert own_device(place, 4, [5, 7], None, visible=8) == "cuda:7"
+    assert own_device(place, 2, None, "cpu", visible=8) == "cpu"
+    assert own_device(place, None, None, None, visible=0) == "cpu"
+    with pytest.raises(ValueError, match=r"n_gpus=3, but the launcher started 4 process\(es\), 2 of them"):
+        own_device(place, 3, None, None, visible=8)
+    with pytest.raises(ValueError, match="only 1 GPU"):
+        own_device(place, None, None, None, visible=1)
+
+
+@pytest.fixture
+def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
+    folder = tmp_path / "screens"
+    folder.mkdir()
+    small_screen_adata.write_h5ad(folder / "small.h5ad")
+    return folder
+
+
+def environment() -> dict[str, str]:
+    values = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "RANK"))}
+    return values | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def run_all(commands: list[list[str]], timeout: float = 240) -> list[str]:
+    """Start the commands at once; their outputs. All must end with 0."""
+    started = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
+        )
+        for command in commands
+    ]
+    deadline = time.monotonic() + timeout
+    outputs = []
+    try:
+        for process in started:
+            out, err = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+            assert process.returncode == 0, err[-4000:]
+            outputs.append(out)
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return outputs
+
+
+def torchrun(*options: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", *options]
+
+
+@pytest.mark.slow
+def test_one_machine_and_two_agents_give_the_same_model(screens: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    one, two = tmp_path / "one", tmp_path / "two"
+    (out,) = run_all(
+        [torchrun("--standalone", "--nproc_per_node=2", str(script), str(screens), str(one), "12")]
+    )
+    assert sorted(line for line in out.splitlines() if line.startswith("RESULT")) == [
+        "RESULT 0 2 True",
+        "RESULT 1 2 False",
+    ]
+    port = free_port()
+    agents = [
+        torchrun(
+            "--nnodes=2", f"--node_rank={node}", "--nproc_per_node=1", "--master_addr=127.0.0.1",
+            f"--master_port={port}", str(script), str(screens), str(two), "12",
+        )
+        for node in (0, 1)
+    ]  # fmt: skip
+    run_all(agents)
+    left, right = (torch.load(path / "model.pt", weights_only=True) for path in (one, two))
+    assert all((left[key].double() - right[key].double()).abs().max() < 1e-9 for key in left)
+
+
+@pytest.mark.slow
+def test_shell_script_runs_the_module(screens: Path, tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"save_path: {tmp_path / 'm'}\nepochs: 1\nobjective: cells\nhidden_size: 8\n"
+        "default_pert_graph: false\nbatch_size: 12\n"
+    )
+    script = str(ROOT / "scripts" / "train_dist_torchrun.sh")
+    (out,) = run_all(
+        [
+            [
+                bash,
+                script,
+                "--num_gpus",
+                "2",
+                "--config",
+                str(config),
+                str(screens),
+                "--dataset",
+                "small",
+                "--json",
+            ]
+        ]
+    )
+    assert json.loads(out)["devices"] == ["cpu", "cpu"], "only rank 0 may print"
+    missing = subprocess.run(
+        [bash, str(ROOT / "scripts" / "train_multinode.sh"), "--num_nodes", "2"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert missing.returncode == 2
+    assert "--node_rank is missing" in missing.stderr
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,56 @@
+"""Training another model through factories: the same on one process and on two."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from gears.train_distributed import distributed_train_worker, launch_distributed_training
+
+
+def settings(batch_size: int, seed_of_rank: bool = False) -> dict:
+    def model() -> nn.Module:
+        from gears.distributed import current_world
+
+        rank = current_world().rank if seed_of_rank else 0
+        generator = torch.Generator().manual_seed(rank)
+        layer = nn.Linear(4, 2, dtype=torch.float64)
+        for parameter in layer.parameters():
+            nn.init.normal_(parameter, generator=generator)
+        return layer
+
+    def data() -> TensorDataset:
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(64, 4, generator=generator, dtype=torch.float64)
+        return TensorDataset(x, (x[:, 0] > 0).long())
+
+    return {
+        "model_fn": model,
+        "optimizer_fn": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+        "criterion_fn": nn.CrossEntropyLoss,
+        "scheduler_fn": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9),
+        "train_dataset": data,
+        "val_dataset": data(),
+        "batch_size": batch_size,
+        "engine_kwargs": {"use_ema": True, "ema_decay": 0.5},
+        "train_kwargs": {"num_epochs": 3},
+    }
+
+
+def test_factories_on_one_and_two_workers() -> None:
+    one = distributed_train_worker(0, 1, **settings(16))
+    two = launch_distributed_training(distributed_train_worker, 2, device="cpu", **settings(8))
+    assert two["world_size"] == 2
+    for key, value in one["weights"].items():
+        assert torch.allclose(value, two["weights"][key], atol=1e-12, rtol=0), key
+    for left, right in zip(one["history"], two["history"], strict=True):
+        assert left["val_loss"] == pytest.approx(right["val_loss"], abs=1e-12)
+
+
+def test_models_that_start_differently_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="the workers' models differ in weight, bias"):
+        launch_distributed_training(
+            distributed_train_worker, 2, device="cpu", **settings(8, seed_of_rank=True)
+        )
