@@ -150,3 +150,17 @@ def test_early_stopping() -> None:
     history = engine.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=10)
     assert len(history) == 3
     assert engine.progress.finished
+
+
+def test_best_epoch_and_early_end_are_decided_where_there_is_an_evaluation() -> None:
+    model = classifier()
+    data = DataLoader(samples(), batch_size=48)
+    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+    engine = TrainingEngine(model, early_stopping=3, eval_every=2)
+    history = engine.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=20)
+    assert [record["epoch"] for record in history if "val_loss" in record] == [2, 4, 6]
+    assert engine.progress.best_epoch == 2
+    assert len(history) == 6  # three epochs without a better one are noticed at the next evaluation
+    last = TrainingEngine(classifier(), eval_every=4)
+    history = last.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=5)
+    assert [record["epoch"] for record in history if "val_loss" in record] == [4, 5]
