@@ -79,7 +79,7 @@ class TrainOptions:
     epochs: int | None = None
     lr: float | None = None
     weight_decay: float | None = None
-    objective: str = "auto"
+    objective: str = "cells"
     schedule: str | None = None
     batch_size: int | None = None
     eval_every: int | None = None
