@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST_ARGS ?=
+# Test processes side by side (0: one after the other in this process).
+TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 
 # Several worker processes share the cores: without this each would start a thread per core.
@@ -37,7 +39,7 @@ demo: $(STAMP)  ## train on a simulated screen with two workers, predict, write 
 	$(BIN)/python examples/demo.py
 
 test: lint  ## everything that must pass: lint, types, tests
-	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not long" -n $(TEST_WORKERS) $(PYTEST_ARGS)
 
 test-long: $(STAMP)  ## the tests with hundreds of repetitions
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
