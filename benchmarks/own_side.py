@@ -59,7 +59,7 @@ def split(parts, batch_size):
     Path(parts).write_text(json.dumps(data.set2conditions))
 
 
-def go_graph(genes, round):
+def go_graph(genes, annotation, round):
     """Graph of a list of annotated genes, the annotation read anew."""
     from gears.graphs import annotation as room
     from gears.graphs.go import go_graph as build

@@ -66,15 +66,17 @@ def split(parts, batch_size):
     data.get_dataloader(batch_size)
 
 
-def go_graph(genes, round):
+def go_graph(genes, annotation, round):
     """Graph of a list of annotated genes."""
     from gears.utils import GeneSimNetwork, get_similarity_network
 
-    genes = json.loads(Path(genes).read_text())
+    genes, folder = json.loads(Path(genes).read_text()), Path("published-go")
     Path("data").mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    (folder / "gene2go_all.pkl").write_bytes(Path(annotation).read_bytes())
     with Measurement() as block:
         edges = get_similarity_network(
-            "go", None, 0.4, 20, "published-0", f"genes{round}", "custom", 1, None, None, False, genes
+            "go", None, 0.4, 20, str(folder), f"genes{round}", "custom", 1, None, None, False, genes
         )
         network = GeneSimNetwork(edges, genes, {gene: i for i, gene in enumerate(genes)})
     return block.figures | {"edges": int(network.edge_index.shape[1])}

@@ -198,17 +198,24 @@ def main():
             run = Comparison(published, own, folder)
             record["stages"] = run.stages
             run.both("startup")
+            # before a screen is held: the published package forks 25 processes here
+            run.both(
+                "go_graph",
+                size.rounds,
+                genes=str(folder / "genes.json"),
+                annotation=str(folder / "gene2go.pkl"),
+            )
             given = {"screen": str(folder / "screen.h5ad"), "annotation": str(folder / "gene2go.pkl")}
             run.both("process", size.rounds, **given)
             run.both("load", size.rounds)
             for side in (own, published):
                 side.ask("split", parts=str(folder / "parts.json"), batch_size=BATCH)
-            run.both("go_graph", size.rounds, genes=str(folder / "genes.json"))
             run.both("coexpression", size.rounds)
             if size.model:
                 record["training"] = compare_models(run, size, options.minutes, objectives)
-        print(report(record, options.results))
     finally:
+        if record.get("stages"):  # what was measured is kept when a later stage fails
+            print(report(record, options.results))
         shutil.rmtree(folder, ignore_errors=True)
 
 
