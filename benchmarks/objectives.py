@@ -46,9 +46,10 @@ def main() -> None:
         print(
             f"{platform.machine()}, {os.cpu_count()} cores, {options.threads} threads, torch {torch.__version__}"
         )
-        rows = [measure(pert_data, objective, options) for objective in options.objectives]
-    for name in rows[0]:
-        print(f"{name:<34}" + "".join(f"{row[name]:>14}" for row in rows), flush=True)
+        for objective in options.objectives:
+            for name, value in measure(pert_data, objective, options).items():
+                print(f"{name:<34}{value:>14}", flush=True)
+            print()
 
 
 def screen(folder: Path, options: argparse.Namespace) -> PertData:
