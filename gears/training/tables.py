@@ -82,25 +82,13 @@ def predict_changes(
     tuple
         (U, G) float64 changes and log-variances (None without uncertainty).
     """
-    parameter = next(network.parameters())
     n_genes = network.n_genes
     delta_UG = np.empty((len(nodes), n_genes))
     logvar_UG = np.empty((len(nodes), n_genes)) if network.config.uncertainty else None
-    was_training = network.training
-    network.eval()
-    try:
-        for begin in range(0, len(nodes), chunk):
-            part = nodes[begin : begin + chunk]
-            rows = [row for row, members in enumerate(part) for _ in members]
-            flat = [node for members in part for node in members]
-            delta, logvar = network(
-                torch.tensor(rows, dtype=torch.int64, device=parameter.device),
-                torch.tensor(flat, dtype=torch.int64, device=parameter.device),
-                torch.ones(len(part), dtype=parameter.dtype, device=parameter.device),
-            )
-            delta_UG[begin : begin + chunk] = delta.cpu().double().numpy()
-            if logvar_UG is not None and logvar is not None:
-                logvar_UG[begin : begin + chunk] = logvar.cpu().double().numpy()
-    finally:
-        network.train(was_training)
+    prepared = network.prepared()
+    for begin in range(0, len(nodes), chunk):
+        delta, logvar = prepared(nodes[begin : begin + chunk])
+        delta_UG[begin : begin + chunk] = delta.cpu().double().numpy()
+        if logvar_UG is not None and logvar is not None:
+            logvar_UG[begin : begin + chunk] = logvar.cpu().double().numpy()
     return delta_UG, logvar_UG
