@@ -177,11 +177,12 @@ def test_defaults_per_objective() -> None:
     assert (plan.per_step, plan.note) == (32, "")
     as_given = settle(TrainOptions(objective="moments", epochs=7, lr=0.1), 100, loader_size=8, world_size=2)
     assert (as_given.options.epochs, as_given.options.lr, as_given.per_step) == (7, 0.1, 16)
-    assert settle(TrainOptions(), 100) == plan
+    assert settle(TrainOptions(objective="auto"), 100) == plan
+    assert settle(TrainOptions(), 100).options == cells, "cells are the default"
 
 
 def test_numbers_meant_for_cells_are_translated() -> None:
-    given = TrainOptions(epochs=10, lr=1e-3, early_stopping=3)
+    given = TrainOptions(objective="auto", epochs=10, lr=1e-3, early_stopping=3)
     plan = settle(given, 100, loader_size=32, world_size=2)
     passes = passes_per_epoch(100, 32)
     assert plan.options.objective == "moments"
@@ -195,7 +196,7 @@ def test_numbers_meant_for_cells_are_translated() -> None:
 
 @pytest.mark.parametrize("cell_level", [{"schedule": "step"}, {"accumulation_steps": 2}])
 def test_options_that_need_cells_choose_cells(cell_level: dict) -> None:
-    assert chosen_objective(TrainOptions(**cell_level)) == "cells"
+    assert chosen_objective(TrainOptions(**cell_level, objective="auto")) == "cells"
     assert chosen_objective(TrainOptions(**cell_level, objective="moments")) == "moments"
 
 
