@@ -63,8 +63,8 @@ class GEARS:
         Where the network lives; the worker's own device in a distributed run, else the
         first GPU, else the CPU.
     weight_bias_track, proj_name, exp_name
-        Names of the published signature; a run is followed through its history and
-        ``metrics.jsonl``.
+        Kept from the published signature, without effect (tracking warns): a run is followed
+        through its history and ``metrics.jsonl``.
 
     Attributes
     ----------
@@ -97,6 +97,11 @@ class GEARS:
         self.pert_data = pert_data
         self.device = _own_device(device)
         self.weight_bias_track, self.proj_name, self.exp_name = weight_bias_track, proj_name, exp_name
+        if weight_bias_track:
+            logger.warning(
+                "weight_bias_track has no effect in this release: follow a run by the history that train returns "
+                "and by metrics.jsonl in save_path"
+            )
         self.parts: ModelParts | None = None
         self.model: Any = None
         self.best_model: GEARSNetwork | None = None

@@ -14,7 +14,7 @@ from gears.conditions import CONTROL_LABEL, Condition, split_label
 from gears.data import gene_sets
 from gears.data.divided import DividedScreen
 from gears.data.manifest import H5AD, is_prepared
-from gears.data.places import find_screen, folder_name, h5ad_behind
+from gears.data.places import find_screen, folder_name, h5ad_behind, warn_if_older
 from gears.data.processing import ProcessingOptions, check_same_options, prepare_screen
 from gears.data.reading import read_screen
 from gears.data.screen import PreparedScreen
@@ -254,6 +254,7 @@ class PertData(DividedScreen):
         place = Path(data_path) if data_path is not None else find_screen(self.data_path, str(data_name))
         if place.is_dir() and is_prepared(place):
             screen = PreparedScreen.open(place)
+            warn_if_older(place, self.data_path / f"{data_name or place.name}.h5ad")
             check_same_options(screen, processing)
         else:
             file, name = h5ad_behind(place, self.data_path)

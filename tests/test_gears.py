@@ -283,6 +283,11 @@ def test_training_warns_of_nothing(pert_data: PertData) -> None:
         trained(pert_data, epochs=1)
 
 
+def test_option_without_effect_warns(pert_data: PertData, caplog) -> None:
+    GEARS(pert_data, device="cpu", weight_bias_track=True)
+    assert "weight_bias_track has no effect" in caplog.text
+
+
 def test_model_needs_a_split(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)

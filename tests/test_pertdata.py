@@ -303,3 +303,16 @@ def test_a_real_screen(shared: Path, tmp_path: Path, caplog: pytest.LogCaptureFi
         data.load(data_path=shared / "data" / "mcfaline2023_subset.h5ad")
     data.load(data_path=shared / "data" / "papalexi2021_subset.h5ad")
     assert data.screen.statistics.n.max() == 1923
+
+
+def test_a_file_changed_after_preparing_is_warned_about(tmp_path, toy_adata, toy_go, caplog):
+    import os
+
+    toy_adata.write_h5ad(tmp_path / "toy.h5ad")
+    PertData(tmp_path, gene2go=toy_go).load("toy")
+    PertData(tmp_path, gene2go=toy_go).load("toy")
+    assert "was changed after" not in caplog.text
+    later = (tmp_path / "toy" / "manifest.json").stat().st_mtime + 10
+    os.utime(tmp_path / "toy.h5ad", (later, later))
+    PertData(tmp_path, gene2go=toy_go).load("toy")
+    assert "toy.h5ad was changed after the prepared screen toy was made" in caplog.text

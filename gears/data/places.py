@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
-from gears.data.manifest import H5AD, is_prepared
+from gears.data.manifest import H5AD, MANIFEST, is_prepared
 from gears.messages import shorten
+
+logger = logging.getLogger(__name__)
 
 PUBLISHED_SCREENS = ("norman", "adamson", "dixit", "replogle_k562_essential", "replogle_rpe1_essential")
 
@@ -50,6 +53,18 @@ def find_screen(data_path: Path, name: str) -> Path:
         f"(it has {shorten(there) or 'nothing'}){hint}"
     )
     raise FileNotFoundError(msg)
+
+
+def warn_if_older(folder: Path, file: Path) -> None:
+    """Warn where a file of the same name was changed after the folder was prepared from it."""
+    if file.is_file() and file.stat().st_mtime > (folder / MANIFEST).stat().st_mtime:
+        logger.warning(
+            "%s was changed after the prepared screen %s was made, which is what is used; "
+            "load(data_path=%r) prepares it anew",
+            file.name,
+            folder.name,
+            str(file),
+        )
 
 
 def h5ad_behind(place: Path, data_path: Path) -> tuple[Path, str]:
