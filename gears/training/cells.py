@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gears.model.config import ModelConfig
 from gears.model.losses import cell_loss
-from gears.training.tables import ConditionTables
+from gears.training.objective import Objective
 from gears.training.tasks import Reducer
-
-Evaluate = Callable[[nn.Module, Reducer], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -34,37 +31,8 @@ class CellWindow:
     sizes: Tensor
 
 
-class CellsTask:
-    """Losses of cell batches and the validation metrics of a GEARS run.
-
-    Parameters
-    ----------
-    tables
-        Conditions as tensors on the training device.
-    config
-        The model's settings (objective options among them).
-    evaluate
-        ``evaluate(network, reducer) -> metrics``, the same on all workers.
-    monitor, lower_is_better
-        The metric that chooses the best epoch.
-    """
-
-    def __init__(
-        self,
-        tables: ConditionTables,
-        config: ModelConfig,
-        evaluate: Evaluate,
-        *,
-        monitor: str,
-        lower_is_better: bool = True,
-    ) -> None:
-        self.tables, self.config = tables, config
-        self._evaluate = evaluate
-        self.metric, self.lower_is_better = f"val_{monitor}", lower_is_better
-
-    @property
-    def device(self) -> torch.device:
-        return self.tables.control_mean_G.device
+class CellsTask(Objective):
+    """Losses of cell batches and the validation metrics of a GEARS run (see :class:`Objective`)."""
 
     def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> CellWindow:
         """Sum the cells of each condition over micro-batches and workers (one reduction)."""
@@ -97,7 +65,3 @@ class CellsTask:
             window.share_C[condition_B],
             self.config,
         )
-
-    def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
-        """Metrics of condition means; no cell is read, so `loader` is not used."""
-        return self._evaluate(model, reducer)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from gears.data.statistics import ConditionStatistics
 from gears.model.config import ModelConfig
 from gears.model.losses_moments import CentralMoments, PairMoments, moment_loss, pair_moments
-from gears.training.cells import Evaluate
+from gears.training.objective import Evaluate, Objective
 from gears.training.tables import ConditionTables
 from gears.training.tasks import Reducer
 
@@ -132,7 +131,7 @@ class ConditionWindow:
     sizes: Tensor
 
 
-class MomentsTask:
+class MomentsTask(Objective):
     """Losses of batches of conditions and the validation metrics of a GEARS run.
 
     Each condition of a step counts once, in the loss and in the batch norms.
@@ -161,13 +160,8 @@ class MomentsTask:
         monitor: str,
         lower_is_better: bool = True,
     ) -> None:
-        self.tables, self.pairs, self.config = tables, pairs, config
-        self._evaluate = evaluate
-        self.metric, self.lower_is_better = f"val_{monitor}", lower_is_better
-
-    @property
-    def device(self) -> torch.device:
-        return self.tables.control_mean_G.device
+        super().__init__(tables, config, evaluate, monitor=monitor, lower_is_better=lower_is_better)
+        self.pairs = pairs
 
     def prepare_window(self, batches: Sequence[Tensor], reducer: Reducer) -> ConditionWindow:
         """Count the conditions over micro-batches and workers (one reduction)."""
@@ -185,7 +179,3 @@ class MomentsTask:
         delta_UG, logvar_UG = model(pert_row, pert_node, once_U, window.sizes[position])
         moments = self.pairs.of(batch.numpy(), self.tables.mask_CG[ids_U], once_U * window.share, dtype)
         return moment_loss(delta_UG, logvar_UG, moments, self.config)
-
-    def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
-        """Metrics of condition means; no cell is read, so `loader` is not used."""
-        return self._evaluate(model, reducer)

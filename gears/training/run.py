@@ -11,10 +11,11 @@ import torch
 
 from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY, Reducer
-from gears.training.cells import CellsTask, Evaluate
+from gears.training.cells import CellsTask
 from gears.training.conditions import MomentsTask, PairTables
 from gears.training.engine import TrainingEngine
 from gears.training.model_folder import ModelParts
+from gears.training.objective import Evaluate
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
 from gears.training.run_folder import RunFolder
 from gears.training.schedules import Horizon, make_scheduler, scaled_lr
