@@ -81,7 +81,11 @@ class Condition:
             return value
         if isinstance(value, str):
             return cls.parse(value)
-        return cls(tuple(gene.strip() for gene in value if gene.strip() != CONTROL_LABEL))
+        genes = list(value) if isinstance(value, Iterable) else [value]
+        if not all(isinstance(gene, str) for gene in genes):
+            msg = f"a condition is a label such as 'A+B' or a list of gene names such as ['A', 'B']; found {value!r}"
+            raise TypeError(msg)
+        return cls(tuple(gene.strip() for gene in genes if gene.strip() != CONTROL_LABEL))
 
     @property
     def is_control(self) -> bool:

@@ -18,6 +18,7 @@ from gears.model.config import ModelConfig
 from gears.pertdata import PertData
 from gears.results import MultiProcessResult
 from gears.training.defaults import CELL_DEFAULTS, RunPlan, chosen_objective
+from gears.training.model_folder import refuse_foreign_folder
 from gears.training.options import TrainOptions
 
 LOADER_ARGS = {"test_batch_size": None, "num_workers": 0}
@@ -69,6 +70,7 @@ class TrainingJob:
             msg = f"num_workers is {number!r}; expected a whole number of at least 0"
             raise ValueError(msg)
         options = {name: args[name] for name in TrainOptions.names() if name in args}
+        refuse_foreign_folder(Path(args["save_path"]))
         return cls(
             Path(data_path), dataset_name, split, model, data, TrainOptions.from_mapping(options), **loader
         )
@@ -133,6 +135,9 @@ class TrainingJob:
         """The screen with its split (from the cache where it was prepared before)."""
         for_class = {name: self.data_config[name] for name in PERTDATA_ARGS if name in self.data_config}
         for_load = {name: value for name, value in self.data_config.items() if name not in PERTDATA_ARGS}
+        if not self.data_path.is_dir():
+            msg = f"there is no folder {self.data_path}; pert_data_path is the folder that holds the screen"
+            raise FileNotFoundError(msg)
         pert_data = PertData(self.data_path, **for_class)
         pert_data.load(data_name=self.dataset_name, **for_load)
         pert_data.prepare_split(**self.split_config)

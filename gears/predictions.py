@@ -201,7 +201,7 @@ def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list
 
 def asked_condition(entry: str | Sequence[str] | Condition) -> Condition:
     """A condition as a user asks for it: a label, a gene, or a list of genes (not empty)."""
-    if not isinstance(entry, str | Condition) and not list(entry):
+    if isinstance(entry, Sequence) and len(entry) == 0:
         msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"
         raise ValueError(msg)
     return Condition.of(entry)

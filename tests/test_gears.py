@@ -174,6 +174,24 @@ def test_folder_that_is_no_model_and_damaged_models_are_named(pert_data: PertDat
             GEARS.from_pretrained(path, device="cpu")
 
 
+def test_incomplete_and_empty_models_are_named(pert_data: PertData, tmp_path: Path) -> None:
+    trained(pert_data, epochs=1).save_model(tmp_path / "m")
+    (tmp_path / "m" / "model.pt").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"model\.pt cannot be read"):
+        GEARS.from_pretrained(tmp_path / "m", device="cpu")
+    (tmp_path / "m" / "graphs.npz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"incomplete: graphs\.npz is missing"):
+        GEARS.from_pretrained(tmp_path / "m", device="cpu")
+
+
+@pytest.mark.parametrize("asked", [[[1]], [None], [5]])
+def test_requests_that_are_no_names_are_explained(pert_data: PertData, asked: list) -> None:
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    with pytest.raises(TypeError, match="list of gene names"):
+        gears.predict(asked)
+
+
 def test_resume_continues_bit_for_bit(pert_data: PertData, tmp_path: Path) -> None:
     def run(epochs: int, path: Path, resume: bool) -> GEARS:
         gears = GEARS(pert_data, device="cpu")

@@ -117,12 +117,10 @@ def test_main_job_from_screen_to_prediction(screens: Path, tmp_path: Path) -> No
     assert isinstance(predicted.to_frame(), pd.DataFrame)
 
 
-def test_worker_that_fails_is_reported_with_its_traceback(screens: Path, tmp_path: Path, monkeypatch) -> None:
-    from gears.distributed import WorkerError
-
+def test_blocked_save_path_is_refused_before_workers_start(screens: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("a file where the model's folder should go")
-    with pytest.raises((WorkerError, FileExistsError), match="no saved model"):
+    with pytest.raises(FileExistsError, match="no saved model"):
         train_multi_gpu(
             screens,
             "small",
@@ -158,6 +156,12 @@ def test_wrong_arguments_are_refused_before_anything_is_read(change: dict, words
 def test_wrong_devices_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not among the visible"):
         train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": "m"}, gpu_ids=[99])
+
+
+def test_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        train_multi_gpu(tmp_path / "typo", "small", SPLIT, {"save_path": str(tmp_path / "m")}, device="cpu")
+    assert not (tmp_path / "typo").exists()
 
 
 def test_missing_screen_is_named(tmp_path: Path) -> None:

@@ -28,6 +28,16 @@ CONTROL_SPELLINGS = (
     "non_targeting",
     "nontargeting",
     "unperturbed",
+    "nt",
+    "ntc",
+    "neg",
+    "negctrl",
+    "neg_ctrl",
+    "negative_control",
+    "safe-targeting",
+    "scramble",
+    "scrambled",
+    "mock",
 )
 LOG_MAXIMUM = 25.0
 """log1p of any sensible normalised count lies far below this."""

@@ -39,6 +39,7 @@ def choose_backend(
     everything else ``"gloo"``.
     """
     if explicit is not None:
+        _check_backend(explicit, device_type)
         return explicit
     system = platform.system() if system is None else system
     if nccl_available is None:
@@ -46,6 +47,19 @@ def choose_backend(
     if device_type == "cuda" and system == "Linux" and nccl_available:
         return "cpu:gloo,cuda:nccl"
     return "gloo"
+
+
+def _check_backend(backend: str, device_type: str) -> None:
+    """Refuse a backend that is unknown, or that cannot carry tensors of the device."""
+    by_device = dict(part.split(":", 1) for part in backend.split(",") if ":" in part)
+    used = by_device.get(device_type, "") if by_device else backend
+    known = [name for name in torch.distributed.Backend.backend_list if name != "undefined"]
+    if used not in known:
+        msg = f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}; or leave it out"
+        raise ValueError(msg)
+    if used == "nccl" and device_type != "cuda":
+        msg = f"backend={backend!r} needs CUDA, but the workers are on {device_type!r}; use 'gloo' or leave it out"
+        raise ValueError(msg)
 
 
 def choose_devices(
@@ -82,7 +96,7 @@ def choose_devices(
     if n_gpus is not None and (isinstance(n_gpus, bool) or not isinstance(n_gpus, int) or n_gpus < 1):
         msg = f"n_gpus is a number of workers of at least 1; found {n_gpus!r}"
         raise ValueError(msg)
-    kind = torch.device(device).type if device is not None else None
+    kind = _device_type(device)
     if kind == "cpu":
         if gpu_ids is not None:
             msg = (
@@ -109,6 +123,16 @@ def choose_devices(
         msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {_names(visible)}; lower n_gpus"
         raise ValueError(msg)
     return tuple(f"cuda:{index}" for index in range(count))
+
+
+def _device_type(device: str | None) -> str | None:
+    if device is None:
+        return None
+    try:
+        return torch.device(device).type
+    except RuntimeError as error:
+        msg = f"unknown device {device!r}; expected 'cuda', 'cuda:1', 'cpu' or 'mps'"
+        raise ValueError(msg) from error
 
 
 def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tuple[str, ...]:

@@ -40,7 +40,8 @@ def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        msg = f"{path} cannot be read as a file of tensors ({str(error).splitlines()[0]}); it may be damaged"
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        msg = f"{path} cannot be read as a file of tensors ({reason}); it may be damaged"
         raise ValueError(msg) from error
 
 

@@ -181,6 +181,10 @@ def load_parts(path: str | Path) -> ModelParts:
         raise ValueError(msg)
     try:
         parts = _read(path, manifest)
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).name if error.filename else str(error)
+        msg = f"the model {path} is incomplete: {missing} is missing; copy the whole folder, or save it again"
+        raise FileNotFoundError(msg) from error
     except (KeyError, TypeError) as error:
         msg = f"the model {path} is damaged or incomplete ({type(error).__name__}: {error})"
         raise ValueError(msg) from error

@@ -45,11 +45,21 @@ def test_devices_rank_by_rank(n_gpus, gpu_ids, device, visible, expected) -> Non
         (2, None, None, 0, "no GPU is visible"),
         (2, None, "mps", 0, "one device"),
         (None, None, "meta", 0, "unknown device"),
+        (None, None, "cdua", 0, "unknown device"),
     ],
 )
 def test_contradictions_are_named(n_gpus, gpu_ids, device, visible, words) -> None:
     with pytest.raises(ValueError, match=words):
         choose_devices(n_gpus, gpu_ids, device, visible=visible)
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "words"),
+    [("cpu", "foo", "known: gloo"), ("cpu", "nccl", "needs CUDA"), ("cuda", "cpu:gloo", "names no backend")],
+)
+def test_impossible_backends_are_named(device: str, backend: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        choose_backend(device, explicit=backend)
 
 
 def test_without_gpu_one_cpu_process_and_one_warning(caplog) -> None:
