@@ -19,7 +19,7 @@ CELL_DEFAULTS: dict[str, Any] = {
 }
 """The published ones."""
 
-MOMENT_LR, MOMENT_SCHEDULE, MOMENT_DECAY = 1e-2, "one-cycle", 5e-4
+MOMENT_LR, MOMENT_SCHEDULE, MOMENT_DECAY = 1e-2, "one-cycle", 0.0
 MOMENT_PER_STEP = 32
 """Conditions of a step over all workers."""
 MOMENT_STEPS = 400
