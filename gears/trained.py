@@ -1,0 +1,241 @@
+"""A model that predicts: its parts and weights, whether trained here or read from its folder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gears import streaming
+from gears.assembly import check_names
+from gears.conditions import Condition
+from gears.distributed import current_world, is_running
+from gears.model.network import GEARSNetwork
+from gears.predictions import Predictions, asked_condition, nodes_of
+from gears.training.model_folder import ModelParts, load_parts, load_weights, save_model
+from gears.training.tables import predict_changes
+from gears.training.wrapping import unwrap
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+
+class TrainedModel:
+    """The half of :class:`gears.GEARS` that needs no screen: prediction and the model's folder.
+
+    Parameters
+    ----------
+    pert_data
+        The screen, or None for a model that is read from its folder.
+    device
+        Where the network lives.
+    """
+
+    def __init__(self, pert_data: PertData | None, device: str | torch.device | None = None) -> None:
+        self.pert_data = pert_data
+        self.device = _own_device(device)
+        self.parts: ModelParts | None = None
+        self.model: Any = None
+        self.best_model: GEARSNetwork | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Settings of the network."""
+        return self._need_model().config.to_dict()
+
+    @property
+    def pert_list(self) -> list[str]:
+        """Genes that can be perturbed: the nodes of the perturbation graph, P."""
+        names = self.parts.pert_names if self.parts is not None else self._need_data("pert_list").pert_names
+        return [str(name) for name in names]
+
+    @property
+    def gene_list(self) -> list[str]:
+        """Genes whose expression is predicted, G."""
+        parts = self.parts
+        return list(parts.gene_names if parts is not None else self._need_data("gene_list").screen.gene_names)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether this process trains together with others."""
+        return is_running()
+
+    @property
+    def rank(self) -> int:
+        """This process's place among the workers."""
+        return current_world().rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers."""
+        return current_world().world_size
+
+    # -- prediction ------------------------------------------------------------------------
+
+    def predict(
+        self, pert_list: Iterable[str | Sequence[str] | Condition], *, clip: bool = True, chunk: int = 32
+    ) -> Predictions:
+        """Mean expression after each perturbation: control mean plus predicted change, deterministic.
+
+        Parameters
+        ----------
+        pert_list
+            Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``)
+            or a single gene (``"A"``).
+        clip
+            Set negative predictions to zero (log-normalised expression has none).
+        chunk
+            Conditions computed at once; bounds memory, not the result.
+
+        Raises
+        ------
+        ValueError
+            An empty condition, or a gene outside the perturbation graph (near matches named).
+        """
+        parts, network = self._need_model(), self.best_model
+        if isinstance(pert_list, str | Condition):
+            pert_list = [pert_list]
+        conditions = tuple(dict.fromkeys(asked_condition(entry) for entry in pert_list))
+        nodes = nodes_of(conditions, parts.pert_names)
+        assert network is not None
+        delta_UG, logvar_UG = predict_changes(network, nodes, chunk=chunk)
+        expression_UG = parts.control_mean_G + delta_UG
+        if clip:
+            expression_UG = np.maximum(expression_UG, 0.0)
+        return Predictions(conditions, parts.gene_names, expression_UG, parts.control_mean_G, logvar_UG, clip)
+
+    def predict_all_pairs(
+        self,
+        genes: Iterable[str] | None = None,
+        output: str | Path | None = None,
+        *,
+        values: str = "expression",
+        clip: bool = True,
+        chunk: int | None = None,
+    ) -> Iterator[pd.DataFrame] | Path:
+        """Predict every pair of genes, chunk by chunk: memory does not grow with their number.
+
+        Parameters
+        ----------
+        genes
+            Genes whose pairs are predicted; those perturbed in training when None.
+        output
+            An ``.h5ad`` or ``.zarr`` path that gets what :meth:`Predictions.to_adata` holds, in
+            float32; it is put in place when complete.
+        values
+            What the frames hold without `output`: ``"expression"``, ``"delta"``, ``"logvar"``.
+        clip
+            Set negative predictions to zero.
+        chunk
+            Conditions at a time; as many as fit into 256 MiB when None.
+
+        Returns
+        -------
+        iterator of pd.DataFrame, or Path
+            Frames of `chunk` conditions x genes, or the path that was written.
+        """
+        parts = self._need_model()
+        assert self.best_model is not None
+        return streaming.predict_all_pairs(
+            self.best_model, parts, genes, output, values=values, clip=clip, chunk=chunk
+        )
+
+    def screen(
+        self,
+        score: Callable[[Predictions], Any],
+        genes: Iterable[str] | None = None,
+        *,
+        top: int = 100,
+        largest: bool = True,
+        clip: bool = True,
+        chunk: int | None = None,
+    ) -> pd.DataFrame:
+        """Rank every pair of genes by a function of its prediction; only the best are kept.
+
+        Parameters
+        ----------
+        score
+            Called with the :class:`Predictions` of a chunk (``conditions``, ``expression_UG``,
+            ``delta_UG``); returns a number per condition. NaN leaves a condition out.
+        genes, clip, chunk
+            As for :meth:`predict_all_pairs`.
+        top
+            Pairs to keep.
+        largest
+            Whether the largest scores are best.
+
+        Returns
+        -------
+        pd.DataFrame
+            Columns rank, condition, gene_1, gene_2, score, best first; equal scores in the pairs' order.
+
+        Examples
+        --------
+        >>> model.screen(lambda p: p.delta_UG[:, p.gene_names.index("KLF1")], top=20)  # doctest: +SKIP
+        """
+        parts = self._need_model()
+        assert self.best_model is not None
+        return streaming.screen(
+            self.best_model, parts, score, genes, top=top, largest=largest, clip=clip, chunk=chunk
+        )
+
+    # -- files -----------------------------------------------------------------------------
+
+    def save_model(self, path: str | Path) -> None:
+        """Write the best model as a folder that needs nothing else to be loaded; an existing model is replaced."""
+        parts = self._need_model()
+        assert self.best_model is not None
+        if self.rank == 0:
+            state = {key: value.detach().cpu() for key, value in unwrap(self.best_model).state_dict().items()}
+            save_model(path, parts, state)
+
+    def load_pretrained(self, path: str | Path) -> None:
+        """Load a saved model for this screen.
+
+        Raises
+        ------
+        ValueError
+            The model's genes or perturbation nodes are not those of the PertData, in its
+            order; both sides are named.
+        """
+        parts = load_parts(path)
+        if self.pert_data is not None:
+            check_names("genes", parts.gene_names, tuple(self.pert_data.screen.gene_names), path)
+            check_names("perturbation nodes", parts.pert_names, tuple(self.pert_data.pert_names), path)
+        network = parts.network()
+        load_weights(path, network)
+        self.parts = parts
+        self.model = network.to(self.device)
+        self.best_model = copy.deepcopy(self.model)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, device: str | torch.device | None = None) -> Self:
+        """A model ready to predict, from its folder alone: no training data, one device."""
+        model = cls(None, device=device)
+        model.load_pretrained(path)
+        return model
+
+    def _need_data(self, what: str) -> PertData:
+        if self.pert_data is None:
+            msg = f"{what} needs the screen; this model was loaded without it: use GEARS(pert_data), load_pretrained"
+            raise ValueError(msg)
+        return self.pert_data
+
+    def _need_model(self) -> ModelParts:
+        if self.parts is None:
+            msg = "there is no network yet; call model_initialize() or load_pretrained(path) first"
+            raise ValueError(msg)
+        return self.parts
+
+
+def _own_device(device: str | torch.device | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if is_running():
+        return current_world().device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
