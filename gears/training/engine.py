@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from gears.model.reducer import IDENTITY
 from gears.training import checkpoints
 from gears.training.clock import Clock
 from gears.training.progress import Progress
+from gears.training.stepping import Stepper
 from gears.training.tasks import Reducer, SupervisedTask, Task
-from gears.training.windows import set_epoch, windows
-from gears.training.wrapping import synchronised, unwrap, wrap
+from gears.training.windows import check_equal_lengths, set_epoch, windows
+from gears.training.wrapping import unwrap, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -95,17 +96,18 @@ class TrainingEngine:
         self.experiment_name = experiment_name
         self.folder = Path(folder) if folder is not None else Path(experiment_name)
         self.accumulation_steps = accumulation_steps
-        self.clip_value, self.clip_norm = clip_value, clip_norm
         self.gradient_compression = gradient_compression
         self.check_replicas = check_replicas
         self.early_stopping, self.eval_every = early_stopping, eval_every
         self._num_epochs = 0
-        self.use_amp, self.amp_dtype = use_amp, amp_dtype
         scaling = use_amp and amp_dtype == torch.float16 and self.device.type == "cuda"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaling)
         self.ema: AveragedModel | None = None
         if use_ema:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
+        self.stepper = Stepper(
+            self.model, self.device, self.scaler, self.ema, use_amp, amp_dtype, clip_value, clip_norm
+        )
         self.progress = Progress()
         self.best_state: dict[str, torch.Tensor] | None = None
         self.reducer: Reducer = IDENTITY
@@ -199,7 +201,8 @@ class TrainingEngine:
         self.optimizer, self.scheduler = optimizer, scheduler
         self._num_epochs = num_epochs
         wrapped = self._wrapped_model()
-        self._check_equal_lengths(train_loader)
+        if self.distributed:
+            check_equal_lengths(train_loader, self.reducer, self.device)
         while self.progress.epoch < num_epochs and not self.progress.finished:
             record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
             if record is None:
@@ -242,31 +245,16 @@ class TrainingEngine:
         return self._close_epoch(task, val_loader, clock)
 
     def _step(self, wrapped: nn.Module, window: list[Any], task: Task) -> float:
-        """One optimiser step over the micro-batches of a window; returns this worker's loss."""
-        optimizer = self.optimizer
-        assert optimizer is not None
-        optimizer.zero_grad(set_to_none=True)
-        context = task.prepare_window(window, self.reducer)
-        total = 0.0
-        for position, batch in enumerate(window):
-            with synchronised(wrapped, last=position == len(window) - 1):
-                with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.use_amp):
-                    loss = task.loss(wrapped, batch, context, position)
-                self.scaler.scale(loss).backward()
-            total += float(loss.detach())
-        if not math.isfinite(total):
+        """One optimiser step; returns this worker's loss. A loss that is not finite names the place."""
+        assert self.optimizer is not None
+        try:
+            return self.stepper.step(wrapped, window, task, self.optimizer, self.reducer)
+        except FloatingPointError as error:
             msg = (
-                f"the loss is {total} in epoch {self.progress.epoch + 1}, step {self.progress.step + 1}; "
+                f"{error} in epoch {self.progress.epoch + 1}, step {self.progress.step + 1}; "
                 "lower the learning rate or look for extreme values in the data"
             )
-            raise FloatingPointError(msg)
-        self.scaler.unscale_(optimizer)
-        self._clip()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        if self.ema is not None:
-            self.ema.update_parameters(self.model)
-        return total
+            raise FloatingPointError(msg) from None
 
     def _close_epoch(self, task: Task, val_loader: Iterable[Any] | None, clock: Clock) -> dict[str, Any]:
         """Evaluate, record, and move the progress to the next epoch."""
@@ -303,18 +291,11 @@ class TrainingEngine:
     # -- decisions, the same on all workers --------------------------------------------
 
     def _note_metric(self, record: dict[str, Any], task: Task) -> bool:
-        """Whether this epoch is the best so far; an undefined metric never counts as better."""
-        value, best = float(record.get(task.metric, math.nan)), self.progress.best_metric
-        if task.lower_is_better:
-            improved = not math.isnan(value) and (best is None or value < best)
-        else:
-            improved = not math.isnan(value) and (best is None or value > best)
+        """Whether this epoch is the best so far; its weights are kept."""
+        value = float(record.get(task.metric, math.nan))
+        improved = self.progress.note(record["epoch"], value, lower_is_better=task.lower_is_better)
         if improved:
-            self.progress.best_metric, self.progress.best_epoch = value, record["epoch"]
-            self.progress.epochs_without_improvement = 0
             self.best_state = checkpoints.plain_state(self.evaluated_model)
-        else:
-            self.progress.epochs_without_improvement += 1
         return improved
 
     def _stop_early(self) -> None:
@@ -337,22 +318,6 @@ class TrainingEngine:
         if self.reducer.world_size == 1:
             return self.model
         return wrap(self.model, self.device, compression=self.gradient_compression)
-
-    def _clip(self) -> None:
-        if self.clip_value is not None:
-            nn.utils.clip_grad_value_(self.model.parameters(), self.clip_value)
-        if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
-
-    def _check_equal_lengths(self, loader: Iterable[Any]) -> None:
-        """All workers must take the same number of steps; said before the first."""
-        if not self.distributed or not isinstance(loader, Sized):
-            return
-        length = torch.tensor([float(len(loader))], device=self.device)
-        lengths = self.reducer.gather(length).flatten().tolist()
-        if len(set(lengths)) > 1:
-            msg = f"the workers' loaders have different numbers of batches: {[int(n) for n in lengths]}"
-            raise ValueError(msg)
 
     # -- files ----------------------------------------------------------------------------
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
+
+import torch
+
+from gears.training.tasks import Reducer
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
@@ -26,3 +30,20 @@ def windows(loader: Iterable[Any], size: int, *, skip: int = 0) -> Iterator[list
             window, done = [], done + 1
     if window and done >= skip:
         yield window
+
+
+def check_equal_lengths(loader: Iterable[Any], reducer: Reducer, device: torch.device) -> None:
+    """All workers must take the same number of steps; said before the first.
+
+    Raises
+    ------
+    ValueError
+        The workers' loaders have different numbers of batches.
+    """
+    if not isinstance(loader, Sized):
+        return
+    length = torch.tensor([float(len(loader))], device=device)
+    lengths = reducer.gather(length).flatten().tolist()
+    if len(set(lengths)) > 1:
+        msg = f"the workers' loaders have different numbers of batches: {[int(n) for n in lengths]}"
+        raise ValueError(msg)
