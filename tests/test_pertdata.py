@@ -255,6 +255,20 @@ def test_custom_splits_from_dict_and_file(data: PertData, tmp_path: Path) -> Non
         data.prepare_split("custom", split_dict=parts, split_dict_path=tmp_path / "split.json")
 
 
+def test_a_split_made_elsewhere_is_taken(data: PertData) -> None:
+    from gears.data.splits import folds, make_split
+
+    for split in folds(data.screen, 3):
+        table = data.use_split(split)
+        assert data.split is split
+        assert len(table) == len(data.screen.labels)
+        assert data.get_dataloader(8).keys() == {"train_loader", "val_loader", "test_loader"}
+    data.prepare_split("cross_validation", n_folds=3, fold=2)
+    assert data.set2conditions == {part: list(names) for part, names in split.parts.items()}
+    with pytest.raises(ValueError, match=r"'no_test' names 11 labels that the screen lacks"):
+        data.use_split(make_split(["ctrl", *(f"X{i}+ctrl" for i in range(11))], "no_test"))
+
+
 def test_loaders_are_returned_and_set_in_every_mode(data: PertData) -> None:
     for split, names in (
         ("simulation", ["train_loader", "val_loader", "test_loader"]),

@@ -12,6 +12,7 @@ import pandas as pd
 from gears.data.screen import PreparedScreen
 from gears.data.splits import Split, prepare_split
 from gears.data.splits.custom import read_split_dict
+from gears.messages import shorten
 
 if TYPE_CHECKING:
     from gears.data.loaders import CellLoader
@@ -50,6 +51,12 @@ class DividedScreen:
         split_dict_path: str | Path | None = None,
         *,
         split_dict: Mapping[str, Sequence[str]] | None = None,
+        mode: str = "published",
+        keep_excluded: bool = False,
+        n_folds: int = 5,
+        fold: int = 0,
+        repeat: int = 0,
+        fold_by: str = "condition",
     ) -> pd.DataFrame:
         """Divide the conditions into training, validation and test.
 
@@ -57,7 +64,8 @@ class DividedScreen:
         ----------
         split
             "simulation", "simulation_single", "combo_seen0", "combo_seen1",
-            "combo_seen2", "single", "no_test", "no_split" or "custom"
+            "combo_seen2", "single", "no_test", "no_split", "custom",
+            "gene_held_out" or "cross_validation"
             (:func:`gears.data.splits.describe_splits` says what each holds out).
         seed
             Of the draw.
@@ -76,6 +84,16 @@ class DividedScreen:
             Genes to hold out (combo_seen0/1, single).
         split_dict, split_dict_path
             The parts of a custom split, or a JSON file of them.
+        mode
+            "published": the draws of the published package. "strict": exact
+            numbers drawn without replacement, and "seen" means perturbed in
+            training after validation was taken out.
+        keep_excluded
+            Put conditions that the split would leave out into the part whose
+            held-out genes they hold.
+        n_folds, fold, repeat, fold_by
+            Number of folds, this fold, the repeat it belongs to, and what is
+            divided, "condition" or "gene" (cross_validation).
 
         Returns
         -------
@@ -103,15 +121,51 @@ class DividedScreen:
             only_test_set_perts=only_test_set_perts,
             test_pert_genes=test_pert_genes,
             split_dict=split_dict,
+            mode=mode,
+            keep_excluded=keep_excluded,
+            n_folds=n_folds,
+            fold=fold,
+            repeat=repeat,
+            fold_by=fold_by,
         )
-        self._forget_split()
-        self.split = made
-        self.set2conditions = {part: list(labels) for part, labels in made.parts.items()}
-        self.subgroup = made.subgroup
-        self.seed = seed
+        summary = self.use_split(made)
         self.train_gene_set_size = train_gene_set_size
-        summary = made.summary(self.screen)
-        logger.info("split %s: %s", split, summary.groupby("part").size().to_dict())
+        return summary
+
+    def use_split(self, split: Split) -> pd.DataFrame:
+        """Take a split that was made elsewhere: a fold, a saved one, one of another screen's labels.
+
+        Parameters
+        ----------
+        split
+            Such as :func:`gears.data.splits.folds` yields or :meth:`Split.load` reads.
+
+        Returns
+        -------
+        pd.DataFrame
+            As :meth:`prepare_split`.
+
+        Raises
+        ------
+        ValueError
+            If it names labels that the screen lacks.
+        """
+        known = set(self.screen.labels)
+        named = [label for names in split.parts.values() for label in names]
+        unknown = [label for label in [*named, *split.excluded] if label not in known]
+        if unknown:
+            msg = (
+                f"the split {split.name!r} names {len(unknown)} labels that the screen lacks ({shorten(unknown)}); "
+                "it was made for another screen: draw it again, or give its parts with split='custom'"
+            )
+            raise ValueError(msg)
+        summary = split.summary(self.screen)
+        self._forget_split()
+        self.split = split
+        self.set2conditions = {part: list(labels) for part, labels in split.parts.items()}
+        self.subgroup = split.subgroup
+        self.seed = split.seed
+        logger.info("split %s: %s", split.name, summary.groupby("part").size().to_dict())
         return summary
 
     def get_dataloader(

@@ -1,6 +1,8 @@
 """Splits of a screen by condition: a registry of kinds, drawn as published, checked and cached."""
 
-from gears.data.splits import custom, fraction, simulation  # noqa: F401  (they register themselves)
+from gears.data.splits import custom, fraction, held_out, simulation, strict  # noqa: F401  (they register themselves)
+from gears.data.splits.folds import folds
+from gears.data.splits.leaks import SplitReport, check_split
 from gears.data.splits.make import describe_splits, make_split, prepare_split
 from gears.data.splits.registry import SPLITS, Draw, SplitArguments, SplitKind, register_split, split_kind
 from gears.data.splits.split import PARTS, Split, subgroup_name
@@ -12,7 +14,10 @@ __all__ = [
     "Split",
     "SplitArguments",
     "SplitKind",
+    "SplitReport",
+    "check_split",
     "describe_splits",
+    "folds",
     "make_split",
     "prepare_split",
     "register_split",

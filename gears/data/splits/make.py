@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 PRECEDENCE = ("test", "val", "train")
 """Where the labels of one condition go that were drawn into several parts."""
+ALWAYS_USED = frozenset({"mode", "keep_excluded"})
 
 
 def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any) -> Split:
@@ -48,11 +49,13 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
     """
     kind = split_kind(name)
     settings = SplitArguments(**arguments)
-    idle = [argument for argument in settings.changed() if argument not in kind.uses]
+    idle = [argument for argument in settings.changed() if argument not in kind.uses | ALWAYS_USED]
     if idle:
         logger.warning("split %r makes no use of %s", name, ", ".join(idle))
     table = Labels(tuple(labels))
-    draw = kind.draw(table, settings)
+    draw = kind.draw_by(table, settings)
+    if settings.keep_excluded:
+        _keep_excluded(table, draw)
     before = {part: set(names) for part, names in draw.parts.items()}
     parts = _together(table, draw)
     n_moved = sum(len(set(names) - before[part]) for part, names in parts.items())
@@ -72,7 +75,7 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
         seed=settings.seed,
         arguments=_plain_arguments(settings, kind.uses),
         parts={part: tuple(names) for part, names in parts.items()},
-        subgroup=_subgroups(table, draw, parts),
+        subgroup=_subgroups(table, draw, parts, exact=kind.exact or settings.mode == "strict"),
         excluded=excluded,
     )
 
@@ -123,16 +126,34 @@ def _together(labels: Labels, draw: Draw) -> dict[str, list[str]]:
     }
 
 
-def _subgroups(labels: Labels, draw: Draw, parts: dict[str, list[str]]) -> Subgroups | None:
+def _keep_excluded(labels: Labels, draw: Draw) -> None:
+    """Put labels that were left out into the part whose genes they hold (test before val)."""
+    if "train" not in draw.parts:
+        return
+    trained = set(labels.genes(draw.parts["train"]).tolist())
+    held = {
+        part: set(labels.genes(draw.parts[part]).tolist()) - trained
+        for part in ("test", "val")
+        if part in draw.parts
+    }
+    for name in list(draw.excluded):
+        genes = labels.condition[name].genes
+        home = next((part for part, own in held.items() if not own.isdisjoint(genes)), None)
+        if home is not None:
+            draw.parts[home].append(name)
+            del draw.excluded[name]
+
+
+def _subgroups(labels: Labels, draw: Draw, parts: dict[str, list[str]], *, exact: bool) -> Subgroups | None:
     """Subgroups of validation and test labels: as drawn, else by the genes seen.
 
-    For test, a gene counts as seen when it is perturbed in train or val (as
-    published); for val, when it is perturbed in train.
+    For test, a gene counts as seen when it is perturbed in train or, unless
+    `exact`, in val (as published); for val, when it is perturbed in train.
     """
     if "train" not in parts:
         return None
     result: Subgroups = {}
-    for part, seen_in in (("test", ("train", "val")), ("val", ("train",))):
+    for part, seen_in in (("test", ("train",) if exact else ("train", "val")), ("val", ("train",))):
         if part not in parts:
             continue
         key = f"{part}_subgroup"
@@ -154,7 +175,8 @@ def _placed(label: str, parts: dict[str, list[str]]) -> bool:
 
 def _plain_arguments(settings: SplitArguments, uses: frozenset[str]) -> dict[str, Any]:
     """Arguments that had an effect, as plain values (a custom split's parts stand in the split itself)."""
-    return {key: value for key, value in asdict(settings).items() if key in uses and key != "split_dict"}
+    shown = {*uses, *(name for name in settings.changed() if name in ALWAYS_USED)} - {"split_dict"}
+    return {key: value for key, value in asdict(settings).items() if key in shown}
 
 
 def _empty_parts(labels: Labels, parts: dict[str, list[str]]) -> list[str]:
@@ -192,7 +214,7 @@ def _working(labels: Labels, name: str, settings: SplitArguments) -> list[str]:
         if other in (name, "custom", "no_split"):
             continue
         try:
-            parts = _together(labels, kind.draw(labels, plain))
+            parts = _together(labels, kind.draw_by(labels, plain))
         except ValueError:
             continue
         if not _empty_parts(labels, parts):

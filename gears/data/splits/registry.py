@@ -12,6 +12,9 @@ from gears.data.splits.labels import Labels
 from gears.data.splits.split import PARTS, Subgroups
 from gears.messages import unknown_name
 
+MODES = ("published", "strict")
+FOLDED = ("condition", "gene")
+
 
 @dataclass(frozen=True)
 class SplitArguments:
@@ -25,10 +28,20 @@ class SplitArguments:
     only_test_set_perts: bool = False
     test_pert_genes: Any = None
     split_dict: Any = None
+    mode: str = "published"
+    keep_excluded: bool = False
+    n_folds: int = 5
+    fold: int = 0
+    repeat: int = 0
+    fold_by: str = "condition"
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, np.integer):
             object.__setattr__(self, "seed", int(self.seed))
+        for name, valid in (("mode", MODES), ("fold_by", FOLDED)):
+            if getattr(self, name) not in valid:
+                raise ValueError(unknown_name(name, str(getattr(self, name)), valid))
+        self._check_fold()
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             msg = f"seed must be a whole number from 0 to 2**32 - 1; found {self.seed!r}"
             raise ValueError(msg)
@@ -43,6 +56,17 @@ class SplitArguments:
         if isinstance(self.split_dict, Mapping):
             plain = {part: _plain_list(names) for part, names in self.split_dict.items()}
             object.__setattr__(self, "split_dict", plain)
+
+    def _check_fold(self) -> None:
+        for name, least in (("n_folds", 2), ("fold", 0), ("repeat", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+                msg = f"{name} must be a whole number of at least {least}; found {value!r}"
+                raise ValueError(msg)
+            object.__setattr__(self, name, int(value))
+        if self.fold >= self.n_folds:
+            msg = f"fold must be from 0 to n_folds - 1 = {self.n_folds - 1}; found {self.fold}"
+            raise ValueError(msg)
 
     def changed(self) -> list[str]:
         """Names of the arguments that differ from their defaults (seed aside)."""
@@ -66,6 +90,9 @@ class Draw:
     subgroup: Subgroups | None = None
 
 
+DrawFunction = Callable[[Labels, SplitArguments], Draw]
+
+
 @dataclass(frozen=True)
 class SplitKind:
     """A kind of split.
@@ -83,17 +110,27 @@ class SplitKind:
         Parts that it must fill.
     needs : str
         What a screen must have for it, said where a part stays empty.
+    exact : bool
+        Drawn as in strict mode in either mode (a kind that the published package lacks).
     """
 
     name: str
-    draw: Callable[[Labels, SplitArguments], Draw]
+    draw: DrawFunction
     description: str
     uses: frozenset[str] = frozenset()
     parts: tuple[str, ...] = PARTS
     needs: str = ""
+    exact: bool = False
+
+    def draw_by(self, labels: Labels, arguments: SplitArguments) -> Draw:
+        """Draw in the mode that the arguments ask for."""
+        strict = STRICT.get(self.name) if arguments.mode == "strict" else None
+        return (strict or self.draw)(labels, arguments)
 
 
 SPLITS: dict[str, SplitKind] = {}
+STRICT: dict[str, DrawFunction] = {}
+"""How the kinds are drawn in strict mode, where that differs."""
 
 
 def register_split(
@@ -103,11 +140,22 @@ def register_split(
     uses: tuple[str, ...] = (),
     parts: tuple[str, ...] = PARTS,
     needs: str = "",
-) -> Callable[[Callable[[Labels, SplitArguments], Draw]], Callable[[Labels, SplitArguments], Draw]]:
+    exact: bool = False,
+) -> Callable[[DrawFunction], DrawFunction]:
     """Decorate a drawing function to add a kind of split."""
 
-    def register(draw: Callable[[Labels, SplitArguments], Draw]) -> Callable[[Labels, SplitArguments], Draw]:
-        SPLITS[name] = SplitKind(name, draw, description, frozenset(uses), parts, needs)
+    def register(draw: DrawFunction) -> DrawFunction:
+        SPLITS[name] = SplitKind(name, draw, description, frozenset(uses), parts, needs, exact)
+        return draw
+
+    return register
+
+
+def register_strict(name: str) -> Callable[[DrawFunction], DrawFunction]:
+    """Decorate the function that draws a kind of split in strict mode."""
+
+    def register(draw: DrawFunction) -> DrawFunction:
+        STRICT[name] = draw
         return draw
 
     return register

@@ -60,6 +60,14 @@ class Split:
                     msg = f"condition {Condition.parse(label).name!r} is in both {other!r} and {part!r} of the split"
                     raise ValueError(msg)
 
+    @property
+    def exact(self) -> bool:
+        """Whether subgroups go by the training part alone (strict mode, and kinds that were never published)."""
+        from gears.data.splits.registry import SPLITS
+
+        kind = SPLITS.get(self.name)
+        return self.arguments.get("mode") == "strict" or (kind is not None and kind.exact)
+
     def conditions(self, part: str) -> list[Condition]:
         """Distinct conditions of a part, in its order; the control only if it is in the part."""
         if part not in self.parts:

@@ -1,0 +1,76 @@
+"""Kinds of split that the published package lacks: whole genes held out, and folds over conditions or genes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gears.conditions import Condition
+from gears.data.splits.exact import (
+    VALIDATION_SHARE,
+    Conditions,
+    generator,
+    genes_of,
+    n_of,
+    pick,
+    touched,
+    without,
+)
+from gears.data.splits.labels import Labels, names_from
+from gears.data.splits.registry import Draw, SplitArguments, register_split
+
+TEST, VAL = 0, 1
+
+
+@register_split(
+    "gene_held_out",
+    "Genes are held out with every condition that perturbs them, alone or with others; nothing is left out.",
+    uses=("train_gene_set_size", "test_pert_genes"),
+    needs="A share of the perturbed genes is held out for test, a tenth of the rest for validation: 3 are the least",
+    exact=True,
+)
+def draw_gene_held_out(labels: Labels, arguments: SplitArguments) -> Draw:
+    """Every condition of the test genes is test, every other one of the validation genes validation."""
+    conditions = Conditions.of(labels)
+    genes = conditions.genes
+    given = names_from(arguments.test_pert_genes, genes, "perturbed gene")
+    n_test = n_of(1 - arguments.train_gene_set_size, len(genes))
+    test_genes = given or pick(generator(arguments.seed, TEST), genes, n_test)
+    test = touched(conditions.all, test_genes)
+    rest = without(conditions.all, test)
+    rest_genes = genes_of(rest)
+    n_val = n_of(VALIDATION_SHARE, len(rest_genes))
+    return conditions.draw(test, touched(rest, pick(generator(arguments.seed, VAL), rest_genes, n_val)), None)
+
+
+@register_split(
+    "cross_validation",
+    "Fold `fold` of `n_folds`: over the folds of a `repeat` every condition (or gene, with fold_by='gene') is tested "
+    "once; a tenth of the rest validates.",
+    uses=("n_folds", "fold", "repeat", "fold_by"),
+    needs="Each fold needs a condition to test, and one to validate and one to train beside it",
+    exact=True,
+)
+def draw_fold(labels: Labels, arguments: SplitArguments) -> Draw:
+    """One fold; conditions of one, two, ... genes are spread evenly over the folds."""
+    conditions = Conditions.of(labels)
+    by_gene = arguments.fold_by == "gene"
+    units: Sequence = conditions.genes if by_gene else conditions.all
+    if arguments.n_folds > len(units):
+        what = "genes" if by_gene else "perturbed conditions"
+        msg = f"n_folds={arguments.n_folds}, but the screen has {len(units)} {what}; use at most {len(units)} folds"
+        raise ValueError(msg)
+    ordered: list = []
+    for size in [0] if by_gene else sorted({len(condition) for condition in conditions.all}):
+        same = list(units) if by_gene else [unit for unit in units if len(unit) == size]
+        rng = generator(arguments.seed, TEST, arguments.repeat, size)
+        ordered += [same[i] for i in rng.permutation(len(same))]
+    chosen = ordered[arguments.fold :: arguments.n_folds]
+    test: list[Condition] = touched(conditions.all, chosen) if by_gene else chosen
+    rest = without(conditions.all, test)
+    rng = generator(arguments.seed, VAL, arguments.repeat, arguments.fold)
+    if by_gene:
+        genes = genes_of(rest)
+        val = touched(rest, pick(rng, genes, n_of(VALIDATION_SHARE, len(genes))))
+    else:
+        val = pick(rng, rest, n_of(VALIDATION_SHARE, len(rest)))
+    return conditions.draw(test, val, None)
