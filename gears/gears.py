@@ -252,6 +252,7 @@ class GEARS(TrainedModel):
             subgroups=subgroups_of(split, part, chosen),
             clip=clip,
             method="gears",
+            annotation=pert_data.annotation,
         )
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.evaluation.baselines import BASELINES, DEFAULT_BASELINES, make_baseline
-from gears.evaluation.baselines.base import training_conditions
+from gears.evaluation.baselines.means_table import training_conditions
 from gears.evaluation.metrics import (
     ALL,
     DEFAULT,
@@ -26,6 +26,7 @@ from gears.evaluation.truth import Truth, seen_subgroups
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
     from gears.data.splits import Split
+    from gears.graphs.annotation import GeneAnnotation
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ def comparison_table(
     method: str = "model",
     clip: bool = True,
     n_top: int = 20,
+    annotation: GeneAnnotation | None = None,
 ) -> pd.DataFrame:
     """Score a model's predictions and those of the baselines on the same conditions.
 
@@ -74,6 +76,8 @@ def comparison_table(
         Whether baselines are set to zero where negative; the same as for the model.
     n_top
         Number of top differential genes.
+    annotation
+        GO terms for the baselines that use them; the packaged human ones by default.
 
     Returns
     -------
@@ -95,7 +99,9 @@ def comparison_table(
     if len(names) != len(chosen):
         msg = f"{len(names)} subgroup names for {len(chosen)} conditions; give one name per condition"
         raise ValueError(msg)
-    fitted, left_out = _baseline_predictions(chosen, screen, split, baselines, clip)
+    fitted, left_out = baseline_predictions(
+        chosen, screen, split, baselines, clip=clip, annotation=annotation
+    )
     methods = {method: predicted_UG, **(others or {}), **fitted}
     table = pd.concat(
         [_scores(name, values, truth, names, metrics) for name, values in methods.items()], ignore_index=True
@@ -203,13 +209,20 @@ def render_table(table: pd.DataFrame, *, method: str | None = None, digits: int 
     return "\n".join(lines)
 
 
-def _baseline_predictions(
-    conditions: list[Condition], screen: PreparedScreen, split: Split, names: Sequence[str], clip: bool
+def baseline_predictions(
+    conditions: Sequence[Condition],
+    screen: PreparedScreen,
+    split: Split,
+    names: Sequence[str] = DEFAULT_BASELINES,
+    *,
+    clip: bool = True,
+    annotation: GeneAnnotation | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Predicted means (U, G) of fitted baselines by name, and why others could not be fitted."""
     predictions: dict[str, np.ndarray] = {}
     left_out: dict[str, str] = {}
     for name in names:
-        baseline = make_baseline(name, clip=clip)
+        baseline = make_baseline(name, clip=clip, annotation=annotation)
         try:
             baseline.fit(screen, split)
         except ValueError as error:

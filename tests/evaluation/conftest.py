@@ -9,6 +9,7 @@ import pytest
 
 from gears.conditions import Condition
 from gears.data.statistics import ConditionStatistics, DERanking
+from gears.graphs.annotation import GeneAnnotation
 
 
 @dataclass
@@ -77,3 +78,10 @@ def additive_screen() -> tuple[FakeScreen, FakeSplit]:
     screen = build_screen(means, order=order, n=[40, 5, 10, 20, 5, 10, 8, 8, 8])
     train = ("ctrl", "A+ctrl", "ctrl+B", "C+ctrl", "D+ctrl", "B+ctrl")
     return screen, FakeSplit({"train": train, "val": (), "test": ("E+ctrl", "A+B", "C+D", "A+E")})
+
+
+@pytest.fixture
+def letters_go() -> GeneAnnotation:
+    """Invented GO terms of the genes A to E of the additive screen."""
+    terms = {"A": "tu", "B": "tv", "C": "uv", "D": "tuv", "E": "uw"}
+    return GeneAnnotation.from_dict({gene: set(letters) for gene, letters in terms.items()})

@@ -126,9 +126,11 @@ def test_linear_without_any_measured_target_is_the_centre(additive_screen):
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
-def test_every_baseline_predicts_the_control_by_itself_and_ignores_the_order_of_genes(name, additive_screen):
+def test_every_baseline_predicts_the_control_by_itself_and_ignores_the_order_of_genes(
+    name, additive_screen, letters_go
+):
     screen, split = additive_screen
-    baseline = make_baseline(name, clip=False).fit(screen, split)
+    baseline = make_baseline(name, clip=False, annotation=letters_go).fit(screen, split)
     predicted = baseline.predict(["ctrl", "A+B", "B+A"])
     np.testing.assert_array_equal(predicted[0], mean_of(screen, "ctrl"))
     np.testing.assert_array_equal(predicted[1], predicted[2])
@@ -136,12 +138,12 @@ def test_every_baseline_predicts_the_control_by_itself_and_ignores_the_order_of_
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
-def test_baselines_do_not_see_held_out_conditions_unless_marked(name, additive_screen):
+def test_baselines_do_not_see_held_out_conditions_unless_marked(name, additive_screen, letters_go):
     screen, split = additive_screen
-    before = make_baseline(name).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
+    before = make_baseline(name, annotation=letters_go).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
     for label in split.parts["test"]:
         screen.statistics.mean[screen.id_of(label)] += 100
-    after = make_baseline(name).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
+    after = make_baseline(name, annotation=letters_go).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
     if BASELINES[name].uses_held_out:
         assert not np.allclose(before, after)
     else:

@@ -4,14 +4,26 @@ from gears.evaluation.baselines.base import (
     BASELINES,
     Baseline,
     BaselineEntry,
+    Estimator,
     make_baseline,
     register_baseline,
 )
+from gears.evaluation.baselines.go import GOKnn, GORidge
 from gears.evaluation.baselines.linear import Linear
 from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, TrainMean
+from gears.evaluation.baselines.means_table import ConditionMeans
 
 # Those that look at training conditions only; `additive_all_singles` is there to be asked for.
-DEFAULT_BASELINES = ("no_change", "train_mean", "train_mean_cells", "matching_mean", "additive", "linear")
+DEFAULT_BASELINES = (
+    "no_change",
+    "train_mean",
+    "train_mean_cells",
+    "matching_mean",
+    "additive",
+    "linear",
+    "go_ridge",
+    "go_knn",
+)
 
 __all__ = [
     "BASELINES",
@@ -19,6 +31,10 @@ __all__ = [
     "Additive",
     "Baseline",
     "BaselineEntry",
+    "ConditionMeans",
+    "Estimator",
+    "GOKnn",
+    "GORidge",
     "Linear",
     "MatchingMean",
     "NoChange",

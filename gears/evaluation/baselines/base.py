@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from gears.conditions import Condition
+from gears.evaluation.baselines.means_table import ConditionMeans
 from gears.messages import unknown_name
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
     from gears.data.splits import Split
+    from gears.graphs.annotation import GeneAnnotation
+
+
+class Estimator(Protocol):
+    """What a table, a comparison or a prior asks of a method: fit to a screen's training part, predict means.
+
+    Any object with these two methods can be compared; :class:`Baseline` is the usual way to make one.
+    """
+
+    def fit(self, screen: PreparedScreen, split: Split) -> Any:
+        """Learn from the training part."""
+        ...
+
+    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
+        """Predicted mean expression, (U, G)."""
+        ...
 
 
 class Baseline(ABC):
     """A prediction that needs no training: ``fit(screen, split)``, then ``predict(conditions)``.
+
+    Without a screen, :meth:`fit_arrays` fits to plain condition means.
 
     Parameters
     ----------
@@ -27,6 +46,7 @@ class Baseline(ABC):
     """
 
     uses_held_out = False  # True: it looks at held-out conditions, and is marked so in tables
+    takes_annotation = False  # True: its constructor takes `annotation`
 
     def __init__(self, *, clip: bool = True) -> None:
         self.clip = clip
@@ -39,8 +59,35 @@ class Baseline(ABC):
         ValueError
             If the split has no training condition besides the control and the baseline needs one.
         """
-        self.control_mean_G = np.asarray(screen.statistics.mean[screen.control_id], dtype=np.float64)
-        self._fit(screen, training_conditions(split))
+        return self.fit_means(ConditionMeans.of(screen, split))
+
+    def fit_arrays(
+        self,
+        mean_CG: np.ndarray,
+        conditions: Iterable[Condition | str],
+        train_ids: Sequence[int] | np.ndarray,
+        *,
+        gene_names: Sequence[str] | None = None,
+        n_cells_C: np.ndarray | None = None,
+    ) -> Baseline:
+        """Fit to condition means alone (see :class:`ConditionMeans`) and return the baseline itself.
+
+        Examples
+        --------
+        >>> from gears.evaluation.baselines import Additive
+        >>> means = [[1.0, 1.0], [2.0, 1.0], [1.0, 3.0]]
+        >>> Additive().fit_arrays(means, ["ctrl", "A+ctrl", "B+ctrl"], [1, 2]).predict(["A+B"]).tolist()
+        [[2.0, 3.0]]
+        """
+        means = ConditionMeans.from_arrays(
+            mean_CG, conditions, train_ids, gene_names=gene_names, n_cells_C=n_cells_C
+        )
+        return self.fit_means(means)
+
+    def fit_means(self, means: ConditionMeans) -> Baseline:
+        """Fit to a table of condition means and return the baseline itself."""
+        self.control_mean_G = means.control_mean_G
+        self._fit(means)
         return self
 
     def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
@@ -52,8 +99,8 @@ class Baseline(ABC):
         return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG
 
     @abstractmethod
-    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
-        """Learn from the training conditions (control left out)."""
+    def _fit(self, means: ConditionMeans) -> None:
+        """Learn from the training conditions."""
 
     @abstractmethod
     def _predict(self, condition: Condition) -> np.ndarray:
@@ -92,32 +139,20 @@ def register_baseline(name: str, formula: str, **arguments: Any) -> Callable[[Ki
     return add
 
 
-def make_baseline(name: str, *, clip: bool = True) -> Baseline:
-    """The (unfitted) baseline of that name; an unknown name is answered with near matches."""
+def make_baseline(name: str, *, clip: bool = True, annotation: GeneAnnotation | None = None) -> Baseline:
+    """The (unfitted) baseline of that name; an unknown name is answered with near matches.
+
+    Parameters
+    ----------
+    name
+        A key of :data:`BASELINES`.
+    clip
+        Set predictions below zero to zero.
+    annotation
+        GO terms for the baselines that use them (the packaged human ones by default); the others ignore it.
+    """
     if name not in BASELINES:
         raise ValueError(unknown_name("baseline", name, list(BASELINES)))
     entry = BASELINES[name]
-    return entry.kind(clip=clip, **entry.arguments)
-
-
-def training_conditions(split: Split) -> tuple[Condition, ...]:
-    """Training conditions of a split, each once, control left out."""
-    if "train" not in split.parts:
-        return ()
-    return tuple(dict.fromkeys(c for c in split.conditions("train") if not c.is_control))
-
-
-def require_training(train: tuple[Condition, ...], what: str) -> None:
-    """Refuse a split without training conditions."""
-    if not train:
-        msg = f"{what} needs at least one training condition besides the control; the split has none"
-        raise ValueError(msg)
-
-
-def single_means(screen: PreparedScreen, conditions: Iterable[Condition]) -> dict[str, np.ndarray]:
-    """Mean expression (G,) of the single-gene conditions among these, by gene."""
-    return {
-        condition.genes[0]: np.asarray(screen.statistics.mean[screen.id_of(condition)], dtype=np.float64)
-        for condition in conditions
-        if len(condition) == 1
-    }
+    extra = {"annotation": annotation} if entry.kind.takes_annotation else {}
+    return entry.kind(clip=clip, **entry.arguments, **extra)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.baselines.base import Baseline, register_baseline, require_training
-
-if TYPE_CHECKING:
-    from gears.data.screen import PreparedScreen
+from gears.evaluation.baselines.base import Baseline, register_baseline
+from gears.evaluation.baselines.means_table import ConditionMeans
 
 
 @register_baseline(
@@ -39,21 +35,29 @@ class Linear(Baseline):
         self.n_components = n_components
         self.ridge = ridge
 
-    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
-        require_training(train, "the linear baseline")
-        means = screen.statistics.mean
-        train_ids = [screen.control_id, *(screen.id_of(condition) for condition in train)]
-        self.embedding_Gk = principal_scores(
-            np.asarray(means[train_ids], dtype=np.float64).T, self.n_components
-        )
-        self.gene_row = {gene: row for row, gene in enumerate(screen.gene_names)}
-        kept = [c for c in train if len(c) == 1 and c.genes[0] in self.gene_row]
-        kept_ids = [screen.control_id, *(screen.id_of(condition) for condition in kept)]
-        y_GC = np.asarray(means[kept_ids], dtype=np.float64).T - self.control_mean_G[:, None]
+    def _fit(self, means: ConditionMeans) -> None:
+        means.require_training("the linear baseline")
+        self.gene_row = {
+            gene: row for row, gene in enumerate(means.require_gene_names("the linear baseline"))
+        }
+        all_rows = [means.control_id, *means.train_ids]
+        self.embedding_Gk = principal_scores(self._columns(means, all_rows), self.n_components)
+        kept = [
+            row
+            for row in means.train_ids
+            if len(means.conditions[row]) == 1 and means.conditions[row].genes[0] in self.gene_row
+        ]
+        y_GC = self._columns(means, [means.control_id, *kept]) - self.control_mean_G[:, None]
         self.centre_G = y_GC.mean(axis=1)
         no_target_k = np.zeros(self.embedding_Gk.shape[1])
-        q_kC = np.stack([no_target_k, *(self.embedding_Gk[self.gene_row[c.genes[0]]] for c in kept)], axis=1)
+        targets = [self.gene_row[means.conditions[row].genes[0]] for row in kept]
+        q_kC = np.stack([no_target_k, *(self.embedding_Gk[target] for target in targets)], axis=1)
         self.k_kk = bilinear_ridge(y_GC - self.centre_G[:, None], self.embedding_Gk, q_kC, self.ridge)
+
+    @staticmethod
+    def _columns(means: ConditionMeans, rows: list[int]) -> np.ndarray:
+        """Means of some conditions as columns, (G, C)."""
+        return np.asarray(means.mean_CG[rows], dtype=np.float64).T
 
     def _predict(self, condition: Condition) -> np.ndarray:
         rows = [self.gene_row[gene] for gene in condition.genes if gene in self.gene_row]

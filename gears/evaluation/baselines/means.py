@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.baselines.base import Baseline, register_baseline, require_training, single_means
-from gears.evaluation.truth import reference_mean
-
-if TYPE_CHECKING:
-    from gears.data.screen import PreparedScreen
+from gears.evaluation.baselines.base import Baseline, register_baseline
+from gears.evaluation.baselines.means_table import ConditionMeans
 
 
 @register_baseline("no_change", "c: the control mean")
 class NoChange(Baseline):
     """Nothing happens: the control mean."""
 
-    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
+    def _fit(self, means: ConditionMeans) -> None:
         return None
 
     def _predict(self, condition: Condition) -> np.ndarray:
@@ -40,9 +35,9 @@ class TrainMean(Baseline):
         super().__init__(clip=clip)
         self.weights = weights
 
-    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
-        require_training(train, "the train mean")
-        self.mean_G = reference_mean(screen, train, weights=self.weights)
+    def _fit(self, means: ConditionMeans) -> None:
+        means.require_training("the train mean")
+        self.mean_G = means.reference_mean(weights=self.weights)
 
     def _predict(self, condition: Condition) -> np.ndarray:
         return self.mean_G
@@ -54,10 +49,10 @@ class TrainMean(Baseline):
 class MatchingMean(Baseline):
     """Mean of the training singles of the condition's genes; O stands in for a gene not seen alone."""
 
-    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
-        require_training(train, "the matching mean")
-        self.mean_G = reference_mean(screen, train)
-        self.singles = single_means(screen, train)
+    def _fit(self, means: ConditionMeans) -> None:
+        means.require_training("the matching mean")
+        self.mean_G = means.reference_mean()
+        self.singles = means.single_means()
 
     def _predict(self, condition: Condition) -> np.ndarray:
         return np.mean([self.singles.get(gene, self.mean_G) for gene in condition.genes], axis=0)
@@ -89,14 +84,15 @@ class Additive(Baseline):
         self.singles = singles
         self.uses_held_out = singles == "all"
 
-    def _fit(self, screen: PreparedScreen, train: tuple[Condition, ...]) -> None:
-        require_training(train, "the additive baseline")
-        self.fallback_G = reference_mean(screen, train) - self.control_mean_G
-        self.train_delta = self._deltas(screen, train)
-        self.pair_delta = self._deltas(screen, screen.conditions) if self.uses_held_out else self.train_delta
+    def _fit(self, means: ConditionMeans) -> None:
+        means.require_training("the additive baseline")
+        self.fallback_G = means.reference_mean() - self.control_mean_G
+        self.train_delta = self._deltas(means, everywhere=False)
+        self.pair_delta = self._deltas(means, everywhere=True) if self.uses_held_out else self.train_delta
 
-    def _deltas(self, screen: PreparedScreen, conditions: tuple[Condition, ...]) -> dict[str, np.ndarray]:
-        return {gene: mean - self.control_mean_G for gene, mean in single_means(screen, conditions).items()}
+    def _deltas(self, means: ConditionMeans, *, everywhere: bool) -> dict[str, np.ndarray]:
+        singles = means.single_means(everywhere=everywhere)
+        return {gene: mean - self.control_mean_G for gene, mean in singles.items()}
 
     def _predict(self, condition: Condition) -> np.ndarray:
         known = self.train_delta if len(condition) == 1 else self.pair_delta

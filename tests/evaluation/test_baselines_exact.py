@@ -1,0 +1,212 @@
+"""Each baseline on means that are simulated exactly as it assumes, and on simulated cells."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gears import PertData
+from gears.evaluation import BASELINES, make_baseline
+from gears.evaluation.baselines import ConditionMeans, GOKnn, GORidge, Linear
+from gears.graphs.annotation import GeneAnnotation
+from gears.simulate import simulated_screen
+
+GENES = [f"P{i:02d}" for i in range(12)]
+PAIRS = [(0, 1), (2, 3), (4, 5), (0, 11)]
+
+
+def labels() -> list[str]:
+    return ["ctrl", *(f"{gene}+ctrl" for gene in GENES), *(f"{GENES[a]}+{GENES[b]}" for a, b in PAIRS)]
+
+
+def means_of(control: np.ndarray, single: np.ndarray, pair) -> np.ndarray:
+    """(C, G) means: the control, singles, and pairs from the two singles' deltas."""
+    pairs = [pair(single[a], single[b]) for a, b in PAIRS]
+    return np.vstack([control, control + single, control + np.array(pairs)])
+
+
+def check(name_or_baseline, means: np.ndarray, train: list[int], held_out: list[int], **arguments) -> None:
+    names = labels()
+    baseline = (
+        make_baseline(name_or_baseline, clip=False) if isinstance(name_or_baseline, str) else name_or_baseline
+    )
+    baseline.fit_arrays(means, names, train, **arguments)
+    predicted = baseline.predict([names[row] for row in held_out])
+    np.testing.assert_allclose(predicted, means[held_out], rtol=1e-7, atol=1e-9)
+
+
+def random_effects(seed: int = 0, n_genes: int = 30) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.uniform(1, 3, n_genes), rng.normal(0, 0.3, (len(GENES), n_genes))
+
+
+SINGLES, ALL_PAIRS = list(range(1, 13)), [13, 14, 15, 16]
+
+
+def test_no_change_where_nothing_happens():
+    control, effects = random_effects()
+    check("no_change", means_of(control, 0 * effects, np.add), SINGLES[:6], SINGLES[6:] + ALL_PAIRS)
+
+
+@pytest.mark.parametrize("name", ["train_mean", "train_mean_cells"])
+def test_train_mean_where_every_perturbation_does_the_same(name):
+    control, effects = random_effects()
+    effects = np.tile(effects[0], (12, 1))
+    means = means_of(control, effects, lambda a, b: a)
+    check(name, means, SINGLES[:6], SINGLES[6:] + ALL_PAIRS, n_cells_C=np.arange(17) + 3.0)
+
+
+def test_matching_mean_where_a_pair_is_the_mean_of_its_singles():
+    control, effects = random_effects()
+    check("matching_mean", means_of(control, effects, lambda a, b: (a + b) / 2), SINGLES, ALL_PAIRS)
+
+
+def test_additive_where_effects_add():
+    control, effects = random_effects()
+    means = means_of(control, effects, np.add)
+    check("additive", means, SINGLES, ALL_PAIRS)
+    check("additive_all_singles", means, SINGLES[:3], ALL_PAIRS)
+
+
+def test_linear_where_effects_are_bilinear_in_gene_factors():
+    # genes in pairs of opposite factors: factors and targets have mean zero, as the centring assumes
+    rng = np.random.default_rng(1)
+    half = rng.normal(size=(15, 3))
+    factors = np.vstack([half, -half])
+    genes = [f"X{i}" for i in range(30)]
+    targets = [*range(5), 20, *range(6, 10), 25, 21]  # positions of P00..P11; X15+i is opposite to Xi
+    targets[5], targets[10], targets[11] = 15, 16, 17  # opposites of P00, P01, P02
+    for name, target in zip(GENES, targets, strict=True):
+        genes[target] = name
+    single = factors[targets] @ rng.normal(size=(3, 3)) @ factors.T
+    means = means_of(factors @ rng.normal(size=3), single, np.add)
+    train = [1, 2, 3, 6, 11, 12]  # P00..P02 and their opposites
+    check(Linear(ridge=1e-12, clip=False), means, train, [4, 5, 7, 8, 9, 10], gene_names=genes)
+    check(Linear(ridge=1e-12, clip=False), means, train, [13, 14], gene_names=genes)  # sums of vectors
+
+
+def go_terms(seed: int) -> tuple[GeneAnnotation, np.ndarray]:
+    """Genes P00.. of three groups: terms of the group and of nothing else."""
+    group = np.arange(len(GENES)) % 3
+    terms = [{"t0", "t1"}, {"t1", "t2", "t3"}, {"t4"}]
+    return GeneAnnotation.from_dict({g: terms[k] for g, k in zip(GENES, group, strict=True)}), group
+
+
+def test_go_neighbours_where_genes_of_equal_terms_answer_equally():
+    annotation, group = go_terms(0)
+    control, effects = random_effects()
+    means = means_of(control, effects[group], np.add)
+    held_out = [*SINGLES[6:], *ALL_PAIRS]
+    check(GOKnn(k=1, annotation=annotation, clip=False), means, SINGLES[:6], held_out)
+    check(GOKnn(k=2, annotation=annotation, clip=False), means, SINGLES[:6], held_out)
+    check(GORidge(ridge=1e-12, annotation=annotation, clip=False), means, SINGLES[:6], held_out)
+
+
+@pytest.mark.parametrize("ridge", [1e-12, None])
+def test_go_ridge_where_effects_are_linear_in_the_terms(ridge):
+    # three terms in all combinations: no gene is alone with a term
+    terms = {g: {f"t{k}" for k in range(3) if i >> k & 1} | {"all"} for i, g in enumerate(GENES)}
+    annotation = GeneAnnotation.from_dict(terms)
+    control, effects = random_effects()
+    rows = annotation.rows(GENES).toarray()
+    check(
+        GORidge(ridge=ridge, annotation=annotation, clip=False),
+        means_of(control, rows @ effects[: rows.shape[1]], np.add),
+        SINGLES[:9],
+        [*SINGLES[9:], *ALL_PAIRS],
+    )
+
+
+def test_go_ridge_equals_a_regression_on_principal_components_written_out():
+    rng = np.random.default_rng(5)
+    annotation = GeneAnnotation.from_dict(
+        {gene: {f"t{i}" for i in rng.choice(20, 6, replace=False)} for gene in GENES}
+    )
+    control, effects = random_effects(2)
+    baseline = GORidge(n_components=3, ridge=0.2, annotation=annotation, clip=False)
+    baseline.fit_arrays(means_of(control, effects, np.add), labels(), SINGLES[:8])
+    rows = annotation.rows(GENES).toarray().astype(float)
+    centre = rows[:8].mean(axis=0)
+    _, size, right = np.linalg.svd(rows[:8] - centre, full_matrices=False)
+    scores = (rows - centre) @ right[:3].T
+    inner = scores[:8].T @ scores[:8] + 0.2 * size[0] ** 2 * np.eye(3)
+    by_hand = effects[:8].mean(axis=0) + scores @ np.linalg.solve(inner, scores[:8].T @ effects[:8])
+    np.testing.assert_allclose(baseline.gene_delta("P10"), by_hand[10], rtol=1e-9)
+    np.testing.assert_allclose(baseline.gene_delta("P00"), effects[0], rtol=1e-9)  # its own where it was seen
+
+
+def test_go_ridge_shrinks_to_the_mean_where_terms_say_nothing():
+    rng = np.random.default_rng(4)
+    terms = {gene: {f"t{i}" for i in rng.choice(15, 5, replace=False)} for gene in GENES}
+    control, effects = random_effects(1, n_genes=2000)
+    baseline = GORidge(annotation=GeneAnnotation.from_dict(terms), clip=False)
+    baseline.fit_arrays(means_of(control, effects, np.add), labels(), SINGLES[:8])
+    mean = effects[:8].mean(axis=0)
+    assert np.abs(baseline.gene_delta("P11") - mean).mean() < 0.15 * np.abs(effects[:8] - mean).mean()
+
+
+def test_genes_without_terms_get_the_mean_change_and_no_terms_at_all_are_refused():
+    annotation, group = go_terms(0)
+    control, effects = random_effects()
+    means = means_of(control, effects[group], np.add)
+    for kind in (GORidge, GOKnn):
+        baseline = kind(annotation=annotation, clip=False).fit_arrays(means, labels(), SINGLES[:6])
+        np.testing.assert_allclose(baseline.predict(["nobody"])[0], means[1:7].mean(axis=0), rtol=1e-12)
+        with pytest.raises(ValueError, match="none has a GO term"):
+            kind(annotation=GeneAnnotation.from_dict({"other": ["t"]})).fit_arrays(means, labels(), [1])
+    with pytest.raises(ValueError, match="at least 1"):
+        GOKnn(k=0)
+
+
+def test_plain_arrays_give_what_screen_and_split_give(additive_screen, letters_go):
+    screen, split = additive_screen
+    train = [screen.id_of(condition) for condition in split.conditions("train")]
+    for name in BASELINES:
+        whole = make_baseline(name, annotation=letters_go).fit(screen, split)
+        plain = make_baseline(name, annotation=letters_go).fit_arrays(
+            screen.statistics.mean,
+            [condition.name for condition in screen.conditions],
+            train,
+            gene_names=screen.gene_names,
+            n_cells_C=screen.statistics.n,
+        )
+        np.testing.assert_array_equal(whole.predict(["A+B", "E+ctrl"]), plain.predict(["A+B", "E+ctrl"]))
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    means = np.ones((3, 4))
+    names = ["ctrl", "A+ctrl", "B+ctrl"]
+    cases = [
+        ((means[:2], names, [1]), {}, "one row per condition"),
+        ((means, ["ctrl", "A+ctrl", "ctrl+A"], [1]), {}, "more than once"),
+        ((means[1:], names[1:], [1]), {}, "control"),
+        ((means, names, [3]), {}, "expected 0 to 2"),
+        ((means, names, [1]), {"gene_names": ["x"]}, "one per column"),
+        ((means, names, [1]), {"n_cells_C": np.ones(2)}, "one per row"),
+    ]
+    for arguments, more, message in cases:
+        with pytest.raises(ValueError, match=message):
+            ConditionMeans.from_arrays(*arguments, **more)
+    with pytest.raises(ValueError, match="n_cells_C"):
+        make_baseline("train_mean_cells").fit_arrays(means, names, [1])
+    with pytest.raises(ValueError, match="gene_names"):
+        make_baseline("linear").fit_arrays(means, names, [1])
+
+
+def test_on_simulated_cells_go_helps_for_unseen_genes_and_additive_for_seen_pairs(tmp_path):
+    adata, truth = simulated_screen(
+        n_genes=200, n_singles=60, n_pairs=20, cells_per_condition=40, interaction_share=0.0, seed=5
+    )
+    data = PertData(tmp_path, default_pert_graph=False)
+    data.new_data_process("simulated", adata)
+    data.prepare_split("simulation", seed=1)
+
+    def error(name: str, subgroup: str) -> float:
+        conditions = data.subgroup["test_subgroup"][subgroup]
+        predicted = (
+            make_baseline(name, annotation=data.annotation).fit(data.screen, data.split).predict(conditions)
+        )
+        return float(((predicted - [truth.mean(c) for c in conditions]) ** 2).mean())
+
+    assert error("go_ridge", "unseen_single") < 0.97 * error("train_mean", "unseen_single")
+    assert error("additive", "combo_seen2") < 0.5 * error("train_mean", "combo_seen2")
