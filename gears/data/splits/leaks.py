@@ -251,7 +251,10 @@ def _subgroup_findings(
             and subgroup_name(condition, trained) != group
         ]
         if untrue:
-            what = f"{len(untrue)} labels of {part!r} are in a subgroup that training does not bear out: {shorten(untrue, 3)}"
+            shown = shorten(untrue, 3)
+            what = (
+                f"{len(untrue)} labels of {part!r} are in a subgroup that training does not bear out: {shown}"
+            )
             remedy = "mode='strict' counts genes of training alone as seen; the published kinds count validation's too"
             severity = "error" if exact else "warning"
             findings.append(Finding("untrue-subgroup", what, remedy, len(untrue), untrue[0], severity))
