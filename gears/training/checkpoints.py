@@ -66,22 +66,27 @@ def save(
 ) -> None:
     """Write a checkpoint on rank 0 (see :func:`on_main`)."""
     random = engine.reducer.gather(torch.get_rng_state().to(engine.device)).cpu()
+    losses = engine.reducer.gather(loss_tensor(engine)).cpu()
+    of_ranks = {"random": random, "losses": losses}
     on_main(
         engine,
         str(path),
-        lambda: write_tensors(path, _content(engine, random, include_optimizer, metadata)),
+        lambda: write_tensors(path, _content(engine, include_optimizer, metadata) | of_ranks),
     )
 
 
-def _content(
-    engine: TrainingEngine, random: torch.Tensor, include_optimizer: bool, metadata: dict[str, Any]
-) -> dict[str, Any]:
+def loss_tensor(engine: TrainingEngine) -> torch.Tensor:
+    """This worker's losses of the present epoch, in the widest type of the device."""
+    dtype = torch.float64 if engine.device.type != "mps" else torch.float32
+    return torch.tensor([engine.progress.loss_sum], dtype=dtype, device=engine.device)
+
+
+def _content(engine: TrainingEngine, include_optimizer: bool, metadata: dict[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {
         "format": FORMAT,
         "model": plain_state(engine.model),
         "progress": dataclasses.asdict(engine.progress),
         "world_size": engine.reducer.world_size,
-        "random": random,
         "metadata": metadata,
     }
     if engine.best_state is not None:
@@ -96,13 +101,24 @@ def _content(
     return content
 
 
-def load(engine: TrainingEngine, path: str | Path, *, restore_random: bool = True) -> dict[str, Any]:
-    """Put a checkpoint's state into an engine (its optimiser and scheduler too, where set)."""
-    content = read_tensors(path, engine.device)
+def read(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """The content of a checkpoint.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged or no checkpoint of this format.
+    """
+    content = read_tensors(path, device)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         msg = f"{path} is no training checkpoint of format {FORMAT}; found {found}"
         raise ValueError(msg)
+    return content
+
+
+def restore(engine: TrainingEngine, content: dict[str, Any], *, restore_random: bool = True) -> None:
+    """Put a checkpoint's state into an engine (its optimiser and scheduler too, where set)."""
     engine.model.load_state_dict(content["model"])
     engine.progress = Progress(**content["progress"])
     if "best" in content:
@@ -114,9 +130,14 @@ def load(engine: TrainingEngine, path: str | Path, *, restore_random: bool = Tru
         engine.scaler.load_state_dict(content["scaler"])
     if engine.scheduler is not None and "scheduler" in content:
         engine.scheduler.load_state_dict(content["scheduler"])
-    if restore_random and content["world_size"] == engine.reducer.world_size:
-        torch.set_rng_state(content["random"][engine.reducer.rank].cpu())
-    return content["metadata"]
+    same_workers = content["world_size"] == engine.reducer.world_size
+    losses = content.get("losses")
+    if losses is not None:
+        # with other workers each takes the mean of what all had: the epoch's mean loss comes out the same
+        own = losses[engine.reducer.rank] if same_workers else losses.mean()
+        engine.progress.loss_sum = float(own)
+    if restore_random and same_workers:
+        engine.restored_random = content["random"][engine.reducer.rank].cpu()
 
 
 def check_replicas(model: nn.Module, reducer: Reducer) -> None:

@@ -110,6 +110,7 @@ class TrainingEngine:
         )
         self.progress = Progress()
         self.best_state: dict[str, torch.Tensor] | None = None
+        self.restored_random: torch.Tensor | None = None
         self.reducer: Reducer = IDENTITY
         self.optimizer: torch.optim.Optimizer | None = None
         self.scheduler: Any = None
@@ -231,9 +232,13 @@ class TrainingEngine:
         clock = Clock(self.reducer)
         set_epoch(train_loader, self.progress.epoch)
         self.model.train()
-        for window in clock.timed(windows(train_loader, self.accumulation_steps, skip=self.progress.step)):
+        batches = windows(
+            train_loader, self.accumulation_steps, skip=self.progress.step, skipped=self._restore_random
+        )
+        for window in clock.timed(batches):
             self.progress.loss_sum += self._step(wrapped, window, task)
             self.progress.step += 1
+            self.progress.total_steps += 1
             if self.scheduler is not None and interval == "step":
                 self.scheduler.step()
             if self.on_step_end is not None:
@@ -265,20 +270,13 @@ class TrainingEngine:
             model.eval()
             with torch.no_grad():
                 metrics = task.evaluate(model, val_loader, self.reducer)
-        loss = torch.tensor(
-            [self.progress.loss_sum], dtype=torch.float64 if self.device.type != "mps" else None
-        )
-        mean = (
-            float(self.reducer.sum(loss.to(self.device)))
-            / self.reducer.world_size
-            / max(1, self.progress.step)
-        )
+        loss = float(self.reducer.sum(checkpoints.loss_tensor(self))) / self.reducer.world_size
         if self.check_replicas:
             checkpoints.check_replicas(self.model, self.reducer)
         assert self.optimizer is not None
         record: dict[str, Any] = {
             "epoch": self.progress.epoch + 1,
-            "train_loss": mean,
+            "train_loss": loss / max(1, self.progress.step),
             **metrics,
             "lr": self.optimizer.param_groups[0]["lr"],
             "seconds": clock.report(evaluation=time.perf_counter() - start),
@@ -319,6 +317,12 @@ class TrainingEngine:
             return self.model
         return wrap(self.model, self.device, compression=self.gradient_compression)
 
+    def _restore_random(self) -> None:
+        """Go on with the random numbers of a checkpoint, now that no batch before it is read again."""
+        if self.restored_random is not None:
+            torch.set_rng_state(self.restored_random)
+            self.restored_random = None
+
     # -- files ----------------------------------------------------------------------------
 
     def _save(self, best: bool, last: bool) -> None:
@@ -333,5 +337,11 @@ class TrainingEngine:
         checkpoints.save(self, path, include_optimizer=include_optimizer, metadata=metadata or {})
 
     def load_checkpoint(self, path: str | Path) -> dict[str, Any]:
-        """Continue from a checkpoint; returns its metadata."""
-        return checkpoints.load(self, path)
+        """Continue from a checkpoint, at the step at which it was written; returns its metadata.
+
+        On the CPU the run goes on bit for bit with as many workers, provided that the order of
+        a loader's batches follows from the epoch alone (samplers with ``set_epoch``).
+        """
+        content = checkpoints.read(path, self.device)
+        checkpoints.restore(self, content)
+        return content["metadata"]

@@ -100,21 +100,6 @@ class ModelParts:
             | {name: metadata.version(name) for name in packages},
         }
 
-    def check_same(self, other: ModelParts, where: str) -> None:
-        """Refuse to continue a run with another gene list, model or split; both sides are named."""
-        ours = {"split": self.split.hash if self.split else None, **self.config.to_dict()}
-        theirs = {"split": other.split.hash if other.split else None, **other.config.to_dict()}
-        differing = [
-            f"{key}: {theirs[key]} there, {ours[key]} here" for key in ours if ours[key] != theirs[key]
-        ]
-        for kind in ("gene_names", "pert_names"):
-            if getattr(self, kind) != getattr(other, kind):
-                here, there = getattr(self, kind), getattr(other, kind)
-                differing.append(f"{kind}: {difference(there, here)}")
-        if differing:
-            msg = f"{where} belongs to another run ({shorten(differing)}); train into another folder or without resume"
-            raise ValueError(msg)
-
 
 def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
     """How two name lists differ, in a few words that name both sides."""

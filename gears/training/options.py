@@ -18,7 +18,7 @@ from gears.training.wrapping import COMPRESSIONS
 OBJECTIVES = ("auto", "moments", "cells")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_FILLED_COUNTS = ("epochs", "batch_size", "eval_every", "checkpoint_every")
+_FILLED_COUNTS = ("epochs", "batch_size", "eval_every", "checkpoint_every", "checkpoint_every_steps")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,9 @@ class TrainOptions:
         Continue the run whose checkpoints lie under `save_path`.
     checkpoint_every, keep_last
         Epochs between training checkpoints and how many of them are kept.
+    checkpoint_every_steps
+        Also write one after every so many optimiser steps, within an epoch too; a resumed run goes
+        on at that step. Without it a checkpoint within an epoch is written at SIGTERM only.
     verbose
         Log a line per epoch and the final table.
     """
@@ -101,6 +104,7 @@ class TrainOptions:
     save_path: str | None = None
     resume: bool = False
     checkpoint_every: int | None = None
+    checkpoint_every_steps: int | None = None
     keep_last: int = 2
     verbose: bool = True
 

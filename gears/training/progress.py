@@ -9,10 +9,19 @@ from typing import Any
 
 @dataclass
 class Progress:
-    """Where a run stands; plain values, saved in checkpoints."""
+    """Where a run stands; plain values, saved in checkpoints.
+
+    Attributes
+    ----------
+    epoch, step, total_steps
+        Complete epochs, optimiser steps of the present one and of the whole run.
+    loss_sum
+        This worker's losses of the present epoch.
+    """
 
     epoch: int = 0
     step: int = 0
+    total_steps: int = 0
     best_epoch: int | None = None
     best_metric: float | None = None
     epochs_without_improvement: int = 0

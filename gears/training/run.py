@@ -17,6 +17,7 @@ from gears.training.engine import TrainingEngine
 from gears.training.model_folder import ModelParts
 from gears.training.objective import Evaluate
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
+from gears.training.resuming import run_facts
 from gears.training.run_folder import RunFolder
 from gears.training.schedules import Horizon, make_scheduler, scaled_lr
 from gears.training.tables import ConditionTables
@@ -86,7 +87,6 @@ def run_training(
     assert options.weight_decay is not None
     dtype = DTYPES[options.dtype]
     network.to(device, dtype)
-    folder = RunFolder(options, parts) if options.save_path is not None else None
     engine = TrainingEngine(
         network,
         device,
@@ -103,9 +103,10 @@ def run_training(
         early_stopping=options.early_stopping,
         eval_every=options.eval_every or 1,
     )
-    if engine.reducer.world_size > 1:
+    world_size = engine.reducer.world_size
+    if world_size > 1:
         network.reducer = cast(Reducer, engine.reducer)
-    lr = scaled_lr(options.lr, options.lr_scaling, engine.reducer.world_size)
+    lr = scaled_lr(options.lr, options.lr_scaling, world_size)
     optimizer = torch.optim.Adam(
         network.parameters(),
         lr=lr,
@@ -116,6 +117,10 @@ def run_training(
     scheduler = make_scheduler(
         optimizer, options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
     )
+    folder = None
+    if options.save_path is not None:
+        facts = run_facts(options, _batch_over_workers(loader, world_size), world_size)
+        folder = RunFolder(options, parts, facts)
     chooses: Any = {"monitor": options.monitor, "lower_is_better": lower_is_better}
     task: CellsTask | MomentsTask
     if options.objective == "moments":
@@ -125,6 +130,8 @@ def run_training(
     engine.optimizer, engine.scheduler = optimizer, scheduler
     if folder is not None and options.resume:
         folder.resume(engine)
+    if folder is not None:
+        engine.on_step_end = folder.step_end
     engine.on_epoch_end = _Report(folder, options, task.metric)
     try:
         engine.train(
@@ -160,6 +167,14 @@ def _result(engine: TrainingEngine, metric: str, stopped: bool) -> RunResult:
 def _steps_per_epoch(loader: Any, accumulation_steps: int) -> int:
     batches = len(loader) if isinstance(loader, Sized) else 1
     return max(1, -(-batches // accumulation_steps))
+
+
+def _batch_over_workers(loader: Any, world_size: int) -> int | None:
+    """Conditions or cells of a micro-batch over all workers."""
+    if hasattr(loader, "per_step"):
+        return int(loader.per_step)
+    size = getattr(loader, "batch_size", None)
+    return None if size is None else int(size) * world_size
 
 
 class _Report:

@@ -22,6 +22,7 @@ from gears.training.model_folder import (
     save_model,
 )
 from gears.training.options import TrainOptions
+from gears.training.resuming import check_facts, check_parts, check_same_place
 
 logger = logging.getLogger(__name__)
 
@@ -37,33 +38,74 @@ class RunFolder:
         Training options with a `save_path`.
     parts
         The model without its weights.
+    facts
+        What decides the course of the run (see :func:`gears.training.resuming.run_facts`).
     """
 
-    def __init__(self, options: TrainOptions, parts: ModelParts) -> None:
+    def __init__(self, options: TrainOptions, parts: ModelParts, facts: Mapping[str, Any]) -> None:
         assert options.save_path is not None
         self.path = Path(options.save_path)
-        self.options, self.parts = options, parts
+        self.options, self.parts, self.facts = options, parts, dict(facts)
         self._ready = False
         self._last_checkpoint = 0
         refuse_foreign_folder(self.path)
 
     def resume(self, engine: TrainingEngine) -> bool:
-        """Load the newest readable checkpoint into the engine; False where there is none."""
+        """Load the newest readable checkpoint into the engine; False where there is none.
+
+        Raises
+        ------
+        ValueError
+            The folder belongs to a run of another model, screen, split or with other options.
+        RuntimeError
+            The workers see different files.
+        """
+        found = self._restore_newest(engine)
+        check_same_place(engine.progress.epoch, engine.progress.step, engine.reducer, engine.device)
+        if engine.is_main:
+            _remove_leftovers(self.path)
+        return found
+
+    def _restore_newest(self, engine: TrainingEngine) -> bool:
         if not is_model(self.path):
             logger.warning("resume=True but %s holds no model yet: starting anew", self.path)
             return False
-        self.parts.check_same(load_parts(self.path), str(self.path))
+        check_parts(self.parts, load_parts(self.path), str(self.path))
         for file in reversed(self._checkpoints()):
             try:
-                checkpoints.load(engine, file, restore_random=False)
+                content = checkpoints.read(file, engine.device)
             except ValueError as error:
                 logger.warning("%s; trying the one before", error)
                 continue
-            self._ready, self._last_checkpoint = True, engine.progress.epoch
-            logger.info("continuing from %s", file)
+            check_facts(self.facts, content["metadata"].get("facts", {}), str(file))
+            checkpoints.restore(engine, content, restore_random=False)
+            self._take_up(engine, file, content["metadata"].get("epochs"))
             return True
         logger.warning("no readable checkpoint under %s: starting anew", self.path / CHECKPOINTS)
         return False
+
+    def _take_up(self, engine: TrainingEngine, file: Path, planned: int | None) -> None:
+        """Say where the run goes on; patience and length may be others than before."""
+        progress, options = engine.progress, self.options
+        self._ready, self._last_checkpoint = True, progress.epoch
+        patience = options.early_stopping
+        progress.finished = patience is not None and progress.epochs_without_improvement >= patience
+        logger.info("continuing from %s", file)
+        if planned not in (None, options.epochs) and options.schedule in ("cosine", "one-cycle"):
+            logger.warning(
+                "the run was planned for %s epochs, now for %s: the learning rate of schedule=%r follows the new "
+                "length from here on",
+                planned,
+                options.epochs,
+                options.schedule,
+            )
+        if progress.epoch >= (options.epochs or 0):
+            logger.warning(
+                "the run in %s has %d epochs already and epochs=%s: nothing is left to train",
+                self.path,
+                progress.epoch,
+                options.epochs,
+            )
 
     def epoch_end(self, engine: TrainingEngine, record: Mapping[str, Any], improved: bool) -> None:
         """Write the best weights as soon as they are best, the history, and a checkpoint when due."""
@@ -72,7 +114,13 @@ class RunFolder:
             self._put_weights(engine)
         checkpoints.on_main(engine, str(self.path), lambda: self.write_history(engine.progress.history))
         due = record["epoch"] - self._last_checkpoint >= (self.options.checkpoint_every or 1)
-        if due or record["epoch"] == self.options.epochs:
+        if due or record["epoch"] == self.options.epochs or engine.progress.finished:
+            self.checkpoint(engine)
+
+    def step_end(self, engine: TrainingEngine) -> None:
+        """Write a checkpoint when one is due after so many steps."""
+        every = self.options.checkpoint_every_steps
+        if every is not None and engine.progress.total_steps % every == 0:
             self.checkpoint(engine)
 
     def checkpoint(self, engine: TrainingEngine) -> None:
@@ -81,11 +129,15 @@ class RunFolder:
             self._put_weights(engine)
         progress = engine.progress
         name = f"epoch-{progress.epoch:05d}-step-{progress.step:07d}.pt"
-        engine.save_checkpoint(self.path / CHECKPOINTS / name)
-        self._last_checkpoint = progress.epoch
-        if engine.is_main:
-            for file in self._checkpoints()[: -self.options.keep_last]:
-                file.unlink(missing_ok=True)
+        metadata = {"facts": self.facts, "epochs": self.options.epochs}
+        engine.save_checkpoint(self.path / CHECKPOINTS / name, metadata=metadata)
+        if progress.step == 0:
+            self._last_checkpoint = progress.epoch
+        checkpoints.on_main(engine, f"{self.path} (old checkpoints)", self._drop_oldest)
+
+    def _drop_oldest(self) -> None:
+        for file in self._checkpoints()[: -self.options.keep_last]:
+            file.unlink(missing_ok=True)
 
     def write_history(self, history: list[dict[str, Any]]) -> None:
         """One JSON object per epoch."""
@@ -109,3 +161,11 @@ class RunFolder:
         """Complete checkpoints, oldest first."""
         folder = self.path / CHECKPOINTS
         return sorted(file for file in folder.glob("epoch-*.pt") if _NAME.fullmatch(file.name))
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Temporary files that a killed process of this run left in its folder."""
+    for folder in (path, path / CHECKPOINTS):
+        for file in folder.glob(".*.tmp*"):
+            if file.is_file():
+                file.unlink(missing_ok=True)

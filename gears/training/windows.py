@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import torch
@@ -18,17 +19,22 @@ def set_epoch(loader: Any, epoch: int) -> None:
             tell(epoch)
 
 
-def windows(loader: Iterable[Any], size: int, *, skip: int = 0) -> Iterator[list[Any]]:
-    """Group batches into windows of `size` (the last may be smaller), leaving out the first `skip`."""
-    window: list[Any] = []
-    done = 0
-    for batch in loader:
-        window.append(batch)
-        if len(window) == size:
-            if done >= skip:
-                yield window
-            window, done = [], done + 1
-    if window and done >= skip:
+def windows(
+    loader: Iterable[Any], size: int, *, skip: int = 0, skipped: Callable[[], None] | None = None
+) -> Iterator[list[Any]]:
+    """Group batches into windows of `size` (the last may be smaller), leaving out the first `skip`.
+
+    `skipped` is called between the last batch that is left out and the reading of the next; before
+    the loader is opened where none is left out, since opening may draw random numbers.
+    """
+    if skipped is not None and skip == 0:
+        skipped()
+    batches = iter(loader)
+    for _ in range(skip * size):
+        next(batches, None)
+    if skipped is not None and skip > 0:
+        skipped()
+    while window := list(itertools.islice(batches, size)):
         yield window
 
 

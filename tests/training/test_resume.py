@@ -1,0 +1,268 @@
+"""A run that was stopped goes on as if it never had been; another run's checkpoint is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from gears import GEARS, PertData
+from gears.distributed import signals
+from gears.training import checkpoints
+from gears.training.engine import TrainingEngine
+from gears.training.options import TrainOptions
+from gears.training.resuming import DECISIVE, DERIVED
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+CASES = {
+    "cells": {"objective": "cells", "use_ema": True, "ema_decay": 0.9},
+    "accumulation": {"objective": "cells", "accumulation_steps": 2, "schedule": "cosine", "warmup_steps": 3},
+    "moments": {"objective": "moments", "use_ema": True, "ema_decay": 0.9, "clip_norm": 0.5},
+}
+EPOCHS = 2
+
+
+@pytest.fixture(scope="module")
+def pert_data(toy_template: AnnData, toy_go: dict, tmp_path_factory: pytest.TempPathFactory) -> PertData:
+    data = PertData(tmp_path_factory.mktemp("resume"), gene2go=toy_go, default_pert_graph=False)
+    data.new_data_process("toy", toy_template.copy())
+    return data
+
+
+def trained(
+    pert_data: PertData, save_path: Path, *, seed: int = 1, model: dict | None = None, **options: Any
+):
+    """The model and the result of a run in this process."""
+    pert_data.prepare_split("simulation", seed=seed)
+    size = options.get("batch_size", 24 if options.get("objective") == "cells" else 3)
+    if options.get("accumulation_steps", 1) > 1:
+        size = 12
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=4, seed=0, **(model or {}))
+    settings = {"epochs": EPOCHS, "verbose": False, "evaluate_test": False, "eval_every": 1}
+    result = gears.train(**{**settings, **options, "batch_size": size}, save_path=str(save_path))
+    return gears, result
+
+
+@pytest.fixture(autouse=True)
+def fresh_loader(pert_data: PertData) -> None:
+    pert_data.dataloader = {}
+
+
+def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
+
+
+def numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in history]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_step_is_a_place_to_go_on_from_bit_for_bit(
+    case: str, pert_data: PertData, tmp_path: Path
+) -> None:
+    options = {**CASES[case], "checkpoint_every_steps": 1, "keep_last": 1000}
+    whole, result = trained(pert_data, tmp_path / "whole", **options)
+    files = sorted((tmp_path / "whole" / "checkpoints").iterdir())
+    within = [file for file in files if not file.name.endswith("step-0000000.pt")]
+    assert len(files) > EPOCHS + 3
+    assert len(within) > EPOCHS, "there must be checkpoints within an epoch"
+    for file in files:
+        folder = tmp_path / file.stem
+        shutil.copytree(tmp_path / "whole", folder)
+        for later in files[files.index(file) + 1 :]:
+            (folder / "checkpoints" / later.name).unlink()
+        again, resumed = trained(pert_data, folder, resume=True, **options)
+        assert equal(whole.model.state_dict(), again.model.state_dict()), file.name
+        assert equal(whole.best_model.state_dict(), again.best_model.state_dict()), file.name
+        assert numbers(resumed.history) == numbers(result.history), file.name
+        shutil.rmtree(folder)
+
+
+def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(
+    pert_data: PertData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = CASES["cells"]
+    whole, result = trained(pert_data, tmp_path / "whole", **options)
+    asked = iter([False] * 5 + [True] * 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(signals, "stop_requested", lambda: next(asked))
+        _, stopped = trained(pert_data, tmp_path / "stopped", **options)
+    assert stopped.stopped
+    (newest,) = [
+        f.name for f in (tmp_path / "stopped" / "checkpoints").iterdir() if "step-0000000" not in f.name
+    ]
+    assert newest == "epoch-00001-step-0000001.pt", (
+        "five steps an epoch: the sixth is the first of the second"
+    )
+    again, resumed = trained(pert_data, tmp_path / "stopped", resume=True, **options)
+    assert not resumed.stopped
+    assert equal(whole.model.state_dict(), again.model.state_dict())
+    assert numbers(resumed.history) == numbers(result.history)
+
+
+def test_leftovers_and_a_damaged_newest_file_do_no_harm(
+    pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**CASES["cells"], "checkpoint_every_steps": 2, "keep_last": 3}
+    whole, _ = trained(pert_data, tmp_path / "m", **options)
+    folder = tmp_path / "m" / "checkpoints"
+    kept = sorted(folder.iterdir())
+    assert len(kept) == 3
+    kept[-1].write_bytes(kept[-1].read_bytes()[:1000])
+    (folder / ".epoch-00002-abc.tmp.pt").write_bytes(b"half")
+    again, _ = trained(pert_data, tmp_path / "m", resume=True, **options)
+    assert "it may be damaged; trying the one before" in caplog.text
+    assert equal(whole.model.state_dict(), again.model.state_dict())
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"objective": "moments"}, "objective: cells there, moments here"),
+        ({"lr": 0.5}, "learning rate: 0.001 there, 0.5 here"),
+        ({"schedule": "cosine"}, "schedule: step there, cosine here"),
+        ({"weight_decay": 0.25}, "weight_decay: 0.0005 there, 0.25 here"),
+        ({"batch_size": 12}, "batch over all workers: 24 there, 12 here"),
+        ({"clip_value": None}, "clip_value: 1.0 there, None here"),
+        ({"clip_norm": 2.0}, "clip_norm: None there, 2.0 here"),
+        ({"use_ema": False}, "use_ema: True there, False here"),
+        ({"dtype": "float64"}, "dtype: float32 there, float64 here"),
+        ({"monitor": "mse"}, "monitor: mse_top20_de there, mse here"),
+        ({"model": {"direction_lambda": 0.7}}, r"direction_lambda: 0\.1 there, 0\.7 here"),
+        (
+            {"model": {"num_similar_genes_go_graph": 2}},
+            "perturbation graph: .* edges .* there, .* edges .* here",
+        ),
+        ({"seed": 2}, "split: .* there, .* here"),
+    ],
+)
+def test_another_run_is_refused_with_both_sides_named(
+    change: dict[str, Any], words: str, pert_data: PertData, a_run: Callable[[Path], None], tmp_path: Path
+) -> None:
+    a_run(tmp_path / "m")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")}
+    with pytest.raises(ValueError, match=f"belongs to another run.*{words}"):
+        trained(pert_data, tmp_path / "m", **{**CASES["cells"], "resume": True, **change})
+    assert {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")} == before
+
+
+@pytest.fixture(scope="module")
+def a_run(pert_data: PertData, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
+    """Puts a copy of one short run into a folder."""
+    source = tmp_path_factory.mktemp("run") / "m"
+    pert_data.dataloader = {}
+    trained(pert_data, source, **{**CASES["cells"], "epochs": 1})
+    return lambda target: shutil.copytree(source, target) and None
+
+
+def test_another_gene_list_is_refused(
+    toy_template: AnnData, toy_go: dict, a_run: Callable[[Path], None], tmp_path: Path
+) -> None:
+    a_run(tmp_path / "m")
+    other = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
+    other.new_data_process("fewer", toy_template[:, :-1].copy())
+    with pytest.raises(ValueError, match="gene_names: 30 there, 29 here; only there: GX29"):
+        trained(other, tmp_path / "m", resume=True, **CASES["cells"])
+
+
+def test_changed_measurements_are_refused(
+    toy_template: AnnData, toy_go: dict, a_run: Callable[[Path], None], tmp_path: Path
+) -> None:
+    a_run(tmp_path / "m")
+    changed = toy_template.copy()
+    changed.X.data[0] += 1.0
+    other = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
+    other.new_data_process("toy", changed)
+    with pytest.raises(ValueError, match=r"screen: .* there, .* here"):
+        trained(other, tmp_path / "m", resume=True, **CASES["cells"])
+
+
+def test_a_longer_run_goes_on_and_says_what_changes(
+    pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**CASES["accumulation"], "epochs": 2}
+    trained(pert_data, tmp_path / "m", **options)
+    _, longer = trained(pert_data, tmp_path / "m", resume=True, **{**options, "epochs": 4})
+    assert len(longer.history) == 4
+    assert "planned for 2 epochs, now for 4: the learning rate of schedule='cosine'" in caplog.text
+    _, done = trained(pert_data, tmp_path / "m", resume=True, **{**options, "epochs": 4})
+    assert numbers(done.history) == numbers(longer.history)
+    assert "nothing is left to train" in caplog.text
+
+
+def test_more_patience_lets_an_early_end_go_on(pert_data: PertData, tmp_path: Path) -> None:
+    options = {**CASES["cells"], "lr": 1e-30, "epochs": 6}
+    _, short = trained(pert_data, tmp_path / "m", early_stopping=1, checkpoint_every=6, **options)
+    assert len(short.history) < 6
+    _, longer = trained(pert_data, tmp_path / "m", resume=True, **options)
+    assert len(longer.history) == 6
+
+
+def test_every_option_of_the_run_is_classified() -> None:
+    """A new option must be said to belong to the run (resuming refuses another value) or to be free."""
+    free = {
+        "epochs", "early_stopping", "check_replicas", "save_path", "resume", "checkpoint_every",
+        "checkpoint_every_steps", "keep_last", "verbose",
+    }  # fmt: skip
+    assert set(TrainOptions.names()) == {*DECISIVE, *DERIVED, *free}
+
+
+class Noisy(TensorDataset):
+    """Draws random numbers while it is read, as augmentation does."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn(x.shape, dtype=x.dtype), y
+
+
+def noisy_run(folder: Path, resume: Path | None = None) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """Dropout and noisy data: the global random state is part of the run."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 5, generator=generator, dtype=torch.float64)
+    data = Noisy(x, (x[:, 0] > 0).long())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3 if resume is None else 99)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 2)).double()
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, generator=generator)
+        engine = TrainingEngine(model, use_ema=True, ema_decay=0.8, accumulation_steps=2)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        engine.optimizer = optimizer
+        if resume is not None:
+            engine.load_checkpoint(resume)
+        else:
+            engine.on_step_end = lambda e: e.save_checkpoint(folder / f"{e.progress.total_steps:03d}.pt")
+            engine.on_epoch_end = lambda e, *_: e.save_checkpoint(
+                folder / f"{e.progress.total_steps:03d}-end.pt"
+            )
+        loader = DataLoader(data, 10, sampler=DistributedSampler(data, 1, 0, seed=4))
+        history = engine.train(loader, None, optimizer, nn.CrossEntropyLoss(), num_epochs=3)
+    return engine.evaluated_model, history
+
+
+def test_dropout_and_noise_go_on_too(tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    whole, history = noisy_run(tmp_path)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3 * 3 + 3
+    for file in files:
+        again, resumed = noisy_run(tmp_path, resume=file)
+        assert equal(whole.state_dict(), again.state_dict()), file.name
+        assert [record["train_loss"] for record in resumed] == [record["train_loss"] for record in history]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_checkpoint_of_another_format_is_named(tmp_path: Path) -> None:
+    checkpoints.write_tensors(tmp_path / "a.pt", {"format": 99})
+    with pytest.raises(ValueError, match="no training checkpoint of format 1; found 99"):
+        checkpoints.read(tmp_path / "a.pt")
