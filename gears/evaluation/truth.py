@@ -14,6 +14,7 @@ from gears.messages import shorten
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
+    from gears.evaluation.cells import CellSource
 
 GeneLists = tuple[np.ndarray, ...]
 
@@ -46,6 +47,10 @@ class Truth:
         Per condition the measured genes among the perturbed ones (indices).
     panel_mean_VG, panel_row_U
         True means of all V evaluated conditions, and where this object's conditions stand in them.
+    control_std_G, n_control
+        Standard deviation (ddof 0) and number of the control cells; None and 0 where unknown.
+    cells
+        Where the cells are found, for metrics that compare distributions; None without cells.
     """
 
     conditions: tuple[Condition, ...]
@@ -60,6 +65,9 @@ class Truth:
     targets: GeneLists
     panel_mean_VG: np.ndarray
     panel_row_U: np.ndarray
+    control_std_G: np.ndarray | None = None
+    n_control: int = 0
+    cells: CellSource | None = None
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.mean_UG.shape
@@ -90,6 +98,9 @@ class Truth:
         top_de: Sequence[np.ndarray] | None = None,
         top_de_non_dropout: Sequence[np.ndarray] | None = None,
         targets: Sequence[np.ndarray] | None = None,
+        control_std_G: np.ndarray | None = None,
+        n_control: int = 0,
+        cells: CellSource | None = None,
     ) -> Truth:
         """Build from arrays; what is left out makes the metrics that need it NaN.
 
@@ -119,6 +130,9 @@ class Truth:
             targets=_gene_lists(targets, n_conditions),
             panel_mean_VG=mean_UG,
             panel_row_U=np.arange(n_conditions),
+            control_std_G=None if control_std_G is None else np.asarray(control_std_G, dtype=np.float64),
+            n_control=int(n_control),
+            cells=cells,
         )
 
     @classmethod
@@ -130,6 +144,7 @@ class Truth:
         *,
         n_top: int = 20,
         weights: str = "conditions",
+        cells: CellSource | None = None,
     ) -> Truth:
         """Read the truth of some conditions from a prepared screen.
 
@@ -145,6 +160,8 @@ class Truth:
             Number of top differential genes, at most the number of genes.
         weights
             ``"conditions"`` (each training condition once) or ``"cells"``.
+        cells
+            Cells for metrics that compare distributions, such as :class:`gears.evaluation.cells.ScreenCells`.
         """
         chosen = tuple(Condition.of(condition) for condition in conditions)
         ids = np.array([screen.id_of(condition) for condition in chosen], dtype=np.int64)
@@ -166,6 +183,9 @@ class Truth:
                 np.array([gene_index[gene] for gene in condition.genes if gene in gene_index], dtype=np.int64)
                 for condition in chosen
             ],
+            control_std_G=np.sqrt(np.maximum(statistics.m2[screen.control_id], 0.0)),
+            n_control=int(statistics.n[screen.control_id]),
+            cells=cells,
         )
 
     def subset(self, rows: Sequence[int] | np.ndarray | slice) -> Truth:
@@ -184,6 +204,9 @@ class Truth:
             targets=tuple(self.targets[row] for row in picked),
             panel_mean_VG=self.panel_mean_VG,
             panel_row_U=self.panel_row_U[picked],
+            control_std_G=self.control_std_G,
+            n_control=self.n_control,
+            cells=self.cells,
         )
 
     @property

@@ -1,6 +1,6 @@
 """Metrics: a registry of plain functions, per condition first (see :mod:`gears.evaluation.metrics.registry`)."""
 
-from gears.evaluation.metrics import correlation, errors, ranking
+from gears.evaluation.metrics import correlation, differential, distributions, errors, ranking
 from gears.evaluation.metrics.compute import (
     ALL,
     DEFAULT,
@@ -18,6 +18,8 @@ __all__ = [
     "Metric",
     "condition_metrics",
     "correlation",
+    "differential",
+    "distributions",
     "errors",
     "get_metric",
     "metric_table",

@@ -122,7 +122,17 @@ def summarise(
 
 def metric_table() -> pd.DataFrame:
     """Every registered metric: formula, better direction, bounds, source, and what it needs."""
-    columns = ["name", "formula", "direction", "bounds", "source", "needs_all", "needs_de", "scope"]
+    columns = [
+        "name",
+        "formula",
+        "direction",
+        "bounds",
+        "source",
+        "needs_all",
+        "needs_de",
+        "needs_cells",
+        "scope",
+    ]
     return pd.DataFrame(
         [[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns
     )

@@ -119,6 +119,7 @@ def log_fold_change_error(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 
 
 def _log2_level(values_UG: np.ndarray) -> np.ndarray:
+    """log2 of means back-transformed from log1p plus the pseudo-count; NaN where that is not positive."""
     level_UG = np.expm1(values_UG) + PSEUDO_COUNT
     return np.log2(level_UG, out=np.full_like(level_UG, np.nan), where=level_UG > 0)
 

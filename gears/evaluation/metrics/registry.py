@@ -39,6 +39,8 @@ class Metric:
         that a worker's shard is not enough: gather the predictions first.
     needs_de
         It is NaN without a ranking of differential genes.
+    needs_cells
+        It is NaN without the truth's cells (``truth.cells``).
     scope
         ``"condition"``, or ``"set"`` for one number over a set of conditions.
     """
@@ -52,6 +54,7 @@ class Metric:
     needs_all: bool = False
     needs_de: bool = False
     scope: str = "condition"
+    needs_cells: bool = False
 
     def better(self, a: float, b: float) -> bool:
         """Whether `a` is strictly better than `b`; a number is better than NaN."""
@@ -78,6 +81,7 @@ def register(
     needs_all: bool = False,
     needs_de: bool = False,
     scope: str = "condition",
+    needs_cells: bool = False,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Add a function to :data:`METRICS`; the decorated function itself is returned unchanged."""
 
@@ -86,7 +90,7 @@ def register(
             msg = f"a metric named {name!r} is already registered; choose another name"
             raise ValueError(msg)
         METRICS[name] = Metric(
-            name, function, formula, higher_is_better, bounds, source, needs_all, needs_de, scope
+            name, function, formula, higher_is_better, bounds, source, needs_all, needs_de, scope, needs_cells
         )
         return function
 

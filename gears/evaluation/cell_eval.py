@@ -1,0 +1,95 @@
+"""A pair of h5ad files (predicted, real) in the layout that ``cell-eval`` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.evaluation.cells import dense_rows, moved_cells
+from gears.files import write_atomically
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from gears.data.screen import PreparedScreen
+
+TARGET, CONTROL = "target", "non-targeting"
+
+
+def write_cell_eval_pair(
+    folder: str | Path,
+    predicted_UG: np.ndarray,
+    conditions: Iterable[Condition | str],
+    screen: PreparedScreen,
+    *,
+    max_cells: int | None = None,
+) -> tuple[Path, Path]:
+    """Write ``predicted.h5ad`` and ``real.h5ad`` for ``cell-eval run -ap ... -ar ...``.
+
+    Both hold the control cells (``obs.target`` "non-targeting") and cells of
+    every condition: a single is named by its gene, a pair "A+B". Predicted
+    cells are control cells moved to the predicted mean
+    (:func:`gears.evaluation.cells.moved_cells`), as many as the condition has
+    real ones (at most as many as there are controls), re-centred so that their mean is exactly it.
+
+    Parameters
+    ----------
+    folder
+        Where the two files go; made when it is missing.
+    predicted_UG
+        Predicted mean expression, (U, G), not negative (cell-eval refuses negative values).
+    conditions
+        The U conditions.
+    screen
+        The prepared screen with the real cells.
+    max_cells
+        Greatest number of cells per condition and of controls; all by default.
+
+    Returns
+    -------
+    predicted, real
+        The two paths.
+    """
+    chosen = [Condition.of(condition) for condition in conditions]
+    predicted_UG = np.asarray(predicted_UG, dtype=np.float64)
+    if predicted_UG.shape != (len(chosen), len(screen.gene_names)):
+        msg = (
+            f"predictions have shape {predicted_UG.shape}; expected one row for each of {len(chosen)} conditions, "
+            f"one column for each of {len(screen.gene_names)} genes"
+        )
+        raise ValueError(msg)
+    if not (predicted_UG >= 0).all():
+        msg = "predictions hold negative or undefined values, which cell-eval refuses; predict with clip=True"
+        raise ValueError(msg)
+    control_NG = dense_rows(screen, screen.control_cells[:max_cells])
+    predicted, real = [(CONTROL, control_NG)], [(CONTROL, control_NG)]
+    for condition, mean_G in zip(chosen, predicted_UG, strict=True):
+        cells_NG = dense_rows(screen, screen.cells_of(screen.id_of(condition))[:max_cells])
+        name = condition.genes[0] if len(condition) == 1 else condition.name
+        real.append((name, cells_NG))
+        origin_NG = control_NG[: len(cells_NG)]
+        predicted.append((name, moved_cells(origin_NG, origin_NG.mean(axis=0), mean_G)))
+    folder = Path(folder)
+    written = [
+        write_atomically(folder / f"{kind}.h5ad", _adata(blocks, screen.gene_names).write_h5ad)
+        for kind, blocks in (("predicted", predicted), ("real", real))
+    ]
+    return written[0], written[1]
+
+
+def _adata(blocks: list[tuple[str, np.ndarray]], gene_names: list[str]) -> AnnData:
+    import pandas as pd
+    from anndata import AnnData
+    from scipy import sparse
+
+    names = [name for name, cells_NG in blocks for _ in range(len(cells_NG))]
+    values = sparse.csr_matrix(np.concatenate([cells_NG for _, cells_NG in blocks]).astype(np.float32))
+    return AnnData(
+        X=values,
+        obs=pd.DataFrame({TARGET: pd.Categorical(names)}, index=[f"cell{i}" for i in range(len(names))]),
+        var=pd.DataFrame(index=pd.Index(gene_names, name="gene")),
+    )

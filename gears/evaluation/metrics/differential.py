@@ -1,0 +1,141 @@
+"""Overlap of the predicted and the true set of differential genes."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from gears.evaluation.metrics.errors import PSEUDO_COUNT
+from gears.evaluation.metrics.registry import register
+from gears.evaluation.truth import Truth
+from gears.messages import unknown_name
+
+FALSE_DISCOVERY_RATE = 0.05
+TESTS = ("welch", "wilcoxon")
+
+
+@register(
+    "de_overlap",
+    formula=(
+        "|S and S'| / |S|: S genes of Welch's t at 5 % false discoveries (BH), S' those of the prediction, cut to "
+        "|S| by |log2 fold change|; the prediction has the control's s.d. and the condition's number of cells"
+    ),
+    higher_is_better=True,
+    bounds=(0.0, 1.0),
+    source="DES of cell-eval; NaN where S is empty (0 in cell-eval)",
+)
+def de_overlap(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Share of the truly differential genes that the prediction finds, (U,).
+
+    A predicted mean says nothing on the spread of cells: the prediction is
+    tested as control cells moved to it, as many as the condition has.
+    """
+    if truth.control_std_G is None or truth.n_control < 2:
+        return np.full(len(predicted_UG), np.nan)
+    control = (truth.control_mean_G, truth.control_std_G, truth.n_control)
+    values_U = np.full(len(predicted_UG), np.nan)
+    for row, n_cells in enumerate(truth.n_cells_U):
+        if n_cells < 2 or np.isnan(truth.std_UG[row]).any():
+            continue
+        true_G = differential(_welch_p((truth.mean_UG[row], truth.std_UG[row], n_cells), control))
+        found_G = differential(_welch_p((predicted_UG[row], truth.control_std_G, n_cells), control))
+        change_G = fold_change_size(predicted_UG[row], truth.control_mean_G)
+        values_U[row] = overlap_share(true_G, found_G, change_G)
+    return values_U
+
+
+def overlap_share(true_G: np.ndarray, found_G: np.ndarray, size_G: np.ndarray) -> float:
+    """``|S and S'| / |S|`` for sets as bool (G,); S' is cut to \\|S\\| by descending `size_G`.
+
+    Genes that tie at the cut enter by their expected number, so that the
+    order of genes does not matter. NaN where S is empty.
+    """
+    n_true = int(true_G.sum())
+    if n_true == 0:
+        return float("nan")
+    if int(found_G.sum()) <= n_true:
+        return float((true_G & found_G).sum()) / n_true
+    cut = np.sort(size_G[found_G])[::-1][n_true - 1]
+    surely_G, tied_G = found_G & (size_G > cut), found_G & (size_G == cut)
+    places = n_true - int(surely_G.sum())
+    hits = int((true_G & surely_G).sum()) + places * int((true_G & tied_G).sum()) / int(tied_G.sum())
+    return hits / n_true
+
+
+def de_overlap_of_cells(
+    predicted_NG: np.ndarray,
+    real_MG: np.ndarray,
+    control_KG: np.ndarray,
+    *,
+    test: str = "welch",
+    pseudo_count: float = PSEUDO_COUNT,
+) -> float:
+    """The same overlap for a model that predicts cells.
+
+    Parameters
+    ----------
+    predicted_NG, real_MG, control_KG
+        Log-normalised expression of predicted, real and control cells.
+    test
+        ``"welch"`` or ``"wilcoxon"`` (rank sums with correction for ties).
+    pseudo_count
+        Of the fold changes; 0 as in cell-eval.
+    """
+    if test not in TESTS:
+        raise ValueError(unknown_name("test", test, TESTS))
+    p_value = _welch_p_of_cells if test == "welch" else _wilcoxon_p
+    true_G = differential(p_value(real_MG, control_KG))
+    found_G = differential(p_value(predicted_NG, control_KG))
+    change_G = fold_change_size(predicted_NG.mean(axis=0), control_KG.mean(axis=0), pseudo_count)
+    return overlap_share(true_G, found_G, change_G)
+
+
+def differential(p_G: np.ndarray) -> np.ndarray:
+    """Genes below 5 % false discoveries after Benjamini and Hochberg, bool (G,); an undefined p counts as 1."""
+    filled_G = np.where(np.isnan(p_G), 1.0, p_G)
+    return np.asarray(stats.false_discovery_control(filled_G) < FALSE_DISCOVERY_RATE)
+
+
+def fold_change_size(
+    mean_G: np.ndarray, control_mean_G: np.ndarray, pseudo_count: float = PSEUDO_COUNT
+) -> np.ndarray:
+    """Absolute log2 fold change of means back-transformed from log1p; 0 where both levels are zero.
+
+    Infinite where one level is zero without pseudo-count, or below zero.
+    """
+    levels = [np.expm1(side_G) + pseudo_count for side_G in (mean_G, control_mean_G)]
+    logs = [np.log2(level, out=np.full_like(level, -np.inf), where=level > 0) for level in levels]
+    equal_G = levels[0] == levels[1]
+    with np.errstate(invalid="ignore"):
+        change_G = np.abs(logs[0] - logs[1])
+    return np.where(equal_G, 0.0, np.where(np.isnan(change_G), np.inf, change_G))
+
+
+def _welch_p(
+    one: tuple[np.ndarray, np.ndarray, float], other: tuple[np.ndarray, np.ndarray, float]
+) -> np.ndarray:
+    """Two-sided p of Welch's t from (mean, s.d. with ddof 0, n) of both sides; 1 where nothing varies or differs."""
+    error_G = one[1] ** 2 / (one[2] - 1) + other[1] ** 2 / (other[2] - 1)
+    difference_G = one[0] - other[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t_G = difference_G / np.sqrt(error_G)
+        parts = [(side[1] ** 2 / (side[2] - 1)) ** 2 / (side[2] - 1) for side in (one, other)]
+        freedom_G = error_G**2 / (parts[0] + parts[1])
+    freedom_G = np.where(np.isfinite(freedom_G), freedom_G, 1.0)
+    p_G = 2 * stats.t.sf(np.abs(np.nan_to_num(t_G, nan=0.0, posinf=np.inf, neginf=-np.inf)), freedom_G)
+    return np.asarray(np.where(difference_G == 0, 1.0, p_G))
+
+
+def _welch_p_of_cells(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:
+    sides = [(cells.mean(axis=0), cells.std(axis=0), len(cells)) for cells in (cells_NG, control_KG)]
+    return _welch_p(sides[0], sides[1])
+
+
+def _wilcoxon_p(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:
+    same_G = (cells_NG.min(axis=0) == cells_NG.max(axis=0)) & (control_KG == cells_NG[:1]).all(axis=0)
+    p_G = np.ones(cells_NG.shape[1])
+    tested = stats.mannwhitneyu(
+        cells_NG[:, ~same_G], control_KG[:, ~same_G], alternative="two-sided", method="asymptotic"
+    )
+    p_G[~same_G] = tested.pvalue
+    return p_G

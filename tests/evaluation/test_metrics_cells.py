@@ -1,0 +1,236 @@
+"""Metrics that look at cells and at sets of differential genes: by hand, by other programs, by properties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.spatial.distance import cdist, pdist
+
+from gears import PertData
+from gears.conditions import Condition
+from gears.evaluation import METRICS, Truth, condition_metrics
+from gears.evaluation.cells import ScreenCells, moved_cells
+from gears.evaluation.metrics.differential import (
+    _welch_p,
+    _wilcoxon_p,
+    de_overlap_of_cells,
+    differential,
+    overlap_share,
+)
+from gears.evaluation.metrics.distributions import (
+    energy_distance_of_cells,
+    mmd_of_cells,
+    squared_distances,
+)
+
+CELL_METRICS = [name for name, metric in METRICS.items() if metric.needs_cells]
+
+
+@dataclass
+class Cells:
+    """Cells by condition name, as a truth finds them."""
+
+    by_name: dict[str, np.ndarray]
+
+    def control(self) -> np.ndarray:
+        return self.by_name["ctrl"]
+
+    def of(self, condition: Condition) -> np.ndarray:
+        return self.by_name[condition.name]
+
+
+def random_cells(seed: int, n: int = 12, n_genes: int = 5, shift: float = 0.0) -> np.ndarray:
+    return np.random.default_rng(seed).gamma(2.0, 0.5, (n, n_genes)) + shift
+
+
+# --- energy distance and MMD -----------------------------------------------------
+
+
+def test_energy_distance_by_hand():
+    x, y = np.array([[0.0], [2.0]]), np.array([[3.0], [4.0], [8.0]])
+    # between: 3, 4, 8, 1, 2, 6 -> 4; within: 2; 1, 5, 4 -> 10 / 3
+    assert energy_distance_of_cells(x, y) == pytest.approx(2 * 4 - 2 - 10 / 3)
+
+
+def test_mmd_by_hand():
+    x, y = np.array([[0.0], [2.0]]), np.array([[3.0], [4.0], [8.0]])
+    width = 4.0  # median of 1, 5, 4
+
+    def k(*distances: float) -> float:
+        return float(np.mean([np.exp(-(d**2) / (2 * width**2)) for d in distances]))
+
+    assert mmd_of_cells(x, y) == pytest.approx(k(2) + k(1, 5, 4) - 2 * k(3, 4, 8, 1, 2, 6))
+
+
+def test_energy_distance_equals_double_loops_over_many_genes():
+    x, y = random_cells(0, 15, 40), random_cells(1, 9, 40, shift=0.3)
+    expected = 2 * cdist(x, y).mean() - pdist(x).mean() - pdist(y).mean()
+    assert energy_distance_of_cells(x, y) == pytest.approx(expected, rel=1e-12)
+
+
+def test_too_few_or_equal_cells_are_undefined_and_equal_cells_have_no_distance():
+    assert np.isnan(energy_distance_of_cells(np.ones((1, 2)), np.ones((5, 2))))
+    assert np.isnan(mmd_of_cells(np.ones((4, 2)), np.ones((1, 2))))
+    assert np.isnan(mmd_of_cells(random_cells(0, 4, 2), np.ones((5, 2))))
+    assert energy_distance_of_cells(np.full((4, 2), 0.1), np.full((5, 2), 0.1)) == 0
+    assert squared_distances(np.full((3, 7), 1e3 + 0.1), np.full((3, 7), 1e3 + 0.1)).tolist() == [[0] * 3] * 3
+
+
+@given(seed=st.integers(0, 1000))
+def test_order_of_cells_and_genes_does_not_matter(seed):
+    rng = np.random.default_rng(seed)
+    x, y = random_cells(seed), random_cells(seed + 1, 9)
+    genes = rng.permutation(5)
+    for distance in (energy_distance_of_cells, mmd_of_cells):
+        moved = distance(rng.permutation(x)[:, genes], rng.permutation(y)[:, genes])
+        assert moved == pytest.approx(distance(x, y), rel=1e-9, abs=1e-12)
+
+
+def test_cells_of_one_distribution_are_at_zero_on_average_and_others_are_far():
+    same = [energy_distance_of_cells(random_cells(2 * i), random_cells(2 * i + 1)) for i in range(400)]
+    assert abs(np.mean(same)) < 3 * np.std(same) / 20
+    same = [mmd_of_cells(random_cells(2 * i), random_cells(2 * i + 1)) for i in range(400)]
+    assert abs(np.mean(same)) < 3 * np.std(same) / 20
+    assert energy_distance_of_cells(random_cells(0), random_cells(1, shift=2.0)) > 10 * np.std(same)
+
+
+# --- the registered forms --------------------------------------------------------
+
+
+def cell_truth() -> tuple[Truth, dict[str, np.ndarray]]:
+    cells = {
+        "ctrl": random_cells(1, 30),
+        "A+ctrl": random_cells(2, 20, shift=0.5),
+        "B+ctrl": random_cells(3, 25),
+    }
+    names = ["A+ctrl", "B+ctrl"]
+    truth = Truth.from_means(
+        np.array([cells[name].mean(axis=0) for name in names]),
+        cells["ctrl"].mean(axis=0),
+        conditions=names,
+        std_UG=np.array([cells[name].std(axis=0) for name in names]),
+        n_cells_U=np.array([len(cells[name]) for name in names]),
+        control_std_G=cells["ctrl"].std(axis=0),
+        n_control=30,
+        cells=Cells(cells),
+    )
+    return truth, cells
+
+
+def test_a_predicted_mean_is_judged_by_control_cells_moved_to_it():
+    truth, cells = cell_truth()
+    values = condition_metrics(truth.mean_UG, truth, ["energy_distance", "mmd"])
+    moved = moved_cells(cells["ctrl"], truth.control_mean_G, truth.mean_UG[0])
+    assert values[0, 0] == pytest.approx(energy_distance_of_cells(moved, cells["A+ctrl"]))
+    assert values[0, 1] == pytest.approx(mmd_of_cells(moved, cells["A+ctrl"]))
+    worse = condition_metrics(np.tile(truth.control_mean_G, (2, 1)), truth, ["energy_distance", "mmd"])
+    assert (worse[0] > values[0]).all()
+
+
+def test_without_cells_they_are_nan_and_the_registry_says_so():
+    truth, _ = cell_truth()
+    bare = Truth.from_means(truth.mean_UG, truth.control_mean_G)
+    assert np.isnan(condition_metrics(truth.mean_UG, bare, [*CELL_METRICS, "de_overlap"])).all()
+    assert set(CELL_METRICS) == {"energy_distance", "mmd"}
+
+
+def test_moved_cells_have_the_predicted_mean_and_stay_positive():
+    control = random_cells(4, 50)
+    mean = control.mean(axis=0)
+    target = mean + np.array([-0.9, -0.1, 0.0, 0.1, 2.0]) * mean
+    moved = moved_cells(control, mean, target)
+    assert moved.mean(axis=0) == pytest.approx(target)
+    assert moved.min() >= 0
+    np.testing.assert_array_equal(moved[:, 2], control[:, 2])
+    np.testing.assert_allclose(moved[:, 4], control[:, 4] + 2 * mean[4])
+    assert moved_cells(control, mean, -target).mean(axis=0) == pytest.approx(-target)
+
+
+def test_cells_of_a_screen_are_sampled_alike_every_time(tmp_path, toy_adata, toy_go):
+    data = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
+    data.new_data_process("toy", toy_adata)
+    few = ScreenCells(data.screen, max_cells=5)
+    condition = data.screen.conditions[3]
+    np.testing.assert_array_equal(few.of(condition), few.of(condition))
+    assert few.of(condition).shape == (5, 30)
+    everything = ScreenCells(data.screen)
+    assert len(everything.control()) == 60
+    np.testing.assert_allclose(
+        everything.of(condition).mean(axis=0), data.screen.statistics.mean[3], rtol=1e-6, atol=1e-7
+    )
+    with pytest.raises(ValueError, match="at least 2"):
+        ScreenCells(data.screen, max_cells=1)
+
+
+# --- differential genes ----------------------------------------------------------
+
+
+def test_overlap_by_hand():
+    true = np.array([True, True, False, False, True])
+    found = np.array([True, False, True, True, True])
+    size = np.array([1.0, 9.0, 2.0, 0.5, 3.0])
+    assert overlap_share(true, found, size) == pytest.approx(2 / 3)  # the three largest found: 4, 2, 0
+    assert overlap_share(true, true, size) == 1
+    assert overlap_share(true, ~true, size) == 0
+    assert np.isnan(overlap_share(np.zeros(5, bool), found, size))
+    # one place for two genes of equal size, one of them right
+    tied = overlap_share(np.array([1, 0, 0], bool), np.array([1, 1, 0], bool), np.array([2.0, 2, 1]))
+    assert tied == pytest.approx(0.5)
+    assert overlap_share(np.array([1, 1, 0], bool), np.array([0, 1, 0], bool), np.ones(3)) == 0.5
+
+
+def test_p_values_equal_those_of_scipy():
+    a, b = random_cells(5, 14, 8, shift=0.2), random_cells(6, 40, 8)
+    sides = [(cells.mean(axis=0), cells.std(axis=0), len(cells)) for cells in (a, b)]
+    np.testing.assert_allclose(_welch_p(*sides), stats.ttest_ind(a, b, equal_var=False).pvalue, rtol=1e-9)
+    np.testing.assert_allclose(
+        _wilcoxon_p(a, b), stats.mannwhitneyu(a, b, method="asymptotic").pvalue, rtol=1e-12
+    )
+    same = np.zeros((5, 2))
+    assert _wilcoxon_p(same, np.zeros((9, 2))).tolist() == [1, 1]
+    still = (np.array([1.0, 1.0]), np.zeros(2), 5)
+    assert _welch_p(still, (np.array([1.0, 2.0]), np.zeros(2), 5)).tolist() == [1, 0]
+
+
+def test_differential_genes_keep_the_false_discovery_rate():
+    assert differential(np.array([0.001, 0.04, 0.9, np.nan])).tolist() == [True, False, False, False]
+    assert not differential(np.full(6, np.nan)).any()
+    assert not differential(np.full(6, 0.06)).any()
+
+
+@pytest.mark.parametrize("test", ["welch", "wilcoxon"])
+def test_overlap_of_cells(test):
+    rng = np.random.default_rng(0)
+    effect = np.array([3.0] * 4 + [0.0] * 16)
+    control = rng.normal(4, 1, (80, 20))
+    real, same, other = (rng.normal(4, 1, (50, 20)) + e for e in (effect, effect, effect[::-1]))
+    assert de_overlap_of_cells(same, real, control, test=test) == 1
+    assert de_overlap_of_cells(other, real, control, test=test) == 0
+    assert de_overlap_of_cells(control[:50], real, control, test=test) == 0
+    assert np.isnan(de_overlap_of_cells(real, control[:50], control[:50], test=test))
+    with pytest.raises(ValueError, match="wilcoxon"):
+        de_overlap_of_cells(same, real, control, test="wilcoxn")
+
+
+def test_overlap_from_moments_is_that_of_moved_control_cells():
+    rng = np.random.default_rng(1)
+    control = rng.normal(6, 1, (40, 30))
+    real = rng.normal(6, 1, (40, 30)) + np.r_[np.full(8, 2.0), np.zeros(22)]
+    truth = Truth.from_means(
+        real.mean(axis=0)[None],
+        control.mean(axis=0),
+        std_UG=real.std(axis=0)[None],
+        n_cells_U=np.array([40]),
+        control_std_G=control.std(axis=0),
+        n_control=40,
+    )
+    predicted = control.mean(axis=0) + np.r_[np.full(4, 1.5), np.full(4, 0.02), np.full(6, 1.2), np.zeros(16)]
+    moved = control + predicted - control.mean(axis=0)
+    value = condition_metrics(predicted[None], truth, ["de_overlap"])[0, 0]
+    assert value == pytest.approx(de_overlap_of_cells(moved, real, control))
+    assert 0 < value < 1
