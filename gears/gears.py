@@ -24,15 +24,17 @@ from gears.assembly import (
 )
 from gears.evaluation.metrics import get_metric
 from gears.evaluation.table import comparison_table, render_table
+from gears.joining import joined
 from gears.reporting import show_progress
 from gears.results import TrainResult
 from gears.trained import TrainedModel
 from gears.training.options import TrainOptions
-from gears.training.run import run_training
+from gears.training.run import RunResult, run_training
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
+    from gears.training.model_folder import ModelParts
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +169,7 @@ class GEARS(TrainedModel):
         weight_decay: float | None = None,
         *,
         evaluate_test: bool = True,
+        distributed: bool = False,
         **options: Any,
     ) -> TrainResult:
         """Train on the split's training part; keep the best epoch's weights.
@@ -191,6 +194,9 @@ class GEARS(TrainedModel):
             ``objective="moments"`` takes them as they are.
         evaluate_test
             Score the test part beside the baselines at the end (rank 0).
+        distributed
+            Join the workers that torchrun started, for this training (a process group that
+            runs already is joined anyway); see :func:`gears.joining.joined`.
         **options
             Further fields of :class:`gears.training.options.TrainOptions`.
 
@@ -205,6 +211,14 @@ class GEARS(TrainedModel):
         )
         if choices.verbose:
             show_progress()
+        with joined(self, distributed):
+            run = self._train(pert_data, parts, choices)
+        wanted = evaluate_test and self.rank == 0 and not run.stopped
+        table = self.report_test(verbose=choices.verbose) if wanted else None
+        return TrainResult(run.history, run.best_epoch, table, run.stopped)
+
+    def _train(self, pert_data: PertData, parts: ModelParts, choices: TrainOptions) -> RunResult:
+        """Train in the process group that is running, if one is; the best weights become `best_model`."""
         plan = run_plan(pert_data, choices, world_size=self.world_size)
         if plan.note and self.rank == 0:
             logger.info("%s", plan.note)
@@ -226,9 +240,7 @@ class GEARS(TrainedModel):
         best = copy.deepcopy(network)
         best.load_state_dict(run.best_state)
         self.best_model = best
-        wanted = evaluate_test and self.rank == 0 and not run.stopped
-        table = self.report_test(verbose=choices.verbose) if wanted else None
-        return TrainResult(run.history, run.best_epoch, table, run.stopped)
+        return run
 
     def evaluate(self, part: str = "test", *, clip: bool = True) -> pd.DataFrame | None:
         """Score the best model beside the baselines on a part of the split.

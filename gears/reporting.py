@@ -17,6 +17,7 @@ def show_progress() -> None:
     if logger.handlers or logging.getLogger().handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
+    handler.set_name("gears")  # a worker replaces it (gears.distributed.child)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -40,6 +40,7 @@ class TrainedModel:
         self.pert_data = pert_data
         self.device = _own_device(device)
         self.parts: ModelParts | None = None
+        self.joined_as: tuple[int, int] | None = None
         self.model: Any = None
         self.best_model: GEARSNetwork | None = None
 
@@ -67,13 +68,13 @@ class TrainedModel:
 
     @property
     def rank(self) -> int:
-        """This process's place among the workers."""
-        return current_world().rank
+        """This process's place among the workers, also after a training that joined them."""
+        return self.joined_as[0] if self.joined_as and not is_running() else current_world().rank
 
     @property
     def world_size(self) -> int:
-        """Number of workers."""
-        return current_world().world_size
+        """Number of workers, also after a training that joined them."""
+        return self.joined_as[1] if self.joined_as and not is_running() else current_world().world_size
 
     # -- prediction ------------------------------------------------------------------------
 

@@ -19,6 +19,9 @@ from gears.distributed.process_group import cleanup_ddp, join_group, use_loopbac
 from gears.distributed.signals import die_with_parent, listen_for_stop
 from gears.distributed.world import World
 
+HANDLER = "gears"
+"""Name of the handler that the package itself adds (:func:`gears.reporting.show_progress` as well)."""
+
 
 @dataclass(frozen=True)
 class ChildSetup:
@@ -74,7 +77,10 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
 def configure_worker_logging(rank: int) -> None:
     """Rank 0 logs as the package does; the others only warn, with their rank in front."""
     logger = logging.getLogger("gears")
+    for old in [handler for handler in logger.handlers if handler.name == HANDLER]:
+        logger.removeHandler(old)
     handler = logging.StreamHandler(sys.stderr)
+    handler.set_name(HANDLER)
     if rank == 0:
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.setLevel(logging.INFO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import platform
 
@@ -108,17 +109,34 @@ def join_group(
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
         device_id = world.device if "nccl" in backend else None
+    limit = datetime.timedelta(seconds=timeout or DEFAULT_TIMEOUT)
+    if store is None and init_method is None:
+        store = _fresh_store(world, limit)
     dist.init_process_group(
         backend,
         store=store,
         init_method=init_method,
         rank=world.rank,
         world_size=world.world_size,
-        timeout=datetime.timedelta(seconds=timeout or DEFAULT_TIMEOUT),
+        timeout=limit,
         device_id=device_id,
     )
     set_world(world)
     return world
+
+
+_joins = itertools.count()
+
+
+def _fresh_store(world: World, limit: datetime.timedelta) -> dist.Store:
+    """The store that the environment describes, with keys of its own for each group.
+
+    torchrun's store outlives a group: a second group would find the addresses of the first
+    one there and wait for them for ever.
+    """
+    store, _, _ = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=limit))
+    store.set_timeout(limit)
+    return dist.PrefixStore(f"gears-{next(_joins)}", store)
 
 
 def cleanup_ddp() -> None:
