@@ -13,18 +13,31 @@ from gears._install import __version__, check_for_cell_gears
 
 if TYPE_CHECKING:
     from gears.conditions import Condition
+    from gears.ensemble import Ensemble
     from gears.gears import GEARS
+    from gears.many import train_many
     from gears.pertdata import PertData
     from gears.simulate import simulated_screen
     from gears.train_distributed import train_multi_gpu
 
-__all__ = ["GEARS", "Condition", "PertData", "__version__", "simulated_screen", "train_multi_gpu"]
+__all__ = [
+    "GEARS",
+    "Condition",
+    "Ensemble",
+    "PertData",
+    "__version__",
+    "simulated_screen",
+    "train_many",
+    "train_multi_gpu",
+]
 
 _HOMES = {
     "Condition": "gears.conditions",
+    "Ensemble": "gears.ensemble",
     "GEARS": "gears.gears",
     "PertData": "gears.pertdata",
     "simulated_screen": "gears.simulate",
+    "train_many": "gears.many",
     "train_multi_gpu": "gears.train_distributed",
 }
 

@@ -2,6 +2,7 @@
 
 from gears.distributed.devices import DevicePlan, choose_backend, choose_devices, plan_devices
 from gears.distributed.launch import WorkerError, launch, refuse_unguarded_start
+from gears.distributed.many import Outcome, launch_many
 from gears.distributed.process_group import (
     cleanup_ddp,
     join_group,
@@ -22,6 +23,7 @@ from gears.distributed.world import (
 __all__ = [
     "DevicePlan",
     "GroupReducer",
+    "Outcome",
     "WorkerError",
     "World",
     "barrier",
@@ -33,6 +35,7 @@ __all__ = [
     "is_running",
     "join_group",
     "launch",
+    "launch_many",
     "plan_devices",
     "reduce_tensor",
     "refuse_unguarded_start",

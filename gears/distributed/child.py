@@ -37,6 +37,8 @@ class ChildSetup:
     channels: tuple[Connection, ...]
     search_path: tuple[str, ...]
     deterministic: bool = False
+    label: str = ""
+    side_by_side: int | None = None
 
 
 def run_child(rank: int, setup: ChildSetup, payload: bytes) -> None:
@@ -66,23 +68,23 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
     sys.path[:] = [*setup.search_path]
     use_loopback()
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, _cores() // len(setup.devices)))
+        torch.set_num_threads(max(1, cores() // (setup.side_by_side or len(setup.devices))))
     torch.use_deterministic_algorithms(setup.deterministic)
-    configure_worker_logging(rank)
+    configure_worker_logging(rank, setup.label)
     store = dist.TCPStore("127.0.0.1", setup.port, is_master=False)
     world = World(rank, rank, len(setup.devices), torch.device(setup.devices[rank]))
     join_group(world, backend=setup.backend, timeout=setup.timeout, store=store)
 
 
-def configure_worker_logging(rank: int) -> None:
-    """Rank 0 logs as the package does; the others only warn, with their rank in front."""
+def configure_worker_logging(rank: int, label: str = "") -> None:
+    """Rank 0 logs as the package does, with a label; the others only warn, with their rank in front."""
     logger = logging.getLogger("gears")
     for old in [handler for handler in logger.handlers if handler.name == HANDLER]:
         logger.removeHandler(old)
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER)
     if rank == 0:
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(logging.Formatter(f"{label}%(message)s"))
         logger.setLevel(logging.INFO)
     else:
         handler.setFormatter(logging.Formatter(f"[rank {rank}] %(levelname)s: %(message)s"))
@@ -91,7 +93,8 @@ def configure_worker_logging(rank: int) -> None:
     logger.propagate = False
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -44,7 +44,7 @@ class WorkerError(RuntimeError):
 
 
 @dataclass
-class _Worker:
+class Worker:
     """What the supervisor knows of one worker."""
 
     rank: int
@@ -131,18 +131,18 @@ def launch(
     )
     payload = cloudpickle.dumps((function, args))
     with SignalWatch() as signals:
-        with _importable_main():
+        with importable_main():
             running = torch_mp.start_processes(
                 run_child, args=(setup, payload), nprocs=world_size, join=False, start_method="spawn"
             )
         workers = [
-            _Worker(rank, process, receiver)
+            Worker(rank, process, receiver)
             for rank, (process, (receiver, _)) in enumerate(zip(running.processes, pipes, strict=True))
         ]
         try:
             _supervise(workers, signals, grace)
         finally:
-            _end(workers, grace)
+            end_workers(workers, grace)
             for receiver, sender in pipes:
                 receiver.close()
                 sender.close()
@@ -152,7 +152,7 @@ def launch(
 
 
 @contextlib.contextmanager
-def _importable_main() -> Iterator[None]:
+def importable_main() -> Iterator[None]:
     """Hide a ``__main__.__file__`` that is no file (``python -``), which spawned children would try to run."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
@@ -166,7 +166,7 @@ def _importable_main() -> Iterator[None]:
             main.__file__ = path
 
 
-def _supervise(workers: list[_Worker], signals: SignalWatch, grace: float) -> None:
+def _supervise(workers: list[Worker], signals: SignalWatch, grace: float) -> None:
     """Wait until all workers finished; the first failure ends the wait with a WorkerError."""
     asked_to_stop: float | None = None
     while any(worker.running for worker in workers):
@@ -184,20 +184,20 @@ def _supervise(workers: list[_Worker], signals: SignalWatch, grace: float) -> No
                 return
         elif any(worker.failed for worker in workers):
             _settle(workers)
-            raise _describe(workers)
+            raise describe_failure(workers)
     _note(workers)
     if asked_to_stop is None and any(worker.failed for worker in workers):
-        raise _describe(workers)
+        raise describe_failure(workers)
 
 
-def _note(workers: list[_Worker]) -> None:
+def _note(workers: list[Worker]) -> None:
     for worker in workers:
         worker.listen()
         if worker.ended is None and not worker.running:
             worker.ended = time.time()
 
 
-def _settle(workers: list[_Worker], seconds: float = 0.5) -> None:
+def _settle(workers: list[Worker], seconds: float = 0.5) -> None:
     """Give messages of workers that failed at the same moment time to arrive."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(worker.running for worker in workers):
@@ -205,7 +205,7 @@ def _settle(workers: list[_Worker], seconds: float = 0.5) -> None:
         _note(workers)
 
 
-def _end(workers: list[_Worker], grace: float) -> None:
+def end_workers(workers: list[Worker], grace: float) -> None:
     """Terminate what still runs, wait `grace` seconds, kill the rest, reap all."""
     for worker in workers:
         if worker.running:
@@ -218,7 +218,7 @@ def _end(workers: list[_Worker], grace: float) -> None:
         worker.process.join()
 
 
-def _describe(workers: list[_Worker]) -> WorkerError:
+def describe_failure(workers: list[Worker]) -> WorkerError:
     """The error of the worker that failed first: killed, left early or raised, in that order of suspicion."""
     failed = [worker for worker in workers if worker.failed]
     if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
@@ -234,7 +234,7 @@ def _describe(workers: list[_Worker]) -> WorkerError:
     )
 
 
-def _describe_silent(worker: _Worker, world_size: int) -> WorkerError:
+def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
     code = worker.process.exitcode
     who = f"worker {worker.rank} of {world_size}"
     if code < 0:

@@ -1,0 +1,148 @@
+"""Trainings side by side, and ensembles of what they leave."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from anndata import AnnData
+
+from gears import GEARS, Ensemble, PertData, train_many
+from gears.distributed import launch_many
+from gears.ensemble import ensemble_configs
+from gears.many import RunOutcome
+
+DATA = {"default_pert_graph": False}
+SPLIT = {"split": "simulation", "seed": 1}
+
+
+def configuration(folder: Path, **args: object) -> dict[str, object]:
+    settings = {
+        "model_config": {"hidden_size": 8, "uncertainty": True},
+        "epochs": 1,
+        "objective": "cells",
+        "dtype": "float64",
+    }
+    return {
+        "pert_data_path": folder,
+        "dataset_name": "small",
+        "split_config": SPLIT,
+        "data_config": DATA,
+        "args": {**settings, "epochs": 1, "objective": "cells", "batch_size": 24, "verbose": False, **args},
+    }
+
+
+@pytest.fixture(scope="module")
+def screens(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, object]) -> Path:
+    folder = tmp_path_factory.mktemp("screens")
+    small_screen[0].copy().write_h5ad(folder / "small.h5ad")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(screens: Path) -> list[RunOutcome]:
+    """Seeds 1, 2 and between them a training whose loss leaves the range of numbers; two at a time."""
+    first, last = ensemble_configs(configuration(screens), [1, 2], screens / "models")
+    bad = configuration(screens, lr=1e300, save_path=str(screens / "models" / "bad"))
+    return train_many([first, bad, last], device="cpu", n_at_once=2)
+
+
+@pytest.mark.slow
+def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcome], screens: Path) -> None:
+    assert [outcome.ok for outcome in outcomes] == [True, False, True]
+    assert [Path(outcome.save_path).name for outcome in outcomes] == ["seed-1", "bad", "seed-2"]
+    assert [outcome.device for outcome in outcomes] == ["cpu"] * 3
+    assert str(outcomes[1].error).startswith("run 2 on cpu failed: FloatingPointError: the loss is")
+    assert "Original traceback" in str(outcomes[1].error)
+    assert "FloatingPointError" in outcomes[1].error.details
+    assert outcomes[1].result is None
+    result = outcomes[0].result
+    assert len(result.history) == 1
+    assert {"gears", "additive"} <= set(result.table["method"])
+
+    pert_data = PertData(screens, **DATA)
+    pert_data.load("small")
+    pert_data.prepare_split(**SPLIT)
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8, uncertainty=True, seed=2)
+    model.train(
+        epochs=1, objective="cells", batch_size=24, dtype="float64", evaluate_test=False, verbose=False
+    )
+    state = torch.load(Path(outcomes[2].save_path) / "model.pt", weights_only=True)
+    assert all(
+        (state[key] - value).abs().max() < 1e-9 for key, value in model.best_model.state_dict().items()
+    )
+
+
+@pytest.mark.slow
+def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> None:
+    ensemble = Ensemble.load(outcomes, device="cpu")
+    assert len(ensemble) == 2, "the failed training is left out"
+    gene, other = ensemble.pert_list[:2]
+    predicted = ensemble.predict([gene, f"{gene}+{other}"])
+    each = [model.predict([gene, f"{gene}+{other}"], clip=False) for model in ensemble.models]
+    mean = (each[0].expression_UG + each[1].expression_UG) / 2
+    np.testing.assert_allclose(predicted.expression_UG, np.maximum(mean, 0), atol=1e-12)
+    apart = np.abs(each[0].expression_UG - each[1].expression_UG) / np.sqrt(2)
+    assert apart.max() > 0
+    np.testing.assert_allclose(predicted.spread_UG, apart, atol=1e-12)
+    np.testing.assert_allclose(predicted.spread(gene), apart[0], atol=1e-12)
+    variance = (np.exp(each[0].logvar_UG) + np.exp(each[1].logvar_UG)) / 2 + apart**2
+    np.testing.assert_allclose(np.exp(predicted.logvar_UG), variance, rtol=1e-9)
+    assert predicted.to_frame("spread").iloc[0].to_numpy() == pytest.approx(apart[0])
+    assert (predicted.n_models, len(predicted), len(predicted.gene_names)) == (2, 2, 60)
+    assert ensemble.predict(gene)[gene] == pytest.approx(predicted[gene])
+
+
+def test_models_that_do_not_belong_together(outcomes: list[RunOutcome]) -> None:
+    model = GEARS.from_pretrained(outcomes[0].save_path, device="cpu")
+    with pytest.raises(ValueError, match="at least two models; found 1"):
+        Ensemble([model])
+    other = GEARS.from_pretrained(outcomes[0].save_path, device="cpu")
+    object.__setattr__(other.parts, "gene_names", (*other.parts.gene_names[:-1], "OTHER"))
+    with pytest.raises(ValueError, match=r"have other gene_names.*only here: OTHER"):
+        Ensemble([model, other])
+
+
+@pytest.mark.parametrize(
+    ("configs", "words"),
+    [
+        ([], "at least one configuration"),
+        ([{"args": {"save_path": "m"}}], "configuration 1 of 1: pert_data_path, dataset_name missing"),
+        ([{"pert_data_path": "d", "dataset_name": "x", "arguments": {}}], "did you mean 'args'"),
+        ([configuration(Path("d"), save_path="m", epoch=3)], "configuration 1 of 1.*did you mean 'epochs'"),
+        ([configuration(Path("d"), save_path="m")] * 2, "several configurations have the save_path"),
+    ],
+)
+def test_wrong_configurations_start_nothing(configs: list, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        train_many(configs, device="cpu")
+
+
+def test_a_seed_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has a seed twice"):
+        ensemble_configs(configuration(tmp_path), [1, 2, 1], tmp_path)
+
+
+def _work(rank: int, world_size: int, what: str) -> str:
+    import os
+    import signal
+
+    if what == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "leaves":
+        os._exit(3)
+    return f"{what} {os.environ.get('OMP_NUM_THREADS', torch.get_num_threads())}"
+
+
+@pytest.mark.long
+def test_ends_of_every_kind() -> None:
+    began = time.monotonic()
+    found = launch_many(_work, [("killed",), ("fine",), ("leaves",), ("well",)], ["cpu"] * 2, backend="gloo")
+    assert time.monotonic() - began < 120
+    assert [outcome.value and outcome.value[:4] for outcome in found] == [None, "fine", None, "well"]
+    assert "run 1 on cpu was killed by SIGKILL; out of memory?" in str(found[0].error)
+    assert "run 3 on cpu left early with exit code 3" in str(found[2].error)
