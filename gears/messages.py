@@ -41,3 +41,14 @@ def unknown_name(kind: str, name: str, valid: Sequence[str]) -> str:
     matches = nearest(name, valid)
     hint = f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""
     return f"unknown {kind} {name!r}{hint} (valid: {shorten(valid, 20)})"
+
+
+def count(n: int, one: str, many: str | None = None) -> str:
+    """A number with its noun in the right form.
+
+    Examples
+    --------
+    >>> count(1, "cell"), count(2, "cell"), count(0, "entry", "entries")
+    ('1 cell', '2 cells', '0 entries')
+    """
+    return f"{n} {one if n == 1 else many or one + 's'}"

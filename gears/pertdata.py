@@ -10,25 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.conditions import CONTROL_LABEL, Condition, split_label
 from gears.data import gene_sets
-from gears.data.divided import DividedScreen
-from gears.data.manifest import H5AD, is_prepared
-from gears.data.places import find_screen, folder_name, h5ad_behind, warn_if_older
-from gears.data.processing import ProcessingOptions, check_same_options, prepare_screen
+from gears.data.manifest import H5AD
+from gears.data.obtaining import obtain_screen
+from gears.data.places import folder_name, make_data_path
+from gears.data.processing import prepare_screen
 from gears.data.reading import read_screen
 from gears.data.screen import PreparedScreen
-from gears.messages import nearest, shorten
+from gears.messages import shorten
+from gears.nodes import PerturbationNodes
+from gears.reporting import show_progress
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from gears.data.inspection import ScreenReport
     from gears.graphs.annotation import GeneAnnotation
 
 logger = logging.getLogger(__name__)
 
 
-class PertData(DividedScreen):
+class PertData(PerturbationNodes):
     """A Perturb-seq screen ready for training.
 
     Parameters
@@ -72,13 +74,12 @@ class PertData(DividedScreen):
         *,
         gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
     ) -> None:
-        self.data_path = Path(data_path)
-        self.data_path.mkdir(parents=True, exist_ok=True)
+        self.data_path = make_data_path(data_path)
         self.gene_set_path = None if gene_set_path is None else Path(gene_set_path)
         self.default_pert_graph = default_pert_graph and gene_set_path is None
         self._gene_set = None if gene_set_path is None else gene_sets.read_gene_set(gene_set_path)
         self._gene2go = gene2go
-        self._annotation: GeneAnnotation | None = None
+        self._annotation = None
         self._screen: PreparedScreen | None = None
         self.dataset_name: str | None = None
         self.dataset_path: Path | None = None
@@ -104,13 +105,6 @@ class PertData(DividedScreen):
         )
 
     # What is known of the screen
-
-    @property
-    def annotation(self) -> GeneAnnotation:
-        """Gene annotation behind the perturbation graph."""
-        if self._annotation is None:
-            self._annotation = _annotation_from(self._gene2go)
-        return self._annotation
 
     @property
     def screen(self) -> PreparedScreen:
@@ -150,23 +144,6 @@ class PertData(DividedScreen):
             self._ctrl_adata = self.adata[self.screen.control_cells].copy()
         return self._ctrl_adata
 
-    def condition_nodes(self, condition: Condition | str) -> list[int]:
-        """Nodes of the perturbation graph that a condition perturbs; [] for the control.
-
-        Raises
-        ------
-        KeyError
-            If a gene is no node; near matches are named.
-        """
-        genes = Condition.of(condition).genes
-        for gene in genes:
-            if gene not in self.node_map_pert:
-                near = nearest(gene, list(self.node_map_pert))
-                hint = f"; did you mean {' or '.join(near)}?" if near else ""
-                msg = f"gene {gene!r} is not in the perturbation graph{hint}"
-                raise KeyError(msg)
-        return [self.node_map_pert[gene] for gene in genes]
-
     # Preparing and loading
 
     def new_data_process(
@@ -175,12 +152,8 @@ class PertData(DividedScreen):
         adata: AnnData,
         skip_calc_de: bool = False,
         *,
-        normalize: bool = False,
-        layer: str | None = None,
-        min_cells: int | None = None,
-        pool_cell_types: bool = False,
-        ctrl_label: str = CONTROL_LABEL,
         drop_unmapped: bool = False,
+        **processing: Any,
     ) -> None:
         """Check a screen and prepare it as ``<data_path>/<dataset_name in lower case>/``.
 
@@ -190,32 +163,72 @@ class PertData(DividedScreen):
             Name of the folder.
         adata
             X (N, G) log-normalised; ``obs.condition`` ("A+B", "A+ctrl", "ctrl"),
-            ``obs.cell_type``, ``var.gene_name``. It is not modified.
+            ``obs.cell_type``, ``var.gene_name``, or as the options say. It is
+            not modified.
         skip_calc_de
             Leave differential expression out.
-        normalize, layer, min_cells, pool_cell_types, ctrl_label
-            See :class:`gears.data.processing.ProcessingOptions`.
         drop_unmapped
             Leave out conditions with a gene that the annotation lacks, as the
             published loader does; by default such genes become isolated nodes.
+        **processing
+            Options of :class:`gears.data.options.ProcessingOptions`: normalize, layer,
+            min_cells, ctrl_label, style, condition_key, ...
 
         Raises
         ------
         ValueError
             If the screen cannot be used; the message lists every problem found.
         """
-        name = folder_name(dataset_name)
-        screen = prepare_screen(
-            adata,
-            self.data_path / name,
-            skip_calc_de=skip_calc_de,
-            normalize=normalize,
-            layer=layer,
-            min_cells=min_cells,
-            pool_cell_types=pool_cell_types,
-            ctrl_label=ctrl_label,
-        )
+        folder = self.data_path / folder_name(dataset_name)
+        known = self._is_gene() if processing.get("style", "gears") != "gears" else None
+        screen = prepare_screen(adata, folder, skip_calc_de=skip_calc_de, is_gene=known, **processing)
         self._take(screen, drop_unmapped)
+
+    @classmethod
+    def from_adata(
+        cls,
+        adata: AnnData,
+        style: str = "auto",
+        *,
+        data_path: str | Path = "gears_data",
+        dataset_name: str = "screen",
+        gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
+        drop_unmapped: bool = False,
+        verbose: bool = True,
+        **processing: Any,
+    ) -> PertData:
+        """Prepare a screen whose labels are in the style of a published collection.
+
+        What is read from where is logged, and every choice can be overridden
+        (condition_key, cell_type_key, gene_key, ctrl_label, sep). Labels that
+        name no measured or annotated gene are refused, not guessed.
+
+        Parameters
+        ----------
+        adata
+            The screen; not modified.
+        style
+            "auto", "gears", "scperturb", "pertpy", "cell-load" or "replogle"
+            (:mod:`gears.data.styles`).
+        data_path, dataset_name
+            Where the prepared screen goes.
+        gene2go, drop_unmapped
+            As for :class:`PertData` and :meth:`new_data_process`.
+        verbose
+            Show on stderr how the screen is read.
+        **processing
+            See :class:`gears.data.options.ProcessingOptions`.
+
+        Raises
+        ------
+        ValueError
+            If no style fits or the screen cannot be used; every problem is listed.
+        """
+        if verbose:
+            show_progress()
+        data = cls(data_path, gene2go=gene2go)
+        data.new_data_process(dataset_name, adata, drop_unmapped=drop_unmapped, style=style, **processing)
+        return data
 
     def load(
         self,
@@ -225,41 +238,40 @@ class PertData(DividedScreen):
         drop_unmapped: bool = False,
         **processing: Any,
     ) -> None:
-        """Take a prepared screen, or prepare one from an h5ad file.
+        """Take a prepared screen, or prepare one from a file.
 
         Parameters
         ----------
         data_name
-            Name of a prepared folder, or of an ``<name>.h5ad`` file, in this
-            object's `data_path`.
+            Name of a prepared folder or of a file such as ``<name>.h5ad`` in this
+            object's `data_path`, or a published screen
+            (:data:`gears.data.places.PUBLISHED_SCREENS`).
         data_path
-            A prepared folder, a folder with a ``perturb_processed.h5ad``, or an
-            h5ad file. What is not prepared yet is prepared into this object's
-            `data_path`, never beside the file.
+            A prepared folder; a folder of the published package
+            (``perturb_processed.h5ad``); or an h5ad file, zarr store, 10x h5 file, 10x mtx
+            folder, or folder of several. What is not prepared yet is
+            prepared into this object's `data_path`, never beside the file.
         drop_unmapped
             As in :meth:`new_data_process`.
         **processing
-            Options of :class:`gears.data.processing.ProcessingOptions` for a
-            file; for a prepared folder they must agree with it.
+            Options of :class:`gears.data.options.ProcessingOptions` for a file, and
+            `guides`, `guide_targets` (:func:`gears.data.guides.add_guides`); for a
+            prepared folder they must agree with it.
 
         Raises
         ------
         FileNotFoundError, ValueError
             If nothing is there, or it cannot be used.
         """
-        ProcessingOptions.of(**processing)  # an unknown name is an error before anything is read
-        if (data_name is None) == (data_path is None):
-            msg = "load takes either data_name (something in this data_path) or data_path (a folder or an h5ad file)"
-            raise ValueError(msg)
-        place = Path(data_path) if data_path is not None else find_screen(self.data_path, str(data_name))
-        if place.is_dir() and is_prepared(place):
-            screen = PreparedScreen.open(place)
-            warn_if_older(place, self.data_path / f"{data_name or place.name}.h5ad")
-            check_same_options(screen, processing)
-        else:
-            file, name = h5ad_behind(place, self.data_path)
-            screen = prepare_screen(read_screen(file), self.data_path / name, **processing)
+        screen = obtain_screen(self.data_path, data_name, data_path, processing, self._is_gene)
         self._take(screen, drop_unmapped)
+
+    def summary(self) -> ScreenReport:
+        """What the screen holds, how it was read, and what was left out and why (``print`` it)."""
+        from gears.data.inspection import summarise
+
+        parts = None if self.split is None else self.split.parts
+        return summarise(self.screen, is_gene=self._is_gene(), parts=parts)
 
     def _take(self, screen: PreparedScreen, drop_unmapped: bool) -> None:
         """Set every attribute from a screen; the same for all ways in."""
@@ -290,45 +302,3 @@ class PertData(DividedScreen):
         self.gene_names = pd.Series(screen.gene_names, index=screen.gene_ids, name="gene_name", dtype=object)
         self.node_map = {gene: i for i, gene in enumerate(screen.gene_names)}
         self._set_nodes(annotation)
-
-    def _set_nodes(self, annotation: GeneAnnotation) -> None:
-        screen = self.screen
-        perturbed = screen.perturbed_genes
-        if self._gene_set is not None:
-            added = sorted(set(perturbed) - set(self._gene_set))
-            if added:
-                logger.warning(
-                    "%d perturbed genes were added to the gene set: %s", len(added), shorten(added, 50)
-                )
-        self.pert_names = gene_sets.graph_genes(
-            annotation,
-            screen.gene_names,
-            perturbed,
-            gene_set=self._gene_set,
-            default_pert_graph=self.default_pert_graph,
-        )
-        self.node_map_pert = {gene: i for i, gene in enumerate(self.pert_names.tolist())}
-        self._label_nodes = [
-            list(
-                dict.fromkeys(
-                    self.node_map_pert[gene] for gene in split_label(label) if gene != CONTROL_LABEL
-                )
-            )
-            or [-1]
-            for label in screen.labels
-        ]
-
-
-def _annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None) -> GeneAnnotation:
-    from gears.graphs.annotation import GeneAnnotation
-
-    if gene2go is None:
-        return GeneAnnotation.human()
-    if isinstance(gene2go, GeneAnnotation):
-        return gene2go
-    if isinstance(gene2go, (str, Path)):
-        return GeneAnnotation.from_path(gene2go)
-    if isinstance(gene2go, Mapping):
-        return GeneAnnotation.from_dict(gene2go)
-    msg = f"gene2go is a dict of gene -> terms, a GeneAnnotation or a path; found {type(gene2go).__name__}"
-    raise TypeError(msg)

@@ -19,6 +19,7 @@ BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 COMMANDS = {
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
+    "inspect": "report on a screen: what was found, what would be left out, what to mend",
     "simulate": "write a simulated screen to an h5ad file",
 }
 
@@ -30,6 +31,7 @@ commands:
 {chr(10).join(f"  {name:<10}{text}" for name, text in COMMANDS.items())}
 
 examples:
+  gears inspect screen.h5ad
   gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20
   gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
   gears train screen.h5ad --save-path models/run2 --gpu-ids 0 2
@@ -76,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     """Run a subcommand; an error becomes one line and an exit code (or a traceback where asked for)."""
     try:
-        importlib.import_module(f"gears.cli.{name}").run(arguments)
+        code = importlib.import_module(f"gears.cli.{name}").run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _complain(f"gears {name}", "interrupted", INTERRUPTED)
@@ -86,8 +88,8 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     except Exception as error:
         if traceback:
             raise
-        return _complain(f"gears {name}", one_line(error), exit_code(error))
-    return 0
+        return _complain(f"gears {name}", _spelled(one_line(error), error), exit_code(error))
+    return code or 0
 
 
 def exit_code(error: Exception) -> int:
@@ -103,6 +105,15 @@ def one_line(error: Exception) -> str:
     head, _, more = text.partition("\n\nOriginal traceback")
     line = " ".join(head.split()) or type(error).__name__
     return f"{line} (--traceback shows more)" if more or exit_code(error) == FAILURE else line
+
+
+def _spelled(message: str, error: Exception) -> str:
+    """Remedies as options, where the message is about what the user can change."""
+    if "=" not in message or exit_code(error) != BAD_INPUT:
+        return message
+    from gears.cli.spelling import as_options
+
+    return as_options(message)
 
 
 def _complain(program: str, message: str, code: int) -> int:

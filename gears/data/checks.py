@@ -1,238 +1,295 @@
-"""What a screen must be, checked before any work: all problems are reported together."""
+"""What a screen must be, checked before any work: every problem is found, with its number and remedy."""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition, split_label
+from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
+from gears.data.findings import Finding
 from gears.data.labels import LabelTable
-from gears.data.reading import is_integer
-from gears.messages import nearest, shorten
+from gears.data.layout import Layout
+from gears.data.reading import share_of_integers
+from gears.data.styles import is_control_like, is_no_gene
+from gears.messages import count, nearest, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-logger = logging.getLogger(__name__)
-
-CONTROL_SPELLINGS = (
-    "ctrl",
-    "control",
-    "controls",
-    "non-targeting",
-    "non_targeting",
-    "nontargeting",
-    "unperturbed",
-    "nt",
-    "ntc",
-    "neg",
-    "negctrl",
-    "neg_ctrl",
-    "negative_control",
-    "safe-targeting",
-    "scramble",
-    "scrambled",
-    "mock",
-)
 LOG_MAXIMUM = 25.0
 """log1p of any sensible normalised count lies far below this."""
+MOSTLY_COUNTS = 0.5
+"""Share of whole numbers among the values above which they are counts: a logarithm is hardly ever whole."""
+ANNOTATED_SHARE = 0.02
+"""Fewer genes than this share known to the annotation: another species or other identifiers, as a rule."""
 
 
-def refuse(problems: list[str]) -> None:
-    """Raise one error that lists all problems, if there are any."""
-    if not problems:
-        return
-    lines = "\n".join(f"  - {problem}" for problem in problems)
-    msg = f"this screen cannot be prepared ({len(problems)} problem{'s' * (len(problems) > 1)}):\n{lines}"
-    raise ValueError(msg)
-
-
-def column_problems(adata: AnnData) -> list[str]:
-    """Missing columns, each with the columns whose names look like it."""
-    wanted = (
-        ("obs", "condition", adata.obs, "the label of each cell, such as 'A+B', 'A+ctrl' or 'ctrl'"),
-        ("obs", "cell_type", adata.obs, "one cell type per cell"),
-        ("var", "gene_name", adata.var, "the symbol of each gene"),
-    )
-    problems = []
-    for axis, name, frame, meaning in wanted:
-        if name not in frame.columns:
-            near = nearest(name, [str(column) for column in frame.columns])
-            hint = (
-                f"; rename {axis}[{near[0]!r}]" if near else f"; columns: {shorten(frame.columns) or 'none'}"
-            )
-            problems.append(f"adata.{axis} has no column {name!r} ({meaning}){hint}")
-    return problems
-
-
-def gene_problems(adata: AnnData) -> list[str]:
-    """Missing, repeated or unusable gene names."""
-    problems = []
-    names = adata.var["gene_name"]
-    if names.isna().any():
-        problems.append(f"var['gene_name'] is missing for {int(names.isna().sum())} genes; fill or drop them")
-    texts = names.dropna().astype(str)
-    repeated = [name for name, count in Counter(texts).items() if count > 1]
-    if repeated:
-        problems.append(
-            f"{len(repeated)} gene names occur more than once ({shorten(repeated)}); keep one column each, "
-            "or make them unique: adata.var['gene_name'] = anndata.utils.make_index_unique(pd.Index(...))"
-        )
-    joined = [name for name in texts if SEPARATOR in name]
-    if joined:
-        problems.append(
-            f"gene names with {SEPARATOR!r} ({shorten(joined)}) cannot be told from pairs of genes; rename them"
-        )
-    if not adata.var_names.is_unique:
-        problems.append(
-            "the index of adata.var has repeated entries; call adata.var_names_make_unique() on a copy"
+def size_findings(adata: AnnData) -> list[Finding]:
+    """No cells or no genes at all."""
+    findings = []
+    if adata.n_obs == 0:
+        findings.append(
+            Finding("no-cells", "there are no cells", "check how the file was written or filtered")
         )
     if adata.n_vars == 0:
-        problems.append("there are no genes")
-    return problems
+        findings.append(
+            Finding("no-genes", "there are no genes", "check how the file was written or filtered")
+        )
+    return findings
 
 
-def label_problems(labels: pd.Series, ctrl_label: str) -> list[str]:
-    """Missing or unreadable labels, no control, a control spelled otherwise."""
+def gene_findings(names: pd.Series, index: pd.Index, *, unique_genes: bool) -> list[Finding]:
+    """Missing, repeated or unusable gene names."""
+    findings = []
+    if names.isna().any():
+        n = int(names.isna().sum())
+        what = f"the gene name is missing for {count(n, 'gene')}"
+        findings.append(
+            Finding("missing-gene-name", what, "fill or drop them", n, str(index[names.isna()][0]))
+        )
+    texts = names.dropna().astype(str)
+    repeated = [name for name, n in Counter(texts).items() if n > 1]
+    if repeated:
+        what = (
+            f"{count(len(repeated), 'gene name')} {'occur' if len(repeated) > 1 else 'occurs'} more than once"
+        )
+        remedy = "pass unique_genes=True to tell them apart by their ids, or keep one column each"
+        severity = "warning" if unique_genes else "error"
+        remedy = "told apart by their ids" if unique_genes else remedy
+        what = f"{what} ({shorten(repeated)})"
+        findings.append(Finding("repeated-gene-name", what, remedy, len(repeated), repeated[0], severity))
+    joined = [name for name in texts if SEPARATOR in name]
+    if joined:
+        what = f"gene names with {SEPARATOR!r} ({shorten(joined)}) cannot be told from pairs of genes"
+        findings.append(Finding("separator-in-gene-name", what, "rename them", len(joined), joined[0]))
+    if not index.is_unique:
+        n = int(index.duplicated().sum())
+        what = f"the index of adata.var has {count(n, 'repeated entry', 'repeated entries')}"
+        remedy = "call adata.var_names_make_unique() on a copy"
+        findings.append(Finding("repeated-gene-id", what, remedy, n, str(index[index.duplicated()][0])))
+    return findings
+
+
+def label_findings(labels: pd.Series, layout: Layout) -> list[Finding]:
+    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing."""
     missing = labels.isna()
     if missing.any():
-        return [
-            f"obs['condition'] is missing for {int(missing.sum())} cells; "
-            f"drop them, or label them {ctrl_label!r} if they are known to be controls"
-        ]
-    counts = Counter(labels)
-    problems, readable = [], []
+        n = int(missing.sum())
+        what = f"obs[{layout.condition_key!r}] is missing for {count(n, 'cell')}"
+        control = layout.controls[0] if layout.controls else CONTROL_LABEL
+        remedy = (
+            f"drop them (drop_labels=['nan']), or label them {control!r} if they are known to be controls"
+        )
+        return [Finding("missing-label", what, remedy, n, str(labels.index[missing][0]))]
+    counts = Counter(labels.tolist())
+    findings, readable = _readable(counts, layout)
+    empty = [label for label in readable if not set(layout.tokens(label)) - set(layout.controls)]
+    if not empty:
+        findings.append(_no_control(counts, layout))
+    else:
+        findings += _strange_tokens(counts, readable, layout)
+    if readable and len(empty) == len(readable):
+        what = f"no perturbed condition among {count(len(labels), 'cell')}"
+        remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
+        findings.append(Finding("no-perturbed-condition", what, remedy, len(labels)))
+    return findings
+
+
+def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], list[str]]:
+    findings: list[Finding] = []
+    readable = []
     for label in counts:
         try:
-            readable.append((label, Condition.parse(label, ctrl_label=ctrl_label)))
+            Condition.parse(label, sep=layout.sep or "\0")
         except ValueError as error:
-            problems.append(str(error))
-    if not any(condition.is_control for _, condition in readable):
-        problems.append(_no_control(counts, ctrl_label))
-    else:
-        problems.extend(_mixed_control(counts, ctrl_label))
-    if all(condition.is_control for _, condition in readable):
-        problems.append(
-            f"no perturbed condition among {len(labels)} cells; at least one label such as "
-            f"'A{SEPARATOR}{ctrl_label}' is needed"
+            head, _, remedy = str(error).partition("; ")
+            findings.append(Finding("unreadable-label", head, remedy, counts[label], str(label)))
+        else:
+            readable.append(label)
+    joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
+    if joined:
+        n = count(len(joined), "label")
+        what = f"{n} with {SEPARATOR!r} ({shorten(joined)}) though {layout.sep!r} joins genes here"
+        findings.append(
+            Finding("other-separator", what, f"pass sep={SEPARATOR!r}, or rename", len(joined), joined[0])
         )
-    return problems
+    return findings, readable
 
 
-def _no_control(counts: Counter[str], ctrl_label: str) -> str:
+def _no_control(counts: Counter, layout: Layout) -> Finding:
     names = [label for label in counts if isinstance(label, str)]
-    known = [label for label in names if label.strip().lower() in CONTROL_SPELLINGS]
-    like = known or nearest(ctrl_label, names) or nearest("control", names)
-    msg = f"no control cells: no label in obs['condition'] is {ctrl_label!r}"
-    if not like:
-        return f"{msg}; labels found: {shorten(names)}"
-    best = like[0]
-    return (
-        f"{msg}; the label most like it is {best!r} ({counts[best]} cells): rename it to {ctrl_label!r}, "
-        f"or pass ctrl_label={best.strip()!r}"
+    wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
+    what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
+    known = [label for label in names if is_control_like(label)]
+    tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
+    if len(known) > 1 or tokens - {label.strip() for label in known}:
+        spelled = sorted({label.strip() for label in known} | tokens)
+        remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
+        return Finding(
+            "no-control", f"{what}; found {shorten(map(repr, spelled))}", remedy, len(spelled), spelled[0]
+        )
+    like = (
+        known
+        or nearest(layout.controls[0] if layout.controls else "control", names)
+        or nearest("control", names)
     )
+    if not like:
+        return Finding("no-control", f"{what}; labels found: {shorten(names)}", "label the control cells")
+    best = like[0]
+    what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
+    remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}"
+    return Finding("no-control", what, remedy, counts[best], best)
 
 
-def _mixed_control(counts: Counter[str], ctrl_label: str) -> list[str]:
-    """Tokens that mean control in other screens and would be taken for genes here."""
+def _strange_tokens(counts: Counter, labels: Sequence[str], layout: Layout) -> list[Finding]:
+    """Tokens that mean control, or nothing, in other screens and would be taken for genes here."""
+    controls: dict[str, list[str]] = {}
+    unknown: dict[str, list[str]] = {}
+    for label in labels:
+        for token in layout.tokens(label):
+            if token in layout.controls:
+                continue
+            if is_control_like(token):
+                controls.setdefault(token, []).append(label)
+            elif is_no_gene(token):
+                unknown.setdefault(token, []).append(label)
+    findings = []
+    if controls:
+        tokens = sorted(controls)
+        named = [f"{labels_[0]!r} has {token!r}" for token, labels_ in controls.items()]
+        n = sum(counts[label] for labels_ in controls.values() for label in labels_)
+        what = (
+            f"{count(len(tokens), 'token')} like a control's, which would be taken for a gene "
+            f"({count(n, 'cell')}): label {shorten(named, 5)}"
+        )
+        spelled = sorted({*layout.controls, *tokens})
+        remedy = f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={spelled}"
+        findings.append(Finding("control-like-token", what, remedy, n, tokens[0]))
+    if unknown:
+        tokens = sorted(unknown)
+        n = sum(counts[label] for labels_ in unknown.values() for label in labels_)
+        whole = sorted({label for labels_ in unknown.values() for label in labels_})
+        what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
+        remedy = f"these cells are no controls: leave them out with drop_labels={whole[:5]}"
+        findings.append(Finding("no-gene-label", what, remedy, n, whole[0]))
+    return findings
+
+
+def unknown_gene_findings(
+    labels: Sequence[str], measured: Sequence[str], is_gene: Callable[[str], bool], choice: str
+) -> tuple[list[Finding], list[str]]:
+    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels."""
+    known = set(measured)
     strange = {
-        token: label
-        for label in counts
-        for token in split_label(label)
-        if token != ctrl_label and token.lower() in CONTROL_SPELLINGS
+        label: token
+        for label in labels
+        for token in label.split(SEPARATOR)
+        if token.strip() not in known and token.strip() != CONTROL_LABEL and not is_gene(token.strip())
     }
-    return [
-        f"label {label!r} has {token!r}, which would be taken for a gene; write {ctrl_label!r} for the control"
-        for token, label in strange.items()
-    ]
+    if not strange:
+        return [], []
+    tokens = sorted(set(strange.values()))
+    what = (
+        f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: "
+        f"{shorten(tokens)}"
+    )
+    remedy = {
+        "refuse": "unknown_labels='keep' takes them for genes, 'drop' leaves them out, ctrl_label= names a control",
+        "keep": "taken for genes, as asked",
+        "drop": "left out, as asked",
+    }[choice]
+    severity = "error" if choice == "refuse" else "warning"
+    found = Finding("unknown-gene", what, remedy, len(strange), next(iter(strange)), severity)
+    return [found], list(strange)
 
 
-def cell_type_problems(cell_types: pd.Series, pool: bool) -> list[str]:
+def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
     """Missing cell types; several of them unless they are to be pooled."""
-    problems = []
+    findings = []
     if cell_types.isna().any():
-        problems.append(
-            f"obs['cell_type'] is missing for {int(cell_types.isna().sum())} cells; fill or drop them"
+        n = int(cell_types.isna().sum())
+        what = f"obs[{cell_types.name!r}] is missing for {count(n, 'cell')}"
+        findings.append(
+            Finding(
+                "missing-cell-type", what, "fill or drop them", n, str(cell_types.index[cell_types.isna()][0])
+            )
         )
     found = sorted({str(value) for value in cell_types.dropna()})
     if len(found) > 1 and not pool:
-        problems.append(
-            f"{len(found)} cell types ({shorten(found)}): a model describes one; prepare one screen per cell type, "
-            "or pass pool_cell_types=True to treat all cells as one type"
+        what = f"{len(found)} cell types ({shorten(found)}): a model describes one"
+        remedy = (
+            "prepare one screen per cell type, or pass pool_cell_types=True to treat all cells as one type"
         )
-    return problems
+        findings.append(Finding("several-cell-types", what, remedy, len(found), found[1]))
+    return findings
 
 
-def value_problems(
+def value_findings(
     matrix: sparse.csr_matrix, *, normalize: bool, layer: str | None, layers: list[str]
-) -> list[str]:
+) -> list[Finding]:
     """Values that are not finite, and counts where log-normalised values belong (or the reverse)."""
     values = matrix.data
     place = f"layers[{layer!r}]" if layer else "X"
     if not np.isfinite(values).all():
         bad = int((~np.isfinite(values)).sum())
-        return [f"{place} holds {bad} NaN or infinite values; replace them, or drop those cells or genes"]
+        what = f"{place} holds {bad} NaN or infinite {'values' if bad > 1 else 'value'}"
+        return [Finding("not-finite", what, "replace them, or drop those cells or genes", bad)]
     if not len(values):
-        return [f"{place} holds nothing but zeros"]
+        remedy = "pass the layer that holds the values" if layers else "check how the file was written"
+        return [
+            Finding(
+                "all-zero",
+                f"{place} holds nothing but zeros",
+                f"{remedy} (layers: {shorten(layers) or 'none'})",
+            )
+        ]
     low, high = float(values.min()), float(values.max())
-    integer = is_integer(values)
+    whole = share_of_integers(values)
     if normalize:
-        if integer and low >= 0:
+        if low >= 0 and (whole > MOSTLY_COUNTS or high > LOG_MAXIMUM):
             return []
         counts = next((name for name in layers if "count" in name.lower() and name != layer), None)
-        hint = (
+        remedy = (
             f"pass layer={counts!r}" if counts else "pass the layer that holds counts, or leave normalize out"
         )
-        return [f"normalize=True needs counts, but {place} does not hold whole non-negative numbers; {hint}"]
-    if integer and low >= 0:
-        return [
-            f"{place} holds whole numbers only (up to {high:g}): these look like raw counts, and log-normalised "
-            "values are needed; pass normalize=True (1e4 counts per cell, then log1p, on a copy)"
-        ]
+        what = f"normalize=True needs counts, but {place} does not hold whole non-negative numbers"
+        return [Finding("no-counts", what, remedy)]
+    if low >= 0 and whole > MOSTLY_COUNTS:
+        share = "whole numbers only" if whole == 1 else f"mostly whole numbers ({whole:.0%})"
+        what = f"{place} holds {share} (up to {high:g}): these look like raw counts, log-normalised values are needed"
+        remedy = "pass normalize=True (1e4 counts per cell, then log1p, on a copy)"
+        return [Finding("counts", what, remedy, int(whole * len(values)), f"{high:g}")]
     if high > LOG_MAXIMUM:
-        return [
-            f"{place} has values up to {high:g}: normalised, it seems, but without logarithm; "
-            "apply scanpy.pp.log1p on a copy first, or pass counts with normalize=True"
-        ]
+        what = f"{place} has values up to {high:g}: normalised, it seems, but without logarithm"
+        remedy = "apply scanpy.pp.log1p on a copy first, or pass counts with normalize=True"
+        return [Finding("not-logged", what, remedy, int((values > LOG_MAXIMUM).sum()), f"{high:g}")]
     if low < 0:
-        logger.warning(
-            "%s has negative values (down to %g): taken as they are; predictions should not be clipped at 0",
-            place,
-            low,
-        )
+        what = f"{place} has negative values (down to {low:g}): taken as they are"
+        remedy = "predictions should not be clipped at 0"
+        return [Finding("negative-values", what, remedy, int((values < 0).sum()), f"{low:g}", "warning")]
     return []
 
 
-def small_condition_problems(table: LabelTable, needed: int) -> list[str]:
+def small_condition_findings(table: LabelTable, needed: int) -> list[Finding]:
     """Conditions with too few cells for a variance."""
     counts = table.counts()
     too_few = np.flatnonzero(counts < needed)
-    problems = [
-        f"the control has {counts[i]} cell; differential expression needs {needed} (skip_calc_de=True leaves it out)"
-        for i in too_few
-        if table.conditions[i].is_control
-    ]
+    findings = []
+    for i in too_few:
+        if table.conditions[i].is_control:
+            what = f"the control has {count(int(counts[i]), 'cell')}"
+            remedy = f"differential expression needs {needed} (skip_calc_de=True leaves it out)"
+            findings.append(Finding("small-control", what, remedy, int(counts[i]), CONTROL_LABEL))
     small = [f"{table.conditions[i]} ({counts[i]})" for i in too_few if not table.conditions[i].is_control]
-    if not small:
-        return problems
-    return [
-        *problems,
-        f"{len(small)} conditions have fewer than {needed} cells, too few for differential expression: "
-        f"{shorten(small, 20)}; pass min_cells={needed} (or more) to drop them",
-    ]
-
-
-def with_plain_control(labels: pd.Series, ctrl_label: str) -> pd.Series:
-    """Labels with the screen's own control token written as the package writes it."""
-    if ctrl_label == CONTROL_LABEL:
-        return labels
-    own = {
-        label: SEPARATOR.join(CONTROL_LABEL if token == ctrl_label else token for token in split_label(label))
-        for label in pd.unique(labels.astype(object))
-    }
-    return labels.astype(object).map(own)
+    if small:
+        has = "condition has" if len(small) == 1 else "conditions have"
+        named = shorten(small, 20)
+        what = f"{len(small)} {has} fewer than {needed} cells, too few for differential expression: {named}"
+        remedy = f"pass min_cells={needed} (or more) to drop {'it' if len(small) == 1 else 'them'}"
+        findings.append(Finding("small-condition", what, remedy, len(small), small[0]))
+    return findings

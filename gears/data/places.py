@@ -13,6 +13,42 @@ logger = logging.getLogger(__name__)
 PUBLISHED_SCREENS = ("norman", "adamson", "dixit", "replogle_k562_essential", "replogle_rpe1_essential")
 
 
+SUFFIXES = (".h5ad", ".zarr", ".h5")
+
+
+def _is_source(place: Path) -> bool:
+    """Whether a folder holds a screen to prepare."""
+    from gears.data.opening import kind_of
+
+    try:
+        return bool(kind_of(place))
+    except ValueError:
+        return False
+
+
+def make_data_path(data_path: str | Path) -> Path:
+    """The folder of prepared screens, made when it is missing.
+
+    Raises
+    ------
+    NotADirectoryError
+        If a file is there.
+    """
+    path = Path(data_path)
+    if path.exists() and not path.is_dir():
+        msg = (
+            f"data_path {path} is a file; it is the folder that prepared screens go into. To read the file: "
+            f"PertData('gears_data').load(data_path={str(path)!r}), or PertData.from_adata"
+        )
+        raise NotADirectoryError(msg)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        msg = f"data_path {path} cannot be made: a part of the path is a file; choose another folder"
+        raise NotADirectoryError(msg) from error
+    return path
+
+
 def folder_name(name: str) -> str:
     """A dataset name as a folder name: lower case as published, and nothing but a name.
 
@@ -41,8 +77,12 @@ def find_screen(data_path: Path, name: str) -> Path:
     FileNotFoundError
         If there is none; what is there is listed.
     """
-    for place in (data_path / name, data_path / name.lower(), data_path / f"{name}.h5ad"):
-        if place.is_file() or (place.is_dir() and (is_prepared(place) or (place / H5AD).is_file())):
+    folders = (data_path / name, data_path / name.lower())
+    for place in folders:
+        if place.is_dir() and (is_prepared(place) or (place / H5AD).is_file()):
+            return place
+    for place in (*folders, *(data_path / f"{name}{suffix}" for suffix in SUFFIXES)):
+        if place.is_file() or (place.is_dir() and _is_source(place)):
             return place
     there = sorted(place.name for place in data_path.iterdir() if not place.name.startswith("."))
     hint = (
@@ -65,26 +105,3 @@ def warn_if_older(folder: Path, file: Path) -> None:
             folder.name,
             str(file),
         )
-
-
-def h5ad_behind(place: Path, data_path: Path) -> tuple[Path, str]:
-    """The h5ad file that a path means, and the name of the folder in `data_path` to prepare it into.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    """
-    if place.is_dir():
-        file = place / H5AD
-        if not file.is_file():
-            msg = f"{place} is neither a prepared screen nor a folder with {H5AD}; give the h5ad file itself"
-            raise FileNotFoundError(msg)
-        name = folder_name(place.resolve().name)
-        # A folder of the published package is somebody's data: prepared beside it, not over it.
-        taken = (data_path / name).exists() and not is_prepared(data_path / name)
-        return file, f"{name}-prepared" if taken else name
-    if not place.is_file():
-        msg = f"there is no file or folder {place}"
-        raise FileNotFoundError(msg)
-    return place, folder_name(place.stem)

@@ -35,6 +35,26 @@ def read_screen(path: str | Path) -> AnnData:
         raise ValueError(msg) from error
 
 
+def values_of(adata: AnnData, layer: str | None = None) -> Any:
+    """X or a layer, in whatever form it is held; None where X is empty.
+
+    A view whose rows run backwards cannot be taken by scipy from a matrix with
+    index arrays of two types: then the rows are taken here.
+    """
+    try:
+        return adata.X if layer is None else adata.layers[layer]
+    except ValueError:
+        parent, rows, columns = (getattr(adata, name, None) for name in ("_adata_ref", "_oidx", "_vidx"))
+        if not adata.is_view or parent is None:
+            raise
+        whole = as_csr(parent.X if layer is None else parent.layers[layer])
+        numbers = np.arange(whole.shape[0])[rows]
+        wide = sparse.csr_matrix(
+            (whole.data, whole.indices.astype(np.int64), whole.indptr), shape=whole.shape
+        )
+        return as_csr(wide[numbers][:, columns])
+
+
 class StoredMatrix:
     """A matrix in an h5ad file or zarr store, read row range by row range; only its place is sent to processes.
 
@@ -184,11 +204,11 @@ def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_
     return sparse.csr_matrix((values.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
 
 
-def is_integer(values: np.ndarray) -> bool:
-    """Whether all values are whole numbers, looked at in pieces (the first piece decides as a rule)."""
+def share_of_integers(values: np.ndarray) -> float:
+    """Share of whole numbers among the values, looked at in pieces; 0 for no values."""
     step = 1 << 20
-    for start in range(0, len(values), step):
-        piece = values[start : start + step]
-        if not np.array_equal(piece, np.rint(piece)):
-            return False
-    return True
+    n = sum(
+        int(np.count_nonzero(piece == np.rint(piece)))
+        for piece in (values[start : start + step] for start in range(0, len(values), step))
+    )
+    return n / len(values) if len(values) else 0.0

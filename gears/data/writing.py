@@ -71,9 +71,15 @@ def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
 
 
 def write_screen(
-    folder: Path, checked: CheckedScreen, key: str, parameters: dict[str, Any], *, workers: int = 1
+    folder: Path,
+    checked: CheckedScreen,
+    key: str,
+    parameters: dict[str, Any],
+    *,
+    workers: int = 1,
+    more: dict[str, Any] | None = None,
 ) -> None:
-    """Fill an empty folder with everything that a prepared screen holds."""
+    """Fill an empty folder with everything that a prepared screen holds; `more` goes into the manifest."""
     table = checked.table
     gene_names = checked.var["gene_name"].astype(str).tolist()
     CellMatrix.write(folder / "cells", checked.matrix)
@@ -108,6 +114,7 @@ def write_screen(
             "format_version": FORMAT_VERSION,
             "content_hash": key,
             "parameters": parameters,
+            **(more or {}),
             "differential_expression": not parameters["skip_calc_de"],
             "has_negative": checked.has_negative,
             "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
@@ -147,7 +154,12 @@ def _statistics(
 def _write_h5ad(path: Path, checked: CheckedScreen) -> None:
     from anndata import AnnData
 
-    AnnData(X=checked.matrix, obs=checked.obs, var=checked.var).write_h5ad(path)
+    matrix = checked.matrix
+    if matrix.nnz <= np.iinfo(np.int32).max:
+        # One type for both index arrays: scipy cannot take rows in reverse from mixed ones.
+        parts = (matrix.data, matrix.indices, matrix.indptr.astype(np.int32))
+        matrix = sparse.csr_matrix(parts, shape=matrix.shape, copy=False)
+    AnnData(X=matrix, obs=checked.obs, var=checked.var).write_h5ad(path)
 
 
 def _flushed_files(folder: Path) -> dict[str, int]:

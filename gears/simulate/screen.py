@@ -224,6 +224,8 @@ def _write_h5ad(path: Path, simulation: Simulation, chunk_cells: int) -> None:
         for chunk in simulation.chunks(chunk_cells):
             counts.append(chunk)
             expression.append(simulation.expression(chunk))
+        counts.finish()
+        expression.finish()
 
 
 class _CSRWriter:
@@ -245,3 +247,11 @@ class _CSRWriter:
             dataset[before:] = values
         self._indptr[self._rows + 1 : self._rows + n + 1] = before + rows.indptr[1:].astype(np.int64)
         self._rows += n
+
+    def finish(self) -> None:
+        """Write row bounds in the type of the indices where they fit: scipy cannot reverse rows with mixed ones."""
+        if len(self._data) <= np.iinfo(np.int32).max:
+            bounds = self._indptr[:].astype(np.int32)
+            group = self._indptr.parent
+            del group["indptr"]
+            self._indptr = group.create_dataset("indptr", data=bounds)

@@ -89,21 +89,21 @@ BAD: dict[str, tuple[Change, str]] = {
     "only control": (lambda a: a[:60].copy(), r"no perturbed condition among 60 cells"),
     "another control token": (
         relabel("GX00+ctrl", "GX00+control"),
-        r"'control', which would be taken for a gene",
+        r"1 token like a control's, which would be taken for a gene \(12 cells\): label 'GX00\+control' has 'control'",
     ),
     "NaN": (with_value(np.nan), r"X holds 1 NaN or infinite"),
     "infinite": (with_value(np.inf), r"X holds 1 NaN or infinite"),
     "counts": (counts, r"look like raw counts.*normalize=True"),
     "not logged": (not_logged, r"without logarithm"),
     "all zero": (lambda a: _zero(a), r"nothing but zeros"),
-    "duplicate genes": (gene_names({1: "GX00"}), r"1 gene names occur more than once \(GX00\)"),
+    "duplicate genes": (gene_names({1: "GX00"}), r"1 gene name occurs more than once \(GX00\)"),
     "plus in a gene": (gene_names({29: "GX+3"}), r"gene names with '\+' \(GX\+3\)"),
-    "missing gene name": (gene_names({29: None}), r"missing for 1 genes"),
+    "missing gene name": (gene_names({29: None}), r"missing for 1 gene"),
     "two cell types": (two_cell_types, r"2 cell types \(cellA, cellB\).*pool_cell_types=True"),
     "missing labels": (missing_labels, r"missing for 4 cells"),
     "empty gene in a label": (relabel("GX00+GX01", "GX00+"), r"'GX00\+' has an empty gene name"),
     "one control cell": (lambda a: a[59:].copy(), r"the control has 1 cell; differential expression needs 2"),
-    "one cell": (one_small, r"1 conditions have fewer than 2 cells.*GX07\+ctrl \(1\).*min_cells=2"),
+    "one cell": (one_small, r"1 condition has fewer than 2 cells.*GX07\+ctrl \(1\).*min_cells=2"),
 }
 
 
@@ -158,7 +158,7 @@ def test_min_cells_drops_with_a_warning(
     toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     screen = prepare_screen(one_small(toy_adata), tmp_path / "toy", min_cells=2)
-    assert "dropped 1 conditions with fewer than min_cells=2 cells: GX07+ctrl (1)" in caplog.text
+    assert "dropped 1 condition, 1 cell: fewer than min_cells=2 cells: GX07+ctrl (1)" in caplog.text
     assert "GX07+ctrl" not in screen.labels
     assert screen.cells.shape == (60 + 12 * 12, 30)
     with pytest.raises(ValueError, match="no perturbed condition has min_cells=13 cells; the largest has 12"):

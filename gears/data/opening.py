@@ -1,0 +1,264 @@
+"""Screens from whatever file or folder they are kept in: h5ad, zarr, 10x h5, 10x mtx, a folder of several."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from gears.data.reading import as_csr, read_screen
+from gears.messages import count, shorten
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+logger = logging.getLogger(__name__)
+
+KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folder of several of these"
+EXPRESSION = "Gene Expression"
+SOURCE = "source_file"
+
+
+def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
+    """Read a screen, whose kind is told by its content.
+
+    Parameters
+    ----------
+    path
+        An h5ad file, a zarr store, a 10x h5 file (versions 2 and 3), a folder with
+        ``matrix.mtx`` beside ``features.tsv`` (or ``genes.tsv``) and
+        ``barcodes.tsv`` (each may be gzipped), or a folder with several of
+        these, whose cells are put together.
+    backed
+        Leave the values of an h5ad file on disk.
+
+    Returns
+    -------
+    AnnData
+        Of 10x files: counts in X, ``var.gene_name``, features that are no genes left out.
+        Of several files: ``obs.source_file``.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is nothing, or nothing that can be read.
+    """
+    path = Path(path)
+    kind = kind_of(path)
+    if kind == "h5ad":
+        if backed:
+            import anndata
+
+            return anndata.read_h5ad(path, backed="r")
+        return read_screen(path)
+    if kind == "zarr":
+        return _read_zarr(path)
+    if kind == "10x-h5":
+        return _read_10x_h5(path)
+    if kind == "10x-mtx":
+        return _read_10x_mtx(path)
+    return _read_several(path)
+
+
+def kind_of(path: Path) -> str:
+    """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several".
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is nothing, or it is none of these.
+    """
+    if not path.exists():
+        msg = f"there is no file or folder {path}"
+        raise FileNotFoundError(msg)
+    if path.is_dir():
+        return _kind_of_folder(path)
+    if path.stat().st_size == 0:
+        msg = f"{path} is empty (0 bytes): a download or copy that stopped? get it again"
+        raise ValueError(msg)
+    import h5py
+
+    if h5py.is_hdf5(path):
+        with h5py.File(path, "r") as file:
+            names = set(file)
+            if {"obs", "var"} <= names:
+                return "h5ad"
+            if "matrix" in names or any(
+                "barcodes" in file[name] for name in names if isinstance(file[name], h5py.Group)
+            ):
+                return "10x-h5"
+        msg = f"{path} is an HDF5 file without what AnnData or 10x write (it has {shorten(sorted(names)) or 'nothing'})"
+        raise ValueError(msg)
+    if path.name.endswith((".mtx", ".mtx.gz")):
+        return "10x-mtx"
+    if path.suffix == ".h5ad":
+        read_screen(path)  # says what is wrong with it
+    msg = f"{path} is none of what can be read: {KINDS}"
+    raise ValueError(msg)
+
+
+def _kind_of_folder(folder: Path) -> str:
+    if any((folder / name).exists() for name in (".zgroup", "zarr.json")):
+        return "zarr"
+    if _matrices(folder):
+        return "10x-mtx"
+    if _members(folder):
+        return "several"
+    there = sorted(place.name for place in folder.iterdir() if not place.name.startswith("."))
+    msg = f"the folder {folder} holds no screen ({shorten(there) or 'it is empty'}); expected {KINDS}"
+    raise ValueError(msg)
+
+
+def _matrices(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*matrix.mtx"), *folder.glob("*matrix.mtx.gz")])
+
+
+def _members(folder: Path) -> list[Path]:
+    """Files and folders below a folder that are screens themselves."""
+    found = []
+    for place in sorted(folder.iterdir()):
+        if place.name.startswith("."):
+            continue
+        is_folder = place.is_dir() and (
+            (place / ".zgroup").exists() or (place / "zarr.json").exists() or _matrices(place)
+        )
+        if is_folder or (place.is_file() and place.suffix in (".h5ad", ".h5")):
+            found.append(place)
+    return found
+
+
+def _read_zarr(path: Path) -> AnnData:
+    import anndata
+
+    try:
+        return anndata.read_zarr(path)
+    except Exception as error:
+        msg = f"{path} cannot be read as a zarr store of an AnnData ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+
+
+def _read_several(folder: Path) -> AnnData:
+    """The cells of several files one after another; all must measure the same genes."""
+    import anndata
+
+    members = _members(folder)
+    screens = [open_screen(member) for member in members]
+    genes = screens[0].var_names
+    for member, screen in zip(members, screens, strict=True):
+        if not screen.var_names.is_unique:
+            msg = (
+                f"{member} has repeated gene ids; make them unique (var_names_make_unique) in each file first"
+            )
+            raise ValueError(msg)
+        missing = genes.difference(screen.var_names)
+        more = screen.var_names.difference(genes)
+        if len(missing) or len(more):
+            msg = (
+                f"{member.name} does not measure the genes of {members[0].name}: {count(len(missing), 'gene')} missing "
+                f"({shorten(missing, 3) or 'none'}), {len(more)} more ({shorten(more, 3) or 'none'}); bring the files "
+                "to the same genes first (anndata.concat(..., join='inner'))"
+            )
+            raise ValueError(msg)
+    names = [member.name.removesuffix(".h5ad").removesuffix(".h5") for member in members]
+    whole = anndata.concat(
+        [screen[:, genes] for screen in screens],
+        label=SOURCE,
+        keys=names,
+        index_unique="-",
+        join="outer",
+        merge="same",
+    )
+    logger.info("%s: %s from %d files", folder, count(whole.n_obs, "cell"), len(members))
+    return whole
+
+
+def _read_10x_h5(path: Path) -> AnnData:
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            group = file["matrix"] if "matrix" in file else file[next(name for name in file)]
+            n_features, n_cells = (int(n) for n in group["shape"][:])
+            parts = (group["data"][:], group["indices"][:], group["indptr"][:])
+            barcodes = _texts(group["barcodes"])
+            if "features" in group:
+                features = group["features"]
+                ids, names, types = (_texts(features[key]) for key in ("id", "name", "feature_type"))
+            else:
+                ids, names = _texts(group["genes"]), _texts(group["gene_names"])
+                types = [EXPRESSION] * len(ids)
+    except (KeyError, OSError, StopIteration) as error:
+        msg = f"{path} cannot be read as a 10x h5 file ({error})"
+        raise ValueError(msg) from error
+    # Stored by cell, as a matrix of features x cells in CSC: the transpose in CSR has the same arrays.
+    matrix = sparse.csr_matrix(parts, shape=(n_cells, n_features))
+    return _ten_x(path, matrix, barcodes, ids, names, types)
+
+
+def _texts(dataset: Any) -> list[str]:
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in dataset[:]]
+
+
+def _read_10x_mtx(path: Path) -> AnnData:
+    from scipy.io import mmread
+
+    found = _matrices(path) if path.is_dir() else [path]
+    if len(found) > 1:
+        several = shorten(file.name for file in found)
+        msg = f"{path} has {len(found)} matrices ({several}); name one, or put each in a folder of its own"
+        raise ValueError(msg)
+    file = found[0]
+    prefix = file.name.removesuffix(".gz").removesuffix("matrix.mtx")
+    features = _table(file.parent, prefix, ("features.tsv", "genes.tsv"))
+    barcodes = _table(file.parent, prefix, ("barcodes.tsv",))[0].astype(str).tolist()
+    try:
+        matrix = sparse.csr_matrix(mmread(file)).T.tocsr()
+    except Exception as error:
+        msg = f"{file} cannot be read as a MatrixMarket file ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    if matrix.shape != (len(barcodes), len(features)):
+        msg = (
+            f"{file} has {matrix.shape[1]} features x {matrix.shape[0]} cells, but there are {len(features)} features "
+            f"and {len(barcodes)} barcodes beside it; the files do not belong together"
+        )
+        raise ValueError(msg)
+    ids = features[0].astype(str).tolist()
+    names = features[1].astype(str).tolist() if 1 in features else ids
+    types = features[2].astype(str).tolist() if 2 in features else [EXPRESSION] * len(ids)
+    return _ten_x(file, matrix, barcodes, ids, names, types)
+
+
+def _table(folder: Path, prefix: str, names: Sequence[str]) -> pd.DataFrame:
+    for name in names:
+        for place in (folder / f"{prefix}{name}", folder / f"{prefix}{name}.gz"):
+            if place.is_file():
+                opener = gzip.open if place.suffix == ".gz" else open
+                with opener(place, "rt", encoding="utf-8") as file:
+                    return pd.read_csv(file, sep="\t", header=None, dtype=str, keep_default_na=False)
+    msg = f"{folder} has no {' or '.join(prefix + name for name in names)} (plain or .gz) beside the matrix"
+    raise FileNotFoundError(msg)
+
+
+def _ten_x(
+    path: Path, matrix: Any, barcodes: list[str], ids: list[str], names: list[str], types: list[str]
+) -> AnnData:
+    from anndata import AnnData
+
+    is_gene = np.array([kind == EXPRESSION for kind in types], dtype=bool)
+    if not is_gene.all():
+        others = sorted({kind for kind in types if kind != EXPRESSION})
+        logger.info(
+            "%s: %d features that are no genes are left out (%s)",
+            path,
+            int((~is_gene).sum()),
+            shorten(others),
+        )
+    var = pd.DataFrame({"gene_name": names}, index=pd.Index(ids, name=None))
+    whole = AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)
+    return whole if is_gene.all() else whole[:, is_gene].copy()

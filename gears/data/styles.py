@@ -1,0 +1,95 @@
+r"""How published collections name conditions, controls and cell types, and how a screen's own way is found.
+
+=========  =============================  =====================  ===  ==========================================
+style      column of obs                  control                sep  source
+=========  =============================  =====================  ===  ==========================================
+gears      condition                      ctrl                   \\+   cell-gears 0.1.2
+scperturb  perturbation                   control                _    scPerturb collection (Peidli et al. 2024)
+pertpy     perturbation_name,             control, NT            \\+   pertpy's data sets (Heumos et al. 2024)
+           gene_target
+cell-load  target_gene                    non-targeting          \\+   cell-load, Virtual Cell Challenge 2025
+replogle   gene                           non-targeting          -    Replogle et al. 2022
+=========  =============================  =====================  ===  ==========================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_CONTROL_WORDS = (
+    r"ctrl|ctrls|control|controls|nt|ntc|nt[-_ ]?control|non[-_ ]?target(ing|s)?",
+    r"neg|negative|neg(ative)?[-_ ]?(ctrl|control)s?|un[-_ ]?perturbed|untreated|unmodified",
+    r"safe([-_ ]?(targeting|harbou?r|cutter))?|scramb?(le|led)?|mock|vehicle|dmso|lacz|egfp",
+    r"wt|wild[-_ ]?type|empty([-_ ]?vector)?|intergenic|no[-_ ]?(target|perturbation|pert)",
+)
+_NUMBERED = r"(?:[-_ ]?(?:sg|g|guide|ctrl|control)?[-_ ]?\d+)?"
+_CONTROL_LIKE = re.compile(rf"(?:{'|'.join(_CONTROL_WORDS)}){_NUMBERED}", re.IGNORECASE)
+_NO_GENE = re.compile(
+    r"nan|na|n/a|null|none|no[-_ ]?(guide|call|s?grna)s?|unknown|unassigned|unmapped|ambiguous"
+    r"|multiple|multiplet|multi|doublet|other|perturbed|\*|\?|-+|",
+    re.IGNORECASE,
+)
+_SYMBOLS = frozenset({"WT1"})
+"""Gene symbols that look like a control."""
+
+
+def is_control_like(token: str) -> bool:
+    """Whether a token means "not perturbed" in some screen ("NT", "NegCtrl0", "non-targeting_3").
+
+    Examples
+    --------
+    >>> [name for name in ("NegCtrl0", "NT", "NT5E", "WT1", "safe-targeting") if is_control_like(name)]
+    ['NegCtrl0', 'NT', 'safe-targeting']
+    """
+    token = token.strip()
+    return token not in _SYMBOLS and _CONTROL_LIKE.fullmatch(token) is not None
+
+
+def is_no_gene(token: str) -> bool:
+    """Whether a token says that it is not known what a cell got ("unassigned", "multiple", "nan")."""
+    return _NO_GENE.fullmatch(token.strip()) is not None
+
+
+@dataclass(frozen=True)
+class Style:
+    """One way of naming things.
+
+    Attributes
+    ----------
+    name : str
+    condition_keys : tuple of str
+        Columns of obs that may hold the label, the most telling first.
+    controls : tuple of str
+        What the control is called.
+    sep : str or None
+        What joins the genes of a combination; None: there are no combinations.
+    count_keys : tuple of str
+        Columns of obs with the number of perturbations of a cell.
+    """
+
+    name: str
+    condition_keys: tuple[str, ...]
+    controls: tuple[str, ...]
+    sep: str | None
+    count_keys: tuple[str, ...] = ()
+
+
+STYLES: dict[str, Style] = {
+    style.name: style
+    for style in (
+        Style("gears", ("condition",), ("ctrl",), "+"),
+        Style("cell-load", ("target_gene",), ("non-targeting",), "+"),
+        Style("pertpy", ("perturbation_name", "gene_target"), ("control", "NT"), "+"),
+        Style("scperturb", ("perturbation",), ("control",), "_", ("nperts",)),
+        Style("replogle", ("gene",), ("non-targeting",), None),
+    )
+}
+CELL_TYPE_KEYS = ("cell_type", "celltype", "cell_line", "cellline", "cell_types", "Cell_type", "CellType")
+GENE_KEYS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "symbol", "feature_name", "gene")
+
+
+def fits(style: Style, key: str, labels: Iterable[object]) -> bool:
+    """Whether a column of that name with these labels is in the style."""
+    return key in style.condition_keys and any(str(label).strip() in style.controls for label in labels)

@@ -1,0 +1,101 @@
+"""Nodes of the perturbation graph: which genes they are, and those that a condition perturbs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.conditions import CONTROL_LABEL, Condition, split_label
+from gears.data import gene_sets
+from gears.data.divided import DividedScreen
+from gears.messages import nearest, shorten
+
+if TYPE_CHECKING:
+    from gears.graphs.annotation import GeneAnnotation
+
+logger = logging.getLogger(__name__)
+
+
+class PerturbationNodes(DividedScreen):
+    """The part of :class:`gears.PertData` that knows the perturbation graph's genes."""
+
+    _gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None
+    _annotation: GeneAnnotation | None
+    _gene_set: list[str] | None
+    default_pert_graph: bool
+    pert_names: np.ndarray
+    node_map_pert: dict[str, int]
+
+    @property
+    def annotation(self) -> GeneAnnotation:
+        """Gene annotation behind the perturbation graph."""
+        if self._annotation is None:
+            self._annotation = _annotation_from(self._gene2go)
+        return self._annotation
+
+    def condition_nodes(self, condition: Condition | str) -> list[int]:
+        """Nodes of the perturbation graph that a condition perturbs; [] for the control.
+
+        Raises
+        ------
+        KeyError
+            If a gene is no node; near matches are named.
+        """
+        genes = Condition.of(condition).genes
+        for gene in genes:
+            if gene not in self.node_map_pert:
+                near = nearest(gene, list(self.node_map_pert))
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                msg = f"gene {gene!r} is not in the perturbation graph{hint}"
+                raise KeyError(msg)
+        return [self.node_map_pert[gene] for gene in genes]
+
+    def _is_gene(self) -> Callable[[str], bool]:
+        annotation = self.annotation
+        return lambda symbol: annotation.resolve(symbol) is not None
+
+    def _set_nodes(self, annotation: GeneAnnotation) -> None:
+        screen = self.screen
+        perturbed = screen.perturbed_genes
+        if self._gene_set is not None:
+            added = sorted(set(perturbed) - set(self._gene_set))
+            if added:
+                logger.warning(
+                    "%d perturbed genes were added to the gene set: %s", len(added), shorten(added, 50)
+                )
+        self.pert_names = gene_sets.graph_genes(
+            annotation,
+            screen.gene_names,
+            perturbed,
+            gene_set=self._gene_set,
+            default_pert_graph=self.default_pert_graph,
+        )
+        self.node_map_pert = {gene: i for i, gene in enumerate(self.pert_names.tolist())}
+        self._label_nodes = [
+            list(
+                dict.fromkeys(
+                    self.node_map_pert[gene] for gene in split_label(label) if gene != CONTROL_LABEL
+                )
+            )
+            or [-1]
+            for label in screen.labels
+        ]
+
+
+def _annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None) -> GeneAnnotation:
+    from gears.graphs.annotation import GeneAnnotation
+
+    if gene2go is None:
+        return GeneAnnotation.human()
+    if isinstance(gene2go, GeneAnnotation):
+        return gene2go
+    if isinstance(gene2go, (str, Path)):
+        return GeneAnnotation.from_path(gene2go)
+    if isinstance(gene2go, Mapping):
+        return GeneAnnotation.from_dict(gene2go)
+    msg = f"gene2go is a dict of gene -> terms, a GeneAnnotation or a path; found {type(gene2go).__name__}"
+    raise TypeError(msg)

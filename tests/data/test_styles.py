@@ -1,0 +1,226 @@
+"""Label styles: recognised or refused, never guessed; the same prepared screen from each."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears.data.layout import find_layout
+from gears.data.options import ProcessingOptions
+from gears.data.processing import prepare_screen
+from gears.data.screen import PreparedScreen
+from gears.data.styles import STYLES, is_control_like, is_no_gene
+from gears.pertdata import PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def in_style(adata: AnnData, style: str) -> AnnData:
+    """The toy screen as a collection would have written it."""
+    own = adata.copy()
+    genes = [[t for t in label.split("+") if t != "ctrl"] for label in adata.obs["condition"]]
+    names = adata.var["gene_name"].to_numpy()
+    own.obs = pd.DataFrame(index=adata.obs.index)
+    if style == "scperturb":
+        own.obs["perturbation"] = pd.Categorical(["_".join(g) or "control" for g in genes])
+        own.obs["nperts"] = [len(g) for g in genes]
+        own.obs["celltype"] = "cellA"
+        own.var = pd.DataFrame({"ensemble_id": adata.var_names}, index=pd.Index(names, name="gene_symbol"))
+    elif style == "pertpy":
+        own.obs["perturbation_name"] = ["+".join(g) or "control" for g in genes]
+        own.var = pd.DataFrame(index=pd.Index(names))
+    elif style == "cell-load":
+        own.obs["target_gene"] = ["+".join(g) or "non-targeting" for g in genes]
+        own.obs["cell_type"] = "cellA"
+        own.obs["batch"] = "b1"
+    elif style == "replogle":
+        own = own[np.array([len(g) < 2 for g in genes])].copy()
+        own.obs["gene"] = [g[0] if g else "non-targeting" for g in genes if len(g) < 2]
+        own.obs["gene_id"] = "ENSG"
+        own.obs["cell_line"] = "cellA"
+    return own
+
+
+@pytest.mark.parametrize("style", [name for name in STYLES if name != "gears"])
+@pytest.mark.parametrize("asked", ["auto", "by name"])
+def test_every_style_gives_the_same_screen(
+    style: str, asked: str, toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    own = in_style(toy_adata, style)
+    screen = prepare_screen(own, tmp_path / "own", style="auto" if asked == "auto" else style)
+    assert screen.manifest["layout"]["style"] == style
+    expected = [
+        label for label in toy_screen.labels if style != "replogle" or label.count("+") < 1 or "ctrl" in label
+    ]
+    assert screen.labels == expected
+    assert screen.gene_names == toy_screen.gene_names
+    for label in expected:
+        a, b = screen.id_of(label), toy_screen.id_of(label)
+        np.testing.assert_array_equal(screen.statistics.mean[a], toy_screen.statistics.mean[b])
+    assert screen.manifest["cell_types"] == (["cells"] if style == "pertpy" else ["cellA"])
+    obs = written_obs(screen)
+    assert obs["condition_source"].iloc[0] in STYLES[style].controls
+
+
+def written_obs(screen: PreparedScreen) -> pd.DataFrame:
+    import anndata
+
+    return anndata.read_h5ad(screen.folder / "perturb_processed.h5ad").obs
+
+
+def test_mixscape_columns(toy_adata: AnnData, tmp_path: Path) -> None:
+    own = toy_adata[:156].copy()
+    labels = [label.split("+")[0] for label in own.obs["condition"]]
+    own.obs = pd.DataFrame(
+        {"gene_target": ["NT" if label == "ctrl" else label for label in labels]}, index=own.obs_names
+    )
+    own.obs["perturbation"] = ["NT" if label == "ctrl" else "Perturbed" for label in labels]
+    screen = prepare_screen(own, tmp_path / "own", style="auto")
+    assert (
+        screen.manifest["layout"] | {"controls": ["NT"], "condition_key": "gene_target"}
+        == screen.manifest["layout"]
+    )
+    assert len(screen.conditions) == 9
+
+
+def test_the_mapping_is_shown_and_can_be_overridden(
+    toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = in_style(toy_adata, "scperturb")
+    own.obs["line"] = "K562"
+    with caplog.at_level(logging.INFO):
+        data = PertData.from_adata(
+            own, data_path=tmp_path, dataset_name="own", gene2go=toy_go, cell_type_key="line", verbose=False
+        )
+    for text in (
+        "obs['perturbation']",
+        "'control'",
+        "obs['line']",
+        "cell_type_key= overrides",
+    ):
+        assert text in caplog.text
+    assert "'control' -> 'ctrl'" in caplog.text
+    assert data.screen.manifest["cell_types"] == ["K562"]
+    assert data.screen.labels[1] == "GX00+ctrl"
+    again = PertData(tmp_path, gene2go=toy_go)
+    again.load("own", style="auto", cell_type_key="line")
+    with pytest.raises(ValueError, match=r"other options \(sep: None there, '_' asked for\)"):
+        again.load("own", sep="_")
+
+
+def test_own_columns_and_spellings(toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path) -> None:
+    own = in_style(toy_adata, "scperturb")
+    own.obs["what"] = (
+        own.obs["perturbation"].astype(str).str.replace("_", " & ").replace({"control": "none added"})
+    )
+    screen = prepare_screen(
+        own,
+        tmp_path / "own",
+        style="auto",
+        condition_key="what",
+        ctrl_label="none added",
+        sep=" & ",
+        gene_key="index",
+    )
+    assert screen.labels == toy_screen.labels
+    plain = toy_adata.copy()
+    plain.obs["condition"] = own.obs["what"].to_numpy()
+    again = prepare_screen(plain, tmp_path / "plain", ctrl_label="none added", sep="&")
+    assert [str(c) for c in again.conditions] == [str(c) for c in toy_screen.conditions]
+
+
+def test_a_gene_with_the_separator_in_its_name_is_not_split(toy_adata: AnnData, tmp_path: Path) -> None:
+    own = in_style(toy_adata, "scperturb")
+    own.var.index = ["GX_00" if name == "GX00" else name for name in own.var_names]
+    own.obs["perturbation"] = own.obs["perturbation"].astype(str).replace({"GX00": "GX_00"})
+    own = own[~own.obs["perturbation"].str.contains("GX00")].copy()
+    screen = prepare_screen(own, tmp_path / "own", style="auto")
+    assert ("GX_00",) in [condition.genes for condition in screen.conditions]
+
+
+def test_unknown_labels_are_refused_not_guessed(
+    toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
+) -> None:
+    own = in_style(toy_adata, "cell-load")
+    labels = own.obs["target_gene"].to_numpy().copy()
+    labels[60:63], labels[72:74], labels[84:86] = "unassigned", "Blob7", "NTC_3"
+    own.obs["target_gene"] = labels
+    make = {"data_path": tmp_path, "gene2go": toy_go, "verbose": False}
+    with pytest.raises(ValueError, match="3 problems") as caught:
+        PertData.from_adata(own, **make)
+    text = str(caught.value)
+    assert "1 label (3 cells) name no gene: 'unassigned'" in text
+    assert "drop_labels=['unassigned']" in text
+    assert "label 'NTC_3' has 'NTC_3'" in text
+    assert "ctrl_label=['NTC_3', 'non-targeting']" in text
+    assert "neither a measured nor an annotated gene: Blob7, NTC_3, unassigned" in text
+    options = {"drop_labels": ["unassigned"], "ctrl_label": ["NTC_3", "non-targeting"]}
+    with pytest.raises(ValueError, match="unknown_labels='keep'"):
+        PertData.from_adata(own, **make, **options)
+    kept = PertData.from_adata(own, **make, **options, unknown_labels="keep")
+    assert "Blob7+ctrl" in kept.screen.labels
+    assert len(kept.screen.control_cells) == 62
+    dropped = PertData.from_adata(own, **make, **options, unknown_labels="drop")
+    assert dropped.screen.cells.shape[0] == 216 - 3 - 2
+    why = [(entry["filter"], entry["n_cells"]) for entry in dropped.screen.manifest["dropped"]]
+    assert why == [("drop_labels", 3), ("unknown_labels", 2)]
+    assert "dropped 3 cells: labels named in drop_labels: unassigned" in str(dropped.summary())
+
+
+def test_missing_labels_are_no_controls(toy_adata: AnnData, tmp_path: Path) -> None:
+    own = in_style(toy_adata, "scperturb")
+    own.obs["perturbation"] = own.obs["perturbation"].astype(object).where(np.arange(216) >= 5, None)
+    with pytest.raises(ValueError, match=r"missing for 5 cells; drop them \(drop_labels=\['nan'\]\)"):
+        prepare_screen(own, tmp_path / "own", style="auto")
+    screen = prepare_screen(own, tmp_path / "own", style="auto", drop_labels=["nan"])
+    assert len(screen.control_cells) == 55
+    with pytest.raises(
+        ValueError, match="drop_labels names 'contrl', which no cell has; did you mean 'control'"
+    ):
+        prepare_screen(own, tmp_path / "own", style="auto", drop_labels=["nan", "contrl"])
+
+
+def test_columns_that_disagree_and_screens_of_no_style(toy_adata: AnnData, tmp_path: Path) -> None:
+    both = in_style(toy_adata, "scperturb")
+    both.obs["target_gene"] = both.obs["perturbation"].astype(str).replace({"control": "non-targeting"})
+    assert find_layout(both, ProcessingOptions(style="auto"))[0].style == "cell-load"  # they say the same
+    both.obs["target_gene"] = np.roll(both.obs["target_gene"].to_numpy(), 7)
+    with pytest.raises(
+        ValueError, match=r"2 columns could hold .* condition_key='target_gene' or condition_key='pert"
+    ):
+        prepare_screen(both, tmp_path / "own", style="auto")
+    none = in_style(toy_adata, "scperturb")
+    none.obs = none.obs.rename(columns={"perturbation": "treat"})
+    with pytest.raises(
+        ValueError, match=r"no known style fits.*\(columns: treat, nperts, celltype\).*condition_key="
+    ):
+        prepare_screen(none, tmp_path / "own", style="auto")
+    with pytest.raises(ValueError, match=r"unknown style 'scpertub'; did you mean 'scperturb'"):
+        prepare_screen(none, tmp_path / "own", style="scpertub")
+
+
+def test_a_screen_in_another_style_is_named_where_the_published_one_is_expected(
+    toy_adata: AnnData, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"no column 'condition'.*in the style of scperturb: pass style='auto'"
+    ):
+        prepare_screen(in_style(toy_adata, "scperturb"), tmp_path / "own")
+
+
+def test_control_spellings() -> None:
+    controls = "NT nt NTC NegCtrl0 non-targeting Non-Targeting_12 neg_ctrl control safe-targeting scrambled NO-TARGET mock WT"
+    for token in [*controls.split(), "negative_control", "nt_3", "Non targeting"]:
+        assert is_control_like(token), token
+    for token in ["NT5E", "WT1", "NEGR1", "CTRL1B", "SAFB", "GX00", "MOCS1", "NTS", "NTCP", "CONTROLX"]:
+        assert not is_control_like(token), token
+    for token in ("nan", "", "unassigned", "None", "multiple", "no_guide", "*", "N/A"):
+        assert is_no_gene(token), token
+    for token in ("NANOG", "NONO", "MULTI1X", "KLF1"):
+        assert not is_no_gene(token), token
