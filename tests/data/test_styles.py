@@ -215,8 +215,10 @@ def test_a_screen_in_another_style_is_named_where_the_published_one_is_expected(
 
 
 def test_control_spellings() -> None:
-    controls = "NT nt NTC NegCtrl0 non-targeting Non-Targeting_12 neg_ctrl control safe-targeting scrambled NO-TARGET mock WT"
-    for token in [*controls.split(), "negative_control", "nt_3", "Non targeting"]:
+    controls = (
+        "NT nt NTC NegCtrl0 non-targeting Non-Targeting_12 neg_ctrl control safe-targeting scrambled mock WT"
+    )
+    for token in [*controls.split(), "negative_control", "nt_3", "Non targeting", "NO-TARGET"]:
         assert is_control_like(token), token
     for token in ["NT5E", "WT1", "NEGR1", "CTRL1B", "SAFB", "GX00", "MOCS1", "NTS", "NTCP", "CONTROLX"]:
         assert not is_control_like(token), token
