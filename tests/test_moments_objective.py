@@ -47,7 +47,7 @@ def evaluated(history: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_one_two_and_three_workers_give_the_same_model(screens: Path, tmp_path: Path) -> None:
+def test_one_and_two_workers_give_the_same_model(screens: Path, tmp_path: Path) -> None:
     """Uneven steps: the last of each epoch leaves all workers but one without a condition."""
     pert_data = opened(screens)
     n_train = len(pert_data.split.conditions("train"))
@@ -60,7 +60,7 @@ def test_one_two_and_three_workers_give_the_same_model(screens: Path, tmp_path: 
     one = model.best_model.state_dict()
     assert any((untrained.model.state_dict()[key] - one[key]).abs().max() > 1e-3 for key in one)
     assert evaluated(alone.history) == [2, 4]
-    for workers in (2, 3):
+    for workers in (2,):
         path = tmp_path / f"model{workers}"
         args = {
             "save_path": str(path),

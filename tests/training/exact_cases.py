@@ -1,0 +1,232 @@
+"""What one worker and several are compared in; runs in the tests' process and in spawned ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gears import GEARS, PertData
+from gears.assembly import build_parts, condition_tables, pair_tables
+from gears.distributed import GroupReducer, World, cleanup_ddp, join_group
+from gears.model.config import ModelConfig
+from gears.model.network import GEARSNetwork
+from gears.model.reducer import IDENTITY
+from gears.training import checkpoints
+from gears.training.cells import CellsTask
+from gears.training.conditions import MomentsTask
+from gears.training.engine import TrainingEngine
+from gears.training.stepping import Stepper
+from gears.training.wrapping import wrap
+
+CPU = torch.device("cpu")
+GLOBAL_BATCH = {"cells": 24, "moments": 12}
+RUNS: dict[str, dict[str, Any]] = {
+    "cells": {"objective": "cells"},
+    "cells, all options": {
+        "objective": "cells", "accumulation_steps": 2, "use_ema": True, "ema_decay": 0.9, "weight_decay": 0.01,
+        "clip_value": None, "clip_norm": 0.5, "warmup_steps": 5, "schedule": "cosine", "model": "nll",
+    },
+    "cells, published uncertainty": {"objective": "cells", "model": "gears"},
+    "moments": {"objective": "moments"},
+    "moments, all options": {
+        "objective": "moments", "use_ema": True, "ema_decay": 0.9, "weight_decay": 0.01, "model": "nll",
+    },
+    "moments, published uncertainty": {"objective": "moments", "model": "gears", "eval_every": 2},
+}  # fmt: skip
+# What runs with more than two workers as well: they cost the most.
+RUNS_OF_MANY = ("cells, all options", "moments, all options")
+MODELS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "nll": {"uncertainty": True, "uncertainty_reg": 0.7, "num_go_gnn_layers": 2},
+    "gears": {"uncertainty": True, "uncertainty_kind": "gears"},
+}
+
+# Which of 16 cells (or conditions) each of two workers has; see `sixteen` for what they are.
+SPLITS: dict[str, tuple[list[int], list[int]]] = {
+    "8 and 8": (list(range(0, 16, 2)), list(range(1, 16, 2))),
+    "11 and 5": (list(range(11)), list(range(11, 16))),
+    "16 and 0": (list(range(16)), []),
+    "only controls on one": (list(range(4, 16)), [0, 1, 2, 3]),
+    "singles and pairs apart": ([0, 1, *range(4, 10)], [2, 3, *range(10, 16)]),
+}
+
+
+@contextlib.contextmanager
+def group(folder: Path, rank: int, world_size: int) -> Iterator[None]:
+    """A process group of the first `world_size` workers."""
+    store = torch.distributed.FileStore(str(folder / f"store{world_size}"), world_size)
+    join_group(World(rank, rank, world_size, CPU), backend="gloo", store=store)
+    try:
+        yield
+    finally:
+        cleanup_ddp()
+
+
+def opened(folder: Path) -> PertData:
+    data = PertData(folder, default_pert_graph=False)
+    data.load("small")
+    data.prepare_split("simulation", seed=1)
+    return data
+
+
+def run(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: Any) -> dict[str, Any]:
+    """A whole run: weights as trained and as kept, history, best epoch."""
+    options = {
+        "epochs": 4,
+        "dtype": "float64",
+        "verbose": False,
+        "check_replicas": True,
+        **RUNS[name],
+        **more,
+    }
+    model = MODELS[options.pop("model", "plain")]
+    size = GLOBAL_BATCH[options["objective"]] // world_size // options.get("accumulation_steps", 1)
+    data.dataloader = {}
+    gears = GEARS(data, device="cpu")
+    gears.model_initialize(hidden_size=8, **model)
+    data.get_dataloader_distributed(size, None, world_size, rank, 0)
+    result = gears.train(**options, batch_size=size, evaluate_test=False)
+    history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
+    return {
+        "weights": checkpoints.plain_state(gears.model),
+        "kept": checkpoints.plain_state(gears.best_model),
+        "history": history,
+        "best_epoch": result.best_epoch,
+    }
+
+
+def sixteen(data: PertData, objective: str) -> Any:
+    """Sixteen rows: four of controls, then singles, then pairs (cells), or sixteen conditions."""
+    screen = data.screen
+    members = [len(condition.genes) for condition in screen.conditions]
+    by_size = {size: [i for i, n in enumerate(members) if n == size] for size in (1, 2)}
+    if objective == "moments":
+        return torch.tensor([screen.control_id, *by_size[1][:9], *by_size[2][:6]])
+    cells = [*screen.control_cells[:4]]
+    for number, (size, take) in enumerate([(1, 3), (1, 2), (1, 1), (2, 4), (2, 1), (2, 1)]):
+        cells += list(screen.cells_of(by_size[size][number])[:take])
+    controls = screen.control_cells[7 : 7 + len(cells)]
+    return SimpleNamespace(
+        condition=torch.from_numpy(screen.cell_condition[cells].astype(np.int64)),
+        x_BG=torch.from_numpy(screen.cells.rows(np.array(controls))),
+        y_BG=torch.from_numpy(screen.cells.rows(np.array(cells))),
+    )
+
+
+def part_of(rows: Any, chosen: list[int]) -> Any:
+    index = torch.tensor(chosen, dtype=torch.int64)
+    if isinstance(rows, torch.Tensor):
+        return rows[index]
+    return SimpleNamespace(**{key: value[index] for key, value in vars(rows).items()})
+
+
+def task_of(data: PertData, objective: str, config: ModelConfig) -> CellsTask | MomentsTask:
+    tables = condition_tables(data, CPU, torch.float64)
+    if objective == "moments":
+        return MomentsTask(tables, pair_tables(data), config, lambda *_: {}, monitor="mse")
+    return CellsTask(tables, config, lambda *_: {}, monitor="mse")
+
+
+def stepped(
+    data: PertData,
+    objective: str,
+    model: str,
+    windows: list[list[list[int]]],
+    rank: int = 0,
+    world_size: int = 1,
+    *,
+    training: bool = True,
+) -> dict[str, torch.Tensor]:
+    """Weights and buffers after one plain step of rate 1: their change is the gradient.
+
+    Parameters
+    ----------
+    windows
+        Rows of each worker's micro-batches.
+    training
+        False: batch norm by its running statistics.
+    """  # fmt: skip
+    config = ModelConfig(hidden_size=8, **MODELS[model])
+    network: GEARSNetwork = build_parts(data, config).network(seed=3).double()
+    if not training:
+        _spread_statistics(network)
+    network.train(training)
+    reducer = GroupReducer() if world_size > 1 else IDENTITY
+    network.reducer = reducer  # type: ignore[assignment]
+    wrapped = wrap(network, CPU) if world_size > 1 else network
+    rows, task = sixteen(data, objective), task_of(data, objective, config)
+    window = [part_of(rows, chosen) for chosen in windows[rank]]
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    Stepper(network, CPU, torch.amp.GradScaler("cpu", enabled=False)).step(
+        wrapped, window, task, optimizer, reducer
+    )
+    return checkpoints.plain_state(network)
+
+
+def _spread_statistics(network: GEARSNetwork) -> None:
+    """Running statistics that are not those of a new network."""
+    generator = torch.Generator().manual_seed(5)
+    for key, value in network.state_dict().items():
+        if key.endswith("running_mean"):
+            value.copy_(torch.randn(value.shape, generator=generator, dtype=value.dtype) * 0.1)
+        elif key.endswith("running_var"):
+            value.copy_(torch.rand(value.shape, generator=generator, dtype=value.dtype) + 0.5)
+
+
+EVALUATION_WINDOWS = {
+    "whole": [[list(range(16))]],
+    "micro-batches": [[[0, 1, 5], [6, 7], [12]], [[2, 8, 9, 10, 11], [3, 4], [13, 14, 15]]],
+}
+"""Three micro-batches on each of two workers against one batch."""
+
+
+def failed_write(folder: Path, rank: int) -> str:
+    """What a worker learns when rank 0 cannot write."""
+    engine = TrainingEngine(torch.nn.Linear(2, 2), distributed=True)
+    blocked = folder / "blocked"
+    if rank == 0:
+        blocked.write_text("a file where a folder should be")
+    engine.reducer.sum(torch.zeros(1))  # the file is there before any worker goes on
+    try:
+        engine.save_checkpoint(blocked / "a.pt")
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def work(rank: int, world_size: int, folder: str, results: str) -> None:
+    """Everything that several workers do in the tests of this room, in one start of processes."""
+    cleanup_ddp()
+    out, data = Path(results), opened(Path(folder))
+    for workers in range(2, world_size + 1):
+        if rank >= workers:
+            continue
+        with group(out, rank, workers):
+            names = RUNS if workers == 2 else RUNS_OF_MANY
+            found: dict[str, Any] = {name: run(data, name, rank, workers) for name in names}
+            if workers == 2:
+                found |= _with_two(data, out, rank)
+            checkpoints.write_tensors(out / f"found-{workers}-{rank}.pt", found)
+
+
+def _with_two(data: PertData, out: Path, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"again": run(data, "cells", rank, 2)}
+    for objective in GLOBAL_BATCH:
+        for name, parts in SPLITS.items():
+            windows = [[part] for part in parts]
+            found[f"{objective}: {name}"] = stepped(data, objective, "nll", windows, rank, 2)
+        micro = EVALUATION_WINDOWS["micro-batches"]
+        found[f"{objective}: accumulated"] = stepped(
+            data, objective, "nll", micro, rank, 2, training=False
+        )  # fmt: skip
+    two = {"save_path": str(out / "two"), "checkpoint_every_steps": 3, "keep_last": 100}
+    found["two"] = run(data, "cells", rank, 2, **two)
+    found["one, resumed by two"] = run(data, "cells", rank, 2, save_path=str(out / "one"), resume=True)
+    found["failed write"] = failed_write(out, rank)
+    return found

@@ -1,0 +1,154 @@
+"""Any number of workers gives the result of one: gradients, whole runs, resumed runs. Real processes, float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from exact_cases import (
+    EVALUATION_WINDOWS,
+    GLOBAL_BATCH,
+    RUNS,
+    RUNS_OF_MANY,
+    SPLITS,
+    opened,
+    run,
+    stepped,
+    work,
+)
+
+from gears import PertData
+from gears.distributed import launch
+from gears.simulate import simulated_screen
+from gears.training import checkpoints
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+GRADIENT, WHOLE_RUN, CURVE = 1e-10, 1e-6, 1e-8
+MOST_WORKERS = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    adata, _ = simulated_screen(
+        n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=60, seed=3
+    )
+    path = tmp_path_factory.mktemp("exact")
+    data = PertData(path, default_pert_graph=False)
+    data.new_data_process("small", adata)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> PertData:
+    return opened(folder)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("found")
+
+
+@pytest.fixture(scope="module")
+def alone(data: PertData, out: Path) -> dict[str, Any]:
+    """The runs of one worker; one of them leaves checkpoints and is cut off within an epoch."""
+    one = {"save_path": str(out / "one"), "checkpoint_every_steps": 3, "keep_last": 100}
+    found = {name: run(data, name, **(one if name == "cells" else {})) for name in RUNS}
+    cut_off(out / "one", "epoch-00001-step-")
+    return found
+
+
+def cut_off(path: Path, within: str) -> None:
+    """Leave no checkpoint after the first one within an epoch."""
+    files = sorted((path / "checkpoints").iterdir())
+    last = next(file for file in files if file.name.startswith(within) and "step-0000000" not in file.name)
+    for file in files[files.index(last) + 1 :]:
+        file.unlink()
+
+
+@pytest.fixture(scope="module")
+def several(folder: Path, out: Path, alone: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+    """What each rank found, by number of workers: one start of processes for all cases."""
+    launch(work, ["cpu"] * MOST_WORKERS, (str(folder), str(out)), backend="gloo")
+    return {
+        workers: [checkpoints.read_tensors(out / f"found-{workers}-{rank}.pt") for rank in range(workers)]
+        for workers in range(2, MOST_WORKERS + 1)
+    }
+
+
+def furthest(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+    assert left.keys() == right.keys()
+    return max(float((left[key].double() - right[key].double()).abs().max()) for key in left)
+
+
+def assert_same_run(left: dict[str, Any], right: dict[str, Any]) -> None:
+    for what in ("weights", "kept"):
+        assert furthest(left[what], right[what]) < WHOLE_RUN
+    assert left["best_epoch"] == right["best_epoch"]
+    assert [record.keys() for record in left["history"]] == [record.keys() for record in right["history"]]
+    for one, other in zip(left["history"], right["history"], strict=True):
+        assert one == pytest.approx(other, abs=CURVE, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [*((name, 2) for name in RUNS), *((name, w) for name in RUNS_OF_MANY for w in (3, 4))],
+)
+def test_whole_runs_are_those_of_one_worker(
+    name: str, workers: int, alone: dict[str, Any], several: dict[int, list[dict[str, Any]]]
+) -> None:
+    one = alone[name]
+    assert len(one["history"]) == 4
+    for found in several[workers]:
+        assert_same_run(found[name], one)
+    first, last = one["history"][0], one["history"][-1]
+    assert first["train_loss"] != pytest.approx(last["train_loss"], rel=1e-3), "nothing was learnt"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("objective", GLOBAL_BATCH)
+def test_gradients_do_not_depend_on_who_has_which_rows(
+    objective: str, split: str, data: PertData, several: dict[int, list[dict[str, Any]]]
+) -> None:
+    before = stepped(data, objective, "nll", [[list(range(16))]], training=True)
+    for found in several[2]:
+        assert furthest(found[f"{objective}: {split}"], before) < GRADIENT
+    half = stepped(data, objective, "nll", [[list(range(8))]])
+    assert furthest(half, before) > 1e-4, "the rows make no difference: the comparison shows nothing"
+
+
+@pytest.mark.parametrize("objective", GLOBAL_BATCH)
+def test_accumulation_equals_the_window_as_one_batch_with_batch_norm_in_evaluation_mode(
+    objective: str, data: PertData, several: dict[int, list[dict[str, Any]]]
+) -> None:
+    whole = stepped(data, objective, "nll", EVALUATION_WINDOWS["whole"], training=False)
+    for found in several[2]:
+        assert furthest(found[f"{objective}: accumulated"], whole) < GRADIENT
+
+
+def test_the_same_workers_give_the_same_bits(several: dict[int, list[dict[str, Any]]]) -> None:
+    for found in several[2]:
+        assert furthest(found["cells"]["weights"], found["again"]["weights"]) == 0.0
+        assert found["cells"]["history"] == found["again"]["history"]
+
+
+def test_runs_of_four_have_a_rank_without_a_validation_condition(data: PertData) -> None:
+    """So that the comparison of their metrics covers it."""
+    assert 0 < len(data.split.conditions("val")) < MOST_WORKERS
+
+
+def test_runs_are_resumed_by_other_numbers_of_workers(
+    data: PertData, out: Path, alone: dict[str, Any], several: dict[int, list[dict[str, Any]]]
+) -> None:
+    for found in several[2]:
+        assert_same_run(found["one, resumed by two"], alone["cells"])
+    cut_off(out / "two", "epoch-00001-step-")
+    resumed = run(data, "cells", save_path=str(out / "two"), resume=True)
+    assert_same_run(resumed, alone["cells"])
+
+
+def test_a_failed_write_is_raised_on_every_rank(several: dict[int, list[dict[str, Any]]]) -> None:
+    writer, other = (found["failed write"] for found in several[2])
+    assert writer.startswith(("FileExistsError", "NotADirectoryError"))
+    assert "rank 0 could not write" in other
