@@ -71,7 +71,7 @@ def group(folder: Path, rank: int, world_size: int) -> Iterator[None]:
 def opened(folder: Path) -> PertData:
     data = PertData(folder, default_pert_graph=False)
     data.load("small")
-    data.prepare_split("simulation", seed=1)
+    data.prepare_split("simulation", seed=3)
     return data
 
 

@@ -32,7 +32,7 @@ MOST_WORKERS = 4
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     adata, _ = simulated_screen(
-        n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=60, seed=3
+        n_genes=60, n_singles=26, n_pairs=8, cells_per_condition=5, n_control=40, seed=3
     )
     path = tmp_path_factory.mktemp("exact")
     data = PertData(path, default_pert_graph=False)
