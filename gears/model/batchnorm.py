@@ -102,7 +102,7 @@ class WeightedBatchNorm(nn.Module):
         )
         if count is not None:
             n_rows = torch.as_tensor(count, dtype=n_rows.dtype, device=n_rows.device)
-        self._track(Moments(mean_H, var_H, n_rows))
+        self.track(Moments(mean_H, var_H, n_rows))
         return out.reshape(rows.shape)
 
     def outer_sum(
@@ -126,6 +126,13 @@ class WeightedBatchNorm(nn.Module):
         Tensor
             (G, U, H)
         """
+        base_GH, effect_UH = self.outer_terms(base_GH, effect_UH, weight_U, reducer)
+        return (base_GH.unsqueeze(1) + effect_UH).relu_()
+
+    def outer_terms(
+        self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor, reducer: Reducer = IDENTITY
+    ) -> tuple[Tensor, Tensor]:
+        """Terms whose sums are the normalised sums of :meth:`outer_sum`, (G, H) and (U, H)."""
         dtype = base_GH.dtype
         exact = statistics_dtype(dtype)
         with torch.autocast(base_GH.device.type, enabled=False):
@@ -136,22 +143,29 @@ class WeightedBatchNorm(nn.Module):
                     effect_UH.unsqueeze(0), weight_U.to(exact), reducer
                 )
                 mean_H, var_H = base_mean_H + effect_mean_H, base_var_H + effect_var_H
-                self._track(Moments(mean_H.detach(), var_H.detach(), cells * base_GH.shape[0]))
+                self.track(Moments(mean_H.detach(), var_H.detach(), cells * base_GH.shape[0]))
             else:
                 mean_H, var_H = self.running_mean, self.running_var
             scale_H = self.weight * torch.rsqrt(var_H + self.eps)
             base_GH = torch.addcmul(self.bias, base_GH - mean_H, scale_H).to(dtype)
-            effect_UH = (effect_UH * scale_H).to(dtype)
-            return (base_GH.unsqueeze(1) + effect_UH).relu_()
+            return base_GH, (effect_UH * scale_H).to(dtype)
 
     @torch.no_grad()
-    def _track(self, moments: Moments) -> None:
-        """Move the running statistics, by a step of 0 where there was no row at all."""
+    def track(self, moments: Moments, shift_H: Tensor | float = 0.0) -> None:
+        """Move the running statistics, by a step of 0 where there was no row at all.
+
+        Parameters
+        ----------
+        moments
+            Of all rows of all workers.
+        shift_H
+            What was left out of every row.
+        """
         n_rows = moments.n_rows
         seen = (n_rows > 0).to(self.running_mean.dtype)
         step = self.momentum * seen
         unbiased_H = moments.var_H * (n_rows / (n_rows - 1).clamp(min=1))
-        self.running_mean += step * (moments.mean_H - self.running_mean)
+        self.running_mean += step * (moments.mean_H + shift_H - self.running_mean)
         self.running_var += step * (unbiased_H - self.running_var)
         self.num_batches_tracked += (n_rows > 0).to(torch.long)
 

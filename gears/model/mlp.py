@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -30,6 +31,12 @@ class MLP(nn.Module):
         for n_in, n_out in pairwise(sizes):
             layers += [BlankLinear(n_in, n_out), WeightedBatchNorm(n_out), nn.ReLU()]
         self.network = nn.Sequential(*layers[:-1])
+
+    def parts(self) -> tuple[list[BlankLinear], list[WeightedBatchNorm]]:
+        """Linear maps and batch norms, layer by layer."""
+        layers = range(0, len(self.network), 3)
+        linears = [cast(BlankLinear, self.network[i]) for i in layers]
+        return linears, [cast(WeightedBatchNorm, self.network[i + 1]) for i in layers]
 
     def forward(
         self,

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from gears.model.batchnorm import WeightedBatchNorm
 from gears.model.blank import BlankEmbedding
+from gears.model.blockwise import Layer, own_values
+from gears.model.buffers import BufferPool
 from gears.model.config import ModelConfig
 from gears.model.decoder import per_gene_dot
 from gears.model.initialisation import initialise
@@ -50,6 +52,9 @@ class GEARSNetwork(nn.Module):
     reducer
         Talks to other workers in training mode; not part of the state dict.
         Every worker does the same collectives whatever its conditions are.
+    pool, most_kept
+        Memory that training steps share, and the bytes of hidden values that a step may keep for its
+        gradient before it computes them again (None: see :mod:`gears.model.blockwise`).
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class GEARSNetwork(nn.Module):
         super().__init__()
         self.n_genes, self.n_perts, self.config = n_genes, n_perts, config
         self.reducer: Reducer = IDENTITY
+        self.pool = BufferPool()
+        self.most_kept: int | None = None
         size = config.hidden_size
         self.gene_emb = BlankEmbedding(n_genes, size)
         self.emb_pos = BlankEmbedding(n_genes, size)
@@ -138,14 +145,43 @@ class GEARSNetwork(nn.Module):
         weight_U = weight.to(self.indv_w1.dtype)
         base_GH = self._base(self._rows_of_trunk(weight_U, total_weight))
         effect_UH = self._effects(pert_row, pert_node, weight_U)
+        if (
+            self.training
+            and not self.config.uncertainty
+            and not torch.is_autocast_enabled(weight.device.type)
+        ):
+            own_GU = self._own_values(base_GH, effect_UH, weight_U)
+            return self._whole(own_GU, weight_U), None
         state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
-        delta_UG = self._decode(self.recovery_w(state_GUH, weight_U, None, self.reducer), weight_U)
-        if self.config.no_perturb:
-            delta_UG = delta_UG * 0.0
+        genes_GUH = self.recovery_w(state_GUH, weight_U, None, self.reducer)
+        delta_UG = self._whole(per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1)), weight_U)
         if not self.config.uncertainty:
             return delta_UG, None
         logvar_GU1 = self.uncertainty_w(state_GUH, weight_U, None, self.reducer)
         return delta_UG, logvar_GU1.squeeze(-1).t().to(delta_UG.dtype)
+
+    def _own_values(self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor) -> Tensor:
+        """Each gene's own value before its bias, (G, U): the way of training mode (see blockwise)."""
+        terms = self.bn_pert_base.outer_terms(base_GH, effect_UH, weight_U, self.reducer)
+        linears, norms = self.recovery_w.parts()
+        layers = [
+            Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(linears, norms, strict=True)
+        ]
+        own_GU, *statistics = own_values(
+            *terms,
+            layers[0],
+            layers[1],
+            self.indv_w1.squeeze(-1),
+            weight_U,
+            eps=norms[0].eps,
+            reducer=self.reducer,
+            pool=self.pool,
+            most_kept=self.most_kept,
+        )
+        for linear, norm, moments in zip(linears, norms, statistics, strict=True):
+            norm.track(moments, linear.bias)
+            own_GU = own_GU + 0.0 * linear.bias.sum()  # a gradient of zero, as for every shift
+        return own_GU
 
     @torch.no_grad()
     def renormalise_embeddings(self) -> None:
@@ -213,10 +249,11 @@ class GEARSNetwork(nn.Module):
             nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
         return self.go_graph(nodes_PH)
 
-    def _decode(self, genes_GUH: Tensor, weight_U: Tensor) -> Tensor:
-        """Per-gene decoder with the state of all genes, (U, G)."""
-        own_UG = (per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1)) + self.indv_b1).t()
+    def _whole(self, own_GU: Tensor, weight_U: Tensor) -> Tensor:
+        """Changes from each gene's own value and the state of all genes, (U, G)."""
+        own_UG = (own_GU + self.indv_b1).t()
         state_UH = self.cross_gene_state(own_UG, weight_U, None, self.reducer)
         own_weight_G, state_weight_GH = self.indv_w2[0, :, 0], self.indv_w2[0, :, 1:]
         delta_UG = own_weight_G * own_UG + F.linear(state_UH, state_weight_GH) + self.indv_b2
-        return delta_UG.to(self.indv_w1.dtype)
+        delta_UG = delta_UG.to(self.indv_w1.dtype)
+        return delta_UG * 0.0 if self.config.no_perturb else delta_UG

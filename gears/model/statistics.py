@@ -36,15 +36,18 @@ def merged_moments(rows_LUH: Tensor, weight_U: Tensor, reducer: Reducer) -> Mome
     without rows, or with weights 0, contributes nothing; without any row at
     all the moments are 0.
     """
-    n_rows = rows_LUH.shape[0]
-    mean_UH, squares_UH = condition_moments(rows_LUH)
+    return merged(*condition_moments(rows_LUH), rows_LUH.shape[0], weight_U, reducer)
+
+
+def merged(mean_UH: Tensor, squares_UH: Tensor, n_rows: int, weight_U: Tensor, reducer: Reducer) -> Moments:
+    """:func:`merged_moments` from each condition's mean and squared deviations over its `n_rows` rows."""
     total = weight_U.sum()
     mean_H = (weight_U @ mean_UH) / _positive(total)
     squares_H = weight_U @ (squares_UH + n_rows * (mean_UH - mean_H).square())
     local = torch.cat([(total * n_rows).reshape(1), mean_H, squares_H])
     workers = reducer.gather(local)
 
-    n_features = rows_LUH.shape[-1]
+    n_features = mean_UH.shape[-1]
     count_W1, mean_WH, squares_WH = workers.split([1, n_features, n_features], dim=1)
     count = count_W1.sum()
     mean_H = (count_W1 * mean_WH).sum(0) / _positive(count)

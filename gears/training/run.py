@@ -11,6 +11,7 @@ import torch
 
 from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY, Reducer
+from gears.training.adam import Adam
 from gears.training.cells import CellsTask
 from gears.training.conditions import MomentsTask, PairTables
 from gears.training.engine import TrainingEngine
@@ -107,7 +108,7 @@ def run_training(
     if world_size > 1:
         network.reducer = cast(Reducer, engine.reducer)
     lr = scaled_lr(options.lr, options.lr_scaling, world_size)
-    optimizer = torch.optim.Adam(
+    optimizer = Adam(
         network.parameters(),
         lr=lr,
         weight_decay=options.weight_decay,
@@ -148,6 +149,7 @@ def run_training(
             folder.checkpoint(engine)
     finally:
         network.reducer = IDENTITY
+        network.pool.clear()
     return _result(engine, task.metric, stopped)
 
 

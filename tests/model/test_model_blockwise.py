@@ -1,0 +1,110 @@
+"""The block-wise layers over genes and conditions against the same written as whole tensors."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from model_twin import GENES, small_network
+
+from gears.model import blockwise
+from gears.model.buffers import MOST_HELD, BufferPool
+from gears.model.decoder import per_gene_dot
+from gears.model.network import GEARSNetwork
+
+ROWS = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 4, 2, 7, 1])
+WEIGHT = torch.tensor([3.0, 1.0, 0.0, 2.0, 4.0], dtype=torch.float64)  # the last is a control
+
+
+class WholeTensors(GEARSNetwork):
+    """Every hidden value of every gene and condition at once, differentiated by torch."""
+
+    def _own_values(self, base_GH, effect_UH, weight_U):
+        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
+        genes_GUH = self.recovery_w(state_GUH, weight_U, None, self.reducer)
+        return per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1))
+
+
+def step(network: GEARSNetwork) -> dict[str, torch.Tensor]:
+    """Outputs, gradients and running statistics of a training step."""
+    network.train().zero_grad()
+    delta_UG, _ = network(*ROWS, WEIGHT)
+    (delta_UG.pow(4) * torch.arange(1, GENES + 1)).sum().backward()
+    gradients = {f"grad {name}": p.grad.clone() for name, p in network.named_parameters()}
+    return {
+        "delta": delta_UG.detach(),
+        **gradients,
+        **{k: v.clone() for k, v in network.named_buffers() if "running" in k},
+    }
+
+
+def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def whole_of(network: GEARSNetwork) -> GEARSNetwork:
+    whole = copy.deepcopy(network)
+    whole.__class__ = WholeTensors
+    return whole
+
+
+@pytest.mark.parametrize("block_rows", [5, 17, 4096])
+@pytest.mark.parametrize("most_kept", [None, 0])
+def test_equal_to_whole_tensors(
+    block_rows: int, most_kept: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", block_rows)
+    network = small_network()
+    expected = step(whole_of(network))
+    network.most_kept = most_kept
+    close(step(network), expected)
+
+
+def test_hidden_values_are_not_kept_beyond_the_limit() -> None:
+    network = small_network()
+    width = 3 * network.config.hidden_size  # both layers of recovery_w
+    network.most_kept = 8 * GENES * len(WEIGHT) * width - 1
+    step(network)
+    assert not network.pool._free
+    network.most_kept += 1
+    step(network)
+    assert sum(flat.numel() for flat in network.pool._free) == GENES * len(WEIGHT) * (
+        width + 2 * network.config.hidden_size
+    )
+
+
+def test_buffers_are_used_again_but_not_while_they_are_needed() -> None:
+    network = small_network()
+    whole = whole_of(network)
+    step(network)
+    first = {flat.data_ptr() for flat in network.pool._free}
+    step(network)
+    assert {flat.data_ptr() for flat in network.pool._free} == first
+    # two forwards share one backward; the second of two backwards finds nothing kept any more
+    results = []
+    for net in (network, whole):
+        net.zero_grad()
+        one = net(*ROWS, WEIGHT)[0].pow(2).sum()
+        two = net(ROWS[0], ROWS[1].flip(0), WEIGHT)[0].pow(3).sum()
+        (one * two).backward(retain_graph=True)
+        (one + two).backward()
+        results.append({name: p.grad.clone() for name, p in net.named_parameters()})
+    # the running statistics of both have moved alike, but the second step started from other ones
+    close(*results)
+
+
+def test_the_pool_holds_few_and_copies_none() -> None:
+    pool, like = BufferPool(), torch.zeros(1)
+    lent = [pool.take((i, 10), like) for i in range(1, 8)]
+    for tensor in lent:
+        pool.give(tensor)
+    assert [flat.numel() for flat in pool._free] == [40, 50, 60, 70][-MOST_HELD:]
+    assert pool.take((4, 11), like).data_ptr() == lent[4].data_ptr()
+    assert pool.take((1, 1), torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
+    assert not copy.deepcopy(pool)._free
+    pool.clear()
+    assert not pool._free
