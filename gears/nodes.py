@@ -12,6 +12,7 @@ import numpy as np
 from gears.conditions import CONTROL_LABEL, Condition, split_label
 from gears.data import gene_sets
 from gears.data.divided import DividedScreen
+from gears.data.pickles import is_pickle, load_plain
 from gears.messages import nearest, shorten
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class PerturbationNodes(DividedScreen):
     def annotation(self) -> GeneAnnotation:
         """Gene annotation behind the perturbation graph."""
         if self._annotation is None:
-            self._annotation = _annotation_from(self._gene2go)
+            self._annotation = annotation_from(self._gene2go)
         return self._annotation
 
     def condition_nodes(self, condition: Condition | str) -> list[int]:
@@ -86,7 +87,8 @@ class PerturbationNodes(DividedScreen):
         ]
 
 
-def _annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None) -> GeneAnnotation:
+def annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None) -> GeneAnnotation:
+    """The annotation that a user means: None for the human one of the package."""
     from gears.graphs.annotation import GeneAnnotation
 
     if gene2go is None:
@@ -94,6 +96,9 @@ def _annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | 
     if isinstance(gene2go, GeneAnnotation):
         return gene2go
     if isinstance(gene2go, (str, Path)):
+        if is_pickle(gene2go):  # gene2go_all.pkl of the published package
+            gene2go = load_plain(gene2go)
+            return annotation_from(gene2go)
         return GeneAnnotation.from_path(gene2go)
     if isinstance(gene2go, Mapping):
         return GeneAnnotation.from_dict(gene2go)

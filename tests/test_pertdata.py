@@ -109,9 +109,9 @@ def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: di
     data.load("Mine")  # the prepared folder now
     assert data.dataset_path == tmp_path / "mine"
     with pytest.raises(
-        FileNotFoundError, match=r"neither a prepared screen 'norman'.*Mine.h5ad, mine.*nothing is downloaded"
+        FileNotFoundError, match=r"neither a prepared screen 'Mien'.*Mine.h5ad, mine.*did you mean '[Mm]ine'"
     ):
-        data.load("norman")
+        data.load("Mien")
     with pytest.raises(ValueError, match="either data_name"):
         data.load()
     with pytest.raises(FileNotFoundError, match="no file or folder"):

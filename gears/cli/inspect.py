@@ -52,11 +52,9 @@ def _report(path: Path, options: Any, chosen: dict[str, Any]) -> Any:
     from gears.data.inspection import inspect_screen, summarise
     from gears.data.manifest import is_prepared
     from gears.data.opening import open_screen
-    from gears.graphs.annotation import GeneAnnotation
+    from gears.nodes import annotation_from
 
-    annotation = (
-        GeneAnnotation.human() if options.gene2go is None else GeneAnnotation.from_path(options.gene2go)
-    )
+    annotation = annotation_from(options.gene2go)
 
     def is_gene(symbol: str) -> bool:
         return annotation.resolve(symbol) is not None

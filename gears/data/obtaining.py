@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gears.data.downloads import FOLDER, PUBLISHED_OPTIONS
 from gears.data.manifest import H5AD, is_prepared
 from gears.data.opening import open_screen
 from gears.data.options import ProcessingOptions
@@ -56,6 +57,8 @@ def obtain_screen(
         warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
         check_same_options(screen, processing)
         return screen
+    if found.parent == data_path / FOLDER:
+        processing = PUBLISHED_OPTIONS | processing
     source, name = source_behind(found, data_path)
     adata = open_screen(source)
     if options.get("guides") is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ class _PlainUnpickler(pickle.Unpickler):
             return _RECONSTRUCT if name == "_reconstruct" else _plain_scalar
         msg = f"it refers to {module}.{name}"
         raise pickle.UnpicklingError(msg)
+
+
+def is_pickle(path: str | Path) -> bool:
+    """Whether a file begins as a pickle of protocol 2 or later does."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(1) == b"\x80"
+    return False
 
 
 def load_plain(path: str | Path) -> Any:

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from gears.data.manifest import H5AD, MANIFEST, is_prepared
-from gears.messages import shorten
+from gears.messages import nearest, shorten
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def folder_name(name: str) -> str:
 
 
 def find_screen(data_path: Path, name: str) -> Path:
-    """A prepared folder, a published folder or an h5ad file of that name in `data_path`.
+    """A prepared folder, a published folder or a file of that name in `data_path`; a published screen is fetched.
 
     Raises
     ------
@@ -84,13 +84,17 @@ def find_screen(data_path: Path, name: str) -> Path:
     for place in (*folders, *(data_path / f"{name}{suffix}" for suffix in SUFFIXES)):
         if place.is_file() or (place.is_dir() and _is_source(place)):
             return place
+    if name.lower() in PUBLISHED_SCREENS:
+        from gears.data.downloads import published_screen
+
+        return published_screen(data_path, name.lower())
     there = sorted(place.name for place in data_path.iterdir() if not place.name.startswith("."))
-    hint = (
-        "; nothing is downloaded: obtain the h5ad file and put it there" if name in PUBLISHED_SCREENS else ""
-    )
+    near = nearest(name, [*there, *PUBLISHED_SCREENS], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
     msg = (
         f"{data_path} has neither a prepared screen {name!r} nor a file {name}.h5ad "
-        f"(it has {shorten(there) or 'nothing'}){hint}"
+        f"(it has {shorten(there) or 'nothing'}), and no published screen has that name "
+        f"({', '.join(PUBLISHED_SCREENS)}){hint}"
     )
     raise FileNotFoundError(msg)
 

@@ -56,6 +56,12 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
     draw = kind.draw_by(table, settings)
     if settings.keep_excluded:
         _keep_excluded(table, draw)
+    return finish(table, name, settings, draw)
+
+
+def finish(table: Labels, name: str, settings: SplitArguments, draw: Draw) -> Split:
+    """A split from what was drawn: spellings together, no part empty, everything else excluded."""
+    kind = split_kind(name)
     before = {part: set(names) for part, names in draw.parts.items()}
     parts = _together(table, draw)
     n_moved = sum(len(set(names) - before[part]) for part, names in parts.items())
