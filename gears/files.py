@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -62,6 +63,38 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def clean_leftovers(path: str | Path) -> list[Path]:
+    """Remove what writers of `path` left behind when they were killed.
+
+    Call it only where no other process can be writing `path` (under its lock).
+    Temporary names are told from those of longer names by their random part
+    (8 letters) and, for folders moved aside, by what they hold.
+
+    Returns
+    -------
+    list of Path
+        What was removed.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        return []
+    made = re.compile(
+        rf"\.({re.escape(path.name)}-[a-z0-9_]{{8}}\.tmp|{re.escape(path.stem)}-[a-z0-9_]{{8}}\.tmp{re.escape(path.suffix)})"
+    )
+    aside = re.compile(rf"\.{re.escape(path.name)}-old-[a-z0-9_]{{8}}\.tmp")
+    removed = []
+    for place in path.parent.iterdir():
+        is_aside = (
+            aside.fullmatch(place.name)
+            and place.is_dir()
+            and [p.name for p in place.iterdir()] in ([], [path.name])
+        )
+        if is_aside or made.fullmatch(place.name):
+            shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+            removed.append(place)
+    return removed
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -14,7 +14,8 @@ from gears.data.options import ProcessingOptions
 from gears.data.screen import PreparedScreen
 from gears.data.survey import survey_screen
 from gears.data.writing import screen_hash, write_screen
-from gears.files import new_folder
+from gears.files import clean_leftovers, new_folder
+from gears.messages import shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -75,6 +76,9 @@ def prepare_screen(
             logger.info("reusing the prepared screen %s", folder)
             return reusable
         _refuse_foreign(folder)
+        left = clean_leftovers(folder)
+        if left:
+            logger.info("removed what an interrupted preparation left behind: %s", shorten(left))
         with new_folder(folder) as temporary:
             write_screen(temporary, checked, key, parameters, workers=workers, more=origin)
         return PreparedScreen.open(folder)

@@ -113,13 +113,27 @@ class Split:
         return cls(**{name: plain[name] for name in fields})
 
     def save(self, path: str | Path) -> Path:
-        """Write the split as JSON (atomically)."""
-        return write_json(path, self.to_dict())
+        """Write the split as JSON (atomically), its hash beside it."""
+        return write_json(path, self.to_dict() | {"hash": self.hash})
 
     @classmethod
     def load(cls, path: str | Path) -> Split:
-        """Read a split written by :meth:`save`."""
-        return cls.from_dict(read_json(path))
+        """Read a split written by :meth:`save`.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If there is none, or the file was changed since it was written.
+        """
+        plain = read_json(path)
+        split = cls.from_dict(plain)
+        if plain.get("hash", split.hash) != split.hash:
+            msg = (
+                f"{path} was changed after it was written (its hash does not fit); draw the split again, or give the "
+                "parts with split='custom' and split_dict_path="
+            )
+            raise ValueError(msg)
+        return split
 
     def summary(self, screen: PreparedScreen) -> pd.DataFrame:
         """One row per label: condition, part, subgroup, n_cells, reason (for excluded labels)."""

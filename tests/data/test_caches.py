@@ -1,0 +1,144 @@
+"""Caches: many processes at once, killed processes, edited files."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from preparing_side import STAGES, prepare_all, prepare_and_die
+
+from gears.data.manifest import is_prepared
+from gears.data.processing import prepare_screen
+from gears.data.reading import read_screen
+from gears.data.screen import PreparedScreen
+from gears.data.splits import Split, make_split, prepare_split
+from gears.files import clean_leftovers
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+@pytest.fixture(scope="module")
+def context() -> BaseContext:
+    """Processes that start from one that has imported everything: each is new, and costs little."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(
+        ["preparing_side", "gears.data.processing", "gears.data.splits", "gears.graphs", "anndata"]
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def source(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("source") / "toy.h5ad"
+    toy_template.write_h5ad(path)
+    return path
+
+
+def starts(context: BaseContext, source: Path, folder: Path, n: int) -> list[tuple[str, str, str]]:
+    """n new processes, at most 8 at once, all wanting the same folder."""
+    with ProcessPoolExecutor(8, mp_context=context, max_tasks_per_child=1) as pool:
+        waiting = [pool.submit(prepare_all, str(source), str(folder), 1) for _ in range(n)]
+        return [one.result(timeout=240) for one in waiting]
+
+
+def hidden(folder: Path) -> Iterator[str]:
+    return (path.name for path in folder.rglob(".*") if path.name.endswith(".tmp") or ".tmp." in path.name)
+
+
+@pytest.mark.parametrize(
+    "n", [16, pytest.param(100, marks=pytest.mark.long)], ids=["16 starts", "100 starts"]
+)
+def test_many_starts_at_once_agree(context: BaseContext, source: Path, tmp_path: Path, n: int) -> None:
+    found = starts(context, source, tmp_path, n)
+    assert Counter(found) == {found[0]: n}
+    assert not list(hidden(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
+    assert len(list((tmp_path / "toy" / "splits").glob("*.json"))) == 1
+    assert len(list((tmp_path / "toy" / "graphs").glob("*.npz"))) == 1
+    PreparedScreen.open(tmp_path / "toy")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_preparation_is_done_again(
+    context: BaseContext, source: Path, tmp_path: Path, stage: str
+) -> None:
+    if stage == "swap":  # something is there already, of other content
+        prepare_screen(read_screen(source)[:180].copy(), tmp_path / "toy")
+    process = context.Process(target=prepare_and_die, args=(str(source), str(tmp_path), stage))  # type: ignore[attr-defined]
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    assert not is_prepared(tmp_path / "toy")
+    assert list(hidden(tmp_path))
+    screen = prepare_screen(read_screen(source), tmp_path / "toy")
+    assert screen.cells.shape == (216, 30)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
+
+
+def test_leftovers_of_others_stay(tmp_path: Path) -> None:
+    names = [
+        ".toy-abcdefgh.tmp",
+        ".toy-b-abcdefgh.tmp",
+        ".toy-old-abcdefgh.tmp",
+        ".toy.json-abcdefgh.tmp",
+        ".toyb-abcdefgh.tmp",
+    ]
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".toy-old-abcdefgh.tmp" / "cells").mkdir()  # a data set "toy-old" that is being written
+    (tmp_path / ".toy-old-hgfedcba.tmp" / "toy").mkdir(parents=True)
+    (tmp_path / ".toy-abcdefgh.tmp.h5ad").write_text("x")
+    assert sorted(path.name for path in clean_leftovers(tmp_path / "toy")) == [
+        names[0],
+        ".toy-old-hgfedcba.tmp",
+    ]
+    assert [path.name for path in clean_leftovers(tmp_path / "toy.h5ad")] == [".toy-abcdefgh.tmp.h5ad"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
+
+
+# Splits
+
+
+def test_a_split_follows_the_conditions_and_every_argument(toy_adata: AnnData, tmp_path: Path) -> None:
+    screen = prepare_screen(toy_adata, tmp_path / "toy")
+    first = prepare_split(screen, "simulation", combo_seen2_train_frac=0.75)
+    assert prepare_split(screen, "simulation", combo_seen2_train_frac=0.01).hash != first.hash
+    assert prepare_split(screen, "simulation", mode="strict").hash != first.hash
+    assert prepare_split(screen, "simulation", combo_seen2_train_frac=0.75).hash == first.hash
+    fewer = prepare_screen(toy_adata[toy_adata.obs["condition"] != "GX07+ctrl"].copy(), tmp_path / "toy")
+    again = prepare_split(fewer, "simulation", combo_seen2_train_frac=0.75)
+    assert "GX07+ctrl" not in {label for names in again.parts.values() for label in names}
+
+
+def test_an_edited_split_file_is_noticed(toy_screen: PreparedScreen, tmp_path: Path) -> None:
+    split = make_split(toy_screen.labels, "simulation")
+    path = split.save(tmp_path / "split.json")
+    plain = json.loads(path.read_text())
+    assert plain["hash"] == split.hash
+    assert Split.load(path) == split
+    plain["parts"]["train"].append(plain["parts"]["test"].pop())
+    path.write_text(json.dumps(plain))
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        Split.load(path)
+
+
+def test_an_edited_cached_split_is_drawn_again(
+    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    screen = prepare_screen(toy_adata, tmp_path / "toy")
+    split = prepare_split(screen, "simulation")
+    path = next((screen.folder / "splits").glob("*.json"))
+    plain = json.loads(path.read_text())
+    plain["parts"]["train"].append(plain["parts"]["test"].pop())
+    path.write_text(json.dumps(plain))
+    assert prepare_split(screen, "simulation") == split
+    assert "drawing the split again" in caplog.text
