@@ -1,6 +1,8 @@
 """Evaluation: metrics with a registry, baselines, and the table that puts them beside the model."""
 
-from gears.evaluation.baselines import BASELINES, DEFAULT_BASELINES, Baseline, make_baseline
+from gears.evaluation.baselines import BASELINES, DEFAULT_BASELINES, Baseline, Estimator, make_baseline
+from gears.evaluation.comparison import Comparison, compare
+from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
 from gears.evaluation.metrics import (
     DEFAULT,
     METRICS,
@@ -11,6 +13,7 @@ from gears.evaluation.metrics import (
     set_metrics,
     summarise,
 )
+from gears.evaluation.report import Profiles, write_report
 from gears.evaluation.table import (
     beating_baselines,
     comparison_table,
@@ -27,11 +30,18 @@ __all__ = [
     "DEFAULT_BASELINES",
     "METRICS",
     "Baseline",
+    "Bootstrap",
+    "Comparison",
+    "Estimator",
     "Metric",
+    "Profiles",
     "Truth",
     "beating_baselines",
+    "compare",
     "comparison_table",
     "condition_metrics",
+    "difference_table",
+    "interval_table",
     "make_baseline",
     "metric_table",
     "register",
@@ -42,4 +52,5 @@ __all__ = [
     "summary_table",
     "verdict",
     "wide_summary",
+    "write_report",
 ]

@@ -199,6 +199,9 @@ def test_p_values_equal_those_of_scipy():
 
 def test_differential_genes_keep_the_false_discovery_rate():
     assert differential(np.array([0.001, 0.04, 0.9, np.nan])).tolist() == [True, False, False, False]
+    rng = np.random.default_rng(0)
+    for p in rng.beta(0.3, 1, (50, 40)) ** 2:
+        np.testing.assert_array_equal(differential(p), stats.false_discovery_control(p) < 0.05)
     assert not differential(np.full(6, np.nan)).any()
     assert not differential(np.full(6, 0.06)).any()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from gears.evaluation.metrics.errors import PSEUDO_COUNT
 from gears.evaluation.metrics.registry import register
@@ -33,15 +35,14 @@ def de_overlap(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     if truth.control_std_G is None or truth.n_control < 2:
         return np.full(len(predicted_UG), np.nan)
     control = (truth.control_mean_G, truth.control_std_G, truth.n_control)
-    values_U = np.full(len(predicted_UG), np.nan)
-    for row, n_cells in enumerate(truth.n_cells_U):
-        if n_cells < 2 or np.isnan(truth.std_UG[row]).any():
-            continue
-        true_G = differential(_welch_p((truth.mean_UG[row], truth.std_UG[row], n_cells), control))
-        found_G = differential(_welch_p((predicted_UG[row], truth.control_std_G, n_cells), control))
-        change_G = fold_change_size(predicted_UG[row], truth.control_mean_G)
-        values_U[row] = overlap_share(true_G, found_G, change_G)
-    return values_U
+    n_cells_U1 = truth.n_cells_U[:, None].astype(np.float64)
+    spread_UG = np.broadcast_to(truth.control_std_G, predicted_UG.shape)
+    true_UG = differential(_welch_p((truth.mean_UG, truth.std_UG, n_cells_U1), control))
+    found_UG = differential(_welch_p((predicted_UG, spread_UG, n_cells_U1), control))
+    size_UG = fold_change_size(predicted_UG, truth.control_mean_G)
+    known_U = (truth.n_cells_U > 1) & np.isfinite(truth.std_UG).all(axis=1)
+    shares = [overlap_share(*sets) for sets in zip(true_UG, found_UG, size_UG, strict=True)]
+    return np.where(known_U, shares, np.nan)
 
 
 def overlap_share(true_G: np.ndarray, found_G: np.ndarray, size_G: np.ndarray) -> float:
@@ -90,10 +91,18 @@ def de_overlap_of_cells(
     return overlap_share(true_G, found_G, change_G)
 
 
-def differential(p_G: np.ndarray) -> np.ndarray:
-    """Genes below 5 % false discoveries after Benjamini and Hochberg, bool (G,); an undefined p counts as 1."""
-    filled_G = np.where(np.isnan(p_G), 1.0, p_G)
-    return np.asarray(stats.false_discovery_control(filled_G) < FALSE_DISCOVERY_RATE)
+def differential(p_UG: np.ndarray) -> np.ndarray:
+    """Genes below 5 % false discoveries after Benjamini and Hochberg, bool, along the last axis.
+
+    An undefined p counts as 1.
+    """
+    filled_UG = np.where(np.isnan(p_UG), 1.0, p_UG)
+    n_genes = filled_UG.shape[-1]
+    ranked_UG = np.sort(filled_UG, axis=-1)
+    below_UG = ranked_UG * n_genes < FALSE_DISCOVERY_RATE * np.arange(1, n_genes + 1)
+    # everything up to the last p below its line is taken
+    last_U1 = np.where(below_UG, ranked_UG, -1.0).max(axis=-1, keepdims=True, initial=-1.0)
+    return filled_UG <= last_U1
 
 
 def fold_change_size(
@@ -112,18 +121,17 @@ def fold_change_size(
 
 
 def _welch_p(
-    one: tuple[np.ndarray, np.ndarray, float], other: tuple[np.ndarray, np.ndarray, float]
+    one: tuple[np.ndarray, np.ndarray, Any], other: tuple[np.ndarray, np.ndarray, Any]
 ) -> np.ndarray:
     """Two-sided p of Welch's t from (mean, s.d. with ddof 0, n) of both sides; 1 where nothing varies or differs."""
-    error_G = one[1] ** 2 / (one[2] - 1) + other[1] ** 2 / (other[2] - 1)
-    difference_G = one[0] - other[0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        t_G = difference_G / np.sqrt(error_G)
-        parts = [(side[1] ** 2 / (side[2] - 1)) ** 2 / (side[2] - 1) for side in (one, other)]
-        freedom_G = error_G**2 / (parts[0] + parts[1])
+        parts = [side[1] ** 2 / (side[2] - 1) for side in (one, other)]
+        t_G = (one[0] - other[0]) / np.sqrt(parts[0] + parts[1])
+        squares = sum(part**2 / (side[2] - 1) for part, side in zip(parts, (one, other), strict=True))
+        freedom_G = (parts[0] + parts[1]) ** 2 / squares
     freedom_G = np.where(np.isfinite(freedom_G), freedom_G, 1.0)
-    p_G = 2 * stats.t.sf(np.abs(np.nan_to_num(t_G, nan=0.0, posinf=np.inf, neginf=-np.inf)), freedom_G)
-    return np.asarray(np.where(difference_G == 0, 1.0, p_G))
+    t_G = np.nan_to_num(t_G, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return np.asarray(np.where(one[0] == other[0], 1.0, 2 * special.stdtr(freedom_G, -np.abs(t_G))))
 
 
 def _welch_p_of_cells(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:

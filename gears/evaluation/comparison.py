@@ -1,0 +1,338 @@
+"""Several methods, seeds and splits at once: one tidy table, costs, and paired differences to the baselines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.evaluation.baselines import DEFAULT_BASELINES, make_baseline
+from gears.evaluation.baselines.means_table import training_conditions
+from gears.evaluation.cells import MAX_CELLS, ScreenCells
+from gears.evaluation.halving import HALVINGS
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.measure import measured
+from gears.evaluation.metrics import DEFAULT, get_metric
+from gears.evaluation.summary import verdict
+from gears.evaluation.table import score_table, with_scaled
+from gears.evaluation.truth import Truth, seen_subgroups
+from gears.messages import unknown_name
+
+if TYPE_CHECKING:
+    from gears.data.screen import PreparedScreen
+    from gears.data.splits import Split
+    from gears.graphs.annotation import GeneAnnotation
+
+log = logging.getLogger(__name__)
+
+Method = (
+    Any  # an estimator (fit, predict), or a callable that makes one (given the seed where there are seeds)
+)
+RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
+
+
+@runtime_checkable
+class _HasParts(Protocol):
+    """What tells one split from several."""
+
+    parts: Any
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What is scored, and how.
+
+    Parameters
+    ----------
+    part
+        Part of each split that is evaluated.
+    metrics, baselines
+        Names; every baseline is fitted anew to every split.
+    halvings
+        Halvings of the cells for scaled scores; 0 for none.
+    clip
+        Whether baselines set negative predictions to zero; the same as the models do.
+    n_top
+        Number of top differential genes.
+    max_cells
+        Cells per condition that metrics over cells look at.
+    seed
+        Of the halvings and the drawn cells.
+    """
+
+    part: str = "test"
+    metrics: Sequence[str] = DEFAULT
+    baselines: Sequence[str] = DEFAULT_BASELINES
+    halvings: int = HALVINGS
+    clip: bool = True
+    n_top: int = 20
+    max_cells: int = MAX_CELLS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.metrics:
+            get_metric(name)
+        for name in self.baselines:
+            make_baseline(name)
+        if all(get_metric(name).scope == "set" for name in self.metrics):
+            msg = f"metrics {list(self.metrics)} hold none with a value per condition; add one, such as 'mse'"
+            raise ValueError(msg)
+        if self.halvings < 0:
+            msg = f"halvings must be 0 or more; found {self.halvings}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` returns.
+
+    Attributes
+    ----------
+    table
+        Tidy: ``split``, ``seed``, ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``,
+        ``value``, and with halvings ``scaled``, ``half_value``, ``half_floor``, ``half_ceiling``.
+    runs
+        Cost of every fit with its prediction: ``split``, ``seed``, ``method``, ``n_train``,
+        ``n_test``, ``seconds``, ``cpu_seconds``, ``peak_mb``.
+    models
+        Names of the methods that are no baselines.
+    left_out
+        What was left out and why: by method, or method and split.
+    """
+
+    table: pd.DataFrame
+    runs: pd.DataFrame
+    models: tuple[str, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def summary(self, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
+        """Means and scaled scores with intervals (:func:`gears.evaluation.intervals.interval_table`)."""
+        return interval_table(self.table, bootstrap)
+
+    def differences(self, model: str | None = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
+        """A model against every other method (:func:`gears.evaluation.intervals.difference_table`)."""
+        return difference_table(self.table, bootstrap, method=self._model(model))
+
+    def verdict(self, model: str | None = None) -> str:
+        """One line on whether a baseline beats the model."""
+        return verdict(self.table, method=self._model(model))
+
+    def costs(self) -> pd.DataFrame:
+        """Per method: runs, median seconds and CPU seconds, greatest peak memory (MB)."""
+        groups = self.runs.groupby("method", sort=False)
+        return groups.agg(
+            runs=("seconds", "size"),
+            seconds=("seconds", "median"),
+            cpu_seconds=("cpu_seconds", "median"),
+            peak_mb=("peak_mb", "max"),
+        ).reset_index()
+
+    def save(self, folder: str | Path, *, title: str = "Comparison") -> dict[str, Path]:
+        """Write CSV, JSON and the HTML page into a folder (:func:`gears.evaluation.report.write_report`)."""
+        from gears.evaluation.report import write_report
+
+        return write_report(
+            self.table, folder, title=title, runs=self.runs, models=self.models, left_out=self.left_out
+        )
+
+    def _model(self, model: str | None) -> str:
+        if model is None:
+            return self.models[0] if self.models else str(self.table["method"].iloc[0])
+        names = list(dict.fromkeys(self.table["method"]))
+        if model not in names:
+            raise ValueError(unknown_name("method", model, names))
+        return model
+
+
+def compare(
+    models: Mapping[str, Method],
+    screen: PreparedScreen,
+    splits: Split | Iterable[Split] | Mapping[str, Split],
+    *,
+    seeds: Sequence[int] = (),
+    annotation: GeneAnnotation | None = None,
+    **options: Any,
+) -> Comparison:
+    """Fit methods and baselines to the training part of every split and score them on its test part.
+
+    Parameters
+    ----------
+    models
+        By name: an object with ``fit(screen, split)`` and ``predict(conditions)``, or a callable that makes
+        one. Predictions are means (U, G), or :class:`gears.Predictions`. May be empty: baselines alone.
+    screen
+        The prepared screen.
+    splits
+        One or more splits, such as ``folds(screen, 5, repeats=5)``, or splits by name.
+    seeds
+        Every model is made once per seed: its callable gets the seed.
+    annotation
+        GO terms for the baselines that use them; the packaged human ones by default.
+    **options
+        Fields of :class:`CompareOptions`.
+
+    Raises
+    ------
+    ValueError
+        Names that clash or are unknown, no split, a part without conditions.
+
+    Examples
+    --------
+    >>> from gears.data.splits.folds import folds                              # doctest: +SKIP
+    >>> result = compare({"mine": MyMethod}, screen, folds(screen, 5))          # doctest: +SKIP
+    >>> print(result.verdict())                                                # doctest: +SKIP
+    """
+    settings = CompareOptions(**options)
+    named = _named(splits)
+    _check_methods(models, settings, seeds)
+    tables, runs = [], []
+    left_out: dict[str, str] = {}
+    for split_name, split in named.items():
+        scored = _one_split(models, screen, split, seeds, annotation, settings)
+        tables.append(scored.table.assign(split=split_name))
+        runs.append(scored.runs.assign(split=split_name))
+        prefix = f" ({split_name})" if len(named) > 1 else ""
+        left_out |= {f"{name}{prefix}": reason for name, reason in scored.left_out.items()}
+        log.info("compared %s: %d methods", split_name, scored.table["method"].nunique())
+    table = pd.concat(tables, ignore_index=True)
+    table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
+    table.attrs.update(models=list(models), model=next(iter(models), None))
+    return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
+
+
+def _one_split(
+    models: Mapping[str, Method],
+    screen: PreparedScreen,
+    split: Split,
+    seeds: Sequence[int],
+    annotation: GeneAnnotation | None,
+    settings: CompareOptions,
+) -> Comparison:
+    chosen = _evaluated(split, settings.part)
+    train = training_conditions(split)
+    with_cells = any(get_metric(name).needs_cells for name in settings.metrics)
+    cells = ScreenCells(screen, settings.max_cells, settings.seed) if with_cells else None
+    truth = Truth.of(screen, chosen, train, n_top=settings.n_top, cells=cells)
+    predictions: dict[tuple[str, int | str], np.ndarray] = {}
+    runs: list[tuple[Any, ...]] = []
+    left_out: dict[str, str] = {}
+    for (name, seed), make in _makers(models, seeds, annotation, settings).items():
+        try:
+            with measured() as cost:
+                method = make()
+                method.fit(screen, split)
+                predicted_UG = as_means(method.predict(chosen), chosen, len(screen.gene_names), name)
+        except ValueError as error:
+            left_out[name] = str(error)
+            log.warning("%s is left out: %s", name, error)
+            continue
+        predictions[name, seed] = predicted_UG
+        costs = (cost.seconds, cost.cpu_seconds, cost.peak_mb)
+        runs.append(("", seed, name, len(train), len(chosen), *costs))
+    keys = {f"{number}": key for number, key in enumerate(predictions)}
+    methods = {short: predictions[key] for short, key in keys.items()}
+    if not methods:
+        msg = f"no method could be fitted: {left_out}"
+        raise ValueError(msg)
+    table = score_table(methods, truth, seen_subgroups(chosen, train), settings.metrics)
+    if settings.halvings:
+        table = with_scaled(table, methods, screen, truth, halvings=settings.halvings, seed=settings.seed)
+    table.insert(0, "seed", table["method"].map(lambda short: keys[short][1]))
+    table["method"] = table["method"].map(lambda short: keys[short][0])
+    return Comparison(table, pd.DataFrame(runs, columns=RUN_COLUMNS), tuple(models), left_out)
+
+
+def as_means(
+    predicted: Any, conditions: Sequence[Condition], n_genes: int, name: str = "the method"
+) -> np.ndarray:
+    """Predicted means (U, G) float64 from an array or from :class:`gears.Predictions`; a wrong shape is refused."""
+    predicted_UG = np.asarray(getattr(predicted, "expression_UG", predicted), dtype=np.float64)
+    if predicted_UG.shape != (len(conditions), n_genes):
+        msg = (
+            f"{name} predicts an array of shape {predicted_UG.shape}; expected {(len(conditions), n_genes)}: one row "
+            "per condition, one column per gene"
+        )
+        raise ValueError(msg)
+    return predicted_UG
+
+
+def split_name(split: Split) -> str:
+    """What a split is called in tables."""
+    arguments = split.arguments or {}
+    if "fold" in arguments:
+        return f"repeat {arguments.get('repeat', 0)} fold {arguments['fold']}"
+    return f"{split.name} seed {split.seed}"
+
+
+def _named(splits: Split | Iterable[Split] | Mapping[str, Split]) -> dict[str, Split]:
+    if isinstance(splits, Mapping):
+        named = {str(name): split for name, split in splits.items()}
+    else:
+        listed: list[Split] = [splits] if isinstance(splits, _HasParts) else list(splits)  # type: ignore[arg-type]
+        names = [split_name(split) for split in listed]
+        unique = len(set(names)) == len(names)
+        named = {
+            name if unique else f"{number}: {name}": split
+            for number, (name, split) in enumerate(zip(names, listed, strict=True))
+        }
+    if not named:
+        msg = "there is no split to compare on; give at least one, such as pert_data.split"
+        raise ValueError(msg)
+    return named
+
+
+def _check_methods(models: Mapping[str, Method], settings: CompareOptions, seeds: Sequence[int]) -> None:
+    twice = sorted(set(models) & set(settings.baselines))
+    if twice:
+        msg = f"models and baselines share names: {', '.join(twice)}; rename the models"
+        raise ValueError(msg)
+    for name, model in models.items():
+        ready = hasattr(model, "fit") and hasattr(model, "predict") and not isinstance(model, type)
+        if not (ready or callable(model)):
+            msg = f"model {name!r} is a {type(model).__name__}; expected an object with fit and predict, or a callable"
+            raise TypeError(msg)
+        if ready and seeds:
+            msg = f"model {name!r} is one object, but seeds={list(seeds)}: give a callable that makes one from a seed"
+            raise ValueError(msg)
+
+
+def _makers(
+    models: Mapping[str, Method],
+    seeds: Sequence[int],
+    annotation: GeneAnnotation | None,
+    settings: CompareOptions,
+) -> dict[tuple[str, int | str], Callable[[], Any]]:
+    """What makes each method, by its name and seed ("" where there is none)."""
+    makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
+    for name, model in models.items():
+        if hasattr(model, "fit") and not isinstance(model, type):
+            makers[name, ""] = partial(_given, model)
+        elif not seeds:
+            makers[name, ""] = model
+        else:
+            for seed in seeds:
+                makers[name, seed] = partial(model, seed)
+    for name in settings.baselines:
+        makers[name, ""] = partial(make_baseline, name, clip=settings.clip, annotation=annotation)
+    return makers
+
+
+def _given(method: Any) -> Any:
+    return method
+
+
+def _evaluated(split: Split, part: str) -> list[Condition]:
+    if part not in split.parts:
+        raise ValueError(unknown_name("part of the split", part, list(split.parts)))
+    chosen = [condition for condition in split.conditions(part) if not condition.is_control]
+    if not chosen:
+        msg = f"part {part!r} of the split holds no perturbed condition; there is nothing to evaluate"
+        raise ValueError(msg)
+    return list(dict.fromkeys(chosen))

@@ -1,0 +1,202 @@
+"""Write an evaluation: tables as CSV, everything as JSON, figures as PNG and SVG, and the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.metrics import ALL
+from gears.evaluation.report.figures import delta_heat_map, difference_figure, image_bytes, top_de_figure
+from gears.evaluation.report.page import Contents, build_page
+from gears.evaluation.summary import VERDICT_METRICS, beating_baselines, model_name, verdict
+from gears.evaluation.truth import Truth
+from gears.files import write_atomically, write_json, write_text
+
+N_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """Profiles behind a table, for its figures.
+
+    Attributes
+    ----------
+    truth
+        The evaluated conditions.
+    predictions
+        Predicted means (U, G) by method, the model first.
+    gene_names
+        (G,) names.
+    shown
+        Conditions whose top differential genes are drawn; by default four: the one of median
+        correlation of changes in each subgroup, then the best and the worst.
+    """
+
+    truth: Truth
+    predictions: Mapping[str, np.ndarray]
+    gene_names: Sequence[str]
+    shown: Sequence[str] = ()
+
+
+def write_report(
+    table: pd.DataFrame,
+    folder: str | Path,
+    *,
+    title: str = "Evaluation",
+    models: Sequence[str] = (),
+    runs: pd.DataFrame | None = None,
+    left_out: Mapping[str, str] | None = None,
+    profiles: Profiles | None = None,
+    details: Mapping[str, str] | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> dict[str, Path]:
+    """Write what a tidy table says into a folder.
+
+    Parameters
+    ----------
+    table
+        As :func:`gears.evaluation.comparison_table` or :func:`gears.evaluation.compare` give it.
+    folder
+        Made when it is missing; files of the same names are replaced one by one.
+    title
+        Of the page.
+    models
+        Methods that are judged against the others; by default the table's first.
+    runs
+        Costs of fits (:class:`gears.evaluation.Comparison`).
+    left_out
+        What was left out and why; by default what the table says.
+    profiles
+        For the figures of changes; without them the page has none.
+    details
+        What else the page says about the data, by name.
+    bootstrap
+        Of the intervals.
+
+    Returns
+    -------
+    dict
+        Paths by kind: ``table``, ``summary``, ``differences``, ``json``, ``page``, and a figure's name.
+    """
+    folder = Path(folder)
+    judged = list(models) or [model_name(table)]
+    summary = interval_table(table, bootstrap)
+    differences = pd.concat(
+        [difference_table(table, bootstrap, method=m).assign(model=m) for m in judged], ignore_index=True
+    )
+    reasons = dict(table.attrs.get("left_out", {}) if left_out is None else left_out)
+    verdicts = {m: verdict(table, method=m) for m in judged}
+    beaten = {m: not _beating(table, m).empty for m in judged}
+    written = {
+        "table": _csv(folder / "evaluation.csv", table),
+        "summary": _csv(folder / "summary.csv", summary),
+        "differences": _csv(folder / "differences.csv", differences),
+    }
+    figures = _figures(differences, judged[0], profiles)
+    images = {}
+    for name, (figure, text) in figures.items():
+        images[name] = (image_bytes(figure), text)
+        for kind in ("png", "svg"):
+            data = images[name][0] if kind == "png" else image_bytes(figure, "svg")
+            path = folder / "figures" / f"{name}.{kind}"
+            written[f"{name}.{kind}"] = write_atomically(path, partial(_put, data))
+    contents = Contents(
+        title=title,
+        verdicts=verdicts,
+        beaten=beaten,
+        table=table,
+        summary=summary,
+        differences=differences,
+        runs=runs,
+        left_out=reasons,
+        images=images,
+        details=dict(details or {}),
+        level=bootstrap.level,
+    )
+    written["json"] = write_json(folder / "evaluation.json", _plain(contents))
+    written["page"] = write_text(folder / "report.html", build_page(contents))
+    return written
+
+
+def _beating(table: pd.DataFrame, model: str) -> pd.DataFrame:
+    judged = [name for name in VERDICT_METRICS if name in set(table["metric"])]
+    return beating_baselines(table, judged, method=model)
+
+
+def _figures(differences: pd.DataFrame, model: str, profiles: Profiles | None) -> dict[str, tuple[Any, str]]:
+    figures: dict[str, tuple[Any, str]] = {}
+    own = differences[(differences["model"] == model) & (differences["subgroup"] == ALL)]
+    metrics = [name for name in (*VERDICT_METRICS, "pearson_delta_ref") if name in set(own["metric"])]
+    if metrics and len(own):
+        text = (
+            f"{model} minus each other method over all conditions, with intervals from resampled conditions."
+        )
+        figures["differences"] = (difference_figure(own, metrics, model=model), text)
+    if profiles is None:
+        return figures
+    text = "Changes over control: the truth and predictions, conditions in rows, the most variable genes in columns."
+    first = dict(list(profiles.predictions.items())[:2])
+    figures["changes"] = (delta_heat_map(profiles.truth, first, profiles.gene_names), text)
+    for number, row in enumerate(_shown_rows(profiles)):
+        name = profiles.truth.conditions[row].name
+        text = (
+            f"{name}: true change of the top differential genes (bar: standard error) and predicted changes."
+        )
+        figure = top_de_figure(profiles.truth, profiles.predictions, row, profiles.gene_names)
+        figures[f"top_de_{number + 1}"] = (figure, text)
+    return figures
+
+
+def _shown_rows(profiles: Profiles) -> list[int]:
+    """Rows of the asked conditions, else those at the quantiles of the first method's correlation of changes."""
+    names = [condition.name for condition in profiles.truth.conditions]
+    if profiles.shown:
+        return [names.index(name) for name in profiles.shown]
+    from gears.evaluation.metrics import condition_metrics
+
+    first = next(iter(profiles.predictions.values()))
+    score_U = condition_metrics(first, profiles.truth, ["pearson_delta"])[:, 0]
+    order = np.argsort(np.nan_to_num(score_U, nan=-2.0), kind="stable")
+    at = np.linspace(0, len(order) - 1, min(N_SHOWN, len(order))).round().astype(int)
+    return [int(order[place]) for place in at[::-1]]
+
+
+def _plain(contents: Contents) -> dict[str, Any]:
+    """Everything the page says as JSON values; undefined numbers as null."""
+
+    def records(frame: pd.DataFrame | None) -> list[dict[str, Any]]:
+        if frame is None:
+            return []
+        rows = frame.to_dict("records")
+        return [{str(key): _finite(value) for key, value in row.items()} for row in rows]
+
+    return {
+        "title": contents.title,
+        "details": contents.details,
+        "verdicts": contents.verdicts,
+        "left_out": contents.left_out,
+        "summary": records(contents.summary),
+        "differences": records(contents.differences),
+        "runs": records(contents.runs),
+        "table": records(contents.table),
+    }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _csv(path: Path, frame: pd.DataFrame) -> Path:
+    return write_text(path, frame.to_csv(index=False))
+
+
+def _put(data: bytes, path: Path) -> None:
+    path.write_bytes(data)
