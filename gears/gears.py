@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import logging
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,15 +17,15 @@ from gears.assembly import (
     condition_tables,
     config_from,
     pair_tables,
-    perturbed_in,
     run_plan,
-    subgroups_of,
     training_batches,
     validation_of,
 )
+from gears.evaluation.halving import HALVINGS
 from gears.evaluation.metrics import get_metric
-from gears.evaluation.table import comparison_table, render_table
+from gears.evaluation.table import render_table
 from gears.joining import joined
+from gears.judging import evaluate_model
 from gears.reporting import show_progress
 from gears.results import TrainResult
 from gears.trained import TrainedModel
@@ -242,34 +243,43 @@ class GEARS(TrainedModel):
         self.best_model = best
         return run
 
-    def evaluate(self, part: str = "test", *, clip: bool = True) -> pd.DataFrame | None:
+    def evaluate(
+        self,
+        split: str = "test",
+        *,
+        clip: bool = True,
+        halvings: int = HALVINGS,
+        report: str | Path | None = None,
+        **options: Any,
+    ) -> pd.DataFrame | None:
         """Score the best model beside the baselines on a part of the split.
+
+        Parameters
+        ----------
+        split
+            The part: ``"test"``, ``"val"`` or ``"train"``.
+        clip
+            Set negative predictions to zero, the baselines' as well.
+        halvings
+            How often the cells are halved for scaled scores; 0 for none.
+        report
+            A folder for the HTML page, CSV, JSON and figures
+            (:func:`gears.evaluation.write_report`).
+        **options
+            Further arguments of :func:`gears.evaluation.comparison_table`, such as `metrics` and
+            `baselines`, ``name`` (of the model in the table) and ``shown`` (conditions in the report's figures).
 
         Returns
         -------
         pd.DataFrame or None
-            Tidy table (see :class:`TrainResult`); None where the part has no perturbed condition.
+            Tidy: condition, subgroup, n_cells, method, metric, value, and with halvings scaled and
+            what it is made of; None where the part has no perturbed condition.
         """
-        pert_data = self._need_data("evaluate")
-        split = pert_data.split
-        chosen = perturbed_in(split, part)
-        if split is None or not chosen or not perturbed_in(split, "train"):
-            return None
-        predicted = self.predict(chosen, clip=clip).expression_UG
-        return comparison_table(
-            predicted,
-            chosen,
-            pert_data.screen,
-            split,
-            subgroups=subgroups_of(split, part, chosen),
-            clip=clip,
-            method="gears",
-            annotation=pert_data.annotation,
-        )
+        return evaluate_model(self, split, clip=clip, halvings=halvings, report=report, **options)
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
         """Score the test part (see :meth:`evaluate`) and log the table."""
-        table = self.evaluate("test")
+        table = self.evaluate("test", halvings=0)
         if table is not None and verbose:
             logger.info("%s", render_table(table))
         return table

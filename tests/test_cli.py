@@ -72,7 +72,7 @@ def test_help_shows_commands_and_examples_without_heavy_imports(tmp_path: Path) 
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "predict", "simulate"])
+@pytest.mark.parametrize("command", ["evaluate", "compare", "report", "train", "predict", "simulate"])
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([command, "--help"])

@@ -19,6 +19,9 @@ BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 COMMANDS = {
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
+    "evaluate": "score a trained model and simple baselines, write a report",
+    "compare": "score baselines, and GEARS trained anew, over several splits",
+    "report": "the HTML page of a table that evaluate or compare wrote",
     "inspect": "report on a screen: what was found, what would be left out, what to mend",
     "simulate": "write a simulated screen to an h5ad file",
 }
@@ -38,6 +41,8 @@ examples:
   gears train --config run.yaml
   gears predict models/run1 KLF1 AHR+KLF1 --top 10
   gears predict models/run1 AHR+KLF1 --output predictions.csv
+  gears evaluate models/run1 screen.h5ad --report reports/run1
+  gears compare screen.h5ad --folds 5 --report reports/baselines
 
 `gears COMMAND --help` lists the options of a command. Results go to stdout, progress to stderr.
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
+from gears.data.splits.split import Split
 from gears.evaluation.baselines import DEFAULT_BASELINES, make_baseline
 from gears.evaluation.baselines.means_table import training_conditions
 from gears.evaluation.cells import MAX_CELLS, ScreenCells
@@ -27,7 +28,6 @@ from gears.messages import unknown_name
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
-    from gears.data.splits import Split
     from gears.graphs.annotation import GeneAnnotation
 
 log = logging.getLogger(__name__)
@@ -36,13 +36,6 @@ Method = (
     Any  # an estimator (fit, predict), or a callable that makes one (given the seed where there are seeds)
 )
 RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
-
-
-@runtime_checkable
-class _HasParts(Protocol):
-    """What tells one split from several."""
-
-    parts: Any
 
 
 @dataclass(frozen=True)
@@ -275,7 +268,7 @@ def _named(splits: Split | Iterable[Split] | Mapping[str, Split]) -> dict[str, S
     if isinstance(splits, Mapping):
         named = {str(name): split for name, split in splits.items()}
     else:
-        listed: list[Split] = [splits] if isinstance(splits, _HasParts) else list(splits)  # type: ignore[arg-type]
+        listed = [splits] if isinstance(splits, Split) else list(splits)
         names = [split_name(split) for split in listed]
         unique = len(set(names)) == len(names)
         named = {

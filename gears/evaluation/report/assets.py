@@ -21,7 +21,8 @@ nav { line-height: 1.9; }
 .caption { font-weight: 600; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; }
 .scroll:focus-visible, button:focus-visible, a:focus-visible { outline: 3px solid #0072b2; outline-offset: 1px; }
-table { border-collapse: separate; border-spacing: 0; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
+table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: .9rem;
+  font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .55rem; text-align: left; vertical-align: baseline; border-bottom: 1px solid #e6e6e6; }
 thead th { background: var(--wash); border-bottom: 1px solid var(--line); vertical-align: bottom; }
 thead th small { display: block; }

@@ -1,0 +1,57 @@
+"""What the judging subcommands share: a screen from an h5ad file or a folder, and names of metrics and baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gears.cli.parser import CommandParser
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+
+def add_screen(parser: CommandParser) -> None:
+    """Options that say where the screen is."""
+    parser.add_argument(
+        "data", metavar="DATA", help="an h5ad file, a prepared folder, or the folder that holds DATASET"
+    )
+    parser.add_argument("--dataset", help="name of the screen in the folder DATA")
+    parser.add_argument("--work-dir", default="gears_data", help="where an h5ad file's prepared screen goes")
+    parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
+
+
+def add_scores(parser: CommandParser) -> None:
+    """Options that say what is scored."""
+    parser.add_argument("--metrics", nargs="+", type=str, help="names of metrics; a usual choice if left out")
+    parser.add_argument(
+        "--baselines", nargs="+", type=str, help="names of baselines; all that see training only if left out"
+    )
+    parser.add_argument(
+        "--halvings", type=int, default=5, help="halvings of the cells for scaled scores; 0: none"
+    )
+    parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
+
+
+def open_screen(options: Any) -> PertData:
+    """The screen that DATA and its options name; an h5ad file is prepared in the work folder."""
+    from gears.pertdata import PertData
+
+    data = Path(options.data)
+    if not data.exists():
+        msg = f"there is no file or folder {options.data}"
+        raise FileNotFoundError(msg)
+    annotation = {} if options.gene2go is None else {"gene2go": options.gene2go}
+    if data.is_dir() and options.dataset is not None:
+        pert_data = PertData(data, **annotation)
+        pert_data.load(data_name=options.dataset)
+    else:
+        pert_data = PertData(options.work_dir if data.is_file() else data.resolve().parent, **annotation)
+        pert_data.load(data_path=data)
+    return pert_data
+
+
+def score_options(options: Any) -> dict[str, Any]:
+    """Metrics, baselines and halvings as functions take them; what was not asked for is left to their defaults."""
+    asked = {name: options[name] for name in ("metrics", "baselines") if options[name] is not None}
+    return {**asked, "halvings": options.halvings}

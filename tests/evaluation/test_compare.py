@@ -1,0 +1,246 @@
+"""Several methods, seeds and splits at once; what is written of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears import PertData
+from gears.data.splits.folds import folds
+from gears.evaluation import Profiles, Truth, compare, make_baseline, write_report
+from gears.evaluation.baselines import Additive, NoChange
+
+FAST = {"halvings": 1, "metrics": ["pearson_delta", "mse_top20_de", "mse", "spread"]}
+FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, small_screen) -> PertData:
+    made = PertData(tmp_path_factory.mktemp("compared"), default_pert_graph=False)
+    made.new_data_process("small", small_screen[0].copy())
+    made.prepare_split("simulation", seed=1)
+    return made
+
+
+class Noisy:
+    """The true means with noise of a seed: a method whose scores are known to be good."""
+
+    def __init__(self, seed: int = 0, size: float = 0.001) -> None:
+        self.seed, self.size = seed, size
+
+    def fit(self, screen, split):
+        self.screen = screen
+
+    def predict(self, conditions):
+        rng = np.random.default_rng(self.seed)
+        mean = np.array([self.screen.statistics.mean[self.screen.id_of(c)] for c in conditions])
+        return mean + rng.normal(0, self.size, mean.shape)
+
+
+class Refusing(Noisy):
+    def predict(self, conditions):
+        msg = "this one knows no <gene>"
+        raise ValueError(msg)
+
+
+def test_folds_seeds_and_models_in_one_tidy_table(data):
+    splits = list(folds(data.screen, 3, repeats=2))
+    result = compare(
+        {"noisy": Noisy, "same": lambda seed: Additive()}, data.screen, splits, seeds=[1, 2], **FEW
+    )
+    assert list(result.table.columns[:8]) == [
+        "split",
+        "seed",
+        "condition",
+        "subgroup",
+        "n_cells",
+        "method",
+        "metric",
+        "value",
+    ]
+    assert result.table["split"].unique().tolist() == [
+        f"repeat {r} fold {f}" for r in (0, 1) for f in range(3)
+    ]
+    single = result.table[(result.table["metric"] == "mse")]
+    assert single.groupby("method").size().to_dict() == {
+        "noisy": 18 * 2 * 2,
+        "same": 18 * 2 * 2,
+        "no_change": 18 * 2,
+        "train_mean": 18 * 2,
+        "additive": 18 * 2,
+    }
+    noisy = single[single["method"] == "noisy"].set_index(["split", "condition", "seed"])["value"]
+    assert not np.allclose(noisy.xs(1, level="seed"), noisy.xs(2, level="seed"))
+    summary = result.summary().set_index(["subgroup", "method", "metric"])
+    assert summary.loc[("all", "noisy", "mse"), "n_conditions"] == 18
+    assert summary.loc[("all", "same", "mse"), "mean"] == pytest.approx(
+        summary.loc[("all", "additive", "mse"), "mean"]
+    )
+    assert "No baseline beats noisy" in result.verdict()
+    assert result.verdict("same").startswith("No baseline beats same")  # a tie is no defeat
+    differences = result.differences("same").set_index(["subgroup", "metric", "against"])
+    assert differences.loc[("all", "mse", "additive"), "difference"] == pytest.approx(0)
+    assert differences.loc[("all", "mse", "noisy"), "better"] == "other"
+    costs = result.costs().set_index("method")
+    assert costs.loc["noisy", "runs"] == 12
+    assert (result.runs[["seconds", "cpu_seconds"]] >= 0).all().all()
+    assert (result.runs["peak_mb"] > 10).all()
+
+
+def test_baselines_alone_on_one_split(data):
+    result = compare({}, data.screen, data.split, **FEW)
+    assert set(result.table["method"]) == set(FEW["baselines"])
+    assert result.verdict("additive")
+    assert result.models == ()
+
+
+def test_what_cannot_be_fitted_is_left_out_with_its_reason(data, caplog):
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        result = compare({"noisy": Noisy(), "bad": Refusing}, data.screen, {"mine": data.split}, **FEW)
+    assert result.left_out == {"bad": "this one knows no <gene>"}
+    assert "bad is left out" in caplog.text
+    assert set(result.table["split"]) == {"mine"}
+
+
+def test_bad_calls_are_named(data):
+    cases = [
+        (({"additive": Noisy()}, data.split), {}, "share names: additive"),
+        (({}, []), {}, "no split"),
+        (({}, data.split), {"part": "tset"}, "did you mean 'test'"),
+        (({}, data.split), {"metrics": ["spread"]}, "value per condition"),
+        (({}, data.split), {"metrics": ["msee"]}, "did you mean 'mse'"),
+        (({}, data.split), {"baselines": ["aditive"]}, "did you mean 'additive'"),
+        (({}, data.split), {"halvings": -1}, "halvings"),
+        (({"a": Noisy()}, data.split), {"seeds": [1]}, "one object"),
+    ]
+    for (models, splits), options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            compare(models, data.screen, splits, **options)
+    with pytest.raises(TypeError, match="fit and predict"):
+        compare({"a": 3}, data.screen, data.split)
+
+    class Wrong(Noisy):
+        def predict(self, conditions):
+            return np.zeros((1, 2))
+
+    left_out = compare({"wrong": Wrong}, data.screen, data.split, **FEW).left_out
+    assert "expected (" in left_out["wrong"]
+
+
+# --- the page and the files ------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Texts of cells and of the first line, attributes that refer to something, and whether tags are balanced."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.texts: list[str] = []
+        self.values: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+        given = dict(attrs)
+        self.sources += [value for key, value in given.items() if key in ("src", "href")]
+        if "data-value" in given:
+            self.values.append(given["data-value"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script", "title") and data.strip():
+            self.texts.append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def written(data, tmp_path_factory) -> tuple[pd.DataFrame, dict[str, Path]]:
+    models = {"<b>bad</b>": NoChange, "fine": Noisy}
+    result = compare(models, data.screen, data.split, **FEW)
+    truth = Truth.of(data.screen, data.split.conditions("test"), data.split.conditions("train"))
+    predictions = {
+        name: make_baseline(name).fit(data.screen, data.split).predict(truth.conditions)
+        for name in ("no_change", "additive")
+    }
+    paths = write_report(
+        result.table,
+        tmp_path_factory.mktemp("report"),
+        title="A & B",
+        models=result.models,
+        runs=result.runs,
+        left_out={"<i>": "why & how"},
+        profiles=Profiles(truth, predictions, data.screen.gene_names),
+        details={"screen": "<small>"},
+    )
+    return result.table, paths
+
+
+def test_page_is_whole_refers_to_nothing_outside_and_escapes_what_comes_from_data(written):
+    text = written[1]["page"].read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert all(source.startswith(("#", "data:image/png;base64,")) for source in page.sources)
+    assert len([source for source in page.sources if source.startswith("data:")]) >= 3
+    for raw in ("<b>bad", "<i>", "<small>&", "A & B<"):
+        assert raw not in text
+    assert "&lt;b&gt;bad&lt;/b&gt;" in text
+    assert "why &amp; how" in text
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+def test_first_line_says_that_a_baseline_is_better(written):
+    page = Page()
+    page.feed(written[1]["page"].read_text())
+    assert page.texts[0].startswith("A baseline beats <b>bad</b> on pearson_delta")
+    assert page.texts[1].startswith("No baseline beats fine")
+
+
+def test_numbers_can_be_copied_with_all_digits(written):
+    table, paths = written
+    page = Page()
+    page.feed(paths["page"].read_text())
+    mean = table[(table["metric"] == "mse") & (table["method"] == "train_mean")]["value"].mean()
+    assert any(value and float(value) == pytest.approx(mean, rel=1e-14) for value in page.values)
+
+
+def test_csv_and_json_say_the_same(written):
+    table, paths = written
+    again = pd.read_csv(paths["table"])
+    pd.testing.assert_frame_equal(again.drop(columns="seed"), table.drop(columns="seed"), check_dtype=False)
+    whole = json.loads(
+        paths["json"].read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
+    )
+    assert len(whole["table"]) == len(table)
+    assert whole["left_out"] == {"<i>": "why & how"}
+    assert set(whole["verdicts"]) == {"<b>bad</b>", "fine"}
+    summary = pd.read_csv(paths["summary"])
+    assert summary["mean"].notna().sum() == sum(row["mean"] is not None for row in whole["summary"])
+    assert set(pd.read_csv(paths["differences"])["model"]) == {"<b>bad</b>", "fine"}
+
+
+def test_figures_are_written_as_png_and_svg(written):
+    names = [name for name in written[1] if name.endswith((".png", ".svg"))]
+    assert {"differences.png", "differences.svg", "changes.png", "top_de_1.svg"} <= set(names)
+    for name in names:
+        start = written[1][name].read_bytes()[:100]
+        assert start.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+
+
+def test_a_table_alone_gives_a_page_without_figures_of_changes(data, tmp_path):
+    result = compare({"fine": Noisy}, data.screen, data.split, **FEW)
+    paths = result.save(tmp_path / "deep" / "folder")
+    assert "changes.png" not in paths
+    assert paths["page"].read_text().count("<h1>Comparison</h1>") == 1

@@ -1,0 +1,106 @@
+"""`gears evaluate`, `compare` and `report`, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gears import GEARS, PertData
+from gears.cli import main
+from gears.simulate import simulated_screen
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A screen as h5ad, the same prepared, and a model of it."""
+    folder = tmp_path_factory.mktemp("judging_cli")
+    adata, _ = simulated_screen(
+        n_genes=40, n_singles=12, n_pairs=8, cells_per_condition=12, n_control=40, seed=2
+    )
+    adata.write_h5ad(folder / "screen.h5ad")
+    data = PertData(folder / "data", default_pert_graph=False)
+    data.load(data_path=folder / "screen.h5ad")
+    data.prepare_split("simulation", seed=1)
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(epochs=1, objective="moments", verbose=False, evaluate_test=False)
+    model.save_model(folder / "model")
+    return folder
+
+
+def called(capsys, *arguments: object) -> str:
+    assert main([*map(str, arguments), "--quiet"]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys):
+    report = tmp_path / "report"
+    out = called(
+        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--halvings", 1, "--report", report
+    )
+    assert "baseline" in out.splitlines()[0]
+    assert "pearson_delta" in out
+    assert (report / "report.html").is_file()
+
+    again = tmp_path / "again"
+    value = json.loads(
+        called(capsys, "report", report / "evaluation.csv", again, "--title", "Again", "--json")
+    )
+    assert value["page"] == str(again / "report.html")
+    assert "<h1>Again</h1>" in (again / "report.html").read_text()
+    assert value["verdicts"]["gears"] == out.splitlines()[0]
+
+
+def test_evaluate_takes_the_h5ad_file_too(folder, tmp_path, capsys):
+    out = called(
+        capsys, "evaluate", folder / "model", folder / "screen.h5ad", "--work-dir", tmp_path,
+        "--metrics", "mse", "--baselines", "additive", "--halvings", 0, "--json",
+    )  # fmt: skip
+    assert {row["method"] for row in json.loads(out)["summary"]} == {"gears", "additive"}
+
+
+def test_compare_gives_baselines_alone_over_folds(folder, capsys):
+    out = called(
+        capsys, "compare", folder / "data" / "screen", "--folds", 3, "--baselines", "additive", "no_change",
+        "--metrics", "mse", "--halvings", 0, "--json",
+    )  # fmt: skip
+    value = json.loads(out)
+    assert value["verdicts"] == {}
+    row = next(row for row in value["summary"] if row["method"] == "additive" and row["subgroup"] == "all")
+    assert row["n_conditions"] == 20
+    assert {row["method"]: row["runs"] for row in value["costs"]} == {"additive": 3, "no_change": 3}
+
+
+def test_compare_trains_gears(folder, tmp_path, capsys):
+    out = called(
+        capsys, "compare", folder / "data" / "screen", "--gears", "moments", "--epochs", 1, "--hidden-size", 8,
+        "--device", "cpu", "--baselines", "train_mean", "--metrics", "mse_top20_de", "--halvings", 0,
+        "--report", tmp_path,
+    )  # fmt: skip
+    assert "gears_moments" in out.splitlines()[0]
+    assert (tmp_path / "evaluation.json").is_file()
+
+
+def test_bad_calls_are_one_line(folder, tmp_path, capsys):
+    def refused(*arguments: object) -> str:
+        assert main(list(map(str, arguments))) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        return shown.err.splitlines()[-1]
+
+    screen = folder / "data" / "screen"
+    assert "no file or folder" in refused("compare", tmp_path / "none.h5ad")
+    assert "did you mean 'moments'" in refused("compare", screen, "--gears", "moment")
+    assert "did you mean 'additive'" in refused("compare", screen, "--baselines", "aditive")
+    assert "no saved model" in refused("evaluate", tmp_path, screen)
+    assert "lacks the columns" in refused("report", _csv(tmp_path), tmp_path / "out")
+    assert "no file" in refused("report", tmp_path / "none.csv", tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def _csv(folder: Path) -> Path:
+    path = folder / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    return path
