@@ -38,11 +38,15 @@ def called(capsys, *arguments: object) -> str:
 def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys):
     report = tmp_path / "report"
     out = called(
-        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--halvings", 1, "--report", report
-    )
+        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--halvings", 1, "--report", report,
+        "--metrics", "mse_top20_de", "pearson_delta",
+    )  # fmt: skip
     assert "baseline" in out.splitlines()[0]
     assert "pearson_delta" in out
-    assert (report / "report.html").is_file()
+    page = (report / "report.html").read_text()
+    assert out.splitlines()[0].replace("&", "&amp;") in page
+    assert "split: simulation, seed 1, part test" in page
+    assert (report / "figures" / "top_de_1.svg").is_file()
 
     again = tmp_path / "again"
     value = json.loads(
@@ -75,7 +79,7 @@ def test_compare_gives_baselines_alone_over_folds(folder, capsys):
 
 def test_compare_trains_gears(folder, tmp_path, capsys):
     out = called(
-        capsys, "compare", folder / "data" / "screen", "--gears", "moments", "--epochs", 1, "--hidden-size", 8,
+        capsys, "compare", folder / "data" / "screen", "--gears", "moments", "--no-default-pert-graph", "--epochs", 1, "--hidden-size", 8,
         "--device", "cpu", "--baselines", "train_mean", "--metrics", "mse_top20_de", "--halvings", 0,
         "--report", tmp_path,
     )  # fmt: skip

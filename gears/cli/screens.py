@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsonargparse import ActionYesNo
+
 from gears.cli.parser import CommandParser
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ def add_screen(parser: CommandParser) -> None:
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
     parser.add_argument("--work-dir", default="gears_data", help="where an h5ad file's prepared screen goes")
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
+    action = ActionYesNo(yes_prefix="", no_prefix="no-")
+    text = "all annotated genes are nodes of GEARS's graph, not only measured and perturbed ones"
+    parser.add_argument("--default-pert-graph", action=action, default=True, help=text)
 
 
 def add_scores(parser: CommandParser) -> None:
@@ -41,12 +46,12 @@ def open_screen(options: Any) -> PertData:
     if not data.exists():
         msg = f"there is no file or folder {options.data}"
         raise FileNotFoundError(msg)
-    annotation = {} if options.gene2go is None else {"gene2go": options.gene2go}
+    given: dict[str, Any] = {"default_pert_graph": options.default_pert_graph, "gene2go": options.gene2go}
     if data.is_dir() and options.dataset is not None:
-        pert_data = PertData(data, **annotation)
+        pert_data = PertData(data, **given)
         pert_data.load(data_name=options.dataset)
     else:
-        pert_data = PertData(options.work_dir if data.is_file() else data.resolve().parent, **annotation)
+        pert_data = PertData(options.work_dir if data.is_file() else data.resolve().parent, **given)
         pert_data.load(data_path=data)
     return pert_data
 
