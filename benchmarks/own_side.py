@@ -28,14 +28,12 @@ def startup():
 
 
 def process(screen, annotation, round):
-    """Read the h5ad file, prepare the screen."""
-    import anndata
-
+    """Prepare the screen from its h5ad file."""
     from gears import PertData
 
     with Measurement() as block:
         data = PertData(f"own-{round}", default_pert_graph=False)
-        data.new_data_process("screen", adata=anndata.read_h5ad(screen))
+        data.load(data_path=screen)
     return block.figures
 
 

@@ -97,6 +97,17 @@ def clean_leftovers(path: str | Path) -> list[Path]:
     return removed
 
 
+@contextlib.contextmanager
+def scratch_folder(parent: str | Path) -> Iterator[Path]:
+    """Yield a hidden folder in `parent` (made if need be) that is removed when the block ends."""
+    Path(parent).mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".scratch-", suffix=".tmp", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_text(path: str | Path, text: str) -> Path:
     """Write text (UTF-8) atomically."""
     return write_atomically(path, lambda temporary: _ignore(temporary.write_text(text, encoding="utf-8")))

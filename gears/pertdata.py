@@ -172,7 +172,8 @@ class PertData(PerturbationNodes):
             published loader does; by default such genes become isolated nodes.
         **processing
             Options of :class:`gears.data.options.ProcessingOptions`: normalize, layer,
-            min_cells, ctrl_label, style, condition_key, ...
+            min_cells, ctrl_label, style, condition_key, ...; and `workers`, processes that
+            share the pass over the cells.
 
         Raises
         ------
@@ -255,8 +256,9 @@ class PertData(PerturbationNodes):
             As in :meth:`new_data_process`.
         **processing
             Options of :class:`gears.data.options.ProcessingOptions` for a file, and
-            `guides`, `guide_targets` (:func:`gears.data.guides.add_guides`); for a
-            prepared folder they must agree with it.
+            `guides`, `guide_targets` (:func:`gears.data.guides.add_guides`), `workers`
+            (processes that share the pass over the cells); for a prepared folder the
+            processing options must agree with it.
 
         Raises
         ------

@@ -112,6 +112,11 @@ class CellMatrix:
         indptr = np.concatenate(([0], np.cumsum(lengths)))
         return sparse.csr_matrix((values, genes, indptr), shape=(len(lengths), self._n_genes))
 
+    def mapped(self) -> sparse.csr_matrix:
+        """All cells of the files as CSR whose arrays are the mapped files: to be read only."""
+        data, indices, indptr = self._arrays
+        return sparse.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, self._n_genes), copy=False)
+
     def mean(self, ids: Any) -> np.ndarray:
         """Mean expression over the given cells, (G,) float64; NaN for no cells."""
         ids = np.asarray(ids, dtype=np.int64)
@@ -122,6 +127,52 @@ class CellMatrix:
             values, genes, _ = self._gather(ids[start : start + ROWS_PER_CHUNK])
             total += np.bincount(genes, weights=values, minlength=self._n_genes)
         return total / len(ids)
+
+
+class CellWriter:
+    """Writes the files of a :class:`CellMatrix` chunk by chunk; they are complete when the block ends.
+
+    Parameters
+    ----------
+    folder
+        Made if need be.
+    n_genes
+        G.
+    """
+
+    def __init__(self, folder: Path, n_genes: int) -> None:
+        self.folder, self.n_genes = Path(folder), n_genes
+        self._lengths: list[np.ndarray] = []
+        self._types = {"data": np.dtype(np.float32), "indices": np.dtype(np.int32)}
+
+    def __enter__(self) -> CellWriter:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._files = {name: (self.folder / f"{name}.npy").open("wb") for name in self._types}
+        for name in self._types:  # room for the header, whose length does not depend on the size
+            self._head(name, 0)
+        return self
+
+    def add(self, rows: sparse.csr_matrix) -> None:
+        """Append canonical rows (n, G)."""
+        self._lengths.append(np.diff(rows.indptr))
+        for name, file in self._files.items():
+            file.write(np.ascontiguousarray(getattr(rows, name), dtype=self._types[name]).data)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        lengths = np.concatenate([np.zeros(1, dtype=np.int64), *self._lengths])
+        indptr = np.cumsum(lengths, dtype=np.int64)
+        for name, file in self._files.items():
+            with file:
+                if kind is None:
+                    file.seek(0)
+                    self._head(name, int(indptr[-1]))
+        if kind is None:
+            np.save(self.folder / "indptr.npy", indptr)
+
+    def _head(self, name: str, size: int) -> None:
+        # numpy pads the header so that it can be rewritten for any number of rows
+        header = {"descr": self._types[name].str, "fortran_order": False, "shape": (size,)}
+        np.lib.format.write_array_header_1_0(self._files[name], header)
 
 
 def map_array(path: Path) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-CHUNK_VALUES = 1 << 21
+CHUNK_VALUES = 1 << 20
 """Stored values (and, apart from that, condition x gene cells) that one chunk may hold."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.data.downloads import FOLDER, PUBLISHED_OPTIONS
+from gears.data.lean import open_lean
 from gears.data.manifest import H5AD, is_prepared
 from gears.data.opening import open_screen
 from gears.data.options import ProcessingOptions
@@ -17,7 +18,8 @@ from gears.data.screen import PreparedScreen
 
 logger = logging.getLogger(__name__)
 
-GUIDE_OPTIONS = ("guides", "guide_targets")
+OTHER_OPTIONS = ("guides", "guide_targets", "workers")
+"""Options beside those of :class:`ProcessingOptions`."""
 KnownGene = Callable[[str], bool]
 
 
@@ -37,7 +39,7 @@ def obtain_screen(
     data_name, place
         One of the two: a name in `data_path`, or a folder or file anywhere.
     options
-        Of :class:`ProcessingOptions`, and "guides", "guide_targets".
+        Of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers".
     is_gene
         Gives what tells whether the annotation knows a gene; called only where it is needed.
 
@@ -46,7 +48,7 @@ def obtain_screen(
     FileNotFoundError, ValueError, TypeError
         If nothing is there, it cannot be used, or an option is unknown.
     """
-    processing = {name: value for name, value in options.items() if name not in GUIDE_OPTIONS}
+    processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
     settings = ProcessingOptions.of(**processing)  # an unknown name is an error before anything is read
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
@@ -60,19 +62,17 @@ def obtain_screen(
     if found.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
     source, name = source_behind(found, data_path)
-    adata = open_screen(source)
-    if options.get("guides") is not None:
-        from gears.data.guides import add_guides
-
-        own = (
-            settings.ctrl_label
-            if isinstance(settings.ctrl_label, str) and "ctrl_label" in processing
-            else None
-        )
-        adata = add_guides(adata, options["guides"], options.get("guide_targets"), ctrl_label=own)
-        processing.pop("ctrl_label", None)
     known = is_gene() if settings.style != "gears" else None
-    return prepare_screen(adata, data_path / name, is_gene=known, **processing)
+    given: dict[str, Any] = {"is_gene": known, "workers": options.get("workers", 1)}
+    if options.get("guides") is None:
+        adata = open_lean(source, settings.layer, data_path)
+        return prepare_screen(adata, data_path / name, **given, **processing)
+    from gears.data.guides import add_guides
+
+    own = settings.ctrl_label if isinstance(settings.ctrl_label, str) and "ctrl_label" in processing else None
+    adata = add_guides(open_screen(source), options["guides"], options.get("guide_targets"), ctrl_label=own)
+    processing.pop("ctrl_label", None)
+    return prepare_screen(adata, data_path / name, **given, **processing)
 
 
 def source_behind(place: Path, data_path: Path) -> tuple[Path, str]:

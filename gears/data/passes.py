@@ -172,7 +172,8 @@ def _chunks(source: RowSource, ids: np.ndarray, cells: np.ndarray, chunk_values:
         for rows in condition_chunks(lengths, ids[cells], source.shape[1], chunk_values):
             yield cells[rows]
         return
-    which = np.cumsum(np.maximum(lengths, 1)) // chunk_values
+    # what is read is the whole span from a chunk's first cell to its last
+    which = np.cumsum(np.maximum(source.row_lengths, 1))[cells] // chunk_values
     yield from (part for part in np.split(cells, np.flatnonzero(np.diff(which)) + 1) if len(part))
 
 

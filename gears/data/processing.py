@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from gears.data.lean import in_reach
 from gears.data.manifest import is_prepared
 from gears.data.options import ProcessingOptions
 from gears.data.screen import PreparedScreen
-from gears.data.survey import survey_screen
+from gears.data.survey import Survey, survey_screen
 from gears.data.writing import screen_hash, write_screen
 from gears.files import clean_leftovers, new_folder
 from gears.messages import shorten
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["ProcessingOptions", "check_same_options", "in_memory", "prepare_screen"]
+__all__ = ["ProcessingOptions", "check_same_options", "prepare_screen"]
 
 
 def prepare_screen(
@@ -44,7 +45,8 @@ def prepare_screen(
     ----------
     adata
         X (N, G) log-normalised expression, dense or sparse; ``obs.condition``,
-        ``obs.cell_type``, ``var.gene_name``.
+        ``obs.cell_type``, ``var.gene_name``. One that is backed by a file stays there where it
+        is large (see :func:`gears.data.lean.open_lean`).
     folder
         Where the prepared screen goes.
     workers
@@ -62,9 +64,14 @@ def prepare_screen(
     """
     settings = ProcessingOptions.of(**options)
     folder = Path(folder)
-    survey = survey_screen(in_memory(adata), settings, is_gene=is_gene)
+    survey = survey_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
     survey.refuse()
     survey.tell()
+    return _prepared(survey, settings, folder, workers)
+
+
+def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers: int) -> PreparedScreen:
+    """The folder of a checked screen: reused where it holds the same, else written."""
     checked, parameters = survey.checked, settings.to_dict()
     assert checked is not None
     origin = {"layout": survey.layout.to_dict(), "dropped": [entry.to_dict() for entry in survey.dropped]}
@@ -82,16 +89,6 @@ def prepare_screen(
         with new_folder(folder) as temporary:
             write_screen(temporary, checked, key, parameters, workers=workers, more=origin)
         return PreparedScreen.open(folder)
-
-
-def in_memory(adata: AnnData) -> AnnData:
-    """The object itself, read whole if it is backed by a file."""
-    from anndata import AnnData
-
-    if not isinstance(adata, AnnData):
-        msg = f"expected an AnnData object, found {type(adata).__name__}; to read a file use load(data_path=...)"
-        raise TypeError(msg)
-    return adata.to_memory() if adata.isbacked else adata
 
 
 def _reusable(folder: Path, key: str) -> PreparedScreen | None:

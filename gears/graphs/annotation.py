@@ -7,7 +7,7 @@ import functools
 import gzip
 import importlib.resources
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files import content_hash, read_json, read_npz
+from gears.graphs import packing
 from gears.messages import shorten
 
 HUMAN_RESOURCE = "human_go.npz"
@@ -75,6 +76,8 @@ class GeneAnnotation:
         self._check_aliases()
 
     def _check_aliases(self) -> None:
+        if isinstance(self.aliases, packing.PackagedAliases):
+            return  # checked when the package's file was built
         known = self._index
         wrong = [alias for alias, gene in self.aliases.items() if gene not in known or alias in known]
         if wrong:
@@ -201,32 +204,38 @@ class GeneAnnotation:
         names = sorted(self.aliases)
         wide = np.uint16 if len(self.terms) <= 2**16 else np.int64
         return {
-            "genes": _pack(self.genes),
-            "terms": _pack(self.terms),
+            "genes": packing.pack(self.genes),
+            "terms": packing.pack(self.terms),
             "indptr": self.matrix.indptr.astype(np.int32),
             "indices": self.matrix.indices.astype(wide),
-            "alias": _pack(names),
+            "alias": packing.pack(names),
             "alias_gene": np.array([self._index[self.aliases[name]] for name in names], dtype=np.int32),
-            "ambiguous": _pack(sorted(self.ambiguous)),
+            "ambiguous": packing.pack(sorted(self.ambiguous)),
         }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> GeneAnnotation:
         """Inverse of :meth:`arrays`."""
+        return cls._from_arrays(arrays, packing.aliases_of)
+
+    @classmethod
+    def _from_arrays(
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        aliases_of: Callable[[Mapping[str, np.ndarray], list[str]], Mapping[str, str]],
+    ) -> GeneAnnotation:
         missing = {"genes", "terms", "indptr", "indices"} - set(arrays)
         if missing:
             msg = f"annotation arrays lack {shorten(sorted(missing))}; found {shorten(sorted(arrays))}"
             raise ValueError(msg)
-        genes, terms = _unpack(arrays["genes"]), _unpack(arrays["terms"])
+        genes, terms = packing.unpack(arrays["genes"]), packing.unpack(arrays["terms"])
         indices = arrays["indices"].astype(np.int32)
         matrix = sparse.csr_matrix(
             (np.ones(len(indices), dtype=np.int32), indices, arrays["indptr"].astype(np.int32)),
             shape=(len(genes), len(terms)),
         )
-        names = _unpack(arrays["alias"]) if "alias" in arrays else []
-        owners = arrays["alias_gene"].tolist() if names else []
-        aliases = {name: genes[owner] for name, owner in zip(names, owners, strict=True)}
-        ambiguous = frozenset(_unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
+        aliases = aliases_of(arrays, genes)
+        ambiguous = frozenset(packing.unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
         return cls(genes, terms, matrix, aliases, ambiguous)
 
 
@@ -234,21 +243,7 @@ class GeneAnnotation:
 def _human() -> GeneAnnotation:
     resource = importlib.resources.files("gears.resources") / HUMAN_RESOURCE
     with importlib.resources.as_file(resource) as path:
-        return GeneAnnotation.from_arrays(read_npz(path))
-
-
-def _pack(names: Sequence[str]) -> np.ndarray:
-    """Names as bytes: an npz of fixed-width strings would be many times larger, objects would need pickle."""
-    broken = [name for name in names if "\n" in name or not name]
-    if broken:
-        msg = f"names must be non-empty and hold no line feed; found {shorten(map(repr, broken))}"
-        raise ValueError(msg)
-    return np.frombuffer("\n".join(names).encode(), dtype=np.uint8)
-
-
-def _unpack(packed: np.ndarray) -> list[str]:
-    text = packed.astype(np.uint8).tobytes().decode()
-    return text.split("\n") if text else []
+        return GeneAnnotation._from_arrays(read_npz(path), packing.PackagedAliases)
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:

@@ -100,13 +100,14 @@ class _SharedTerms:
         frequent = frequency > _FREQUENT
         # float32 counts are exact up to 2^24
         self._dense_PF = rows[:, frequent].toarray().astype(np.float32)
-        self._rare = sparse.csr_matrix(rows[:, (frequency > 1) & ~frequent])
+        self._rare = sparse.csr_matrix(rows[:, (frequency > 1) & ~frequent], dtype=np.float32)
         self._rare_transposed = sparse.csr_matrix(self._rare.T)
 
     def counts(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, P) float32 numbers of shared terms (the diagonal is not filled completely)."""
         counts = self._dense_PF[start:stop] @ self._dense_PF.T
         product = self._rare[start:stop] @ self._rare_transposed
-        rows = np.repeat(np.arange(stop - start), np.diff(product.indptr))
-        counts[rows, product.indices] += product.data  # a sparse product holds no position twice
+        first = np.arange(stop - start, dtype=np.int64) * counts.shape[1]
+        at = np.repeat(first, np.diff(product.indptr)) + product.indices
+        counts.reshape(-1)[at] += product.data  # a sparse product holds no position twice
         return counts

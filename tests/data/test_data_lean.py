@@ -1,0 +1,138 @@
+"""Preparing from a file: the same screen whatever is read, with nothing but the wanted values in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anndata
+import numpy as np
+import pytest
+from scipy import sparse
+
+from gears.data import lean
+from gears.data.cells import CellMatrix, CellWriter
+from gears.data.obtaining import obtain_screen
+from gears.data.passes import _chunks
+from gears.data.processing import prepare_screen
+from gears.data.reading import StoredMatrix
+from gears.data.screen import PreparedScreen
+from gears.files import scratch_folder
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def obtained(path: Path, folder: Path, **options) -> PreparedScreen:
+    return obtain_screen(folder, None, path, options, lambda: lambda _: True)
+
+
+@pytest.fixture
+def toy_file(toy_adata: AnnData, tmp_path: Path) -> Path:
+    toy_adata.layers["counts"] = sparse.csr_matrix(np.rint(np.expm1(toy_adata.X.toarray())))
+    toy_adata.obsm["X_pca"] = np.zeros((toy_adata.n_obs, 2))
+    toy_adata.write_h5ad(tmp_path / "toy.h5ad")
+    return tmp_path / "toy.h5ad"
+
+
+@pytest.mark.parametrize("most_in_memory", [None, 0])
+@pytest.mark.parametrize("form", ["csr", "dense", "csc"])
+def test_a_file_gives_the_screen_of_its_object(
+    form: str,
+    most_in_memory: int | None,
+    toy_file: Path,
+    toy_screen: PreparedScreen,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if most_in_memory is not None:
+        monkeypatch.setattr(lean, "MOST_IN_MEMORY", most_in_memory)
+    adata = anndata.read_h5ad(toy_file)
+    adata.X = {"csr": adata.X, "dense": adata.X.toarray(), "csc": adata.X.tocsc()}[form]
+    adata.write_h5ad(toy_file)
+    screen = obtained(toy_file, tmp_path / "screens")
+    assert screen.content_hash == toy_screen.content_hash
+    np.testing.assert_array_equal(screen.statistics.m4, toy_screen.statistics.m4)
+    np.testing.assert_array_equal(screen.cells.csr().toarray(), toy_screen.cells.csr().toarray())
+    backed = anndata.read_h5ad(toy_file, backed="r")
+    again = prepare_screen(backed, tmp_path / "backed")
+    view = prepare_screen(backed[:, :], tmp_path / "view")
+    backed.file.close()
+    assert again.content_hash == view.content_hash == toy_screen.content_hash
+    assert sorted(place.name for place in (tmp_path / "screens").iterdir()) == [".toy.lock", "toy"]
+
+
+def test_what_is_read_of_a_file(toy_file: Path, tmp_path: Path) -> None:
+    adata = lean.open_lean(toy_file, None, tmp_path)
+    assert adata.X.nnz > 0
+    assert list(adata.layers) == ["counts"]
+    assert adata.layers["counts"].nnz == 0
+    assert not adata.obsm
+    adata = lean.open_lean(toy_file, "counts", tmp_path, most_in_memory=0)
+    assert adata.layers["counts"].nnz > adata.X.nnz == 0
+    assert not adata.layers["counts"].data.flags.writeable  # the mapped file itself, no copy
+    assert [place.name for place in tmp_path.iterdir()] == ["toy.h5ad"]
+
+
+def test_layers_and_their_names_are_found(toy_file: Path, toy_adata: AnnData, tmp_path: Path) -> None:
+    screen = obtained(toy_file, tmp_path / "screens", layer="counts", normalize=True)
+    expected = prepare_screen(
+        anndata.read_h5ad(toy_file), tmp_path / "object", layer="counts", normalize=True
+    )
+    assert screen.content_hash == expected.content_hash
+    with pytest.raises(ValueError, match="did you mean 'counts'"):
+        obtained(toy_file, tmp_path / "screens", layer="count")
+
+
+def test_workers_are_an_option_of_loading(
+    toy_file: Path, toy_screen: PreparedScreen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gears.data import writing
+
+    asked = []
+    one_process = writing.condition_moments
+
+    def watched(*args, workers: int, **more):
+        asked.append(workers)
+        return one_process(*args, workers=1, **more)
+
+    monkeypatch.setattr(writing, "condition_moments", watched)
+    screen = obtained(toy_file, tmp_path / "screens", workers=3)
+    assert asked == [3]
+    np.testing.assert_allclose(screen.statistics.m3, toy_screen.statistics.m3, rtol=0, atol=1e-12)
+    assert obtained(tmp_path / "screens" / "toy", tmp_path / "screens", workers=3).content_hash
+
+
+def test_cells_written_in_chunks_are_the_same_files(toy_adata: AnnData, tmp_path: Path) -> None:
+    CellMatrix.write(tmp_path / "whole", toy_adata.X)
+    with CellWriter(tmp_path / "chunks", toy_adata.n_vars) as writer:
+        for rows in lean.row_ranges(np.diff(toy_adata.X.indptr), 100):
+            writer.add(toy_adata.X[rows])
+    for name in ("data", "indices", "indptr"):
+        assert (tmp_path / "whole" / f"{name}.npy").read_bytes() == (
+            tmp_path / "chunks" / f"{name}.npy"
+        ).read_bytes()
+    mapped = CellMatrix(tmp_path / "chunks", toy_adata.n_vars).mapped()
+    np.testing.assert_array_equal(mapped.toarray(), toy_adata.X.toarray())
+
+
+def test_chunks_of_scattered_cells_span_no_more_than_a_chunk(toy_file: Path) -> None:
+    stored = StoredMatrix(toy_file)
+    ends = np.cumsum(stored.row_lengths)
+    cells = np.arange(0, stored.shape[0], 9)
+    chunks = list(_chunks(stored, np.zeros(stored.shape[0], dtype=int), cells, 300))
+    np.testing.assert_array_equal(np.concatenate(chunks), cells)
+    spans = [ends[rows[-1]] - ends[rows[0]] + stored.row_lengths[rows[0]] for rows in chunks]
+    assert len(chunks) > 5
+    assert max(spans) <= 300 + stored.row_lengths.max()
+
+
+def test_scratch_folders_go_when_the_block_fails(tmp_path: Path) -> None:
+    def fail() -> None:
+        with scratch_folder(tmp_path / "new") as folder:
+            (folder / "file").write_text("")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        fail()
+    assert not list((tmp_path / "new").iterdir())
