@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing as mp
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from gears.distributed.signals import SignalWatch, signal_name
 
 GRACE_SECONDS = 2.0
 STOP_GRACE_SECONDS = 30.0
+
+# Threads that start workers at once would put back each other's changes.
+_SPAWNING = threading.Lock()
 
 _UNGUARDED = (
     "the script starts worker processes but has no guard: put the code that trains under\n"
@@ -131,7 +135,7 @@ def launch(
     )
     payload = cloudpickle.dumps((function, args))
     with SignalWatch() as signals:
-        with importable_main():
+        with spawning():
             running = torch_mp.start_processes(
                 run_child, args=(setup, payload), nprocs=world_size, join=False, start_method="spawn"
             )
@@ -152,7 +156,14 @@ def launch(
 
 
 @contextlib.contextmanager
-def importable_main() -> Iterator[None]:
+def spawning() -> Iterator[None]:
+    """Around the start of workers: what Python reads or changes of the caller is put right afterwards."""
+    with _SPAWNING, _importable_main(), _start_method_left_open():
+        yield
+
+
+@contextlib.contextmanager
+def _importable_main() -> Iterator[None]:
     """Hide a ``__main__.__file__`` that is no file (``python -``), which spawned children would try to run."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
@@ -164,6 +175,17 @@ def importable_main() -> Iterator[None]:
     finally:
         if hidden:
             main.__file__ = path
+
+
+@contextlib.contextmanager
+def _start_method_left_open() -> Iterator[None]:
+    """Spawning fixes the caller's default start method where none was chosen yet: leave the choice open."""
+    chosen = mp.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        if chosen is None:
+            mp.set_start_method(None, force=True)  # type: ignore[arg-type]
 
 
 def _supervise(workers: list[Worker], signals: SignalWatch, grace: float) -> None:

@@ -25,8 +25,8 @@ from gears.distributed.launch import (
     WorkerError,
     describe_failure,
     end_workers,
-    importable_main,
     refuse_unguarded_start,
+    spawning,
 )
 from gears.distributed.signals import SignalWatch
 
@@ -138,7 +138,7 @@ def _start(
         **options,
     )
     payload = cloudpickle.dumps((function, job))
-    with importable_main():
+    with spawning():
         started = torch_mp.start_processes(
             run_child, args=(setup, payload), nprocs=1, join=False, start_method="spawn"
         )
