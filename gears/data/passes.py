@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -52,8 +52,44 @@ class MemoryRows:
         return self.matrix[rows]
 
 
+class StackedRows:
+    """Rows of several matrices over the same genes, one after another: a screen in several files.
+
+    Raises
+    ------
+    ValueError
+        If their numbers of genes differ.
+    """
+
+    def __init__(self, sources: Sequence[RowSource]) -> None:
+        self.sources = list(sources)
+        n_genes = {source.shape[1] for source in self.sources}
+        if len(n_genes) != 1:
+            msg = f"matrices of one pass must have the same genes; found {sorted(n_genes)} genes"
+            raise ValueError(msg)
+        self._first = np.concatenate(([0], np.cumsum([source.shape[0] for source in self.sources])))
+        self.shape = int(self._first[-1]), n_genes.pop()
+        self.sequential = any(source.sequential for source in self.sources)
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """Stored values of each row, (N,)."""
+        return np.concatenate([source.row_lengths for source in self.sources])
+
+    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
+        """The given rows, which ascend where a source is sequential."""
+        which = np.searchsorted(self._first, rows, side="right") - 1
+        parts = [self.sources[i].csr(rows[which == i] - self._first[i]) for i in np.unique(which).tolist()]
+        stacked = sparse.csr_matrix(sparse.vstack(parts, format="csr"))
+        return (
+            stacked if (np.diff(which) >= 0).all() else stacked[np.argsort(np.argsort(which, kind="stable"))]
+        )
+
+
 def row_source(matrix: Any) -> RowSource:
-    """Any kind of expression matrix as rows: CSR, dense, mapped cells, X of a backed AnnData."""
+    """Any kind of expression matrix as rows: CSR, dense, mapped cells, X of a backed AnnData, a list of these."""
+    if isinstance(matrix, list | tuple):
+        return StackedRows([row_source(part) for part in matrix])
     if hasattr(matrix, "row_lengths"):
         return matrix
     stored = StoredMatrix.of(matrix)
@@ -77,8 +113,8 @@ def condition_moments(
     matrix
         (N, G) expression: sparse or dense in memory, a
         :class:`gears.data.cells.CellMatrix`, a :class:`gears.data.reading.StoredMatrix` or the
-        X of a backed AnnData (read in chunks of rows), or a dask array (the scheduler in
-        use does the pass).
+        X of a backed AnnData (read in chunks of rows), a list of these (a screen in several
+        files), or a dask array (the scheduler in use does the pass).
     condition_ids
         (N,) condition of each cell.
     n_conditions
@@ -99,12 +135,14 @@ def condition_moments(
         If there is not one id per row.
     """
     condition_ids = np.asarray(condition_ids)
-    if len(condition_ids) != matrix.shape[0]:
-        msg = f"{matrix.shape[0]} cells have {len(condition_ids)} condition ids; one per cell is needed"
+    is_dask = type(matrix).__module__.split(".")[0] == "dask"
+    source = matrix if is_dask else row_source(matrix)
+    if len(condition_ids) != source.shape[0]:
+        msg = f"{source.shape[0]} cells have {len(condition_ids)} condition ids; one per cell is needed"
         raise ValueError(msg)
-    if type(matrix).__module__.split(".")[0] == "dask":
+    if is_dask:
         return _by_dask(matrix, condition_ids, n_conditions, control_id, centre, chunk_values)
-    work = _Pass(row_source(matrix), condition_ids, n_conditions, chunk_values)
+    work = _Pass(source, condition_ids, n_conditions, chunk_values)
     with contextlib.ExitStack() as stack:
         if workers > 1:
             context = multiprocessing.get_context("spawn")

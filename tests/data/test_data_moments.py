@@ -218,6 +218,26 @@ def test_backed_files_dense_arrays_and_processes_give_the_same(tmp_path: Path) -
     backed.file.close()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_several_files_are_one_screen(workers: int, tmp_path: Path) -> None:
+    import anndata
+
+    dense, ids = hard_screen(4)
+    parts = [dense[:20], dense[20:21], dense[21:]]
+    for i, part in enumerate(parts[:2]):
+        anndata.AnnData(sparse.csr_matrix(part)).write_h5ad(tmp_path / f"{i}.h5ad")
+    files: list[Any] = [StoredMatrix(tmp_path / f"{i}.h5ad") for i in range(2)]
+    found = condition_moments(
+        [*files, sparse.csr_matrix(parts[2])], ids, 5, control_id=0, chunk_values=50, workers=workers
+    )
+    assert_same(found, condition_moments(sparse.csr_matrix(dense), ids, 5, control_id=0))
+    # in memory rows are taken in the order of conditions, across the parts
+    found = condition_moments(tuple(map(sparse.csr_matrix, parts)), ids, 5, control_id=0, chunk_values=50)
+    assert_same(found, condition_moments(sparse.csr_matrix(dense), ids, 5, control_id=0))
+    with pytest.raises(ValueError, match=r"same genes; found \[6, 7\]"):
+        condition_moments([dense, dense[:, 1:]], np.tile(ids, 2), 5)
+
+
 def test_zarr_stores_are_read_in_chunks(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     dense, ids = hard_screen(2)
