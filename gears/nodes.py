@@ -13,7 +13,7 @@ from gears.conditions import CONTROL_LABEL, Condition, split_label
 from gears.data import gene_sets
 from gears.data.divided import DividedScreen
 from gears.data.pickles import is_pickle, load_plain
-from gears.messages import nearest, shorten
+from gears.messages import count, nearest, shorten
 
 if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
@@ -66,7 +66,7 @@ class PerturbationNodes(DividedScreen):
             added = sorted(set(perturbed) - set(self._gene_set))
             if added:
                 logger.warning(
-                    "%d perturbed genes were added to the gene set: %s", len(added), shorten(added, 50)
+                    "added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50)
                 )
         self.pert_names = gene_sets.graph_genes(
             annotation,

@@ -17,7 +17,7 @@ from gears.data.places import folder_name, make_data_path
 from gears.data.processing import prepare_screen
 from gears.data.reading import read_screen
 from gears.data.screen import PreparedScreen
-from gears.messages import shorten
+from gears.messages import count, shorten
 from gears.nodes import PerturbationNodes
 from gears.reporting import show_progress
 
@@ -283,18 +283,18 @@ class PertData(PerturbationNodes):
             dropped = gene_sets.conditions_with(screen.conditions, missing)
             n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)
             logger.warning(
-                "dropped %d conditions (%d cells) with %d genes that the annotation lacks: %s",
-                len(dropped),
-                n_cells,
-                len(missing),
+                "dropped %s (%s) with %s that the annotation lacks: %s",
+                count(len(dropped), "condition"),
+                count(n_cells, "cell"),
+                count(len(missing), "gene"),
                 shorten(missing, 50),
             )
             screen = screen.without(dropped)
         elif missing:
             logger.warning(
-                "%d perturbed genes are not in the annotation and become isolated nodes of the perturbation graph "
+                "%s not in the annotation: isolated nodes of the perturbation graph "
                 "(their conditions stay; drop_unmapped=True drops them): %s",
-                len(missing),
+                count(len(missing), "perturbed gene"),
                 shorten(missing, 50),
             )
         self._forget_screen()

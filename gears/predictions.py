@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,15 @@ class Predictions(Mapping[str, np.ndarray]):
         -------
         pd.DataFrame
             Columns condition, rank, gene, delta, expression.
+
+        Raises
+        ------
+        ValueError
+            `n` is no whole number of at least 1.
         """
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            msg = f"top takes a whole number of genes, at least 1; found {n!r}"
+            raise ValueError(msg)
         n = min(n, len(self.gene_names))
         names = np.asarray(self.gene_names)
         parts = []
@@ -191,12 +199,26 @@ def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list
     unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
     if unknown:
         hints = [f"{gene} (near: {', '.join(nearest(gene, pert_names)) or 'none'})" for gene in unknown[:5]]
+        are = "gene is" if len(unknown) == 1 else "genes are"
         msg = (
-            f"{len(unknown)} gene(s) are not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
+            f"{len(unknown)} {are} not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
             "see pert_list for what can be predicted"
         )
         raise ValueError(msg)
     return [[index[gene] for gene in condition.genes] for condition in conditions]
+
+
+def asked_conditions(
+    entries: str | Condition | Iterable[str | Sequence[str] | Condition],
+) -> tuple[Condition, ...]:
+    """The distinct conditions that a user asks for, in order; at least one."""
+    if isinstance(entries, str | Condition):
+        entries = [entries]
+    conditions = tuple(dict.fromkeys(asked_condition(entry) for entry in entries))
+    if not conditions:
+        msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
+        raise ValueError(msg)
+    return conditions
 
 
 def asked_condition(entry: str | Sequence[str] | Condition) -> Condition:

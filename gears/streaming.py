@@ -16,7 +16,7 @@ from gears.conditions import Condition
 from gears.messages import shorten
 from gears.model.network import GEARSNetwork
 from gears.prediction_files import ROWS_PER_BLOCK, write_predictions
-from gears.predictions import Predictions, asked_condition, nodes_of
+from gears.predictions import Predictions, asked_conditions, nodes_of
 from gears.training.model_folder import ModelParts
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def predict_to_file(
     chunk: int | None = None,
 ) -> Path:
     """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
-    asked = list(dict.fromkeys(asked_condition(entry) for entry in conditions))
+    asked = asked_conditions(conditions)
     nodes_of(asked, parts.pert_names)  # an unknown gene ends it before a file is begun
     chunks = stream(network, parts, asked, clip=clip, chunk=chunk)
     return write_predictions(output, asked, parts, chunks, clip=clip)

@@ -16,7 +16,7 @@ from gears.assembly import check_names
 from gears.conditions import Condition
 from gears.distributed import current_world, is_running
 from gears.model.network import GEARSNetwork
-from gears.predictions import Predictions, asked_condition, nodes_of
+from gears.predictions import Predictions, asked_conditions, nodes_of
 from gears.training.model_folder import ModelParts, load_parts, load_weights, save_model
 from gears.training.tables import predict_changes
 from gears.training.wrapping import unwrap
@@ -96,12 +96,10 @@ class TrainedModel:
         Raises
         ------
         ValueError
-            An empty condition, or a gene outside the perturbation graph (near matches named).
+            No or an empty condition, or a gene outside the perturbation graph (near matches named).
         """
         parts, network = self._need_model(), self.best_model
-        if isinstance(pert_list, str | Condition):
-            pert_list = [pert_list]
-        conditions = tuple(dict.fromkeys(asked_condition(entry) for entry in pert_list))
+        conditions = asked_conditions(pert_list)
         nodes = nodes_of(conditions, parts.pert_names)
         assert network is not None
         delta_UG, logvar_UG = predict_changes(network, nodes, chunk=chunk)

@@ -181,7 +181,7 @@ def test_unannotated_genes_can_be_dropped_on_both_ways(
     known = {gene: terms for gene, terms in toy_go.items() if gene != "GX03"}
     processed, loaded = (PertData(tmp_path, gene2go=known) for _ in range(2))
     processed.new_data_process("toy", toy_adata, drop_unmapped=True)
-    assert "dropped 3 conditions (36 cells) with 1 genes" in caplog.text
+    assert "dropped 3 conditions (36 cells) with 1 gene that" in caplog.text
     loaded.load("toy", drop_unmapped=True)
     assert state(loaded) == state(processed)
     assert not [label for label in loaded.screen.labels if "GX03" in label]
@@ -208,7 +208,7 @@ def test_the_three_kinds_of_nodes(
     listed = PertData(tmp_path, tmp_path / "genes.txt", gene2go=go)
     listed.load("toy")
     assert set(listed.pert_names) == perturbed | {"FAR2"}
-    assert "7 perturbed genes were added to the gene set" in caplog.text
+    assert "added to the gene set: 7 perturbed genes" in caplog.text
     for data in (default, measured, listed):
         assert data.pert_names.tolist() == sorted(data.pert_names.tolist())
         assert [data.node_map_pert[gene] for gene in data.pert_names] == list(range(len(data.pert_names)))

@@ -63,6 +63,31 @@ def test_frame_adata_and_top(predictions: Predictions) -> None:
         predictions.to_frame("deltas")
 
 
+def test_top_needs_a_number_of_genes(predictions: Predictions) -> None:
+    for wrong in (-1, 0, 2.0, True):
+        with pytest.raises(ValueError, match="whole number of genes, at least 1; found"):
+            predictions.top(wrong)
+    assert len(predictions.top(99)) == 4 * len(predictions.gene_names)
+
+
+def test_conditions_as_they_are_asked_for() -> None:
+    from gears.predictions import asked_conditions
+
+    a, ab = Condition(("A",)), Condition(("A", "B"))
+    assert (
+        asked_conditions("A+ctrl")
+        == asked_conditions(a)
+        == asked_conditions(["A"])
+        == asked_conditions([["A"]])
+        == (a,)
+    )
+    assert asked_conditions([["B", "A"], "A+B", ["A", "ctrl"], "A"]) == (ab, a)
+    with pytest.raises(ValueError, match="predict got no condition"):
+        asked_conditions([])
+    with pytest.raises(ValueError, match="predict got an empty condition"):
+        asked_conditions([[]])
+
+
 def test_logvar_needs_uncertainty() -> None:
     plain = Predictions((Condition(("A",)),), ("g",), np.zeros((1, 1)), np.zeros(1))
     with pytest.raises(ValueError, match="uncertainty=True"):

@@ -105,7 +105,9 @@ def doublets(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[np.ndarray,
     texts = values.astype(object).map(lambda value: flags.get(str(value).strip().lower().removesuffix(".0")))
     if texts.isna().any():
         odd, n = values[texts.isna()].iloc[0], int(texts.isna().sum())
-        what = f"obs[{key!r}] (doublet_key) has {n} values that are neither true nor false, such as {odd!r}"
+        what = (
+            f"obs[{key!r}] (doublet_key) has {n} values that are neither true nor false, such as {str(odd)!r}"
+        )
         return gone, [Finding("no-flags", what, "make it a column of True and False", n, str(odd))]
     return texts.to_numpy(dtype=bool), []
 

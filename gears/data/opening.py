@@ -85,7 +85,12 @@ def kind_of(path: Path) -> str:
     import h5py
 
     if h5py.is_hdf5(path):
-        with h5py.File(path, "r") as file:
+        try:
+            file = h5py.File(path, "r")
+        except OSError as error:
+            msg = f"{path} is damaged or cut short ({error}); get it again"
+            raise ValueError(msg) from error
+        with file:
             names = set(file)
             if {"obs", "var"} <= names:
                 return "h5ad"

@@ -55,7 +55,7 @@ def test_all_published_splits_come_out(shared: Path, caplog: pytest.LogCaptureFi
         told = [record for record in caplog.records if "put together" in record.getMessage()]
         assert bool(told) == bool(n_moved)
         if told:
-            assert told[0].getMessage().startswith(f"{n_moved} labels")
+            assert told[0].getMessage().startswith(f"{n_moved} label")
 
 
 @pytest.mark.shared

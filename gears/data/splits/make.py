@@ -13,7 +13,7 @@ from gears.data.splits.labels import Labels
 from gears.data.splits.registry import SPLITS, Draw, SplitArguments, split_kind
 from gears.data.splits.split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
 from gears.files import content_hash
-from gears.messages import shorten
+from gears.messages import count, shorten
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -67,15 +67,16 @@ def finish(table: Labels, name: str, settings: SplitArguments, draw: Draw) -> Sp
     n_moved = sum(len(set(names) - before[part]) for part, names in parts.items())
     if n_moved:
         logger.warning(
-            "%d labels spell a condition that split %r drew into another part; "
-            "they were put together with it (test before val before train)",
-            n_moved,
+            "%s spelling a condition that split %r drew into another part: "
+            "put together with it (test before val before train)",
+            count(n_moved, "label"),
             name,
         )
     _check_filled(table, name, settings, parts)
     excluded = {label: reason for label, reason in draw.excluded.items() if not _placed(label, parts)}
     if excluded:
-        logger.warning("split %r has %d labels in no part: %s", name, len(excluded), shorten(excluded))
+        n = count(len(excluded), "label")
+        logger.warning("split %r has %s in no part: %s", name, n, shorten(excluded))
     return Split(
         name=name,
         seed=settings.seed,

@@ -1,0 +1,155 @@
+"""Reports: everything wrong at once before preparing, what went and why after it; the command line says the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gears.cli import main
+from gears.cli.spelling import as_options
+from gears.data.inspection import inspect_screen
+from gears.pertdata import PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+@pytest.fixture
+def bad(toy_adata: AnnData) -> AnnData:
+    """A screen with a problem of every kind that does not hide another."""
+    labels = toy_adata.obs["condition"].astype(str).to_numpy()
+    labels[labels == "ctrl"] = "control"
+    labels[60:62] = "GX00+"
+    toy_adata.obs["condition"] = labels
+    names = toy_adata.var["gene_name"].to_numpy().copy()
+    names[1], names[29] = "GX00", "GX+3"
+    toy_adata.var["gene_name"] = names
+    toy_adata.obs["cell_type"] = np.where(np.arange(216) < 100, "cellA", "cellB")
+    toy_adata.X.data = np.rint(np.expm1(toy_adata.X.data))
+    return toy_adata
+
+
+def test_all_problems_come_at_once_each_with_number_example_and_remedy(bad: AnnData) -> None:
+    assert "unknown-style" in [finding.kind for finding in inspect_screen(bad).findings]
+    named = inspect_screen(bad, style="gears")
+    kinds = {finding.kind: finding for finding in named.findings}
+    assert set(kinds) == {
+        "unreadable-label",
+        "no-control",
+        "repeated-gene-name",
+        "separator-in-gene-name",
+        "several-cell-types",
+        "counts",
+    }
+    assert all(finding.remedy and finding.count >= 1 for finding in named.findings)
+    assert not named.ok
+    assert (kinds["unreadable-label"].count, kinds["unreadable-label"].example) == (2, "GX00+")
+    assert (kinds["repeated-gene-name"].count, kinds["repeated-gene-name"].example) == (1, "GX00")
+    text = str(named)
+    assert text.count("\n  - ") == 6
+    assert "cannot be prepared as it is" in text
+    assert json.loads(json.dumps(named.to_dict()))["ok"] is False
+
+
+def test_a_good_screen(toy_adata: AnnData, toy_go: dict[str, set[str]]) -> None:
+    toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(str).replace({"GX07+ctrl": "FAR+ctrl"})
+    report = inspect_screen(toy_adata, is_gene=lambda gene: gene in toy_go, min_cells=13)
+    assert not report.ok
+    report = inspect_screen(toy_adata, is_gene=lambda gene: gene in toy_go)
+    assert report.ok
+    facts = report.facts
+    assert (facts["cells"], facts["genes"], facts["control_cells"]) == (216, 30, 60)
+    assert (facts["conditions"], facts["singles"], facts["pairs"]) == (13, 8, 5)
+    assert facts["cells_per_condition"] == "12 to 12, median 12"
+    assert facts["not_measured"] == facts["not_annotated"] == ["FAR"]
+    assert "ready to be prepared" in str(report)
+
+
+def test_the_summary_of_a_prepared_screen(
+    toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
+) -> None:
+    labels = toy_adata.obs["condition"].astype(str).to_numpy()
+    toy_adata = toy_adata[np.setdiff1d(np.arange(216), np.flatnonzero(labels == "GX07+ctrl")[3:])].copy()
+    data = PertData(tmp_path, gene2go=toy_go)
+    data.new_data_process("toy", toy_adata, min_cells=5)
+    data.prepare_split("simulation")
+    for report in (data.summary(), json.loads(json.dumps(data.summary().to_dict()))):
+        facts = report.facts if not isinstance(report, dict) else report["facts"]
+        assert (facts["cells"], facts["singles"], facts["pairs"]) == (204, 7, 5)
+        assert set(facts["split"]) == {"train", "val", "test"}
+    assert "dropped 1 condition, 3 cells: fewer than min_cells=5 cells: GX07+ctrl (3)" in str(data.summary())
+    assert repr(data.summary()) == str(data.summary())
+
+
+def test_one_thing_is_said_of_one_thing(toy_adata: AnnData) -> None:
+    names = toy_adata.var["gene_name"].astype(object).to_numpy().copy()
+    names[3] = None
+    toy_adata.var["gene_name"] = names
+    toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(object).where(np.arange(216) > 0, None)
+    text = str(inspect_screen(toy_adata, style="gears"))
+    assert "missing for 1 gene;" in text
+    assert "is missing for 1 cell;" in text
+
+
+def test_mixed_control_spellings_are_all_named(toy_adata: AnnData) -> None:
+    """Advice to pass one of them would make genes of the others."""
+    labels = toy_adata.obs["condition"].astype(str)
+    toy_adata.obs["condition"] = labels.replace({"ctrl": "control"}).to_numpy()
+    told = [str(f) for f in inspect_screen(toy_adata, style="gears").findings]
+    assert told == [
+        "no control cells: no label in obs['condition'] is 'ctrl'; found 'control', 'ctrl'; several tokens look like a "
+        "control; name all that are: ctrl_label=['control', 'ctrl']"
+    ]
+    assert inspect_screen(toy_adata, style="gears", ctrl_label=["control", "ctrl"]).ok
+    toy_adata.obs["condition"] = labels.where(np.arange(216) >= 30, "NegCtrl0").to_numpy()
+    told = [str(f) for f in inspect_screen(toy_adata, style="gears").findings]
+    assert len(told) == 1
+    assert (
+        "1 token like a control's, which would be taken for a gene (30 cells): label 'NegCtrl0' has 'NegCtrl0'"
+        in told[0]
+    )
+    assert "ctrl_label=['NegCtrl0', 'ctrl']" in told[0]
+
+
+# The command
+
+
+def test_gears_inspect(toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toy_adata.obs = toy_adata.obs.rename(columns={"condition": "label"})
+    toy_adata.obs["label"] = toy_adata.obs["label"].astype(str).str.replace("ctrl", "nt3", regex=False)
+    toy_adata.write_h5ad(tmp_path / "toy.h5ad")
+    assert main(["inspect", str(tmp_path / "toy.h5ad")]) == 2
+    shown = capsys.readouterr().out
+    assert "name the column and the control: --condition-key, --ctrl-label (and --sep" in shown
+    arguments = [
+        "inspect",
+        str(tmp_path / "toy.h5ad"),
+        "--condition-key",
+        "label",
+        "--unknown-labels",
+        "keep",
+    ]
+    assert main([*arguments, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ok"] is True
+    assert shown["facts"]["singles"] == 8
+    assert shown["labels"]["GX00+nt3"] == "GX00+ctrl"
+    assert main([*arguments, "--ctrl-label", "GX99"]) == 2
+    assert "--ctrl-label nt3" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "absent.h5ad")]) == 2
+    assert "there is no file or folder" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.h5ad"]
+
+
+def test_remedies_in_the_spelling_of_the_command_line() -> None:
+    assert as_options("pass ctrl_label='a b', normalize=True") == "pass --ctrl-label 'a b', --normalize"
+    assert as_options("ctrl_label=['NT', 'x']") == """--ctrl-label '["NT", "x"]'"""
+    assert as_options("style='auto' or min_cells=2 (or more)") == "--style auto or --min-cells 2 (or more)"
+    assert as_options("skip_calc_de=False; gene_key=") == "--no-skip-calc-de; --gene-key"
+    assert (
+        as_options("f(data_path=...) and x == 3 and unknown=3") == "f(data_path=...) and x == 3 and unknown=3"
+    )

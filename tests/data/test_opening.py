@@ -1,0 +1,278 @@
+"""Files and folders of every kind, told by their content, give the same screen."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anndata
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import io, sparse
+
+from gears.data.guides import add_guides
+from gears.data.opening import kind_of, open_screen
+from gears.data.processing import prepare_screen
+from gears.pertdata import PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+@pytest.fixture
+def raw(toy_adata: AnnData) -> AnnData:
+    """The toy screen as counts."""
+    toy_adata.X.data = np.rint(np.expm1(toy_adata.X.data))
+    return toy_adata
+
+
+def write_10x_h5(adata: AnnData, path: Path, *, version: int = 3, guides: int = 0) -> None:
+    counts = (
+        sparse.hstack([adata.X, sparse.csr_matrix(np.ones((adata.n_obs, guides)))]).tocsr().astype(np.int32)
+    )
+    ids = [*adata.var_names, *(f"guide{i}" for i in range(guides))]
+    names = [*adata.var["gene_name"], *(f"guide{i}" for i in range(guides))]
+    with h5py.File(path, "w") as file:
+        group = file.create_group("matrix" if version == 3 else "GRCh38")
+        for name, values in (("data", counts.data), ("indices", counts.indices), ("indptr", counts.indptr)):
+            group[name] = values
+        group["shape"] = [len(ids), adata.n_obs]
+        group["barcodes"] = np.array(adata.obs_names, dtype="S")
+        if version == 3:
+            features = group.create_group("features")
+            features["id"], features["name"] = np.array(ids, dtype="S"), np.array(names, dtype="S")
+            kinds = ["Gene Expression"] * adata.n_vars + ["CRISPR Guide Capture"] * guides
+            features["feature_type"] = np.array(kinds, dtype="S")
+        else:
+            group["genes"], group["gene_names"] = np.array(ids, dtype="S"), np.array(names, dtype="S")
+
+
+def write_10x_mtx(adata: AnnData, folder: Path, *, zipped: bool = True, prefix: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    io.mmwrite(folder / f"{prefix}matrix.mtx", sparse.coo_matrix(adata.X.T.astype(np.int32)))
+    features = pd.DataFrame(
+        {"id": adata.var_names, "name": adata.var["gene_name"], "type": "Gene Expression"}
+    )
+    features.to_csv(folder / f"{prefix}features.tsv", sep="\t", header=False, index=False)
+    pd.Series(adata.obs_names).to_csv(folder / f"{prefix}barcodes.tsv", header=False, index=False)
+    for path in folder.iterdir() if zipped else ():
+        with open(path, "rb") as source, gzip.open(f"{path}.gz", "wb") as target:
+            shutil.copyfileobj(source, target)
+        path.unlink()
+
+
+def write_guides(adata: AnnData, path: Path) -> Path:
+    rows = [
+        (cell, [t for t in label.split("+") if t != "ctrl"]) for cell, label in adata.obs["condition"].items()
+    ]
+    table = pd.DataFrame(
+        {
+            "cell_barcode": [cell for cell, _ in rows],
+            "target_gene": ["|".join(g) or "Non-Targeting" for _, g in rows],
+        }
+    )
+    table.to_csv(path, index=False)
+    return path
+
+
+def split_up(adata: AnnData, folder: Path) -> None:
+    folder.mkdir()
+    adata[:100].copy().write_h5ad(folder / "a.h5ad")
+    adata[100:, ::-1].copy().write_h5ad(folder / "b.h5ad")
+
+
+def as_zarr(adata: AnnData, path: Path) -> None:
+    adata.write_zarr(path)
+
+
+WRITTEN: dict[str, tuple[Callable[[AnnData, Path], None], str]] = {
+    "h5ad": (lambda a, p: a.write_h5ad(p), "screen.h5ad"),
+    "h5ad under another name": (lambda a, p: a.write_h5ad(p), "screen.hdf5"),
+    "zarr": (as_zarr, "screen.zarr"),
+    "10x h5": (write_10x_h5, "screen.h5"),
+    "10x h5 with guides": (lambda a, p: write_10x_h5(a, p, guides=3), "screen.h5"),
+    "10x h5 of version 2": (lambda a, p: write_10x_h5(a, p, version=2), "screen.h5"),
+    "10x mtx": (write_10x_mtx, "screen"),
+    "10x mtx with prefix": (lambda a, p: write_10x_mtx(a, p, zipped=False, prefix="GSM1_"), "screen"),
+    "several": (split_up, "screen"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*zarr.*")
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_every_kind_of_file_gives_the_same_screen(
+    kind: str, raw: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
+) -> None:
+    write, name = WRITTEN[kind]
+    write(raw, tmp_path / name)
+    expected = prepare_screen(raw, tmp_path / "expected", normalize=True)
+    data = PertData(tmp_path / "data", gene2go=toy_go)
+    guides = write_guides(raw, tmp_path / "guides.csv")
+    options = {"guides": guides} if "10x" in kind else {}
+    data.load(data_path=tmp_path / name, normalize=True, style="auto", **options)
+    assert data.dataset_name == "screen" or kind == "h5ad under another name"
+    assert data.screen.labels == expected.labels
+    assert data.screen.gene_names == expected.gene_names
+    np.testing.assert_allclose(data.screen.cells.csr().toarray(), expected.cells.csr().toarray(), rtol=1e-6)
+    np.testing.assert_array_equal(data.screen.cell_label, expected.cell_label)
+
+
+def test_backed_files(raw: AnnData, tmp_path: Path) -> None:
+    raw.write_h5ad(tmp_path / "toy.h5ad")
+    backed = open_screen(tmp_path / "toy.h5ad", backed=True)
+    assert backed.isbacked
+    screen = prepare_screen(backed, tmp_path / "toy", normalize=True)
+    assert screen.content_hash == prepare_screen(raw, tmp_path / "again", normalize=True).content_hash
+    backed.file.close()
+
+
+@pytest.mark.parametrize("form", [np.int32, np.int64, np.uint16, np.float64])
+@pytest.mark.parametrize("dense", [True, False])
+def test_counts_of_any_type(raw: AnnData, tmp_path: Path, form: type, dense: bool) -> None:
+    expected = prepare_screen(raw, tmp_path / "expected", normalize=True)
+    raw.X = raw.X.toarray().astype(form) if dense else raw.X.astype(form)
+    found = prepare_screen(raw, tmp_path / "found", normalize=True)
+    np.testing.assert_array_equal(found.cells.csr().data, expected.cells.csr().data)
+
+
+def test_the_files_of_a_folder_keep_their_names(raw: AnnData, tmp_path: Path) -> None:
+    split_up(raw, tmp_path / "parts")
+    whole = open_screen(tmp_path / "parts")
+    assert whole.obs["source_file"].value_counts().to_dict() == {"b": 116, "a": 100}
+    assert whole.obs_names.is_unique
+    assert whole.var["gene_name"].tolist() == raw.var["gene_name"].tolist()
+    raw[:, 3:].copy().write_h5ad(tmp_path / "parts" / "c.h5ad")
+    with pytest.raises(
+        ValueError, match=r"c.h5ad does not measure the genes of a.h5ad: 3 genes missing \(ENS000"
+    ):
+        open_screen(tmp_path / "parts")
+
+
+def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[Path, type, str]]:
+    (folder / "empty.h5ad").touch()
+    (folder / "page.h5ad").write_text("<html>403</html>")
+    (folder / "notes.txt").write_text("notes")
+    (folder / "nothing").mkdir()
+    (folder / "thesis").mkdir()
+    (folder / "thesis" / "thesis.tex").touch()
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["x"] = [1]
+    write_10x_mtx(raw, folder / "lost", zipped=False)
+    (folder / "lost" / "barcodes.tsv").unlink()
+    write_10x_mtx(raw, folder / "mixed", zipped=False)
+    (folder / "mixed" / "barcodes.tsv").write_text("AAA\nCCC\n")
+    write_10x_mtx(raw, folder / "torn", zipped=False)
+    (folder / "torn" / "matrix.mtx").write_text("%%MatrixMarket matrix\n")
+    write_10x_mtx(raw, folder / "two", zipped=False)
+    shutil.copy(folder / "two" / "matrix.mtx", folder / "two" / "b_matrix.mtx")
+    raw.write_h5ad(folder / "half.h5ad")
+    body = (folder / "half.h5ad").read_bytes()
+    (folder / "half.h5ad").write_bytes(body[: len(body) // 2])
+    return {
+        "empty.h5ad": (folder / "empty.h5ad", ValueError, r"is empty \(0 bytes\)"),
+        "page.h5ad": (folder / "page.h5ad", ValueError, "cannot be read as an h5ad file"),
+        "half.h5ad": (
+            folder / "half.h5ad",
+            ValueError,
+            "is damaged or cut short .*truncated file",
+        ),
+        "notes.txt": (
+            folder / "notes.txt",
+            ValueError,
+            "is none of what can be read: an h5ad file, a zarr store",
+        ),
+        "nothing": (folder / "nothing", ValueError, "holds no screen .it is empty."),
+        "thesis": (folder / "thesis", ValueError, "holds no screen .thesis.tex."),
+        "other.h5": (folder / "other.h5", ValueError, "without what AnnData or 10x write .it has x."),
+        "lost": (folder / "lost", FileNotFoundError, r"has no barcodes.tsv \(plain or .gz\)"),
+        "mixed": (
+            folder / "mixed",
+            ValueError,
+            "30 features x 216 cells, but there are 30 features and 2 barcodes",
+        ),
+        "torn": (folder / "torn", ValueError, "cannot be read as a MatrixMarket file"),
+        "two": (folder / "two", ValueError, "has 2 matrices"),
+        "absent": (folder / "absent.h5ad", FileNotFoundError, "there is no file or folder"),
+    }
+
+
+def test_what_cannot_be_read_says_why(raw: AnnData, tmp_path: Path) -> None:
+    for name, (path, error, words) in bad_files(raw, tmp_path).items():
+        with pytest.raises(error, match=words):
+            open_screen(path)
+        assert name
+
+
+def test_a_file_as_data_path(raw: AnnData, tmp_path: Path) -> None:
+    raw.write_h5ad(tmp_path / "toy.h5ad")
+    with pytest.raises(NotADirectoryError, match=r"data_path .*toy.h5ad is a file.*load\(data_path="):
+        PertData(tmp_path / "toy.h5ad")
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        PertData(tmp_path / "toy.h5ad" / "deeper")
+
+
+def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there are no cells"):
+        prepare_screen(raw[:0].copy(), tmp_path / "toy")
+    with pytest.raises(ValueError, match="there are no genes"):
+        prepare_screen(raw[:, :0].copy(), tmp_path / "toy")
+    with pytest.raises(ValueError, match="there are no cells"):
+        prepare_screen(anndata.AnnData(), tmp_path / "toy")
+
+
+# Guides
+
+
+def test_guides_in_every_form(raw: AnnData, toy_adata: AnnData, tmp_path: Path) -> None:
+    plain = anndata.AnnData(raw.X, obs=pd.DataFrame(index=raw.obs_names), var=raw.var)
+    wide = pd.read_csv(write_guides(raw, tmp_path / "wide.csv"))
+    long = wide.assign(target_gene=wide["target_gene"].str.split("|")).explode("target_gene")
+    targets = {f"{gene}_g1": gene for gene in long["target_gene"].unique()}
+    called = wide.rename(columns={"target_gene": "feature_call"})
+    called["feature_call"] = ["|".join(f"{g}_g1" for g in text.split("|")) for text in wide["target_gene"]]
+    reference = pd.DataFrame(
+        {"id": targets.keys(), "name": targets.keys(), "target_gene_name": targets.values()}
+    )
+    reference.to_csv(tmp_path / "features.csv", index=False)
+    for table, of_guides in (
+        (wide, None),
+        (long, None),
+        (called, targets),
+        (called, tmp_path / "features.csv"),
+    ):
+        found = add_guides(plain, table, of_guides)
+        assert found.obs["condition"].astype(str).tolist() == raw.obs["condition"].astype(str).tolist()
+        assert found.obs["n_guides"].max() == 2
+    assert "condition" not in plain.obs
+    with pytest.raises(
+        ValueError, match=r"names guides \(column 'feature_call'\), not genes.*guide_targets="
+    ):
+        add_guides(plain, called)
+    with pytest.raises(ValueError, match="the targets of 1 guide are not given: GX00_g1"):
+        add_guides(plain, called, {guide: gene for guide, gene in targets.items() if gene != "GX00"})
+
+
+def test_cells_without_a_guide_are_no_controls(
+    raw: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = anndata.AnnData(raw.X, obs=pd.DataFrame(index=raw.obs_names), var=raw.var)
+    table = pd.read_csv(write_guides(raw, tmp_path / "guides.csv"))
+    table.loc[:4, "target_gene"] = "None"
+    found = add_guides(plain, table[:-3])
+    assert found.n_obs == 216 - 5 - 3
+    assert "8 cells of 216 without a guide left out" in caplog.text
+    assert (found.obs["condition"] == "ctrl").sum() == 55
+    with pytest.raises(ValueError, match=r"no barcode of the guide table is a cell: it has 'cell005-1'"):
+        add_guides(plain, table.assign(cell_barcode=table["cell_barcode"] + "-1"))
+    with pytest.raises(ValueError, match=r"no column of barcodes .*did you mean 'cell_barcod'"):
+        add_guides(plain, table.rename(columns={"cell_barcode": "cell_barcod"}))
+
+
+def test_kinds_are_told_by_content(raw: AnnData, tmp_path: Path) -> None:
+    write_10x_h5(raw, tmp_path / "named_wrongly.h5ad")
+    assert kind_of(tmp_path / "named_wrongly.h5ad") == "10x-h5"
