@@ -194,6 +194,7 @@ class PertData(PerturbationNodes):
         data_path: str | Path = "gears_data",
         dataset_name: str = "screen",
         gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
+        default_pert_graph: bool = True,
         drop_unmapped: bool = False,
         verbose: bool = True,
         **processing: Any,
@@ -213,7 +214,7 @@ class PertData(PerturbationNodes):
             (:mod:`gears.data.styles`).
         data_path, dataset_name
             Where the prepared screen goes.
-        gene2go, drop_unmapped
+        gene2go, default_pert_graph, drop_unmapped
             As for :class:`PertData` and :meth:`new_data_process`.
         verbose
             Show on stderr how the screen is read.
@@ -227,7 +228,7 @@ class PertData(PerturbationNodes):
         """
         if verbose:
             show_progress()
-        data = cls(data_path, gene2go=gene2go)
+        data = cls(data_path, default_pert_graph=default_pert_graph, gene2go=gene2go)
         data.new_data_process(dataset_name, adata, drop_unmapped=drop_unmapped, style=style, **processing)
         return data
 

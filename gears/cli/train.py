@@ -55,10 +55,12 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "data",
         metavar="DATA",
-        help="an h5ad file, a prepared folder, or the folder that holds DATASET",
+        help="an h5ad file, zarr store, 10x file or folder, a prepared folder, or the folder that holds DATASET",
     )
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
-    parser.add_argument("--work-dir", default="gears_data", help="where an h5ad file's prepared screen goes")
+    parser.add_argument("--work-dir", default="gears_data", help="where a file's prepared screen goes")
+    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
+    parser.add_argument("--guide-targets", help="table of each guide's target gene")
     _add_devices(parser)
     parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",), texts=TEXTS)
     _add_loading(parser)
@@ -185,9 +187,9 @@ def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
 
 
 def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
-    """Folder and name of the screen, as `train_multi_gpu` takes them; an h5ad file is prepared first."""
+    """Folder and name of the screen, as `train_multi_gpu` takes them; a file is prepared first."""
     data = Path(options.data)
-    if data.is_dir() or options.dataset is not None:
+    if options.dataset is not None or (data.is_dir() and not _is_raw(data)):
         if not data.is_dir():
             msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
             raise NotADirectoryError(msg)
@@ -203,9 +205,21 @@ def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
     processing = {
         name: value for name, value in data_config.items() if name not in (*PERTDATA_OPTIONS, *LOAD_ARGS)
     }
-    if not data.is_file():
-        msg = f"there is no file or folder {options.data}"
-        raise FileNotFoundError(msg)
     pert_data = PertData(options.work_dir, **for_class)
-    pert_data.load(data_path=data, **processing)
+    pert_data.load(data_path=data, guides=options.guides, guide_targets=options.guide_targets, **processing)
+    if options.guides is not None:
+        data_config.pop("ctrl_label", None)  # the labels made from the guides have the published spelling
     return Path(options.work_dir), str(pert_data.dataset_name)
+
+
+def _is_raw(folder: Path) -> bool:
+    """Whether a folder is a zarr store, a 10x folder or one of several files, not a prepared screen."""
+    from gears.data.manifest import H5AD, is_prepared
+    from gears.data.opening import kind_of
+
+    if is_prepared(folder) or (folder / H5AD).is_file():
+        return False
+    try:
+        return kind_of(folder) in ("zarr", "10x-mtx")
+    except ValueError:
+        return False
