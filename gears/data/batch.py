@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
+
+from gears.conditions import Condition
 
 
 @dataclass
@@ -59,6 +62,32 @@ class CellBatch:
     def pin_memory(self) -> CellBatch:
         """The batch in page-locked memory (called by the loader where CUDA is in use)."""
         return replace(self, **{name: value.pin_memory() for name, value in self._tensors().items()})  # type: ignore[arg-type]
+
+    def pert_flags(self, node_map: Mapping[str, int]) -> torch.Tensor:
+        """Which measured genes are perturbed in each cell: the second input column of older releases.
+
+        Parameters
+        ----------
+        node_map
+            Gene -> column of the expression (``pert_data.node_map``).
+
+        Returns
+        -------
+        torch.Tensor
+            (B, G) of 0 and 1 in the type of `x_BG`. A perturbed gene that is not
+            measured has no column and leaves no flag: see :meth:`unmeasured`.
+        """
+        flags_LG = self.x_BG.new_zeros((len(self.label_names), self.x_BG.shape[1]))
+        for row, label in enumerate(self.label_names):
+            for gene in Condition.parse(label).genes:
+                if gene in node_map:
+                    flags_LG[row, node_map[gene]] = 1
+        return flags_LG[self.label_index]
+
+    def unmeasured(self, node_map: Mapping[str, int]) -> list[str]:
+        """Genes perturbed in this batch that are not measured, sorted."""
+        genes = {gene for label in self.label_names for gene in Condition.parse(label).genes}
+        return sorted(genes - set(node_map))
 
     # The fields of the published batch
 

@@ -208,7 +208,7 @@ def _check_filled(labels: Labels, name: str, settings: SplitArguments, parts: di
         advice += "; or change the shares held out, or give the parts with split='custom'"
     msg = (
         f"split {name!r} leaves {' and '.join(empty)} without a perturbed condition (labels: {counts}) of "
-        f"{n_singles} singles and {n_combinations} combinations. {split_kind(name).needs}; {advice}"
+        f"{count(n_singles, 'single')} and {count(n_combinations, 'combination')}. {split_kind(name).needs}; {advice}"
     )
     raise ValueError(msg)
 
