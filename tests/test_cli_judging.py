@@ -80,7 +80,8 @@ def test_compare_gives_baselines_alone_over_folds(folder, capsys):
 def test_compare_trains_gears(folder, tmp_path, capsys):
     out = called(
         capsys, "compare", folder / "data" / "screen", "--gears", "moments", "--no-default-pert-graph",
-        "--epochs", 1, "--hidden-size", 8, "--device", "cpu", "--baselines", "train_mean", "--metrics", "mse_top20_de", "--halvings", 0,
+        "--epochs", 1, "--hidden-size", 8,
+        "--device", "cpu", "--baselines", "train_mean", "--metrics", "mse_top20_de", "--halvings", 0,
         "--report", tmp_path,
     )  # fmt: skip
     assert "gears_moments" in out.splitlines()[0]
