@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 import textwrap
@@ -198,3 +199,17 @@ def test_memory_of_preparing_is_bounded(tmp_path: Path) -> None:
     before, most = map(int, done.stdout.split())
     stored = (tmp_path / "big.h5ad").stat().st_size / 1024
     assert most - before < 300_000 + 2 * stored  # KiB: the values twice, and what the libraries take
+
+
+def test_the_table_of_faults_names_tests_that_exist() -> None:
+    root = Path(__file__).resolve().parents[1]
+    table = (root / "docs" / "faults.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", table)
+    assert len(named) > 100
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (root / "tests" / file).is_file()
+        or f"def {name}(" not in (root / "tests" / file).read_text(encoding="utf-8")
+    ]
+    assert not missing
