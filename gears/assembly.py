@@ -134,14 +134,14 @@ def validation_of(pert_data: PertData, monitor: str) -> tuple[Validation, str]:
 
     A metric over differential genes falls back to ``mse`` where the screen has no ranking.
     """
-    screen, split = pert_data.screen, pert_data.split
+    split = pert_data.split
     if get_metric(monitor).scope != "condition":
         msg = f"monitor={monitor!r} is no metric of single conditions; choose one of {', '.join(DEFAULT_METRICS)}"
         raise ValueError(msg)
     chosen = perturbed_in(split, "val")
     if not chosen:
         return Validation(None, []), monitor
-    truth = Truth.of(screen, chosen, perturbed_in(split, "train"))
+    truth = Truth.of(pert_data.screen_of("val"), chosen, perturbed_in(split, "train"))
     nodes = [pert_data.condition_nodes(condition) for condition in chosen]
     if not truth.has_de:
         kept = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))

@@ -52,10 +52,10 @@ def evaluate_model(
         clip=clip,
         method=name,
         annotation=pert_data.annotation,
-        **options,
+        **{"truth_screen": pert_data.screen_of(part)} | options,
     )
     if report is not None:
-        profiles = _profiles(pert_data, split, chosen, {name: predicted_UG}, clip, shown)
+        profiles = _profiles(pert_data, part, split, chosen, {name: predicted_UG}, clip, shown)
         details = {
             "screen": str(pert_data.dataset_name),
             "split": f"{split.name}, seed {split.seed}, part {part}",
@@ -69,13 +69,14 @@ def evaluate_model(
 
 def _profiles(
     pert_data: PertData,
+    part: str,
     split: Split,
     chosen: Sequence[Condition],
     predictions: dict[str, np.ndarray],
     clip: bool,
     shown: Sequence[str],
 ) -> Profiles:
-    truth = Truth.of(pert_data.screen, chosen, training_conditions(split))
+    truth = Truth.of(pert_data.screen_of(part), chosen, training_conditions(split))
     drawn, _ = baseline_predictions(
         chosen, pert_data.screen, split, DRAWN, clip=clip, annotation=pert_data.annotation
     )

@@ -50,7 +50,8 @@ class PertData(PerturbationNodes):
     Attributes
     ----------
     screen : PreparedScreen
-        The data; everything below is derived from it.
+        The data; everything below is derived from it. Where a split divides the control
+        cells, those of training (`screen_of` gives each part's, `whole_screen` all).
     adata, ctrl_adata : AnnData
         Published layout with the published ``uns`` lists; read when first used.
     gene_names : pd.Series
@@ -107,8 +108,8 @@ class PertData(PerturbationNodes):
     # What is known of the screen
 
     @property
-    def screen(self) -> PreparedScreen:
-        """The prepared screen.
+    def whole_screen(self) -> PreparedScreen:
+        """The prepared screen, whatever a split makes of its control cells.
 
         Raises
         ------
@@ -126,14 +127,14 @@ class PertData(PerturbationNodes):
         if self._adata is None:
             from gears.data.uns import published_uns
 
-            self.screen.check_unchanged()
-            adata = read_screen(self.screen.folder / H5AD)
-            if self.screen.cell_ids is not None:
-                adata = adata[self.screen.cell_ids].copy()
+            self.whole_screen.check_unchanged()
+            adata = read_screen(self.whole_screen.folder / H5AD)
+            if self.whole_screen.cell_ids is not None:
+                adata = adata[self.whole_screen.cell_ids].copy()
                 for name in ("condition", "condition_name"):
                     adata.obs[name] = adata.obs[name].cat.remove_unused_categories()
-                adata.obs["condition_id"] = self.screen.cell_condition
-            adata.uns.update(published_uns(self.screen))
+                adata.obs["condition_id"] = self.whole_screen.cell_condition
+            adata.uns.update(published_uns(self.whole_screen))
             self._adata = adata
         return self._adata
 
@@ -141,7 +142,7 @@ class PertData(PerturbationNodes):
     def ctrl_adata(self) -> AnnData:
         """Control cells of :attr:`adata`."""
         if self._ctrl_adata is None:
-            self._ctrl_adata = self.adata[self.screen.control_cells].copy()
+            self._ctrl_adata = self.adata[self.whole_screen.control_cells].copy()
         return self._ctrl_adata
 
     # Preparing and loading

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from gears.data.control_view import part_screens
 from gears.data.screen import PreparedScreen
 from gears.data.splits import Split, prepare_split
 from gears.data.splits.custom import read_split_dict
@@ -26,11 +27,21 @@ class DividedScreen:
     _label_nodes: list[list[int]]
 
     @property
-    def screen(self) -> PreparedScreen:
-        """The prepared screen."""
+    def whole_screen(self) -> PreparedScreen:
+        """The prepared screen with every control cell."""
         raise NotImplementedError
 
+    @property
+    def screen(self) -> PreparedScreen:
+        """The prepared screen, as training sees it: where the split divides control cells, with those of training."""
+        return self._part_screens.get("train", self.whole_screen)
+
+    def screen_of(self, part: str) -> PreparedScreen:
+        """The screen as a part of the split sees it: with the part's own control cells where they are divided."""
+        return self._part_screens.get(part, self.screen)
+
     def _forget_split(self) -> None:
+        self._part_screens: dict[str, PreparedScreen] = {}
         self.split: Split | None = None
         self.set2conditions: dict[str, list[str]] | None = None
         self.subgroup: dict[str, dict[str, list[str]]] | None = None
@@ -57,6 +68,7 @@ class DividedScreen:
         fold: int = 0,
         repeat: int = 0,
         fold_by: str = "condition",
+        control_shares: Sequence[float] | None = None,
     ) -> pd.DataFrame:
         """Divide the conditions into training, validation and test.
 
@@ -94,6 +106,10 @@ class DividedScreen:
         n_folds, fold, repeat, fold_by
             Number of folds, this fold, the repeat it belongs to, and what is
             divided, "condition" or "gene" (cross_validation).
+        control_shares
+            Shares of the control cells that train, validate and test, such as
+            (0.8, 0.1, 0.1): training then never sees the others. None: all control
+            cells serve every part, as published.
 
         Returns
         -------
@@ -111,7 +127,7 @@ class DividedScreen:
                 raise ValueError(msg)
             split_dict = read_split_dict(split_dict_path)
         made = prepare_split(
-            self.screen,
+            self.whole_screen,
             split,
             seed=seed,
             train_gene_set_size=train_gene_set_size,
@@ -127,6 +143,7 @@ class DividedScreen:
             fold=fold,
             repeat=repeat,
             fold_by=fold_by,
+            control_shares=control_shares,
         )
         summary = self.use_split(made)
         self.train_gene_set_size = train_gene_set_size
@@ -150,7 +167,7 @@ class DividedScreen:
         ValueError
             If it names labels that the screen lacks.
         """
-        known = set(self.screen.labels)
+        known = set(self.whole_screen.labels)
         named = [label for names in split.parts.values() for label in names]
         unknown = [label for label in [*named, *split.excluded] if label not in known]
         if unknown:
@@ -159,8 +176,10 @@ class DividedScreen:
                 "it was made for another screen: draw it again, or give its parts with split='custom'"
             )
             raise ValueError(msg)
-        summary = split.summary(self.screen)
+        summary = split.summary(self.whole_screen)
+        parts = part_screens(self.whole_screen, split)
         self._forget_split()
+        self._part_screens.update(parts)
         self.split = split
         self.set2conditions = {part: list(labels) for part, labels in split.parts.items()}
         self.subgroup = split.subgroup
@@ -214,5 +233,7 @@ class DividedScreen:
             msg = "no split yet; call prepare_split(...) before the loaders are made"
             raise ValueError(msg)
         settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
-        self.dataloader = make_loaders(self.screen, self.split, self._label_nodes, settings)
+        self.dataloader = make_loaders(
+            self.screen, self.split, self._label_nodes, settings, screens=self._part_screens
+        )
         return self.dataloader

@@ -7,7 +7,7 @@ of W workers with batch b sees the cells of step s of one worker with batch W b.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,7 +168,12 @@ class LoaderSettings:
 
 
 def make_loaders(
-    screen: PreparedScreen, split: Split, label_nodes: Sequence[list[int]], settings: LoaderSettings
+    screen: PreparedScreen,
+    split: Split,
+    label_nodes: Sequence[list[int]],
+    settings: LoaderSettings,
+    *,
+    screens: Mapping[str, PreparedScreen] | None = None,
 ) -> dict[str, CellLoader]:
     """Loaders of a split's parts: "train_loader", "val_loader", "test_loader" (those that it has).
 
@@ -176,6 +181,8 @@ def make_loaders(
     ----------
     label_nodes
         Perturbation nodes of each label of the screen.
+    screens
+        The screen as single parts see it (with control cells of their own).
 
     Raises
     ------
@@ -186,7 +193,8 @@ def make_loaders(
     for part, name in PART_LOADERS.items():
         if part not in split.parts:
             continue
-        dataset = CellDataset(screen, part_cells(screen, split, part), label_nodes, split.seed)
+        own = (screens or {}).get(part, screen)
+        dataset = CellDataset(own, part_cells(own, split, part), label_nodes, split.seed)
         if part == "train":
             check_batch(len(dataset), settings.batch_size, settings.world_size)
         loaders[name] = _loader(dataset, part, split.seed, settings)

@@ -86,7 +86,8 @@ def write_screen(
     np.save(folder / "cells" / "label.npy", table.cell_label)
     # several processes share the written cells; one has them at hand already
     cells = CellMatrix(folder / "cells", checked.matrix.shape[1]) if workers > 1 else checked.matrix
-    statistics = _statistics(cells, table, workers)
+    control_id = table.conditions.index(Condition())
+    statistics = statistics_of(cells, table.cell_condition, len(table.conditions), control_id, workers)
     (folder / "statistics").mkdir()
     for name in STATISTICS:
         np.save(folder / "statistics" / f"{name}.npy", getattr(statistics, name))
@@ -131,13 +132,15 @@ def write_screen(
     )
 
 
-def _statistics(
-    cells: sparse.csr_matrix | CellMatrix, table: LabelTable, workers: int
+def statistics_of(
+    cells: sparse.csr_matrix | CellMatrix,
+    cell_condition: np.ndarray,
+    n_conditions: int,
+    control_id: int,
+    workers: int = 1,
 ) -> ConditionStatistics:
-    control_id = table.conditions.index(Condition())
-    moments = condition_moments(
-        cells, table.cell_condition, len(table.conditions), control_id=control_id, workers=workers
-    )
+    """Moments of each condition of some cells, in one pass."""
+    moments = condition_moments(cells, cell_condition, n_conditions, control_id=control_id, workers=workers)
     return ConditionStatistics(
         moments.n.astype(np.float64),
         moments.mean,

@@ -68,6 +68,7 @@ def comparison_table(
     halvings: int = 0,
     seed: int = 0,
     max_cells: int = MAX_CELLS,
+    truth_screen: PreparedScreen | None = None,
 ) -> pd.DataFrame:
     """Score a model's predictions and those of the baselines on the same conditions.
 
@@ -103,6 +104,9 @@ def comparison_table(
         Of the halvings and of the cells that are drawn.
     max_cells
         Cells per condition that metrics over cells look at.
+    truth_screen
+        The screen with other control cells, from which true changes count; `screen` by default.
+        Baselines are fitted to `screen`.
 
     Returns
     -------
@@ -129,12 +133,13 @@ def comparison_table(
         chosen, screen, split, baselines, clip=clip, annotation=annotation
     )
     with_cells = any(get_metric(name).needs_cells for name in metrics)
-    cells = ScreenCells(screen, max_cells, seed) if with_cells else None
-    truth = Truth.of(screen, chosen, train, n_top=n_top, cells=cells)
+    true = screen if truth_screen is None else truth_screen
+    cells = ScreenCells(true, max_cells, seed) if with_cells else None
+    truth = Truth.of(true, chosen, train, n_top=n_top, cells=cells)
     methods = {method: np.asarray(predicted_UG), **(others or {}), **fitted}
     table = score_table(methods, truth, names, metrics)
     if halvings:
-        table = with_scaled(table, methods, screen, truth, halvings=halvings, seed=seed)
+        table = with_scaled(table, methods, true, truth, halvings=halvings, seed=seed)
     table.attrs.update(left_out=left_out, model=method)
     return table
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 PRECEDENCE = ("test", "val", "train")
 """Where the labels of one condition go that were drawn into several parts."""
-ALWAYS_USED = frozenset({"mode", "keep_excluded"})
+ALWAYS_USED = frozenset({"mode", "keep_excluded", "control_shares"})
 
 
 def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any) -> Split:

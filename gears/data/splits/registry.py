@@ -34,6 +34,7 @@ class SplitArguments:
     fold: int = 0
     repeat: int = 0
     fold_by: str = "condition"
+    control_shares: Any = None
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, np.integer):
@@ -42,6 +43,7 @@ class SplitArguments:
             if getattr(self, name) not in valid:
                 raise ValueError(unknown_name(name, str(getattr(self, name)), valid))
         self._check_fold()
+        object.__setattr__(self, "control_shares", _shares(self.control_shares))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             msg = f"seed must be a whole number from 0 to 2**32 - 1; found {self.seed!r}"
             raise ValueError(msg)
@@ -71,6 +73,21 @@ class SplitArguments:
     def changed(self) -> list[str]:
         """Names of the arguments that differ from their defaults (seed aside)."""
         return [f.name for f in fields(self) if f.name != "seed" and getattr(self, f.name) != f.default]
+
+
+def _shares(value: Any) -> list[float] | None:
+    """Shares of the control cells for train, val and test."""
+    if value is None:
+        return None
+    shares = (
+        [float(share) for share in value]
+        if isinstance(value, Iterable) and not isinstance(value, str)
+        else []
+    )
+    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9 or shares[0] == 0:
+        msg = f"control_shares are three shares (train, val, test) that add to 1, as 0.8, 0.1, 0.1; found {value!r}"
+        raise ValueError(msg)
+    return shares
 
 
 def _plain_list(value: Any) -> Any:

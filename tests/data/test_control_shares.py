@@ -1,0 +1,109 @@
+"""Control cells divided between the parts: training sees its own only."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gears.data.control_view import ControlView, control_parts
+from gears.data.processing import prepare_screen
+from gears.data.screen import PreparedScreen
+from gears.data.splits import make_split
+from gears.gears import GEARS
+from gears.pertdata import PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+SHARES = (0.6, 0.2, 0.2)
+
+
+@pytest.fixture
+def data(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> PertData:
+    found = PertData(tmp_path, gene2go=toy_go)
+    found.new_data_process("toy", toy_adata)
+    return found
+
+
+def test_control_cells_are_divided_too(data: PertData) -> None:
+    data.prepare_split("simulation", control_shares=SHARES)
+    assert data.split is not None
+    parts = control_parts(data.whole_screen, data.split)
+    assert {part: len(cells) for part, cells in parts.items()} == {"train": 36, "val": 12, "test": 12}
+    assert sorted(np.concatenate(list(parts.values()))) == data.whole_screen.control_cells.tolist()
+    expression = data.whole_screen.cells.csr().toarray()
+    own = {part: {row.tobytes() for row in expression[cells]} for part, cells in parts.items()}
+    for name, loader in data.get_dataloader(8).items():
+        part = name.removesuffix("_loader")
+        loader.set_epoch(3)
+        for batch in loader:
+            assert {row.tobytes() for row in batch.x_BG.numpy()} <= own[part], name
+    controls = data.screen.statistics.mean[data.screen.control_id]
+    np.testing.assert_allclose(controls, expression[parts["train"]].mean(axis=0), rtol=1e-6)
+    assert data.adata.n_obs == 216
+    data.prepare_split("simulation")
+    assert len(data.screen.control_cells) == 60
+
+
+def test_the_view_is_the_screen_of_its_cells(
+    toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    kept = np.arange(3, 60, 4)
+    view = ControlView.of(toy_screen, kept)
+    fresh = prepare_screen(toy_adata[np.concatenate((kept, np.arange(60, 216)))].copy(), tmp_path / "fresh")
+    assert view.labels == fresh.labels
+    np.testing.assert_array_equal(view.cells.csr().toarray(), fresh.cells.csr().toarray())
+    np.testing.assert_array_equal(view.cell_condition, fresh.cell_condition)
+    for name in ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below"):
+        np.testing.assert_allclose(
+            getattr(view.statistics, name), getattr(fresh.statistics, name), rtol=1e-9, atol=1e-14
+        )
+    assert view.de is not None
+    assert fresh.de is not None
+    np.testing.assert_array_equal(view.de.order, fresh.de.order)
+    again = pickle.loads(pickle.dumps(view))
+    assert again.content_hash == view.content_hash != toy_screen.content_hash
+    np.testing.assert_array_equal(again.control_cells, view.control_cells)
+    without = ControlView.of(toy_screen.without([toy_screen.conditions[3]]), kept)
+    assert len(without.conditions) == 13
+    assert len(without.cells) == len(view.cells) - 12
+
+
+def test_training_and_scoring_with_divided_controls(data: PertData) -> None:
+    data.prepare_split("simulation", control_shares=SHARES)
+    for objective in ("moments", "cells"):
+        model = GEARS(data, device="cpu")
+        model.model_initialize(hidden_size=8)
+        if objective == "cells":
+            data.get_dataloader(16)
+        model.train(epochs=1, objective=objective, verbose=False)
+        table = model.evaluate("test", halvings=0)
+        assert table is not None
+        values = table.loc[table["metric"] == "mse", "value"]
+        assert np.isfinite(values).all()
+        assert model.parts is not None
+        mean_G = data.screen.statistics.mean[data.screen.control_id]
+        np.testing.assert_allclose(model.parts.control_mean_G, mean_G)
+    # no change is scored against the test's own control cells: its true change is what it misses
+    truth = data.screen_of("test").statistics.mean
+    assert not np.allclose(truth[data.screen.control_id], mean_G)
+
+
+def test_impossible_shares_are_named(data: PertData) -> None:
+    for wrong in ((0.5, 0.5), (0.9, 0.2, 0.1), (0, 0.5, 0.5), (1.2, -0.1, -0.1), "a"):
+        with pytest.raises(ValueError, match="control_shares are three shares"):
+            data.prepare_split("simulation", control_shares=wrong)
+    with pytest.raises(
+        ValueError, match=r"of 60 control cells leaves too few in a part \(val 1, test 1; 2 are"
+    ):
+        data.prepare_split("simulation", control_shares=(0.97, 0.015, 0.015))
+    data.prepare_split("simulation", control_shares=(0.8, 0, 0.2))
+    assert len(data.screen_of("val").control_cells) == len(data.screen.control_cells) == 48
+    labels = data.screen.labels
+    assert (
+        make_split(labels, "simulation").hash != make_split(labels, "simulation", control_shares=SHARES).hash
+    )
