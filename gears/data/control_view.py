@@ -103,7 +103,7 @@ def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]
     if small:
         msg = (
             f"control_shares={list(shares)} of {len(cells)} control cells leaves too few in a part "
-            f"({', '.join(small)}; 2 are the least); give that part a larger share, or 0 to use the training controls there"
+            f"({', '.join(small)}; 2 are the least); give that part more, or 0 to use the training controls there"
         )
         raise ValueError(msg)
     return parts
