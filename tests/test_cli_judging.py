@@ -78,12 +78,28 @@ def test_compare_gives_baselines_alone_over_folds(folder, capsys):
 
 
 def test_compare_trains_gears(folder, tmp_path, capsys):
-    out = called(
-        capsys, "compare", folder / "data" / "screen", "--gears", "moments", "--no-default-pert-graph",
-        "--epochs", 1, "--hidden-size", 8,
-        "--device", "cpu", "--baselines", "train_mean", "--metrics", "mse_top20_de", "--halvings", 0,
-        "--report", tmp_path,
-    )  # fmt: skip
+    options = [
+        "--gears",
+        "moments",
+        "--no-default-pert-graph",
+        "--epochs",
+        1,
+        "--hidden-size",
+        8,
+        "--device",
+        "cpu",
+    ]
+    options += [
+        "--baselines",
+        "train_mean",
+        "--metrics",
+        "mse_top20_de",
+        "--halvings",
+        0,
+        "--report",
+        tmp_path,
+    ]
+    out = called(capsys, "compare", folder / "data" / "screen", *options)
     assert "gears_moments" in out.splitlines()[0]
     assert (tmp_path / "evaluation.json").is_file()
 
