@@ -15,6 +15,7 @@ from gears import streaming
 from gears.assembly import check_names
 from gears.conditions import Condition
 from gears.distributed import current_world, is_running
+from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
 from gears.predictions import Predictions, asked_conditions, nodes_of
 from gears.training.model_folder import ModelParts, load_parts, load_weights, save_model
@@ -107,6 +108,27 @@ class TrainedModel:
         if clip:
             expression_UG = np.maximum(expression_UG, 0.0)
         return Predictions(conditions, parts.gene_names, expression_UG, parts.control_mean_G, logvar_UG, clip)
+
+    def GI_predict(
+        self,
+        combo: str | Sequence[str] | Condition,
+        GI_genes_file: str | Path | Iterable[str] | None = None,
+    ) -> dict[str, float]:
+        """Scores of the genetic interaction of two genes (:func:`gears.interactions.interaction_scores`).
+
+        Parameters
+        ----------
+        combo
+            The two genes.
+        GI_genes_file
+            Genes that count: names, or a file of names (text, or ``.npy`` of strings); all by default.
+
+        Returns
+        -------
+        dict
+            Plain floats: c1, c2, mag, dominance, corr_fit, dcor, dcor_singles, dcor_first, dcor_second, eq_contr.
+        """
+        return predict_interaction(self, combo, GI_genes_file)
 
     def predict_all_pairs(
         self,

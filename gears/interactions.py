@@ -1,0 +1,285 @@
+"""Genetic interactions of pairs: how the change by two perturbations relates to the changes by each alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.distances import distance_correlation
+from gears.messages import shorten, unknown_name
+
+if TYPE_CHECKING:
+    from gears.data.screen import PreparedScreen
+    from gears.predictions import Predictions
+
+SCORES = (
+    "c1",
+    "c2",
+    "mag",
+    "strength",
+    "dominance",
+    "corr_fit",
+    "dcor",
+    "dcor_singles",
+    "dcor_first",
+    "dcor_second",
+    "eq_contr",
+)
+SMALLEST = 1e-3  # coefficients below this count as this in the dominance, which is thus always a number
+MAX_PAIRS = 100_000
+ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
+
+
+def interaction_scores(
+    first_G: np.ndarray, second_G: np.ndarray, double_G: np.ndarray, *, seed: int = 0
+) -> dict[str, float]:
+    """Scores of a pair from changes over control, as published (Norman et al. 2019; GEARS).
+
+    Parameters
+    ----------
+    first_G, second_G, double_G
+        Changes by the first gene, by the second, and by both, (G,).
+    seed
+        Of the choice of gene pairs in the Theil-Sen fit, where there are too many for all.
+
+    Returns
+    -------
+    dict
+        Plain floats: ``c1``, ``c2`` (``double = c1 first + c2 second`` by Theil-Sen), ``mag``
+        (sqrt(c1^2 + c2^2), sqrt(2) where effects add), ``strength`` (robust slope of the double over the sum of
+        the singles, 1 where effects add; other than c1 and c2 it is well determined where both singles do the
+        same), ``dominance`` (:func:`dominance`), ``corr_fit`` (correlation of the Theil-Sen fit with the double),
+        the distance correlations ``dcor`` (both singles with the double), ``dcor_singles``, ``dcor_first``,
+        ``dcor_second``, and ``eq_contr`` (smaller of the last two over the larger). NaN where undefined, as
+        ``corr_fit`` of a fit that is constant.
+
+    Raises
+    ------
+    ValueError
+        If the changes differ in length, hold undefined values, or cover fewer than three genes.
+    """
+    first, second, double = (np.asarray(part, dtype=np.float64) for part in (first_G, second_G, double_G))
+    if not (first.shape == second.shape == double.shape and first.ndim == 1 and len(first) > 2):
+        shapes = (first.shape, second.shape, double.shape)
+        msg = f"the three changes have shapes {shapes}; expected one value per gene, for at least three genes"
+        raise ValueError(msg)
+    if not all(np.isfinite(part).all() for part in (first, second, double)):
+        msg = "the changes hold values that are not finite; leave those genes out"
+        raise ValueError(msg)
+    singles_G2 = np.stack([first, second], axis=1)
+    c1, c2 = theil_sen(singles_G2, double, seed=seed)
+    to_first, to_second = distance_correlation(first, double), distance_correlation(second, double)
+    larger = max(to_first, to_second)
+    return {
+        "c1": c1,
+        "c2": c2,
+        "mag": math.hypot(c1, c2),
+        "strength": least_deviation_slope(first + second, double),
+        "dominance": dominance(c1, c2),
+        "corr_fit": _pearson(singles_G2 @ np.array([c1, c2]), double),
+        "dcor": distance_correlation(singles_G2, double),
+        "dcor_singles": distance_correlation(first, second),
+        "dcor_first": to_first,
+        "dcor_second": to_second,
+        "eq_contr": min(to_first, to_second) / larger if larger > 0 else float("nan"),
+    }
+
+
+def dominance(c1: float, c2: float) -> float:
+    """``|log10(|c1| / |c2|)|`` with coefficients of less than 0.001 counted as that: 0 equal, 1 tenfold.
+
+    Examples
+    --------
+    >>> dominance(1.0, -1.0), dominance(1.0, 0.0), dominance(0.0, 0.0)
+    (0.0, 3.0, 0.0)
+    """
+    return abs(math.log10(max(abs(c1), SMALLEST) / max(abs(c2), SMALLEST)))
+
+
+def least_deviation_slope(x_G: np.ndarray, y_G: np.ndarray) -> float:
+    """Slope s of least ``sum |y - s x|``: the weighted median of y / x; NaN where x is 0."""
+    used = x_G != 0
+    if not used.any():
+        return float("nan")
+    slope, weight = y_G[used] / x_G[used], np.abs(x_G[used])
+    order = np.argsort(slope, kind="stable")
+    half = np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)
+    return float(slope[order[min(int(half), len(order) - 1)]])
+
+
+def theil_sen(
+    x_G2: np.ndarray, y_G: np.ndarray, *, seed: int = 0, max_pairs: int = MAX_PAIRS
+) -> tuple[float, float]:
+    """Coefficients of ``y = c1 x1 + c2 x2`` as the spatial median of exact fits to two genes each.
+
+    Pairs of genes that do not determine both coefficients are left out; where
+    none does (one single without any change), the least squares of smallest norm is returned.
+
+    Parameters
+    ----------
+    x_G2, y_G
+        Predictors and response.
+    seed, max_pairs
+        Above this number, pairs are drawn at random.
+    """
+    n = len(y_G)
+    if n * (n - 1) // 2 <= max_pairs:
+        one, other = np.triu_indices(n, 1)
+    else:
+        rng = np.random.default_rng(seed)
+        one = rng.integers(n, size=max_pairs)
+        other = (one + rng.integers(1, n, size=max_pairs)) % n
+    (a, b), (c, d) = x_G2[one].T, x_G2[other].T
+    determinant = a * d - b * c
+    size = np.hypot(a, b) * np.hypot(c, d)
+    usable = np.abs(determinant) > 1e-9 * size
+    if not usable.any():
+        c1, c2 = np.linalg.lstsq(x_G2, y_G, rcond=None)[0]
+        return float(c1), float(c2)
+    determinant = determinant[usable]
+    y1, y2 = y_G[one][usable], y_G[other][usable]
+    fits = np.stack([(y1 * d[usable] - b[usable] * y2), (a[usable] * y2 - y1 * c[usable])], axis=1)
+    c1, c2 = spatial_median(fits / determinant[:, None])
+    return float(c1), float(c2)
+
+
+def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps: int = 500) -> np.ndarray:
+    """Point of least summed distance to all points (Weiszfeld's iteration, as modified by Vardi and Zhang 2000)."""
+    middle = np.median(points_N2, axis=0)
+    for _ in range(max_steps):
+        apart = points_N2 - middle
+        distance = np.linalg.norm(apart, axis=1)
+        away = distance > 1e-12 * (1.0 + np.abs(middle).max())
+        if not away.any():
+            return middle
+        weight = 1.0 / distance[away]
+        target = (points_N2[away] * weight[:, None]).sum(axis=0) / weight.sum()
+        pull = np.linalg.norm((apart[away] * weight[:, None]).sum(axis=0))
+        n_here = int((~away).sum())
+        share = min(1.0, n_here / pull) if pull > 0 else 1.0
+        moved = (1 - share) * target + share * middle
+        if np.linalg.norm(moved - middle) <= tolerance * (1.0 + np.linalg.norm(middle)):
+            return moved
+        middle = moved
+    return middle
+
+
+def interaction_kind(scores: Mapping[str, float], *, factor: float = 1.2) -> str:
+    """``"synergy"``, ``"suppression"`` or ``"additive"`` by the strength, which is 1 where effects add.
+
+    Parameters
+    ----------
+    scores
+        Of :func:`interaction_scores`.
+    factor
+        Synergy above it, suppression below its inverse.
+    """
+    strength = scores["strength"]
+    if math.isnan(strength):  # the singles do nothing, or cancel
+        return ADDITIVE
+    return SYNERGY if strength > factor else SUPPRESSION if strength < 1 / factor else ADDITIVE
+
+
+def interaction_table(
+    deltas: Mapping[Condition, np.ndarray], *, by: str = "strength", genes: np.ndarray | None = None
+) -> pd.DataFrame:
+    """Scores of every pair whose two singles are there too, strongest first.
+
+    Parameters
+    ----------
+    deltas
+        Changes over control (G,) by condition.
+    by
+        Score to rank by, largest first; the strength puts synergy first and suppression last.
+    genes
+        Positions of the genes that count; all by default.
+
+    Returns
+    -------
+    pd.DataFrame
+        ``rank``, ``condition``, ``gene_1``, ``gene_2``, ``kind``, and the scores.
+    """
+    if by not in SCORES:
+        raise ValueError(unknown_name("score", by, SCORES))
+    kept = slice(None) if genes is None else genes
+    records = []
+    for condition, double_G in deltas.items():
+        if len(condition) != 2:
+            continue
+        singles = [deltas.get(Condition((gene,))) for gene in condition.genes]
+        if singles[0] is None or singles[1] is None:
+            continue
+        scores = interaction_scores(singles[0][kept], singles[1][kept], double_G[kept])
+        first, second = condition.genes
+        kind = interaction_kind(scores)
+        records.append(
+            {"condition": condition.name, "gene_1": first, "gene_2": second, "kind": kind, **scores}
+        )
+    table = pd.DataFrame(records, columns=["condition", "gene_1", "gene_2", "kind", *SCORES])
+    table = table.sort_values(by, ascending=False, kind="stable", ignore_index=True)
+    table.insert(0, "rank", np.arange(1, len(table) + 1))
+    return table
+
+
+def observed_interactions(screen: PreparedScreen, *, by: str = "strength") -> pd.DataFrame:
+    """:func:`interaction_table` of the measured means of a screen."""
+    control_G = screen.statistics.mean[screen.control_id]
+    deltas = {
+        condition: screen.statistics.mean[row] - control_G for row, condition in enumerate(screen.conditions)
+    }
+    return interaction_table(deltas, by=by)
+
+
+def predicted_interactions(predictions: Predictions, *, by: str = "strength") -> pd.DataFrame:
+    """:func:`interaction_table` of predictions that hold pairs and their singles."""
+    return interaction_table(dict(zip(predictions.conditions, predictions.delta_UG, strict=True)), by=by)
+
+
+def predict_interaction(
+    model: Any,
+    combo: str | Sequence[str] | Condition,
+    genes: str | Path | Iterable[str] | None = None,
+) -> dict[str, float]:
+    """What :meth:`gears.GEARS.GI_predict` does."""
+    pair = Condition.of(combo)
+    if len(pair) != 2:
+        msg = f"a genetic interaction is one of two different genes; found {pair.name!r}"
+        raise ValueError(msg)
+    first, second = list(combo) if not isinstance(combo, str | Condition) else pair.genes
+    predictions = model.predict([[first], [second], pair], clip=False)
+    positions = slice(None) if genes is None else _positions(genes, list(predictions.gene_names))
+    delta_UG = predictions.delta_UG[:, positions]
+    return interaction_scores(delta_UG[0], delta_UG[1], delta_UG[2])
+
+
+def _positions(genes: str | Path | Iterable[str], gene_names: list[str]) -> np.ndarray:
+    if isinstance(genes, str | Path):
+        path = Path(genes)
+        if path.suffix == ".npy":
+            try:
+                named = [str(gene) for gene in np.load(path, allow_pickle=False).ravel()]
+            except ValueError as error:
+                msg = f"{path} holds objects, which may run code when read; save the names with dtype=str, or as text"
+                raise ValueError(msg) from error
+        else:
+            named = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    else:
+        named = [str(gene) for gene in genes]
+    index = {gene: position for position, gene in enumerate(gene_names)}
+    unknown = sorted(set(named) - set(index))
+    if unknown:
+        msg = f"{len(unknown)} genes are not among the {len(index)} predicted ones: {shorten(unknown)}"
+        raise ValueError(msg)
+    return np.array([index[gene] for gene in dict.fromkeys(named)], dtype=np.int64)
+
+
+def _pearson(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    size = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / size if size > 0 else float("nan")
