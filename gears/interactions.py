@@ -160,7 +160,7 @@ def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps:
             return middle
         weight = 1.0 / distance[away]
         target = (points_N2[away] * weight[:, None]).sum(axis=0) / weight.sum()
-        pull = np.linalg.norm((apart[away] * weight[:, None]).sum(axis=0))
+        pull = float(np.linalg.norm((apart[away] * weight[:, None]).sum(axis=0)))
         n_here = int((~away).sum())
         share = min(1.0, n_here / pull) if pull > 0 else 1.0
         moved = (1 - share) * target + share * middle
