@@ -29,6 +29,7 @@ from gears.judging import evaluate_model
 from gears.reporting import show_progress
 from gears.results import TrainResult
 from gears.trained import TrainedModel
+from gears.training.loggers import check_loggers, tracked
 from gears.training.options import TrainOptions
 from gears.training.run import RunResult, run_training
 from gears.training.wrapping import unwrap
@@ -51,8 +52,8 @@ class GEARS(TrainedModel):
         Where the network lives; the worker's own device in a distributed run, else the
         first GPU, else the CPU.
     weight_bias_track, proj_name, exp_name
-        Kept from the published signature, without effect (tracking warns): a run is followed
-        through its history and ``metrics.jsonl``.
+        Follow trainings with Weights & Biases, in this project and under this name; the same
+        as ``train(loggers=["wandb"], project=..., name=...)``.
 
     Attributes
     ----------
@@ -85,10 +86,7 @@ class GEARS(TrainedModel):
         super().__init__(pert_data, device)
         self.weight_bias_track, self.proj_name, self.exp_name = weight_bias_track, proj_name, exp_name
         if weight_bias_track:
-            logger.warning(
-                "weight_bias_track has no effect in this release: follow a run by the history that train returns "
-                "and by metrics.jsonl in save_path"
-            )
+            check_loggers(["wandb"])
 
     # -- set-up ----------------------------------------------------------------------------
 
@@ -207,6 +205,8 @@ class GEARS(TrainedModel):
             History, best epoch, and the test table.
         """
         pert_data, parts = self._need_data("train"), self._need_model()
+        if self.weight_bias_track:
+            options = tracked(options, self.proj_name, self.exp_name)
         choices = TrainOptions.from_mapping(
             {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
         )

@@ -301,9 +301,10 @@ def test_training_warns_of_nothing(pert_data: PertData) -> None:
         trained(pert_data, epochs=1)
 
 
-def test_option_without_effect_warns(pert_data: PertData, caplog) -> None:
-    GEARS(pert_data, device="cpu", weight_bias_track=True)
-    assert "weight_bias_track has no effect" in caplog.text
+def test_tracking_without_its_package_is_refused(pert_data: PertData, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'gears-perturb\[wandb\]'"):
+        GEARS(pert_data, device="cpu", weight_bias_track=True)
 
 
 def test_model_needs_a_split(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:

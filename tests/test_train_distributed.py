@@ -101,7 +101,7 @@ def test_main_job_from_screen_to_prediction(screens: Path, tmp_path: Path) -> No
         n_gpus=2, device="cpu", data_config=DATA,
     )  # fmt: skip
     assert {entry.name for entry in path.iterdir()} == {
-        "checkpoints", "config.json", "genes.json", "graphs.npz", "manifest.json", "metrics.jsonl",
+        "checkpoints", "config.json", "genes.json", "graphs.npz", "manifest.json", "metrics.csv", "metrics.jsonl",
         "model.pt", "split.json", "statistics.npz",
     }  # fmt: skip
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

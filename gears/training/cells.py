@@ -34,6 +34,8 @@ class CellWindow:
 class CellsTask(Objective):
     """Losses of cell batches and the validation metrics of a GEARS run (see :class:`Objective`)."""
 
+    unit = "cells"
+
     def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> CellWindow:
         """Sum the cells of each condition over micro-batches and workers (one reduction)."""
         n_conditions = len(self.tables.mask_CG)

@@ -66,7 +66,7 @@ def save(
 ) -> None:
     """Write a checkpoint on rank 0 (see :func:`on_main`)."""
     random = engine.reducer.gather(torch.get_rng_state().to(engine.device)).cpu()
-    losses = engine.reducer.gather(loss_tensor(engine)).cpu()
+    losses = engine.reducer.gather(epoch_sums(engine)).cpu()
     of_ranks = {"random": random, "losses": losses}
     on_main(
         engine,
@@ -75,10 +75,10 @@ def save(
     )
 
 
-def loss_tensor(engine: TrainingEngine) -> torch.Tensor:
-    """This worker's losses of the present epoch, in the widest type of the device."""
+def epoch_sums(engine: TrainingEngine, *more: float) -> torch.Tensor:
+    """This worker's losses of the present epoch (and other sums), in the widest type of the device."""
     dtype = torch.float64 if engine.device.type != "mps" else torch.float32
-    return torch.tensor([engine.progress.loss_sum], dtype=dtype, device=engine.device)
+    return torch.tensor([engine.progress.loss_sum, *more], dtype=dtype, device=engine.device)
 
 
 def _content(engine: TrainingEngine, include_optimizer: bool, metadata: dict[str, Any]) -> dict[str, Any]:

@@ -150,6 +150,8 @@ class MomentsTask(Objective):
         The metric that chooses the best epoch.
     """
 
+    unit = "conditions"
+
     def __init__(
         self,
         tables: ConditionTables,

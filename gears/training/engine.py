@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gears.distributed import process_group, signals, world
 from gears.model.reducer import IDENTITY
-from gears.training import checkpoints
+from gears.training import checkpoints, precision
 from gears.training.clock import Clock
 from gears.training.progress import Progress
 from gears.training.stepping import Stepper
 from gears.training.tasks import Reducer, SupervisedTask, Task
 from gears.training.windows import check_equal_lengths, set_epoch, windows
-from gears.training.wrapping import unwrap, wrap
+from gears.training.wrapping import for_several_workers, unwrap, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +44,14 @@ class TrainingEngine:
     use_amp
         Automatic mixed precision: bfloat16, or float16 with gradient scaling
         (`amp_dtype`).
+    init_scale, growth_interval
+        Of the gradient scaling: its first factor, and steps without overflow until it doubles.
+    tf32
+        On CUDA, multiply float32 matrices in TF32 during `train`.
+    compile
+        Train through ``torch.compile``; where no compiler exists, without it and with a warning.
+    sync_batchnorm
+        With several workers on CUDA, let ordinary batch norms of the model see the global batch.
     use_ema, ema_decay
         Keep an exponential moving average of the weights; it is validated and saved.
     accumulation_steps
@@ -74,6 +81,11 @@ class TrainingEngine:
         world_size: int = 1,
         use_amp: bool = False,
         amp_dtype: torch.dtype = torch.bfloat16,
+        init_scale: float = 65536.0,
+        growth_interval: int = 2000,
+        tf32: bool = False,
+        compile: bool = False,
+        sync_batchnorm: bool = True,
         use_ema: bool = False,
         ema_decay: float = 0.999,
         accumulation_steps: int = 1,
@@ -89,6 +101,8 @@ class TrainingEngine:
     ) -> None:
         self.device = torch.device(device)
         self.model = unwrap(model).to(self.device)
+        if distributed:
+            self.model = for_several_workers(self.model, self.device, convert=sync_batchnorm)
         self.distributed = distributed
         self.local_rank = local_rank
         self.world_size = world_size
@@ -100,8 +114,11 @@ class TrainingEngine:
         self.check_replicas = check_replicas
         self.early_stopping, self.eval_every = early_stopping, eval_every
         self._num_epochs = 0
+        self.tf32, self.compile = tf32, compile
         scaling = use_amp and amp_dtype == torch.float16 and self.device.type == "cuda"
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaling)
+        self.scaler = torch.amp.GradScaler(
+            self.device.type, init_scale=init_scale, growth_interval=growth_interval, enabled=scaling
+        )
         self.ema: AveragedModel | None = None
         if use_ema:
             self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
@@ -204,16 +221,17 @@ class TrainingEngine:
         wrapped = self._wrapped_model()
         if self.distributed:
             check_equal_lengths(train_loader, self.reducer, self.device)
-        while self.progress.epoch < num_epochs and not self.progress.finished:
-            record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
-            if record is None:
-                break
-            improved = self._note_metric(record, task)
-            if self.evaluates(record["epoch"]):
-                self._stop_early()
-            if self.on_epoch_end is not None:
-                self.on_epoch_end(self, record, improved)
-            self._save(save_best and improved, save_last)
+        with precision.tf32(self.tf32, self.device):
+            while self.progress.epoch < num_epochs and not self.progress.finished:
+                record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
+                if record is None:
+                    break
+                improved = self._note_metric(record, task)
+                if self.evaluates(record["epoch"]):
+                    self._stop_early()
+                if self.on_epoch_end is not None:
+                    self.on_epoch_end(self, record, improved)
+                self._save(save_best and improved, save_last)
         return self.progress.history
 
     def evaluates(self, epoch: int) -> bool:
@@ -263,14 +281,14 @@ class TrainingEngine:
 
     def _close_epoch(self, task: Task, val_loader: Iterable[Any] | None, clock: Clock) -> dict[str, Any]:
         """Evaluate, record, and move the progress to the next epoch."""
-        start = time.perf_counter()
         metrics: dict[str, float] = {}
         if self.evaluates(self.progress.epoch + 1):
             model = self.evaluated_model
             model.eval()
-            with torch.no_grad():
+            with torch.no_grad(), clock.evaluating():
                 metrics = task.evaluate(model, val_loader, self.reducer)
-        loss = float(self.reducer.sum(checkpoints.loss_tensor(self))) / self.reducer.world_size
+        sums = self.reducer.sum(checkpoints.epoch_sums(self, clock.seen)).tolist()
+        loss = sums[0] / self.reducer.world_size
         if self.check_replicas:
             checkpoints.check_replicas(self.model, self.reducer)
         assert self.optimizer is not None
@@ -279,7 +297,7 @@ class TrainingEngine:
             "train_loss": loss / max(1, self.progress.step),
             **metrics,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "seconds": clock.report(evaluation=time.perf_counter() - start),
+            "seconds": clock.report(sums[1], getattr(task, "unit", "samples")),
         }
         self.progress.history.append(record)
         self.progress.epoch += 1
@@ -313,9 +331,10 @@ class TrainingEngine:
 
     def _wrapped_model(self) -> nn.Module:
         """The model as gradients need it: DDP with several workers, bare in one process."""
-        if self.reducer.world_size == 1:
-            return self.model
-        return wrap(self.model, self.device, compression=self.gradient_compression)
+        wrapped = self.model
+        if self.reducer.world_size > 1:
+            wrapped = wrap(self.model, self.device, compression=self.gradient_compression)
+        return precision.compiled(wrapped, self.device) if self.compile else wrapped
 
     def _restore_random(self) -> None:
         """Go on with the random numbers of a checkpoint, now that no batch before it is read again."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gears.messages import unknown_name
+from gears.training.loggers import check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 from gears.training.wrapping import COMPRESSIONS
 
@@ -53,6 +54,14 @@ class TrainOptions:
         Micro-batches per optimiser step.
     use_amp, amp_dtype
         Mixed precision.
+    init_scale, growth_interval
+        Gradient scaling of float16 on CUDA: first factor, steps without overflow until it doubles.
+    tf32
+        On CUDA, multiply float32 matrices in TF32 while training.
+    compile
+        Train through ``torch.compile`` (minutes at the start, for long runs on large screens).
+    profile
+        Write a ``torch.profiler`` trace of the first steps of rank 0 to ``trace.json`` in `save_path`.
     use_ema, ema_decay
         Moving average of the weights; it is what is validated and saved.
     early_stopping
@@ -75,6 +84,11 @@ class TrainOptions:
     checkpoint_every_steps
         Also write one after every so many optimiser steps, within an epoch too; a resumed run goes
         on at that step. Without it a checkpoint within an epoch is written at SIGTERM only.
+    loggers
+        Where the numbers of each epoch go, besides CSV and JSONL in `save_path`: any of
+        ``"tensorboard"`` (into `save_path`) and ``"wandb"``.
+    project, name, init_timeout
+        Project and name of the wandb run, and seconds to wait for the service at the start.
     verbose
         Log a line per epoch and the final table.
     """
@@ -94,6 +108,11 @@ class TrainOptions:
     accumulation_steps: int = 1
     use_amp: bool = False
     amp_dtype: str = "bfloat16"
+    init_scale: float = 65536.0
+    growth_interval: int = 2000
+    tf32: bool = False
+    compile: bool = False
+    profile: bool = False
     use_ema: bool = False
     ema_decay: float = 0.999
     early_stopping: int | None = None
@@ -106,6 +125,10 @@ class TrainOptions:
     checkpoint_every: int | None = None
     checkpoint_every_steps: int | None = None
     keep_last: int = 2
+    loggers: tuple[str, ...] = ()
+    project: str | None = None
+    name: str | None = None
+    init_timeout: float = 90.0
     verbose: bool = True
 
     def __post_init__(self) -> None:
@@ -123,11 +146,11 @@ class TrainOptions:
             raise ValueError(
                 unknown_name("gradient_compression", self.gradient_compression, list(COMPRESSIONS))
             )
-        for name in (*_FILLED_COUNTS, "accumulation_steps", "keep_last"):
+        for name in (*_FILLED_COUNTS, "accumulation_steps", "keep_last", "growth_interval"):
             value = getattr(self, name)
             optional = name in _FILLED_COUNTS and value is None
             _expect(name, value, optional or _whole(value, 1), "a whole number of at least 1")
-        for name in ("lr", "clip_value", "clip_norm"):
+        for name in ("lr", "clip_value", "clip_norm", "init_scale"):
             value = getattr(self, name)
             _expect(name, value, value is None or (_number(value) and value > 0), "a number above 0")
         for name in ("weight_decay", "warmup_steps", "eta_min"):
@@ -141,8 +164,19 @@ class TrainOptions:
             _expect("early_stopping", self.early_stopping, _whole(self.early_stopping, 1), "at least 1 epoch")
         if self.save_path is not None:
             object.__setattr__(self, "save_path", str(Path(self.save_path)))
+        self._check_logging()
         if self.resume and self.save_path is None:
             msg = "resume=True continues the run under save_path; give save_path"
+            raise ValueError(msg)
+
+    def _check_logging(self) -> None:
+        names = (self.loggers,) if isinstance(self.loggers, str) else tuple(self.loggers or ())
+        object.__setattr__(self, "loggers", tuple(dict.fromkeys(names)))
+        check_loggers(self.loggers, has_folder=self.save_path is not None)
+        timeout = self.init_timeout
+        _expect("init_timeout", timeout, _number(timeout) and timeout > 0, "seconds above 0")
+        if self.profile and self.save_path is None:
+            msg = "profile=True writes its trace into the model's folder; give save_path"
             raise ValueError(msg)
 
     @classmethod

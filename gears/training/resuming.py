@@ -25,6 +25,7 @@ DECISIVE = (
     "clip_norm",
     "use_amp",
     "amp_dtype",
+    "tf32",
     "use_ema",
     "ema_decay",
     "gradient_compression",

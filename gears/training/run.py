@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -14,10 +15,13 @@ from gears.model.reducer import IDENTITY, Reducer
 from gears.training.adam import Adam
 from gears.training.cells import CellsTask
 from gears.training.conditions import MomentsTask, PairTables
+from gears.training.effects import warn_without_effect
 from gears.training.engine import TrainingEngine
+from gears.training.loggers import LoggerSetup, RunLoggers
 from gears.training.model_folder import ModelParts
 from gears.training.objective import Evaluate
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
+from gears.training.profiling import profiled
 from gears.training.resuming import run_facts
 from gears.training.run_folder import RunFolder
 from gears.training.schedules import Horizon, make_scheduler, scaled_lr
@@ -94,6 +98,10 @@ def run_training(
         distributed=distributed,
         use_amp=options.use_amp,
         amp_dtype=AMP_DTYPES[options.amp_dtype],
+        init_scale=options.init_scale,
+        growth_interval=options.growth_interval,
+        tf32=options.tf32,
+        compile=options.compile,
         use_ema=options.use_ema,
         ema_decay=options.ema_decay,
         accumulation_steps=options.accumulation_steps,
@@ -105,6 +113,8 @@ def run_training(
         eval_every=options.eval_every or 1,
     )
     world_size = engine.reducer.world_size
+    if engine.is_main:
+        warn_without_effect(options, device.type, world_size)
     if world_size > 1:
         network.reducer = cast(Reducer, engine.reducer)
     lr = scaled_lr(options.lr, options.lr_scaling, world_size)
@@ -131,19 +141,21 @@ def run_training(
     engine.optimizer, engine.scheduler = optimizer, scheduler
     if folder is not None and options.resume:
         folder.resume(engine)
-    if folder is not None:
-        engine.on_step_end = folder.step_end
-    engine.on_epoch_end = _Report(folder, options, task.metric)
+    loggers = _loggers(engine, options, parts)
+    engine.on_epoch_end = _Report(folder, options, task.metric, loggers)
+    traced = folder.path if folder is not None and options.profile and engine.is_main else None
     try:
-        engine.train(
-            loader,
-            None,
-            optimizer,
-            scheduler=scheduler,
-            num_epochs=options.epochs,
-            task=task,
-            scheduler_interval="step",
-        )
+        with loggers, profiled(traced, device) as traced_step:
+            engine.on_step_end = _each_step(folder, traced_step)
+            engine.train(
+                loader,
+                None,
+                optimizer,
+                scheduler=scheduler,
+                num_epochs=options.epochs,
+                task=task,
+                scheduler_interval="step",
+            )
         stopped = engine.progress.epoch < options.epochs and not engine.progress.finished
         if stopped and folder is not None:
             folder.checkpoint(engine)
@@ -179,11 +191,39 @@ def _batch_over_workers(loader: Any, world_size: int) -> int | None:
     return None if size is None else int(size) * world_size
 
 
-class _Report:
-    """After each evaluated epoch: a line for the user (rank 0) and the files of the run."""
+def _each_step(folder: RunFolder | None, traced: Callable[[], None]) -> Callable[[TrainingEngine], None]:
+    def after(engine: TrainingEngine) -> None:
+        traced()
+        if folder is not None:
+            folder.step_end(engine)
 
-    def __init__(self, folder: RunFolder | None, options: TrainOptions, metric: str) -> None:
-        self.folder, self.options, self.metric = folder, options, metric
+    return after
+
+
+def _loggers(engine: TrainingEngine, options: TrainOptions, parts: ModelParts) -> RunLoggers:
+    """What follows the run besides its files, on rank 0."""
+    setup = LoggerSetup(
+        folder=None if options.save_path is None else Path(options.save_path),
+        config={
+            "training": options.to_dict(),
+            "model": parts.config.to_dict(),
+            "data": dict(parts.provenance),
+        },
+        project=options.project,
+        name=options.name,
+        init_timeout=options.init_timeout,
+        logged=len(engine.progress.history),
+    )
+    return RunLoggers(options.loggers, setup, active=engine.is_main)
+
+
+class _Report:
+    """After each evaluated epoch: a line for the user (rank 0), the files of the run and its loggers."""
+
+    def __init__(
+        self, folder: RunFolder | None, options: TrainOptions, metric: str, loggers: RunLoggers
+    ) -> None:
+        self.folder, self.options, self.metric, self.loggers = folder, options, metric, loggers
 
     def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
         if not engine.evaluates(record["epoch"]):
@@ -192,6 +232,7 @@ class _Report:
             logger.info("%s", self._line(record, improved))
         if self.folder is not None:
             self.folder.epoch_end(engine, record, improved)
+        self.loggers.log(engine.progress.history)
 
     def _line(self, record: dict[str, Any], improved: bool) -> str:
         shown = [f"{self.metric} {record[self.metric]:.4f}"] if self.metric in record else []

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gears.files import write_text
 from gears.training import checkpoints
 from gears.training.engine import TrainingEngine
+from gears.training.loggers import files
 from gears.training.model_folder import (
     CHECKPOINTS,
     WEIGHTS,
@@ -140,9 +139,8 @@ class RunFolder:
             file.unlink(missing_ok=True)
 
     def write_history(self, history: list[dict[str, Any]]) -> None:
-        """One JSON object per epoch."""
-        lines = [json.dumps(record) for record in history]
-        write_text(self.path / "metrics.jsonl", "\n".join(lines) + "\n")
+        """The history as JSONL and CSV."""
+        files.write_history(self.path, history)
 
     def _put_weights(self, engine: TrainingEngine) -> None:
         """The best weights, or the present ones while there is no best; the whole folder the first time."""

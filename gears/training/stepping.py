@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from gears.training.tasks import Reducer, Task
-from gears.training.wrapping import synchronised
+from gears.training.wrapping import note_waiting, synchronised
 
 
 @dataclass
@@ -82,6 +82,7 @@ class Stepper:
                 with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.use_amp):
                     loss = task.loss(wrapped, batch, context, position)
                 self.scaler.scale(loss).backward()
+            note_waiting(wrapped, reducer)
             total += float(loss.detach())
         if not math.isfinite(total):
             msg = f"the loss is {total}"

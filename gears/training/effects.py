@@ -1,0 +1,54 @@
+"""Options that were given and change nothing in the chosen mode: said once, before the first step."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from gears.training.options import TrainOptions
+
+logger = logging.getLogger(__name__)
+
+
+def without_effect(options: TrainOptions, device_type: str, world_size: int) -> list[str]:
+    """Sentences on options that differ from their defaults and have no effect.
+
+    Parameters
+    ----------
+    options
+        With nothing left open.
+    device_type
+        ``"cpu"``, ``"cuda"`` or ``"mps"``.
+    world_size
+        Number of workers.
+    """
+    scaling = options.use_amp and options.amp_dtype == "float16" and device_type == "cuda"
+    falls = options.schedule in ("cosine", "one-cycle")
+    needed = {
+        "amp_dtype": (options.use_amp, "use_amp=True"),
+        "init_scale": (scaling, "use_amp=True, amp_dtype='float16' and CUDA"),
+        "growth_interval": (scaling, "use_amp=True, amp_dtype='float16' and CUDA"),
+        "ema_decay": (options.use_ema, "use_ema=True"),
+        "eta_min": (falls, "schedule='cosine' or 'one-cycle'"),
+        "lr_scaling": (world_size > 1, "several workers"),
+        "gradient_compression": (world_size > 1, "several workers"),
+        "check_replicas": (world_size > 1, "several workers"),
+        "tf32": (device_type == "cuda" and options.dtype == "float32", "CUDA and dtype='float32'"),
+        "keep_last": (options.save_path is not None, "save_path"),
+        "project": ("wandb" in options.loggers, "loggers=['wandb']"),
+        "name": ("wandb" in options.loggers, "loggers=['wandb']"),
+        "init_timeout": ("wandb" in options.loggers, "loggers=['wandb']"),
+    }
+    return [
+        f"{field.name}={getattr(options, field.name)!r} has no effect without {needed[field.name][1]}"
+        for field in dataclasses.fields(options)
+        if field.name in needed
+        and getattr(options, field.name) != field.default
+        and not needed[field.name][0]
+    ]
+
+
+def warn_without_effect(options: TrainOptions, device_type: str, world_size: int) -> None:
+    """Log each sentence of :func:`without_effect` as a warning."""
+    for sentence in without_effect(options, device_type, world_size):
+        logger.warning("%s", sentence)

@@ -1,0 +1,151 @@
+"""Where an epoch's time goes, and the options that trade time for something else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from gears.training import precision
+from gears.training.clock import Clock, size_of
+from gears.training.effects import warn_without_effect, without_effect
+from gears.training.engine import TrainingEngine
+from gears.training.options import TrainOptions
+from gears.training.wrapping import for_several_workers, has_batch_norm
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_seconds_add_up_and_evaluation_keeps_its_communication_apart() -> None:
+    reducer = SimpleNamespace(seconds=5.0)
+    clock = Clock(reducer)
+
+    def batches():
+        for _ in range(2):
+            time.sleep(0.03)
+            yield [torch.zeros(4), torch.zeros(3)]
+
+    for _ in clock.timed(batches()):
+        time.sleep(0.02)
+        reducer.seconds += 0.01
+    with clock.evaluating():
+        time.sleep(0.04)
+        reducer.seconds += 0.03
+    seconds = clock.report(2 * clock.seen, "cells")
+    assert clock.seen == 14
+    assert seconds["data"] >= 0.06
+    assert seconds["communication"] == pytest.approx(0.05)
+    assert 0.01 <= seconds["evaluation"] < seconds["total"] - 0.09
+    parts = sum(seconds[name] for name in ("data", "compute", "communication", "evaluation"))
+    assert parts == pytest.approx(seconds["total"])
+    assert seconds["cells_per_second"] == pytest.approx(28 / (seconds["total"] - seconds["evaluation"]))
+
+
+def test_size_of_a_batch() -> None:
+    assert size_of(SimpleNamespace(condition=torch.zeros(5))) == 5
+    assert size_of((torch.zeros(7, 2), torch.zeros(7))) == 7
+    assert size_of(torch.zeros(3)) == 3
+
+
+def test_a_rate_in_every_record() -> None:
+    data = DataLoader(TensorDataset(torch.randn(40, 3), torch.zeros(40, dtype=torch.long)), batch_size=10)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    history = TrainingEngine(model).train(data, data, optimizer, nn.CrossEntropyLoss(), num_epochs=2)
+    for record in history:
+        seconds = record["seconds"]
+        training = seconds["total"] - seconds["evaluation"]
+        assert seconds["samples_per_second"] == pytest.approx(40 / training)
+
+
+def test_batch_norms_are_synchronised_on_cuda_only(caplog) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Sequential(nn.BatchNorm1d(4)))
+
+    plain = nn.Linear(3, 4)
+    assert for_several_workers(plain, CUDA) is plain
+    before = model()
+    after = for_several_workers(before, CUDA)
+    assert sum(isinstance(module, nn.SyncBatchNorm) for module in after.modules()) == 2
+    assert not has_batch_norm(after)
+    assert after.state_dict().keys() == before.state_dict().keys()
+    assert after[1].weight is before[1].weight, "an optimiser made before the change keeps its parameters"
+    kept = model()
+    assert for_several_workers(kept, CUDA, convert=False) is kept
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        assert for_several_workers(kept, CPU) is kept
+    assert "depends on the number of workers" in caplog.text
+
+
+def test_tf32_is_set_on_cuda_and_undone() -> None:
+    before = torch.get_float32_matmul_precision()
+    with precision.tf32(True, CPU):
+        assert torch.get_float32_matmul_precision() == before
+    with precision.tf32(False, CUDA):
+        assert torch.get_float32_matmul_precision() == before
+
+    def failing() -> None:
+        with precision.tf32(True, CUDA):
+            assert torch.get_float32_matmul_precision() == "high"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_no_compiler_is_said_and_the_model_stays(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    model = nn.Linear(2, 2)
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        assert precision.compiled(model, CPU) is model
+    assert "compile=True has no effect: no C++ compiler was found (looked for g++, clang++" in caplog.text
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert precision.no_compiler("cpu") is None
+    assert precision.no_compiler("cuda") == "the package triton is not installed"
+
+
+def test_gradient_scaling_takes_its_options() -> None:
+    engine = TrainingEngine(
+        nn.Linear(2, 2), use_amp=True, amp_dtype=torch.float16, init_scale=128.0, growth_interval=7
+    )
+    assert not engine.scaler.is_enabled(), "float16 on the CPU needs no scaling"
+    scaler = torch.amp.GradScaler("cpu", init_scale=128.0, growth_interval=7)
+    assert (scaler.get_scale(), scaler.get_growth_interval()) == (128.0, 7)
+    for wrong in ({"init_scale": 0.0}, {"growth_interval": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            TrainOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "workers", "named"),
+    [
+        ({}, "cpu", 1, []),
+        ({"amp_dtype": "float16"}, "cuda", 1, ["amp_dtype"]),
+        ({"amp_dtype": "float16", "use_amp": True, "init_scale": 8.0}, "cuda", 1, []),
+        ({"amp_dtype": "float16", "use_amp": True, "init_scale": 8.0}, "cpu", 1, ["init_scale"]),
+        ({"ema_decay": 0.9, "eta_min": 0.1, "schedule": "step"}, "cpu", 1, ["ema_decay", "eta_min"]),
+        ({"ema_decay": 0.9, "use_ema": True, "eta_min": 0.1, "schedule": "cosine"}, "cpu", 1, []),
+        ({"lr_scaling": "sqrt", "check_replicas": True}, "cpu", 1, ["lr_scaling", "check_replicas"]),
+        ({"lr_scaling": "sqrt", "check_replicas": True}, "cpu", 2, []),
+        ({"tf32": True}, "cpu", 1, ["tf32"]),
+        ({"tf32": True, "dtype": "float64"}, "cuda", 1, ["tf32"]),
+        ({"project": "p", "name": "n", "keep_last": 3}, "cpu", 1, ["keep_last", "project", "name"]),
+    ],
+)
+def test_options_without_effect_are_named(options, device, workers, named) -> None:
+    found = without_effect(TrainOptions(**options), device, workers)
+    assert sorted(sentence.split("=")[0] for sentence in found) == sorted(named)
+
+
+def test_the_sentence_says_what_is_missing(caplog) -> None:
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        warn_without_effect(TrainOptions(ema_decay=0.5), "cpu", 1)
+    assert caplog.messages == ["ema_decay=0.5 has no effect without use_ema=True"]
