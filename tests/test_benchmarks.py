@@ -194,3 +194,79 @@ def test_inputs_are_what_the_published_package_reads(benchmark, tmp_path: Path) 
     assert all(len(set(pair)) == 2 for pair in pairs)
     assert json.loads((tmp_path / "fewer_pairs.json").read_text()) == pairs[:2]
     assert compare.torch_pin(FOLDER.parent).startswith("torch==")
+
+
+LEAN = """
+import importlib.util, sys
+gone = {"anndata", "scanpy", "pandas", "cloudpickle", "filelock", "networkx", "matplotlib", "tqdm", "h5py"}
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in gone else find(name, *more)
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in gone:
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+sys.meta_path.insert(0, Gone())
+sys.path.insert(0, sys.argv[1])
+import gpu_check
+sys.exit(gpu_check.main(["--device", "cpu", "--size", "small", "--skip-compile", "--json", sys.argv[2]]))
+"""
+
+
+@pytest.mark.slow
+def test_gpu_check_on_the_cpu_with_torch_numpy_and_scipy_alone(tmp_path: Path) -> None:
+    import os
+    import subprocess
+
+    command = [sys.executable, "-c", LEAN, str(FOLDER), str(tmp_path / "table.json")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "not installed, not needed: cloudpickle, filelock, pandas, networkx" in done.stdout
+    record = json.loads((tmp_path / "table.json").read_text())
+    verdicts = {row["what"]: row["verdict"] for row in record["table"]}
+    assert verdicts["all checks"] == "ok"
+    assert sum(verdict == "ok" for verdict in verdicts.values()) >= 10
+    for words in ("cells, batch 32, float32", "moments, 32 conditions", "process group of one (gloo)"):
+        assert any(words in what for what in verdicts), words
+
+
+def test_gpu_check_says_when_there_is_no_gpu(benchmark, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU: its absence cannot be shown")
+    assert benchmark("gpu_check").main([]) == 2
+    assert "no GPU is visible" in capsys.readouterr().err
+
+
+def test_gpu_check_reports_a_failure(benchmark) -> None:
+    table = benchmark("gpu_check").Table(quiet=True)
+    table.compare("fine", [1.0, 2.0], [1.0, 2.0001], 1e-3)
+    assert not table.failed
+    with table.checking("raises"):
+        raise RuntimeError("no kernel image")
+    table.compare("apart", [1.0], [1.1], 1e-3)
+    assert [row["verdict"] for row in table.rows] == ["ok", "FAILED: no kernel image", "FAILED"]
+    assert table.failed
+
+
+def scaling_row(objective: str, workers: int, seconds: float) -> dict:
+    shares = {"data": 0.1, "compute": 0.6, "communication": 0.2, "evaluation": 0.1}
+    rate = {"rate": 100 / seconds, "rate_unit": f"{objective}_per_second", "train_loss": 0.5}
+    return {"objective": objective, "workers": workers, "device": "cpu", "epoch_s": seconds, **rate, **shares}
+
+
+def test_speed_up_is_against_the_fewest_workers(benchmark, tmp_path: Path) -> None:
+    import argparse
+
+    scaling = benchmark("scaling")
+    rows = [scaling_row("cells", 1, 8.0), scaling_row("cells", 2, 5.0), scaling_row("moments", 1, 1.0)]
+    rows = scaling.with_speedup(rows)
+    assert [row["speedup"] for row in rows] == [1.0, 1.6, 1.0]
+    assert [row["efficiency"] for row in rows] == [1.0, 0.8, 1.0]
+    scaling.write(rows, argparse.Namespace(results=tmp_path, size="tiny", device="cpu"))
+    text = (tmp_path / "scaling-cpu-tiny.md").read_text()
+    assert "| cells | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 0.500000 |" in text
+    assert json.loads((tmp_path / "scaling-cpu-tiny.json").read_text())["rows"] == rows
+    assert (tmp_path / "scaling-cpu-tiny.png").read_bytes().startswith(b"\x89PNG")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,61 @@ def test_the_basic_example(tmp_path: Path) -> None:
     done = run("basic.py", "out", folder=tmp_path)
     assert "best epoch" in done.stdout
     assert (tmp_path / "out" / "model" / "manifest.json").is_file()
+
+
+def run_here(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Run an example that starts no processes, in this one; what it prints."""
+    monkeypatch.setattr(sys, "argv", [name, str(folder)])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_the_split_types_example(tmp_path: Path, monkeypatch, capsys) -> None:
+    lines = run_here("split_types.py", tmp_path, monkeypatch, capsys).splitlines()
+    assert [line.split("  ")[0] for line in lines][:3] == ["simulation", "simulation_single", "combo_seen0"]
+    assert len(lines) == 10
+    assert "test 2" in lines[-1]
+
+
+def test_the_uncertainty_example(tmp_path: Path, monkeypatch, capsys) -> None:
+    lines = run_here("uncertainty.py", tmp_path, monkeypatch, capsys).splitlines()
+    assert sum("+-" in line for line in lines) == 5
+
+
+@pytest.mark.slow
+def test_one_worker_against_two(tmp_path: Path) -> None:
+    done = run("single_vs_multi.py", "--epochs", 1, folder=tmp_path)
+    (line,) = (line for line in done.stdout.splitlines() if "predictions differ" in line)
+    assert float(line.split()[-1]) < 1e-6
+
+
+@pytest.mark.long
+def test_chosen_and_all_gpus(tmp_path: Path) -> None:
+    done = run("chosen_gpus.py", "--cpu-workers", 2, "--epochs", 1, folder=tmp_path)
+    assert "trained on cpu, cpu" in done.stdout
+    done = run("chosen_gpus.py", "--epochs", 1, folder=tmp_path)
+    assert "trained on c" in done.stdout
+    done = run("chosen_gpus.py", "--gpu-ids", "99", folder=tmp_path, code=1)
+    assert "not among the visible GPUs" in done.stderr
+
+
+@pytest.mark.long
+def test_the_torchrun_example(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "torchrun_script.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("2 worker(s), best epoch") == 1
+    assert "1 worker(s)" in run("torchrun_script.py", folder=tmp_path).stdout
+
+
+@pytest.mark.long
+def test_the_ensemble_example(tmp_path: Path) -> None:
+    done = run("ensemble.py", "--cpu", "--seeds", 1, 2, folder=tmp_path)
+    assert done.stdout.count("on cpu: trained") == 2
+    assert "Ensemble(2 models, 60 genes)" in done.stdout

@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "the HTML page of a table that evaluate or compare wrote",
     "inspect": "report on a screen: what was found, what would be left out, what to mend",
     "simulate": "write a simulated screen to an h5ad file",
+    "doctor": "look at this machine: torch, CUDA, GPUs and who uses them, cores, versions, variables",
 }
 
 HELP = f"""usage: gears [--version] [--help] COMMAND ...

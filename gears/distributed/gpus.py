@@ -8,6 +8,8 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,10 @@ class Card:
         Per cent of the last sample period in which kernels ran.
     processes
         Number of compute processes on it.
+    users
+        Who they are, as far as this process may see: ``"pid 17 (python, ada, 3.1 GiB)"``.
+    instances
+        Parts into which the card is divided (MIG), each with a "MIG-..." identity.
     """
 
     uuid: str
@@ -37,6 +43,8 @@ class Card:
     memory_used: int
     utilisation: int = 0
     processes: int = 0
+    users: tuple[str, ...] = ()
+    instances: tuple[Card, ...] = ()
 
     @property
     def busy(self) -> bool:
@@ -74,15 +82,55 @@ def nvml_cards() -> list[Card]:
 
 
 def _card(pynvml: object, index: int) -> Card:
-    nvml: object = pynvml
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)  # type: ignore[attr-defined]
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)  # type: ignore[attr-defined]
-    utilisation, processes = 0, 0
+    nvml: Any = pynvml
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    return _described(nvml, handle, _instances(nvml, handle))
+
+
+def _described(nvml: Any, handle: Any, instances: tuple[Card, ...] = ()) -> Card:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    utilisation, running = 0, []
     with contextlib.suppress(Exception):  # not every card answers these
-        utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu  # type: ignore[attr-defined]
-        processes = len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))  # type: ignore[attr-defined]
-    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
-    return Card(_text(uuid), _text(name), int(memory.total), int(memory.used), int(utilisation), processes)
+        utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    with contextlib.suppress(Exception):
+        running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return Card(
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _text(nvml.nvmlDeviceGetName(handle)),
+        int(memory.total),
+        int(memory.used),
+        int(utilisation),
+        len(running),
+        tuple(_user(process) for process in running),
+        instances,
+    )
+
+
+def _instances(nvml: Any, handle: Any) -> tuple[Card, ...]:
+    """Parts of a card in MIG mode; none where it has no such mode."""
+    found = []
+    with contextlib.suppress(Exception):
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != 1:
+            return ()
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with contextlib.suppress(Exception):  # a place without an instance
+                found.append(_described(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
+    return tuple(found)
+
+
+def _user(process: Any) -> str:
+    """Number, program, owner and memory of a compute process; what cannot be seen is left out."""
+    facts: list[str] = []
+    with contextlib.suppress(OSError, KeyError, ImportError):  # another container's, or gone by now
+        import pwd
+
+        place = Path("/proc") / str(process.pid)
+        facts.append((place / "comm").read_text().strip())
+        facts.append(pwd.getpwuid(place.stat().st_uid).pw_name)
+    memory = getattr(process, "usedGpuMemory", None)
+    if memory:
+        facts.append(f"{memory / 2**30:.1f} GiB")
+    return f"pid {process.pid}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def _text(value: str | bytes) -> str:
@@ -93,8 +141,9 @@ def visible_cards(cards: Sequence[Card], environment: Mapping[str, str] | None =
     """The cards that CUDA shows to this process, in its order.
 
     ``CUDA_VISIBLE_DEVICES`` may hold numbers (bus order, as with
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``) or beginnings of UUIDs; as in CUDA, what follows the
-    first entry that fits no card is not visible.
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``), beginnings of UUIDs, or UUIDs of MIG instances; as in
+    CUDA, what follows the first entry that fits no card is not visible. A card in MIG mode
+    stands for the first of its instances.
 
     Examples
     --------
@@ -105,7 +154,7 @@ def visible_cards(cards: Sequence[Card], environment: Mapping[str, str] | None =
     environment = os.environ if environment is None else environment
     wanted = environment.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
-        return list(cards)
+        return [_usable(card) for card in cards]
     chosen: list[Card] = []
     for entry in (part.strip() for part in wanted.split(",")):
         found = _matching(cards, entry)
@@ -117,10 +166,24 @@ def visible_cards(cards: Sequence[Card], environment: Mapping[str, str] | None =
 
 def _matching(cards: Sequence[Card], entry: str) -> list[Card]:
     if re.fullmatch(r"\d+", entry):
-        return [cards[int(entry)]] if int(entry) < len(cards) else []
+        return [_usable(cards[int(entry)])] if int(entry) < len(cards) else []
+    if entry.startswith("MIG-"):
+        parts = [instance for card in cards for instance in card.instances]
+        return [instance for instance in parts if instance.uuid.startswith(entry)]
     if not entry.startswith("GPU-"):
         return []
-    return [card for card in cards if card.uuid.startswith(entry)]
+    return [_usable(card) for card in cards if card.uuid.startswith(entry)]
+
+
+def _usable(card: Card) -> Card:
+    return card.instances[0] if card.instances else card
+
+
+def order_is_certain(cards: Sequence[Card], environment: Mapping[str, str] | None = None) -> bool:
+    """Whether CUDA numbers the cards as NVML does: it puts faster models first unless told to go by the bus."""
+    environment = os.environ if environment is None else environment
+    by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return by_bus or len({card.name for card in cards}) < 2
 
 
 def resolve_gpu_ids(
@@ -148,7 +211,14 @@ def resolve_gpu_ids(
             f"gpu_ids is {gpu_ids!r}; expected indices such as [2, 3], or 'free:N' for the N least busy cards"
         )
         raise ValueError(msg)
-    wanted, there = int(match.group(1)), visible_cards(cards(), environment)
+    found = cards()
+    wanted, there = int(match.group(1)), visible_cards(found, environment)
+    if not order_is_certain(found, environment):
+        logger.warning(
+            "the cards are of different models, which CUDA may number in another order than gpu_ids=%r assumes; "
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            gpu_ids,
+        )
     if wanted > len(there):
         msg = f"gpu_ids={gpu_ids!r} but only {len(there)} GPU(s) are visible"
         raise ValueError(msg)

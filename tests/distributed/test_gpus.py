@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import types
 
@@ -34,12 +35,52 @@ CARDS = [
         ("2,2,1", "c"),
         (" 2 , 0 ", "ca"),
         ("MIG-1/2", ""),
+        ("cccc", ""),
+        ("0x1", ""),
+        ("GPU-cccc,2", "c"),
     ],
 )
 def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str) -> None:
     environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     letters = dict(zip([card.uuid for card in CARDS], "abcd", strict=True))
     assert "".join(letters[card.uuid] for card in visible_cards(CARDS, environment)) == expected
+
+
+DIVIDED = [
+    Card("GPU-eeee", "A100", 40 * GIB, 9 * GIB, instances=(
+        Card("MIG-e1", "A100 3g", 20 * GIB, 9 * GIB), Card("MIG-e2", "A100 3g", 20 * GIB, 0),
+    )),
+    Card("GPU-ffff", "A100", 40 * GIB, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, ["MIG-e1", "GPU-ffff"]),
+        ("MIG-e2", ["MIG-e2"]),
+        ("MIG-e2,MIG-e1", ["MIG-e2", "MIG-e1"]),
+        ("MIG-e", []),
+        ("1,MIG-e1", ["GPU-ffff", "MIG-e1"]),
+        ("0", ["MIG-e1"]),
+        ("GPU-eeee", ["MIG-e1"]),
+        ("MIG-GPU-eeee/1/0", []),
+    ],
+)
+def test_instances_of_a_divided_card(value: str | None, expected: list[str]) -> None:
+    environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    assert [card.uuid for card in visible_cards(DIVIDED, environment)] == expected
+
+
+def test_different_models_may_be_numbered_otherwise(caplog) -> None:
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        resolve_gpu_ids("free:1", cards=lambda: CARDS, environment={})
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        resolve_gpu_ids("free:1", cards=lambda: CARDS, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        resolve_gpu_ids("free:1", cards=lambda: CARDS[:2], environment={})
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
@@ -101,16 +142,35 @@ def test_answers_of_the_library_are_read(monkeypatch) -> None:
     answers.nvmlDeviceGetMemoryInfo = lambda handle: types.SimpleNamespace(total=80 * GIB, used=handle * GIB)
     answers.nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}".encode()
     answers.nvmlDeviceGetName = lambda handle: "H100"
+    answers.nvmlDeviceGetMigMode = lambda handle: (handle == 1, 0)
+    answers.nvmlDeviceGetMaxMigDeviceCount = lambda handle: 2
+
+    def instance(handle, number):
+        if number == 1:
+            raise RuntimeError
+        return 5
+
+    answers.nvmlDeviceGetMigDeviceHandleByIndex = instance
     answers.nvmlDeviceGetUtilizationRates = lambda handle: types.SimpleNamespace(gpu=7)
 
-    def refuse(handle):
-        msg = "not supported"
-        raise RuntimeError(msg)
+    def processes(handle):
+        if handle == 1:
+            msg = "not supported"
+            raise RuntimeError(msg)
+        gone = 2**30  # no process has this number
+        return [
+            types.SimpleNamespace(pid=gone, usedGpuMemory=3 * GIB),
+            types.SimpleNamespace(pid=os.getpid()),
+        ]
 
-    answers.nvmlDeviceGetComputeRunningProcesses = refuse
+    answers.nvmlDeviceGetComputeRunningProcesses = processes
     monkeypatch.setitem(sys.modules, "pynvml", answers)
     cards = nvml_cards()
     assert [(card.uuid, card.memory_used, card.utilisation) for card in cards] == [
         ("GPU-0", 0, 7),
         ("GPU-1", GIB, 7),
     ]
+    assert [card.processes for card in cards] == [2, 0]
+    assert [[part.uuid for part in card.instances] for card in cards] == [[], ["GPU-5"]]
+    assert cards[0].users[0] == f"pid {2**30} (3.0 GiB)"
+    assert cards[0].users[1].startswith(f"pid {os.getpid()}")

@@ -1,0 +1,162 @@
+"""A simulated screen as arrays, and batches of its cells: what `gpu_check.py` trains on.
+
+Needs torch, numpy and scipy only. Modules that the package imports but these checks never
+use (they read no h5ad file, start no workers) are stood in for where they are not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from types import SimpleNamespace
+
+import numpy as np
+
+UNUSED = ("cloudpickle", "filelock", "pandas", "networkx")
+
+
+class _StandIn(types.ModuleType):
+    """A module in which every name is a class that nobody uses."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def stand_in_for_missing():
+    """Names of the modules that were stood in for."""
+    missing = [name for name in UNUSED if importlib.util.find_spec(name) is None]
+    for name in missing:
+        sys.modules[name] = _StandIn(name)
+    return missing
+
+
+class Screen:
+    """Arrays of a simulated screen: cells, conditions, their nodes, moments and graphs."""
+
+    def __init__(self, *, n_genes, n_singles, n_pairs, n_cells, seed=1, distinct=None):
+        from gears.graphs.annotation import GeneAnnotation
+        from gears.graphs.coexpression import coexpression_graph
+        from gears.graphs.go import go_graph
+        from gears.simulate.options import SimulationOptions
+        from gears.simulate.screen import Simulation
+
+        n_conditions = n_singles + n_pairs
+        each = max(4, int(0.92 * n_cells / n_conditions))
+        options = SimulationOptions(
+            n_genes=n_genes, n_singles=n_singles, n_pairs=n_pairs, cells_per_condition=each,
+            n_control=max(20, n_cells - each * n_conditions), counts_per_gene=0.5, seed=seed,
+        )  # fmt: skip
+        self.annotation = GeneAnnotation.human()
+        simulation = Simulation(options, annotation=self.annotation)
+        wanted = simulation.n_cells
+        # cells are in random order: the first ones stand for all where drawing all would take too long
+        drawn = wanted if distinct is None else min(wanted, distinct)
+        self.cells = simulation.expression(simulation.counts(0, drawn))
+        self.condition = np.asarray(simulation._condition_N[:drawn], dtype=np.int64)
+        self.row_of = np.arange(wanted) % drawn
+        design = simulation._design
+        self.genes, self.conditions = tuple(design.genes), list(design.conditions)
+        self.control_cells = np.flatnonzero(self.condition == 0)
+        perturbed = set(design.perturbed)
+        self.nodes = tuple(sorted({*self.genes, *perturbed}))
+        index = {gene: node for node, gene in enumerate(self.nodes)}
+        self.condition_nodes = [[index[gene] for gene in c.genes] for c in self.conditions]
+        self.go = go_graph(self.annotation, self.nodes, k=20)
+        some = np.sort(np.random.default_rng(seed).permutation(drawn)[:8000])
+        self.coexpress = coexpression_graph(self.cells[some], self.genes, threshold=0.1, k=20)
+        self.statistics = self._statistics()
+
+    def _statistics(self):
+        from gears.data.passes import condition_moments
+        from gears.data.statistics import ConditionStatistics
+
+        moments = condition_moments(self.cells, self.condition, len(self.conditions), control_id=0)
+        return ConditionStatistics(
+            n=moments.n.astype(np.float64), mean=moments.mean, m2=moments.central(2), m3=moments.central(3),
+            m4=moments.central(4), nonzero=moments.nonzero, control_id=0, above=moments.above,
+            below=moments.below,
+        )  # fmt: skip
+
+    def parts(self, hidden_size):
+        """The model without its weights."""
+        from gears.model.config import ModelConfig
+        from gears.training.model_folder import ModelParts
+
+        return ModelParts(
+            config=ModelConfig(hidden_size=hidden_size),
+            gene_names=self.genes, gene_ids=self.genes, pert_names=self.nodes, go=self.go,
+            coexpress=self.coexpress, control_mean_G=self.statistics.mean[0],
+        )  # fmt: skip
+
+    def tables(self, device, dtype):
+        """Condition tables on a device."""
+        from gears.training.tables import ConditionTables
+
+        statistics = self.statistics
+        return ConditionTables.build(
+            self.condition_nodes, statistics.loss_mask(), statistics.mean[0], device=device, dtype=dtype
+        )
+
+    def pairs(self):
+        """Moments over pairs of cells."""
+        from gears.training.conditions import PairTables
+
+        return PairTables(self.statistics)
+
+    def held_out(self):
+        """Every eighth condition is for validation, the others train."""
+        return np.arange(1, len(self.conditions))[::8]
+
+    def evaluate(self, network, reducer):
+        """Mean squared error of the condition means."""
+        from gears.training.tables import predict_changes
+        from gears.training.wrapping import unwrap
+
+        rows = self.held_out()
+        delta_UG, _ = predict_changes(unwrap(network), [self.condition_nodes[row] for row in rows])
+        truth_UG = self.statistics.mean[rows] - self.statistics.mean[0]
+        return {"val_mse": float(((delta_UG - truth_UG) ** 2).mean())}
+
+    def cell_loader(self, batch_size, *, steps=None, seed=0):
+        """Batches of training cells with control partners."""
+        train = np.flatnonzero(~np.isin(self.condition[self.row_of], self.held_out()))
+        return CellBatches(self, train, batch_size, steps, seed)
+
+    def condition_loader(self, per_step=32):
+        """Batches of training conditions."""
+        from gears.training.conditions import ConditionLoader
+
+        ids = np.setdiff1d(np.arange(len(self.conditions)), self.held_out())
+        return ConditionLoader(ids, per_step, seed=1)
+
+
+class CellBatches:
+    """Shuffled batches from a CSR matrix; an epoch is every cell once, or the first `steps` batches."""
+
+    def __init__(self, screen, cells, batch_size, steps, seed):
+        self.screen, self.cells, self.batch_size, self.seed, self.epoch = screen, cells, batch_size, seed, 0
+        whole = len(cells) // batch_size
+        self.steps = whole if steps is None else min(steps, whole)
+        self.dataset = self
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.steps
+
+    def __iter__(self):
+        import torch
+
+        screen = self.screen
+        draw = np.random.default_rng([self.seed, self.epoch])
+        order = screen.row_of[self.cells[draw.permutation(len(self.cells))]]
+        for step in range(self.steps):
+            rows = order[step * self.batch_size : (step + 1) * self.batch_size]
+            partners = screen.control_cells[draw.integers(0, len(screen.control_cells), len(rows))]
+            values = torch.from_numpy(screen.cells[np.concatenate((partners, rows))].toarray())
+            x_BG, y_BG = values.split(len(rows))
+            yield SimpleNamespace(condition=torch.from_numpy(screen.condition[rows]), x_BG=x_BG, y_BG=y_BG)

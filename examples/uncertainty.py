@@ -1,0 +1,36 @@
+"""Train with a variance per gene, and list where the model is least sure.
+
+python examples/uncertainty.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from gears import GEARS, PertData, simulated_screen
+
+
+def main(folder: Path) -> None:
+    adata, _ = simulated_screen(n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20, n_control=60)
+    pert_data = PertData(folder, default_pert_graph=False)
+    pert_data.new_data_process("simulated", adata)
+    pert_data.prepare_split(split="simulation", seed=1)
+    pert_data.get_dataloader(batch_size=32)
+
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=16, uncertainty=True, uncertainty_reg=1.0)
+    model.train(epochs=3)
+
+    pair = "+".join(pert_data.screen.perturbed_genes[:2])
+    predictions = model.predict([pair])
+    spread_G = np.exp(0.5 * predictions.logvar(pair))  # standard deviation of a cell about the prediction
+    for gene in np.argsort(-spread_G)[:5]:
+        name, value = predictions.gene_names[gene], predictions[pair][gene]
+        print(f"{pair}: {name} {value:.3f} +- {spread_G[gene]:.3f}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "uncertainty_output"))

@@ -1,0 +1,27 @@
+"""`gears doctor`: what this machine has for training."""
+
+from __future__ import annotations
+
+from gears.cli.parser import CommandParser, show
+
+EPILOG = """examples:
+  gears doctor
+  gears doctor --json > machine.json
+
+Exit codes: 0 nothing stands in the way of training, 1 something does (the lines that begin with "error").
+"""
+
+
+def make_parser() -> CommandParser:
+    """Options of ``gears doctor``."""
+    return CommandParser("doctor", "", "Look at this machine; nothing is changed.", EPILOG)
+
+
+def run(arguments: list[str]) -> int:
+    """Print what was found; 1 where training cannot work."""
+    options = make_parser().parse(arguments)
+    from gears.diagnosis import diagnose
+
+    found = diagnose()
+    show(options, found.to_dict(), found.render())
+    return 0 if found.healthy else 1

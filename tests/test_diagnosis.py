@@ -1,0 +1,102 @@
+"""`gears doctor` on this machine, and what it concludes of others."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from gears import diagnosis
+from gears.cli import main
+from gears.diagnosis import Finding, diagnose, judge
+
+SOFTWARE = dict.fromkeys(diagnosis.PACKAGES, "1")
+MACHINE = {"open_files": 1024}
+CARD = {
+    "name": "H100", "uuid": "GPU-a", "memory_total": 2**36, "memory_used": 0, "utilisation": 0, "processes": 0,
+    "users": (), "busy": False,
+}  # fmt: skip
+DEVICE = {"index": 0, "name": "H100", "capability": "9.0", "memory_bytes": 2**36}
+CUDA = {
+    "built_for": "12.8", "available": True, "cudnn": 9, "nccl": "2.27", "gloo": True, "mps": False,
+    "devices": [DEVICE],
+}  # fmt: skip
+NONE = {"built_for": None, "nccl": None, "gloo": True, "devices": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "words"),
+    [
+        ({"cuda": NONE, "cards": [CARD]}, "error", "CPU build"),
+        (
+            {"cuda": CUDA | {"devices": []}, "cards": [CARD], "variables": {"CUDA_VISIBLE_DEVICES": ""}},
+            "error",
+            "CUDA_VISIBLE_DEVICES='' hides all 1 GPU",
+        ),
+        ({"cuda": CUDA | {"devices": []}, "cards": [CARD]}, "error", "torch sees none"),
+        ({"cuda": NONE}, "note", "no GPU"),
+        ({"cuda": CUDA | {"nccl": None}}, "note", "no NCCL"),
+        ({"cuda": CUDA | {"gloo": False}}, "error", "no gloo"),
+        (
+            {"cards": [CARD | {"busy": True, "users": ("pid 7 (python, ada)",)}]},
+            "note",
+            r"pid 7 \(python, ada\)",
+        ),
+        ({"variables": {"NCCL_TIMEOUT": "1"}}, "note", "NCCL_TIMEOUT is no variable"),
+        ({"variables": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}, "note", "use INFO"),
+        ({"variables": {"RANK": "0"}}, "note", "left over"),
+        ({"machine": {"open_files": 64}}, "error", "only 64 files"),
+        ({"software": SOFTWARE | {"scanpy": None}}, "error", "missing: scanpy"),
+        ({"software": SOFTWARE | {"cell-gears": "0.1.2"}}, "note", "another environment"),
+    ],
+)
+def test_what_follows_from_the_facts(change: dict, level: str, words: str) -> None:
+    facts = {"software": SOFTWARE, "machine": MACHINE, "cuda": CUDA, "variables": {}, **change}
+    found = judge(**facts | {"cards": {"found": change.get("cards", [])}})
+    assert len(found) == 1
+    assert found[0].level == level
+    assert re.search(words, found[0].text)
+
+
+def test_a_machine_in_order_says_nothing() -> None:
+    assert judge(SOFTWARE, MACHINE, CUDA, {"found": [CARD]}, {}) == []
+
+
+def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setenv("NCCL_TIMEOUT", "5")
+    code = main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["software"]["gears"]
+    assert found["machine"]["usable_cores"] >= 1
+    assert found["cuda"]["gloo"] is True
+    assert found["variables"]["NCCL_TIMEOUT"] == "5"
+    assert code == int(any(finding["level"] == "error" for finding in found["findings"]))
+    assert main(["doctor"]) == code
+    text = capsys.readouterr().out
+    for word in (
+        "software",
+        "usable_cores",
+        "built_for",
+        "NCCL_TIMEOUT",
+        "cards",
+        "note: NCCL_TIMEOUT is no",
+    ):
+        assert word in text
+
+
+def test_an_error_gives_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(diagnosis, "judge", lambda *facts: [Finding("note", "a"), Finding("error", "b")])
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[-3:] == ["error: b", "note: a", "see the errors"]
+    assert main(["doctor", "--jsn"]) == 2
+
+
+def test_recorded_cards_are_shown(monkeypatch) -> None:
+    users = ("pid 7 (python, ada, 3.1 GiB)",)
+    monkeypatch.setattr(diagnosis, "look_at_cards", lambda: {"found": [CARD | {"users": users}]})
+    monkeypatch.setattr(diagnosis, "look_at_cuda", lambda: CUDA)
+    text = diagnose({}).render()
+    assert "0 H100 GPU-a: 0.0 of 64.0 GiB used, 0 %; pid 7 (python, ada, 3.1 GiB)" in text
+    assert "0 H100 (64 GiB)" in text
+    assert "(none of those that matter is set)" in text
