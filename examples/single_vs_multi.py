@@ -51,9 +51,8 @@ def main() -> None:
     print(f"predictions differ by at most {apart:.1e}")
     for workers, result in results.items():
         seconds = result.history[-1]["seconds"]
-        print(
-            f"{workers} worker(s): {seconds['total']:.2f} s an epoch, {seconds['communication']:.2f} s of it communication"
-        )
+        shown = f"{seconds['total']:.2f} s an epoch, {seconds['communication']:.2f} s of it communication"
+        print(f"{workers} worker(s): {shown}")
 
 
 # Worker processes import this file again: what starts them must be guarded.
