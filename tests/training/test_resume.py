@@ -212,7 +212,8 @@ def test_every_option_of_the_run_is_classified() -> None:
     """A new option must be said to belong to the run (resuming refuses another value) or to be free."""
     free = {
         "epochs", "early_stopping", "check_replicas", "save_path", "resume", "checkpoint_every",
-        "checkpoint_every_steps", "keep_last", "verbose",
+        "checkpoint_every_steps", "keep_last", "verbose", "loggers", "project", "name", "init_timeout",
+        "profile", "compile", "init_scale", "growth_interval",
     }  # fmt: skip
     assert set(TrainOptions.names()) == {*DECISIVE, *DERIVED, *free}
 
