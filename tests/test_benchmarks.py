@@ -213,13 +213,14 @@ sys.exit(gpu_check.main(["--device", "cpu", "--size", "small", "--skip-compile",
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_gpu_check_on_the_cpu_with_torch_numpy_and_scipy_alone(tmp_path: Path) -> None:
     import os
     import subprocess
 
     command = [sys.executable, "-c", LEAN, str(FOLDER), str(tmp_path / "table.json")]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=850, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert "not installed, not needed: cloudpickle, filelock, pandas, networkx" in done.stdout

@@ -20,6 +20,7 @@ EPILOG = """examples:
 TEXTS = {
     "epochs": "passes over the training conditions or cells (by objective if left out)",
     "lr": "Adam's learning rate",
+    "steps": "length of the run in optimiser steps instead of epochs",
     "weight_decay": "Adam's weight decay",
     "schedule": "learning-rate schedule: step (halved after each epoch), constant, cosine, one-cycle",
     "batch_size": "cells or conditions per worker and step",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import torch
 
 from gears.distributed.devices import choose_devices
 from gears.distributed.world import current_world, is_running
+
+logger = logging.getLogger(__name__)
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -97,4 +100,10 @@ def own_device(
         visible = torch.cuda.device_count()
     if device is None and gpu_ids is None and visible == 0:
         device = "cpu"
+        if torch.backends.mps.is_available() and place.local_rank == 0:
+            logger.warning(
+                "the one MPS device of this machine cannot be shared: the %d process(es) of the launcher train on "
+                "the CPU (device='mps' is for a single process)",
+                place.local_world_size,
+            )
     return choose_devices(place.local_world_size, gpu_ids, device, visible=visible)[place.local_rank]

@@ -67,6 +67,8 @@ class TrainingEngine:
     eval_every
         Epochs between evaluations; the last epoch is always evaluated. The best epoch is an
         evaluated one, and a run ends early at one.
+    max_steps
+        Optimiser steps after which the epoch under way is the last.
     experiment_name
         Folder name for what `train` saves.
     """
@@ -95,6 +97,7 @@ class TrainingEngine:
         check_replicas: bool = False,
         early_stopping: int | None = None,
         eval_every: int = 1,
+        max_steps: int | None = None,
         backend: str | None = None,
         experiment_name: str = "experiment",
         folder: str | Path | None = None,
@@ -114,6 +117,7 @@ class TrainingEngine:
         self.check_replicas = check_replicas
         self.early_stopping, self.eval_every = early_stopping, eval_every
         self._num_epochs = 0
+        self.max_steps = max_steps
         self.tf32, self.compile = tf32, compile
         scaling = use_amp and amp_dtype == torch.float16 and self.device.type == "cuda"
         self.scaler = torch.amp.GradScaler(
@@ -254,6 +258,8 @@ class TrainingEngine:
             train_loader, self.accumulation_steps, skip=self.progress.step, skipped=self._restore_random
         )
         for window in clock.timed(batches):
+            if self.max_steps is not None and self.progress.total_steps >= self.max_steps:
+                break
             self.progress.loss_sum += self._step(wrapped, window, task)
             self.progress.step += 1
             self.progress.total_steps += 1

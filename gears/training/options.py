@@ -19,7 +19,7 @@ from gears.training.wrapping import COMPRESSIONS
 OBJECTIVES = ("auto", "moments", "cells")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_FILLED_COUNTS = ("epochs", "batch_size", "eval_every", "checkpoint_every", "checkpoint_every_steps")
+_FILLED_COUNTS = ("epochs", "steps", "batch_size", "eval_every", "checkpoint_every", "checkpoint_every_steps")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class TrainOptions:
         Passes over the training cells or conditions; Adam's learning rate and weight
         decay. Filled per objective when left out, as are `schedule`, `batch_size`,
         `eval_every` and `checkpoint_every` (see :mod:`gears.training.defaults`).
+    steps
+        Length of the run in optimiser steps instead of epochs; the last epoch may be a part.
     objective
         ``"moments"``: each condition's moments over all pairs of its cells with control
         cells; an epoch is every training condition once. ``"cells"``: every perturbed cell
@@ -96,6 +98,7 @@ class TrainOptions:
     epochs: int | None = None
     lr: float | None = None
     weight_decay: float | None = None
+    steps: int | None = None
     objective: str = "cells"
     schedule: str | None = None
     batch_size: int | None = None
@@ -164,6 +167,11 @@ class TrainOptions:
             _expect("early_stopping", self.early_stopping, _whole(self.early_stopping, 1), "at least 1 epoch")
         if self.save_path is not None:
             object.__setattr__(self, "save_path", str(Path(self.save_path)))
+        if self.use_amp and self.dtype == "float64":
+            msg = (
+                "use_amp=True computes in half precision and dtype='float64' in double; leave one of them out"
+            )
+            raise ValueError(msg)
         self._check_logging()
         if self.resume and self.save_path is None:
             msg = "resume=True continues the run under save_path; give save_path"
@@ -190,6 +198,10 @@ class TrainOptions:
         for name in values:
             if name not in cls.names():
                 raise ValueError(unknown_name("training option", str(name), list(cls.names())))
+        if values.get("epochs") is not None and values.get("steps") is not None:
+            both = f"epochs={values['epochs']} and steps={values['steps']}"
+            msg = f"{both} both say how long to train; leave one of them out"
+            raise ValueError(msg)
         return cls(**dict(values))
 
     def to_dict(self) -> dict[str, Any]:

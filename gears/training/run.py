@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -86,6 +88,9 @@ def run_training(
     device, distributed
         Where this worker trains and whether it has fellows.
     """
+    steps_per_epoch = _steps_per_epoch(loader, options.accumulation_steps)
+    if options.steps is not None:
+        options = dataclasses.replace(options, epochs=-(-options.steps // steps_per_epoch))
     assert options.epochs is not None
     assert options.lr is not None
     assert options.schedule is not None
@@ -111,6 +116,7 @@ def run_training(
         check_replicas=options.check_replicas,
         early_stopping=options.early_stopping,
         eval_every=options.eval_every or 1,
+        max_steps=options.steps,
     )
     world_size = engine.reducer.world_size
     if engine.is_main:
@@ -124,7 +130,7 @@ def run_training(
         weight_decay=options.weight_decay,
         fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
     )
-    horizon = Horizon(_steps_per_epoch(loader, options.accumulation_steps), options.epochs)
+    horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
     scheduler = make_scheduler(
         optimizer, options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
     )
@@ -145,7 +151,7 @@ def run_training(
     engine.on_epoch_end = _Report(folder, options, task.metric, loggers)
     traced = folder.path if folder is not None and options.profile and engine.is_main else None
     try:
-        with loggers, profiled(traced, device) as traced_step:
+        with loggers, full_memory_explained(loader, options), profiled(traced, device) as traced_step:
             engine.on_step_end = _each_step(folder, traced_step)
             engine.train(
                 loader,
@@ -215,6 +221,21 @@ def _loggers(engine: TrainingEngine, options: TrainOptions, parts: ModelParts) -
         logged=len(engine.progress.history),
     )
     return RunLoggers(options.loggers, setup, active=engine.is_main)
+
+
+@contextlib.contextmanager
+def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
+    """Name the batch and what to do where the GPU's memory does not suffice."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        size = getattr(loader, "per_step", None) or getattr(loader, "batch_size", None)
+        smaller = "" if size is None else f" (say {max(1, int(size) // 2)})"
+        msg = (
+            f"the GPU's memory is full with batch_size={size}, accumulation_steps={options.accumulation_steps}: lower "
+            f"batch_size{smaller}, raise accumulation_steps, or train with use_amp=True. {error}"
+        )
+        raise torch.OutOfMemoryError(msg) from error
 
 
 class _Report:

@@ -13,14 +13,16 @@ from gears.messages import unknown_name
 
 @dataclass(frozen=True)
 class Horizon:
-    """How long a run is: optimiser steps per epoch and epochs."""
+    """How long a run is: optimiser steps per epoch and epochs, or a number of steps in all."""
 
     steps_per_epoch: int
     epochs: int
+    most: int | None = None
 
     @property
     def steps(self) -> int:
-        return max(1, self.steps_per_epoch * self.epochs)
+        steps = self.steps_per_epoch * self.epochs
+        return max(1, steps if self.most is None else min(steps, self.most))
 
 
 Factor = Callable[[int, Horizon, float], float]

@@ -59,6 +59,15 @@ def test_own_device() -> None:
         own_device(place, None, None, None, visible=1)
 
 
+def test_one_mps_device_is_not_shared(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    with caplog.at_level("WARNING", logger="gears"):
+        assert own_device(Place(0, 0, 2, 2), None, None, None, visible=0) == "cpu"
+    assert "MPS device of this machine cannot be shared: the 2 process(es)" in caplog.text
+    with pytest.raises(ValueError, match="an MPS machine has one device"):
+        own_device(Place(0, 0, 2, 2), None, None, "mps", visible=0)
+
+
 @pytest.fixture
 def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
     folder = tmp_path / "screens"

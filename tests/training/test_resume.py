@@ -211,7 +211,7 @@ def test_more_patience_lets_an_early_end_go_on(pert_data: PertData, tmp_path: Pa
 def test_every_option_of_the_run_is_classified() -> None:
     """A new option must be said to belong to the run (resuming refuses another value) or to be free."""
     free = {
-        "epochs", "early_stopping", "check_replicas", "save_path", "resume", "checkpoint_every",
+        "epochs", "steps", "early_stopping", "check_replicas", "save_path", "resume", "checkpoint_every",
         "checkpoint_every_steps", "keep_last", "verbose", "loggers", "project", "name", "init_timeout",
         "profile", "compile", "init_scale", "growth_interval",
     }  # fmt: skip

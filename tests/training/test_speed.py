@@ -16,6 +16,8 @@ from gears.training.clock import Clock, size_of
 from gears.training.effects import warn_without_effect, without_effect
 from gears.training.engine import TrainingEngine
 from gears.training.options import TrainOptions
+from gears.training.run import full_memory_explained
+from gears.training.schedules import Horizon
 from gears.training.wrapping import for_several_workers, has_batch_norm
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -149,3 +151,35 @@ def test_the_sentence_says_what_is_missing(caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"):
         warn_without_effect(TrainOptions(ema_decay=0.5), "cpu", 1)
     assert caplog.messages == ["ema_decay=0.5 has no effect without use_ema=True"]
+
+
+def test_full_gpu_memory_names_the_batch() -> None:
+    def failing() -> None:
+        with full_memory_explained(SimpleNamespace(batch_size=64), TrainOptions()):
+            msg = "CUDA out of memory. Tried to allocate 2.00 GiB"
+            raise torch.OutOfMemoryError(msg)
+
+    words = r"full with batch_size=64, accumulation_steps=1: lower batch_size \(say 32\).*Tried to allocate"
+    with pytest.raises(torch.OutOfMemoryError, match=words):
+        failing()
+
+
+def test_length_in_steps() -> None:
+    data = DataLoader(TensorDataset(torch.randn(40, 3), torch.zeros(40, dtype=torch.long)), batch_size=10)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = TrainingEngine(model, max_steps=6)
+    history = engine.train(data, data, optimizer, nn.CrossEntropyLoss(), num_epochs=2)
+    assert engine.progress.total_steps == 6
+    assert [record["epoch"] for record in history] == [1, 2]
+    assert "val_loss" in history[-1]
+    assert Horizon(4, 2, 6).steps == 6
+    with pytest.raises(ValueError, match="epochs=2 and steps=6 both say how long"):
+        TrainOptions.from_mapping({"epochs": 2, "steps": 6})
+    with pytest.raises(ValueError, match="steps is 0"):
+        TrainOptions(steps=0)
+
+
+def test_half_and_double_precision_contradict() -> None:
+    with pytest.raises(ValueError, match="leave one of them out"):
+        TrainOptions(use_amp=True, dtype="float64")
