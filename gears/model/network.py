@@ -112,6 +112,11 @@ class GEARSNetwork(nn.Module):
                 names += [f"{name}.network.{i}.bias" for i in range(0, len(module.network), 3)]
         return names
 
+    def hand_written(self) -> list[tuple[nn.Module, str]]:
+        """Modules and methods that have passes backwards and collectives of their own: not for a compiler."""
+        norms = [module for module in self.modules() if isinstance(module, WeightedBatchNorm)]
+        return [(self, "_own_values"), *((norm, "forward") for norm in norms)]
+
     def forward(
         self,
         pert_row: Tensor,

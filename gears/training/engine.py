@@ -225,7 +225,10 @@ class TrainingEngine:
         wrapped = self._wrapped_model()
         if self.distributed:
             check_equal_lengths(train_loader, self.reducer, self.device)
-        with precision.tf32(self.tf32, self.device):
+        with (
+            precision.tf32(self.tf32, self.device),
+            precision.compiled(wrapped, self.device, wanted=self.compile) as wrapped,
+        ):
             while self.progress.epoch < num_epochs and not self.progress.finished:
                 record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
                 if record is None:
@@ -340,7 +343,7 @@ class TrainingEngine:
         wrapped = self.model
         if self.reducer.world_size > 1:
             wrapped = wrap(self.model, self.device, compression=self.gradient_compression)
-        return precision.compiled(wrapped, self.device) if self.compile else wrapped
+        return wrapped
 
     def _restore_random(self) -> None:
         """Go on with the random numbers of a checkpoint, now that no batch before it is read again."""

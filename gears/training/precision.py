@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gears.training.wrapping import unwrap
+
 logger = logging.getLogger(__name__)
 
 COMPILERS = ("g++", "clang++", "c++", "cl")
@@ -32,14 +34,28 @@ def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def compiled(model: nn.Module, device: torch.device) -> Any:
-    """The model through ``torch.compile``, or as it is where there is no compiler (said once)."""
-    reason = no_compiler(device.type)
+@contextlib.contextmanager
+def compiled(model: nn.Module, device: torch.device, *, wanted: bool = True) -> Iterator[Any]:
+    """The model through ``torch.compile``, or as it is where there is no compiler (said once).
+
+    What a model names in ``hand_written()`` (pairs of a module and a method, with passes backwards
+    and collectives of its own) is called as it is, not traced.
+    """
+    reason = no_compiler(device.type) if wanted else None
     if reason is not None:
         logger.warning("compile=True has no effect: %s", reason)
-        return model
-    # batches differ in their numbers of conditions: sizes are left open
-    return torch.compile(model, dynamic=True)
+    if not wanted or reason is not None:
+        yield model
+        return
+    own: list[tuple[nn.Module, str]] = getattr(unwrap(model), "hand_written", list)()
+    for module, method in own:
+        setattr(module, method, torch.compiler.disable(getattr(module, method)))
+    try:
+        # batches differ in their numbers of conditions: sizes are left open
+        yield torch.compile(model, dynamic=True)
+    finally:
+        for module, method in own:
+            delattr(module, method)  # the class's own is there again
 
 
 def no_compiler(device_type: str) -> str | None:

@@ -70,11 +70,20 @@ def prepared(folder: Path, batch_size: int | None = None) -> PertData:
     return pert_data
 
 
+TORCHRUN = ["torch.distributed.run", "--standalone"]
+OLDER = ["torch.distributed.launch", "--master_port=0"]
+
+
 @pytest.mark.slow
-def test_two_processes_of_torchrun_train_the_model_of_one(folder: Path, alone: None) -> None:
+@pytest.mark.parametrize(
+    "launcher", [TORCHRUN, pytest.param(OLDER, marks=pytest.mark.long)], ids=lambda words: words[0]
+)
+def test_two_launched_processes_train_the_model_of_one(
+    launcher: list[str], folder: Path, alone: None
+) -> None:
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [sys.executable, "-m", *launcher, "--nproc_per_node=2"]
     done = subprocess.run(
         [*command, str(script), str(folder), json.dumps(OPTIONS)],
         capture_output=True, text=True, timeout=240, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -105,13 +105,56 @@ def test_no_compiler_is_said_and_the_model_stays(monkeypatch, caplog) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     model = nn.Linear(2, 2)
-    with caplog.at_level(logging.WARNING, logger="gears"):
-        assert precision.compiled(model, CPU) is model
+    with caplog.at_level(logging.WARNING, logger="gears"), precision.compiled(model, CPU) as same:
+        assert same is model
     assert "compile=True has no effect: no C++ compiler was found (looked for g++, clang++" in caplog.text
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert precision.no_compiler("cpu") is None
     assert precision.no_compiler("cuda") == "the package triton is not installed"
+
+
+def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) -> None:
+    class Model(nn.Linear):
+        def hand_written(self):
+            return [(self, "forward")]
+
+    seen = []
+    monkeypatch.setattr(torch.compiler, "disable", lambda function: seen.append(function) or function)
+    monkeypatch.setattr(torch, "compile", lambda model, dynamic: ("compiled", model, dynamic))
+    monkeypatch.setattr(precision, "no_compiler", lambda kind: None)
+    model = Model(2, 2)
+    with precision.compiled(model, CPU) as found:
+        assert found == ("compiled", model, True)
+        assert "forward" in vars(model)
+    assert len(seen) == 1
+    assert "forward" not in vars(model)
+    with precision.compiled(model, CPU, wanted=False) as found:
+        assert found is model
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+def test_a_compiled_run_equals_a_plain_one(tmp_path, small_screen_adata) -> None:
+    if precision.no_compiler("cpu") is not None:
+        pytest.skip(f"torch.compile cannot run here: {precision.no_compiler('cpu')}")
+    from gears import GEARS, PertData
+
+    pert_data = PertData(tmp_path, default_pert_graph=False)
+    pert_data.new_data_process("small", small_screen_adata)
+    pert_data.prepare_split(split="simulation", seed=1)
+    found = []
+    for compile in (False, True):
+        model = GEARS(pert_data, device="cpu")
+        model.model_initialize(hidden_size=8)
+        options = {"epochs": 1, "objective": "cells", "batch_size": 24, "dtype": "float64"}
+        result = model.train(**options, compile=compile, evaluate_test=False, verbose=False)
+        found.append((result.history[0], model.best_model.state_dict()))
+    (plain, weights), (compiled, own_weights) = found
+    assert compiled["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-9)
+    assert weights.keys() == own_weights.keys(), "no _orig_mod. in the names"
+    assert all((weights[key] - own_weights[key]).abs().max() < 1e-6 for key in weights)
 
 
 def test_gradient_scaling_takes_its_options() -> None:
