@@ -17,6 +17,7 @@ from gears.evaluation.truth import Truth
 from gears.graphs import Graph, cached_graph, coexpression_graph, go_graph
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
+from gears.priors import GenePrior
 from gears.training.conditions import ConditionLoader, PairTables
 from gears.training.defaults import RunPlan, settle
 from gears.training.model_folder import ModelParts, difference
@@ -116,12 +117,16 @@ def _coexpression(pert_data: PertData, config: ModelConfig) -> Graph:
     return cached_graph(screen.folder / "graphs", key, build)
 
 
-def condition_tables(pert_data: PertData, device: torch.device, dtype: torch.dtype) -> ConditionTables:
-    """Nodes, loss masks and control mean of all conditions of a screen on the training device."""
+def condition_tables(
+    pert_data: PertData, device: torch.device, dtype: torch.dtype, *, prior_CG: np.ndarray | None = None
+) -> ConditionTables:
+    """Nodes, loss masks, control mean and known changes of all conditions of a screen on the training device."""
     screen = pert_data.screen
     nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
     mean_G = screen.statistics.mean[screen.control_id]
-    return ConditionTables.build(nodes, screen.statistics.loss_mask(), mean_G, device=device, dtype=dtype)
+    return ConditionTables.build(
+        nodes, screen.statistics.loss_mask(), mean_G, prior_CG, device=device, dtype=dtype
+    )
 
 
 def pair_tables(pert_data: PertData) -> PairTables:
@@ -129,7 +134,9 @@ def pair_tables(pert_data: PertData) -> PairTables:
     return PairTables(pert_data.screen.statistics)
 
 
-def validation_of(pert_data: PertData, monitor: str) -> tuple[Validation, str]:
+def validation_of(
+    pert_data: PertData, monitor: str, *, prior: GenePrior | None = None
+) -> tuple[Validation, str]:
     """Scorer of the validation part, and the metric that chooses the best epoch.
 
     A metric over differential genes falls back to ``mse`` where the screen has no ranking.
@@ -146,8 +153,9 @@ def validation_of(pert_data: PertData, monitor: str) -> tuple[Validation, str]:
     if not truth.has_de:
         kept = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
         monitor = "mse" if monitor.endswith("_de") else monitor
-        return Validation(truth, nodes, metrics=tuple(dict.fromkeys((*kept, monitor)))), monitor
-    return Validation(truth, nodes, metrics=tuple(dict.fromkeys((*DEFAULT_METRICS, monitor)))), monitor
+        return Validation(truth, nodes, metrics=tuple(dict.fromkeys((*kept, monitor))), prior=prior), monitor
+    metrics = tuple(dict.fromkeys((*DEFAULT_METRICS, monitor)))
+    return Validation(truth, nodes, metrics=metrics, prior=prior), monitor
 
 
 def perturbed_in(split: Split | None, part: str) -> list[Condition]:

@@ -26,6 +26,7 @@ from gears.evaluation.metrics import get_metric
 from gears.evaluation.table import render_table
 from gears.joining import joined
 from gears.judging import evaluate_model
+from gears.prior_choice import take_up_prior
 from gears.reporting import show_progress
 from gears.results import TrainResult
 from gears.trained import TrainedModel
@@ -224,11 +225,13 @@ class GEARS(TrainedModel):
         if plan.note and self.rank == 0:
             logger.info("%s", plan.note)
         loader = training_batches(pert_data, plan, rank=self.rank, world_size=self.world_size)
-        validation, monitor = validation_of(pert_data, choices.monitor)
         network = unwrap(self.model)
+        self.parts, known_CG = take_up_prior(pert_data, parts, choices, network)
+        parts = self.parts
+        validation, monitor = validation_of(pert_data, choices.monitor, prior=parts.prior)
         run = run_training(
             network,
-            partial(condition_tables, pert_data),
+            partial(condition_tables, pert_data, prior_CG=known_CG),
             partial(pair_tables, pert_data),
             loader,
             parts,

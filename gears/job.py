@@ -16,6 +16,7 @@ from gears.graphs import GeneAnnotation
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.pertdata import PertData
+from gears.prior_choice import prior_of
 from gears.results import MultiProcessResult
 from gears.training.defaults import CELL_DEFAULTS, RunPlan, chosen_objective
 from gears.training.model_folder import refuse_foreign_folder
@@ -128,7 +129,9 @@ class TrainingJob:
         """
         pert_data = self.load()
         self.make_batches(pert_data, world_size, 0, 0)
-        self.model(pert_data, device="cpu")
+        parts = self.model(pert_data, device="cpu").parts
+        assert parts is not None
+        prior_of(pert_data, parts, self.options)
         return pert_data
 
     def load(self) -> PertData:

@@ -67,8 +67,12 @@ def stream(
     prepared = network.prepared()
     rest = iter(conditions)
     while part := tuple(islice(rest, size)):
-        delta, logvar = prepared(nodes_of(part, parts.pert_names))
-        expression_UG = parts.control_mean_G + _numpy(delta)
+        nodes = nodes_of(part, parts.pert_names)
+        delta, logvar = prepared(nodes)
+        delta_UG = _numpy(delta)
+        if parts.prior is not None:
+            delta_UG = parts.prior.complete(nodes, delta_UG)
+        expression_UG = parts.control_mean_G + delta_UG
         if clip:
             np.maximum(expression_UG, 0.0, out=expression_UG)
         logvar_UG = None if logvar is None else _numpy(logvar)

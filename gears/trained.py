@@ -103,7 +103,7 @@ class TrainedModel:
         conditions = asked_conditions(pert_list)
         nodes = nodes_of(conditions, parts.pert_names)
         assert network is not None
-        delta_UG, logvar_UG = predict_changes(network, nodes, chunk=chunk)
+        delta_UG, logvar_UG = predict_changes(network, nodes, prior=parts.prior, chunk=chunk)
         expression_UG = parts.control_mean_G + delta_UG
         if clip:
             expression_UG = np.maximum(expression_UG, 0.0)

@@ -57,7 +57,7 @@ class CellsTask(Objective):
         pert_row, pert_node = self.tables.members(ids_U)
         delta_UG, logvar_UG = model(pert_row, pert_node, cells_U, window.sizes[position])
         return cell_loss(
-            delta_UG,
+            self.tables.change(delta_UG, ids_U),
             logvar_UG,
             row_B,
             batch.x_BG.to(self.device, dtype, non_blocking=True),

@@ -180,4 +180,4 @@ class MomentsTask(Objective):
         once_U = torch.ones(len(ids_U), dtype=dtype, device=self.device)
         delta_UG, logvar_UG = model(pert_row, pert_node, once_U, window.sizes[position])
         moments = self.pairs.of(batch.numpy(), self.tables.mask_CG[ids_U], once_U * window.share, dtype)
-        return moment_loss(delta_UG, logvar_UG, moments, self.config)
+        return moment_loss(self.tables.change(delta_UG, ids_U), logvar_UG, moments, self.config)

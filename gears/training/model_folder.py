@@ -21,12 +21,14 @@ from gears.messages import shorten
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork
 from gears.model.published import published_state
+from gears.priors import GenePrior
 from gears.training.checkpoints import read_tensors, write_tensors
 
 KIND = "gears model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "model.pt"
+PRIOR = "prior.npz"
 CHECKPOINTS = "checkpoints"
 
 
@@ -48,6 +50,8 @@ class ModelParts:
         Mean expression of the control cells.
     split
         The split that the model was trained on, if any.
+    prior
+        Closed-form prediction that the network's change is added to, if any.
     provenance
         Name and content hash of the screen, training options, versions.
     """
@@ -60,6 +64,7 @@ class ModelParts:
     coexpress: Graph
     control_mean_G: np.ndarray
     split: Split | None = None
+    prior: GenePrior | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def network(self, *, seed: int = 0) -> GEARSNetwork:
@@ -77,7 +82,10 @@ class ModelParts:
 
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
         """Write all files of a model into an existing (temporary) folder."""
-        write_json(folder / "config.json", {"model": self.config.to_dict()})
+        report = None if self.prior is None else dict(self.prior.report)
+        write_json(folder / "config.json", {"model": self.config.to_dict(), "prior": report})
+        if self.prior is not None:
+            write_npz(folder / PRIOR, self.prior.arrays())
         names = {"gene_names": self.gene_names, "gene_ids": self.gene_ids, "pert_names": self.pert_names}
         write_json(folder / "genes.json", {key: list(value) for key, value in names.items()})
         write_npz(folder / "graphs.npz", {**self.go.arrays("go"), **self.coexpress.arrays("coexpress")})
@@ -187,9 +195,10 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     if len(control_mean_G) != len(gene_names):
         msg = f"{path}: statistics.npz has {len(control_mean_G)} genes, genes.json {len(gene_names)}"
         raise ValueError(msg)
+    config = read_json(path / "config.json")
     split_file = path / "split.json"
     return ModelParts(
-        config=ModelConfig.from_dict(read_json(path / "config.json")["model"]),
+        config=ModelConfig.from_dict(config["model"]),
         gene_names=gene_names,
         gene_ids=tuple(genes["gene_ids"]),
         pert_names=pert_names,
@@ -197,8 +206,22 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         coexpress=Graph.from_arrays(graphs, "coexpress"),
         control_mean_G=control_mean_G,
         split=Split.load(split_file) if split_file.is_file() else None,
+        prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
         provenance=manifest.get("provenance", {}),
     )
+
+
+def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> GenePrior | None:
+    if report is None:
+        return None
+    prior = GenePrior.from_arrays(read_npz(path / PRIOR), report)
+    if (len(prior.column_P), len(prior.offset_G)) != (n_perts, n_genes):
+        msg = (
+            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {len(prior.offset_G)} measured genes, "
+            f"genes.json holds {n_perts} and {n_genes}"
+        )
+        raise ValueError(msg)
+    return prior
 
 
 def load_weights(path: str | Path, network: GEARSNetwork) -> None:

@@ -17,6 +17,7 @@ from gears.training.schedules import LR_SCALINGS, SCHEDULES
 from gears.training.wrapping import COMPRESSIONS
 
 OBJECTIVES = ("auto", "moments", "cells")
+PRIORS = ("auto",)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _FILLED_COUNTS = ("epochs", "steps", "batch_size", "eval_every", "checkpoint_every", "checkpoint_every_steps")
@@ -40,6 +41,10 @@ class TrainOptions:
         against a control cell drawn anew each epoch. ``"auto"``: moments, unless an option is
         given that only makes sense with cells (``schedule="step"``, ``accumulation_steps`` over
         1); `epochs`, `lr` and batch size are then read as meant for cells and translated.
+    prior
+        ``"auto"``: the network learns what a closed-form prediction from the training conditions'
+        means leaves over, and counts as much as inner folds over these conditions say (see
+        :mod:`gears.priors`). None: the network alone, as published.
     schedule, warmup_steps, eta_min
         Learning-rate schedule (``"step"`` halves it after each epoch, as published),
         steps of linear warm-up, lowest share of the rate.
@@ -100,6 +105,7 @@ class TrainOptions:
     weight_decay: float | None = None
     steps: int | None = None
     objective: str = "cells"
+    prior: str | None = "auto"
     schedule: str | None = None
     batch_size: int | None = None
     eval_every: int | None = None
@@ -149,6 +155,8 @@ class TrainOptions:
             raise ValueError(
                 unknown_name("gradient_compression", self.gradient_compression, list(COMPRESSIONS))
             )
+        if self.prior is not None and self.prior not in PRIORS:
+            raise ValueError(unknown_name("prior", str(self.prior), [*PRIORS, "None"]))
         for name in (*_FILLED_COUNTS, "accumulation_steps", "keep_last", "growth_interval"):
             value = getattr(self, name)
             optional = name in _FILLED_COUNTS and value is None

@@ -16,6 +16,7 @@ from gears.training.tasks import Reducer
 
 DECISIVE = (
     "objective",
+    "prior",
     "accumulation_steps",
     "weight_decay",
     "schedule",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gears.model.network import GEARSNetwork
+from gears.priors import GenePrior
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,15 @@ class ConditionTables:
         Genes that count in the loss of each condition.
     control_mean_G
         Mean of the control cells.
+    prior_CG
+        Known change of each condition, to which the network's is added, or None.
     """
 
     first: Tensor
     nodes: Tensor
     mask_CG: Tensor
     control_mean_G: Tensor
+    prior_CG: Tensor | None = None
 
     @classmethod
     def build(
@@ -37,6 +41,7 @@ class ConditionTables:
         nodes: Sequence[Sequence[int]],
         mask_CG: np.ndarray,
         control_mean_G: np.ndarray,
+        prior_CG: np.ndarray | None = None,
         *,
         device: torch.device,
         dtype: torch.dtype,
@@ -52,7 +57,12 @@ class ConditionTables:
             torch.from_numpy(flat).to(device),
             torch.from_numpy(np.array(mask_CG)).to(device),
             torch.from_numpy(np.array(control_mean_G)).to(device, dtype),
+            None if prior_CG is None else torch.from_numpy(prior_CG).to(device, dtype),
         )
+
+    def change(self, network_UG: Tensor, ids_U: Tensor) -> Tensor:
+        """Change of U conditions: the network's, on top of what is known, (U, G)."""
+        return network_UG if self.prior_CG is None else self.prior_CG[ids_U] + network_UG
 
     def members(self, ids_U: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (0 to U - 1) and nodes of the perturbed genes of U conditions, (M,) each."""
@@ -64,7 +74,11 @@ class ConditionTables:
 
 @torch.no_grad()
 def predict_changes(
-    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, chunk: int = 32
+    network: GEARSNetwork,
+    nodes: Sequence[Sequence[int]],
+    *,
+    prior: GenePrior | None = None,
+    chunk: int = 32,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
 
@@ -74,6 +88,8 @@ def predict_changes(
         The bare network; its mode is restored afterwards.
     nodes
         Perturbation-graph nodes of each condition, (U,) lists.
+    prior
+        What the network's changes are added to.
     chunk
         Conditions per forward pass (bounds memory; the result does not depend on it).
 
@@ -91,4 +107,4 @@ def predict_changes(
         delta_UG[begin : begin + chunk] = delta.cpu().double().numpy()
         if logvar_UG is not None and logvar is not None:
             logvar_UG[begin : begin + chunk] = logvar.cpu().double().numpy()
-    return delta_UG, logvar_UG
+    return delta_UG if prior is None else prior.complete(nodes, delta_UG), logvar_UG

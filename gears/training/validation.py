@@ -10,6 +10,7 @@ from torch import nn
 
 from gears.evaluation.metrics import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
+from gears.priors import GenePrior
 from gears.training.tables import predict_changes
 from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
@@ -34,6 +35,8 @@ class Validation:
         Names of per-condition metrics.
     clip
         Whether negative predictions are set to zero, as at prediction time.
+    prior
+        What the network's changes are added to.
     """
 
     def __init__(
@@ -43,8 +46,9 @@ class Validation:
         *,
         metrics: Sequence[str] = DEFAULT_METRICS,
         clip: bool = True,
+        prior: GenePrior | None = None,
     ) -> None:
-        self.truth, self.nodes, self.clip = truth, list(nodes), clip
+        self.truth, self.nodes, self.clip, self.prior = truth, list(nodes), clip, prior
         self.metrics = [get_metric(name).name for name in metrics]
 
     def __call__(self, network: nn.Module, reducer: Reducer) -> dict[str, float]:
@@ -63,7 +67,8 @@ class Validation:
 
     def _score(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:
         assert self.truth is not None
-        delta_UG, _ = predict_changes(unwrap(network), [self.nodes[row] for row in rows])  # type: ignore[arg-type]
+        nodes, inner = [self.nodes[row] for row in rows], unwrap(network)
+        delta_UG, _ = predict_changes(inner, nodes, prior=self.prior)  # type: ignore[arg-type]
         predicted_UG = self.truth.control_mean_G + delta_UG
         if self.clip:
             predicted_UG = np.maximum(predicted_UG, 0.0)

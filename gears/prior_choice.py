@@ -1,0 +1,181 @@
+"""The prior of a run: fitted to the training conditions, its network's weight chosen on inner folds of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gears.caching import cached_arrays
+from gears.conditions import Condition
+from gears.model.network import GEARSNetwork
+from gears.priors import FittedPrior, GenePrior, fit_prior, judge, prior_data
+from gears.training.conditions import ConditionLoader, PairTables
+from gears.training.defaults import settle
+from gears.training.model_folder import ModelParts
+from gears.training.options import TrainOptions
+from gears.training.run import run_training
+from gears.training.tables import ConditionTables, predict_changes
+from gears.training.validation import Validation
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # raise when a prior of the same key would come out differently
+GATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+"""What the network's change may be multiplied by."""
+N_FOLDS = 3
+LEAST_CONDITIONS = 20
+"""With fewer training conditions inner folds say nothing: the network's weight is then 0."""
+MARGIN = 0.02
+"""How much the criterion must gain before the network counts at all."""
+
+
+def prior_of(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> FittedPrior | None:
+    """The prior for a run, from the screen's cache where it was made before; None where none is asked for.
+
+    It depends on the screen, the training conditions, the annotation, the graphs and the
+    network's settings, on nothing else: neither on held-out conditions nor on the number of workers.
+    """
+    conditions = _perturbed_train(pert_data)
+    if options.prior is None or parts.config.no_perturb or not conditions:
+        return None
+    screen = pert_data.screen
+    key = {
+        "format": FORMAT,
+        "screen": screen.content_hash,
+        "conditions": [screen.id_of(condition) for condition in conditions],
+        "nodes": list(parts.pert_names),
+        "annotation": pert_data.annotation.content_hash,
+        "graphs": [parts.go.hash, parts.coexpress.hash],
+        "model": parts.config.to_dict(),
+    }
+    arrays = cached_arrays(
+        screen.folder / "priors", "prior", key, lambda: _built(pert_data, parts, conditions)
+    )
+    report = json.loads(str(arrays.pop("report")))
+    left_out_CG = arrays.pop("left_out")
+    return FittedPrior(GenePrior.from_arrays(arrays, report), left_out_CG)
+
+
+def take_up_prior(
+    pert_data: PertData, parts: ModelParts, options: TrainOptions, network: GEARSNetwork
+) -> tuple[ModelParts, np.ndarray | None]:
+    """The model with the prior of a run, and what that knows of each condition of the screen, (C, G).
+
+    The network's change starts at zero where it gets a prior for the first time.
+    """
+    fitted = prior_of(pert_data, parts, options)
+    if fitted is None:
+        return dataclasses.replace(parts, prior=None), None
+    if parts.prior is None:
+        begin_at_zero(network)
+    return dataclasses.replace(parts, prior=fitted.prior), prior_rows(pert_data, fitted)
+
+
+def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
+    """Changes by condition of the screen, (C, G) float32: training conditions each predicted without itself.
+
+    So the network learns the errors that the prior makes on conditions that it has not seen.
+    """
+    screen = pert_data.screen
+    rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
+    for condition, change_G in zip(_perturbed_train(pert_data), fitted.left_out_CG, strict=True):
+        rows_CG[screen.id_of(condition)] = change_G
+    return rows_CG
+
+
+def begin_at_zero(network: GEARSNetwork) -> None:
+    """Let the network's change start at zero: its last layer is set to zero."""
+    with torch.no_grad():
+        network.indv_w2.zero_()
+        network.indv_b2.zero_()
+
+
+def _perturbed_train(pert_data: PertData) -> list[Condition]:
+    """Perturbed training conditions by their id, so that the order of a split does not matter."""
+    split = pert_data.split
+    if split is None or "train" not in split.parts:
+        return []
+    chosen = [condition for condition in split.conditions("train") if not condition.is_control]
+    return sorted(chosen, key=pert_data.screen.id_of)
+
+
+def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
+    fitted = _fit(pert_data, parts, conditions)
+    gate, tried = _gate(pert_data, parts, conditions)
+    report = {**fitted.prior.report, "gate": gate, "gates": tried}
+    prior = dataclasses.replace(fitted.prior, gate=gate, report=report)
+    return {**prior.arrays(), "report": np.array(json.dumps(report)), "left_out": fitted.left_out_CG}
+
+
+def _fit(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> FittedPrior:
+    nodes = [pert_data.condition_nodes(condition) for condition in conditions]
+    data = prior_data(pert_data.screen, conditions, nodes, parts.pert_names, pert_data.annotation)
+    return fit_prior(data, judge(pert_data.screen, conditions, conditions))
+
+
+def _gate(
+    pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]
+) -> tuple[float, dict[str, float]]:
+    """Weight of the network by inner folds, and the criterion of each weight tried (lower is better)."""
+    if len(conditions) < LEAST_CONDITIONS:
+        return 0.0, {}
+    known, learned, order = [], [], []
+    for fold, (inner, held_out) in enumerate(_folds(conditions)):
+        fitted = _fit(pert_data, parts, inner)
+        nodes = [pert_data.condition_nodes(condition) for condition in held_out]
+        network = _trained(pert_data, parts, inner, fitted, seed=fold)
+        known.append(fitted.prior(nodes))
+        learned.append(predict_changes(network, nodes)[0])
+        order += held_out
+    criterion = judge(pert_data.screen, order, conditions)
+    known_UG, learned_UG = np.concatenate(known), np.concatenate(learned)
+    tried = {gate: criterion(known_UG + gate * learned_UG) for gate in GATES}
+    best = min(GATES, key=lambda gate: (round(tried[gate], 9), gate))
+    if tried[0.0] - tried[best] < MARGIN:
+        best = 0.0
+    logger.info(
+        "inner folds: the network counts %g (criterion %.3f, without it %.3f)", best, tried[best], tried[0.0]
+    )
+    return best, {f"{gate:g}": value for gate, value in tried.items()}
+
+
+def _folds(conditions: Sequence[Condition]) -> Iterator[tuple[list[Condition], list[Condition]]]:
+    order = np.random.Generator(np.random.Philox(key=len(conditions))).permutation(len(conditions))
+    for fold in range(N_FOLDS):
+        out = set(order[fold::N_FOLDS].tolist())
+        inner = [condition for place, condition in enumerate(conditions) if place not in out]
+        yield inner, [conditions[place] for place in sorted(out)]
+
+
+def _trained(
+    pert_data: PertData, parts: ModelParts, inner: Sequence[Condition], fitted: FittedPrior, *, seed: int
+) -> GEARSNetwork:
+    """A network trained on what the prior leaves over of some training conditions."""
+    screen = pert_data.screen
+    ids = np.array([screen.id_of(condition) for condition in inner])
+    rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
+    rows_CG[ids] = fitted.left_out_CG
+    nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
+    mean_G = screen.statistics.mean[screen.control_id]
+
+    def tables(device: torch.device, dtype: torch.dtype) -> ConditionTables:
+        mask_CG = screen.statistics.loss_mask()
+        return ConditionTables.build(nodes, mask_CG, mean_G, rows_CG, device=device, dtype=dtype)
+
+    plan = settle(TrainOptions(objective="moments", verbose=False), len(inner))
+    network = parts.network(seed=seed)
+    begin_at_zero(network)
+    loader = ConditionLoader(ids, plan.per_step, seed=seed)
+    options: Any = {"device": torch.device("cpu")}
+    pairs = PairTables(screen.statistics)
+    run_training(network, tables, lambda: pairs, loader, parts, plan.options, Validation(None, []), **options)
+    return network

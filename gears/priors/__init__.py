@@ -1,0 +1,21 @@
+"""What closed form knows of a condition before a network is trained.
+
+An additive Gaussian process over perturbed genes whose weights maximise the evidence; see
+``docs/prior.md``.
+"""
+
+from gears.priors.fit import FittedPrior, PriorData, fit_prior
+from gears.priors.gene_prior import GenePrior
+from gears.priors.kernels import GeneSimilarity
+from gears.priors.screen import go_similarity, judge, prior_data
+
+__all__ = [
+    "FittedPrior",
+    "GenePrior",
+    "GeneSimilarity",
+    "PriorData",
+    "fit_prior",
+    "go_similarity",
+    "judge",
+    "prior_data",
+]

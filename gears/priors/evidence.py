@@ -1,0 +1,107 @@
+"""Weights of covariances by the evidence of the data (marginal likelihood of a Gaussian process)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+from scipy.optimize import minimize
+
+MOST_CONDITIONS = 300
+"""More conditions than these do not change the weights much; a fixed sample of this size is used."""
+_START, _NUGGET_START = 0.2, 0.05
+_LOW, _HIGH = -9.0, 4.0
+_NOISE_BOUNDS = (-0.7, 1.5)  # log; sampling noise is known from the cells, up to what they have in common
+_PRIOR_SD = 6.0  # of the logarithms: keeps weights that the data say nothing about finite
+_MULTIPLE_AT_LEAST = 8
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What evidence settles; variances in units of squared expression.
+
+    Attributes
+    ----------
+    kernels
+        Variance of each covariance.
+    noise
+        Factor of the known sampling noise.
+    nugget
+        Variance that no covariance explains, for every condition.
+    multiple
+        The same, on top, for conditions of several genes: departures from additivity.
+    """
+
+    kernels: tuple[float, ...]
+    noise: float
+    nugget: float
+    multiple: float
+
+    def unexplained(self, size_C: np.ndarray) -> np.ndarray:
+        """Variance of each condition beside kernels and sampling noise, (C,)."""
+        return self.nugget + self.multiple * (size_C > 1)
+
+
+def settle_weights(
+    delta_CG: np.ndarray, kernels: Sequence[np.ndarray], noise_C: np.ndarray, size_C: np.ndarray
+) -> Weights:
+    """Maximise the evidence over the weights of `kernels`, noise and unexplained variance.
+
+    The G genes are taken as independent draws of a Gaussian process over conditions with
+
+        cov = sum_k weight_k K_k + noise diag(noise_C) + nugget I + multiple [size > 1] I
+
+    Parameters
+    ----------
+    delta_CG
+        Changes against control, (C, G).
+    kernels
+        Covariances of the conditions, (C, C) each.
+    noise_C
+        Variance of each condition's mean from sampling cells, mean over genes.
+    size_C
+        Perturbed genes of each condition.
+    """
+    scale = float((delta_CG**2).mean())
+    if len(delta_CG) > MOST_CONDITIONS:
+        draw = np.random.Generator(np.random.Philox(key=len(delta_CG)))
+        kept = np.sort(draw.permutation(len(delta_CG))[:MOST_CONDITIONS])
+        delta_CG, noise_C, size_C = delta_CG[kept], noise_C[kept], size_C[kept]
+        kernels = [kernel[np.ix_(kept, kept)] for kernel in kernels]
+    several = size_C > 1
+    separate = bool(several.sum() >= _MULTIPLE_AT_LEAST and not several.all())
+    parts = [scale * kernel for kernel in kernels]
+    parts += [np.diag(noise_C), scale * np.eye(len(delta_CG))]
+    if separate:
+        parts.append(scale * np.diag(several.astype(float)))
+    second_CC = delta_CG @ delta_CG.T / delta_CG.shape[1]
+    n = len(kernels)
+    start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * separate)
+    bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + separate)
+    found = minimize(
+        _negative_evidence, start, args=(parts, second_CC), jac=True, method="L-BFGS-B", bounds=bounds
+    )
+    value = np.exp(found.x)
+    return Weights(
+        tuple(float(scale * weight) for weight in value[:n]),
+        float(value[n]),
+        float(scale * value[n + 1]),
+        float(scale * value[n + 2]) if separate else 0.0,
+    )
+
+
+def _negative_evidence(
+    log_weights: np.ndarray, parts: Sequence[np.ndarray], second_CC: np.ndarray
+) -> tuple[float, np.ndarray]:
+    weights = np.exp(log_weights)
+    covariance = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    factor = linalg.cholesky(covariance, lower=True)
+    inverse = linalg.cho_solve((factor, True), np.eye(len(factor)))
+    explained = inverse @ second_CC
+    value = np.log(np.diag(factor)).sum() + 0.5 * np.trace(explained)
+    slope = 0.5 * (inverse - explained @ inverse)
+    gradient = [(slope * part).sum() * weight for weight, part in zip(weights, parts, strict=True)]
+    penalty = 0.5 * ((log_weights / _PRIOR_SD) ** 2).sum()
+    return float(value + penalty), np.array(gradient) + log_weights / _PRIOR_SD**2

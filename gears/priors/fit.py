@@ -1,0 +1,177 @@
+"""Fit the prior to the training conditions of a screen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gears.priors.amplitudes import solve
+from gears.priors.evidence import Weights, settle_weights
+from gears.priors.gene_prior import GenePrior, target_part
+from gears.priors.kernels import NAMES, GeneSimilarity, sizes_of, training_kernels
+from gears.priors.magnitude import fit_magnitude
+
+SLOPES = (1.0, 1.1, 1.2, 1.3)
+_LEAST_TARGETS = 3
+_NOISE_FLOOR = 1e-3
+
+Criterion = Callable[[np.ndarray], float]
+
+
+@dataclass(frozen=True)
+class PriorData:
+    """What the prior is fitted to: the training conditions, control left out.
+
+    Attributes
+    ----------
+    sets
+        Perturbation-graph nodes of each of the C conditions.
+    delta_CG
+        Their mean expression minus the control mean, float64.
+    variance_G
+        Variance of a cell's expression within a condition, pooled.
+    n_C
+        Cells of each condition.
+    control_mean_G
+        Mean of the control cells.
+    column_P
+        Column of each node among the measured genes, -1 where it is not measured.
+    genes
+        Similarity of nodes.
+    """
+
+    sets: tuple[tuple[int, ...], ...]
+    delta_CG: np.ndarray
+    variance_G: np.ndarray
+    n_C: np.ndarray
+    control_mean_G: np.ndarray
+    column_P: np.ndarray
+    genes: GeneSimilarity
+
+    def __post_init__(self) -> None:
+        n_conditions, n_genes = self.delta_CG.shape
+        for name, length in (("sets", n_conditions), ("n_C", n_conditions), ("variance_G", n_genes)):
+            if len(getattr(self, name)) != length:
+                msg = f"{name} has {len(getattr(self, name))} entries; the changes are {self.delta_CG.shape}"
+                raise ValueError(msg)
+        if any(not nodes for nodes in self.sets):
+            msg = "the prior is fitted to perturbed conditions; leave the control out"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class FittedPrior:
+    """A prior, and what it predicts for each training condition without that condition.
+
+    Attributes
+    ----------
+    prior
+        For any condition.
+    left_out_CG
+        Changes of the training conditions, each predicted without itself.
+    """
+
+    prior: GenePrior
+    left_out_CG: np.ndarray
+
+
+def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
+    """Fit by evidence, then choose factor and slope by predictions of left-out conditions.
+
+    Parameters
+    ----------
+    data
+        The training conditions.
+    criterion
+        Error of left-out predictions (C, G), lower is better; decides whether departures from
+        additivity are predicted, and the slope.
+    """
+    target_G = _target_change(data)
+    targets_CG = target_part(data.sets, data.column_P, target_G)
+    rest_CG = data.delta_CG - targets_CG
+    if len(data.sets) < 2 or not rest_CG.any():
+        return _mean_only(data, target_G)
+    weights, prior, summed_CG = _fit_sum(data, rest_CG, target_G)
+    candidates = [(prior, summed_CG)]
+    found = fit_magnitude(data.sets, rest_CG, summed_CG, data.genes)
+    if found is not None:
+        magnitude, factor_C = found
+        candidates.append((dataclasses.replace(prior, magnitude=magnitude), summed_CG * factor_C[:, None]))
+    tried = {
+        (place, slope): criterion(slope * (left_out_CG + targets_CG))
+        for place, (_, left_out_CG) in enumerate(candidates)
+        for slope in SLOPES
+    }
+    place, slope = min(tried, key=lambda choice: (round(tried[choice], 9), choice))
+    prior, left_out_CG = candidates[place]
+    report = {
+        "kind": "additive Gaussian process",
+        "conditions": len(data.sets),
+        "weights": dict(zip(NAMES, weights.kernels, strict=True)),
+        "noise": weights.noise,
+        "unexplained": weights.nugget,
+        "unexplained_several_genes": weights.multiple,
+        "factor": bool(place),
+        "slope": slope,
+        "criterion": tried[place, slope],
+    }
+    return FittedPrior(
+        dataclasses.replace(prior, slope=slope, report=report), slope * (left_out_CG + targets_CG)
+    )
+
+
+def _fit_sum(
+    data: PriorData, rest_CG: np.ndarray, target_G: np.ndarray
+) -> tuple[Weights, GenePrior, np.ndarray]:
+    """The additive part: its weights, the prior without factor and slope, left-one-out predictions."""
+    kernels, size_C = training_kernels(data.sets, data.genes), sizes_of(data.sets)
+    typical = 1 / float((1 / data.n_C).mean())
+    noise_C = typical / data.n_C
+    noise_G = data.variance_G / typical
+    level = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
+    weights = settle_weights(rest_CG, kernels, level * noise_C, size_C)
+    covariance = sum(weight * kernel for weight, kernel in zip(weights.kernels, kernels, strict=True))
+    signal_CC = np.asarray(covariance) + np.diag(weights.unexplained(size_C))
+    noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * level)
+    coefficient_CG, left_out_CG = solve(rest_CG, signal_CC, noise_C, noise_G)
+    offset, shared, own, similar = weights.kernels
+    prior = GenePrior(
+        data.genes,
+        offset * coefficient_CG.sum(axis=0),
+        shared * (size_C @ coefficient_CG),
+        own,
+        similar,
+        data.genes.membership(data.sets).T @ coefficient_CG,
+        data.column_P,
+        target_G,
+    )
+    return weights, prior, left_out_CG
+
+
+def _target_change(data: PriorData) -> np.ndarray:
+    """Change of each gene by its own perturbation: a share of its control mean, shrunk, (G,).
+
+    Zero with fewer than three perturbed genes that are measured.
+    """
+    as_mean_CG = target_part(data.sets, data.column_P, data.control_mean_G)
+    at = as_mean_CG != 0
+    if at.sum() < _LEAST_TARGETS:
+        return np.zeros_like(data.control_mean_G)
+    squares = float((as_mean_CG[at] ** 2).sum())
+    share = float((as_mean_CG[at] * data.delta_CG[at]).sum()) / (squares * (1 + 1 / at.sum()))
+    return share * data.control_mean_G
+
+
+def _mean_only(data: PriorData, target_G: np.ndarray) -> FittedPrior:
+    """With a single condition, or no change at all: its change halved, for everything."""
+    n_genes = data.delta_CG.shape[1]
+    mean_G = 0.5 * data.delta_CG.mean(axis=0) if len(data.sets) else np.zeros(n_genes)
+    empty_TG = np.zeros((len(data.genes.trained_T), n_genes))
+    prior = GenePrior(
+        data.genes, mean_G, np.zeros(n_genes), 0.0, 0.0, empty_TG, data.column_P, 0 * target_G,
+        report={"kind": "mean of one condition", "conditions": len(data.sets), "slope": 1.0, "factor": False},
+    )  # fmt: skip
+    return FittedPrior(prior, np.zeros_like(data.delta_CG))

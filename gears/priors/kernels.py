@@ -1,0 +1,66 @@
+"""Covariances of conditions under additive effects of their genes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+NAMES = ("offset", "shared", "own", "similar")
+"""Parts of a condition's change: common to all conditions, common to all genes (counted per
+gene of the condition), each gene's own, and that which similar genes share."""
+
+
+@dataclass(frozen=True)
+class GeneSimilarity:
+    """Similarity of every gene that may be perturbed to those perturbed in training.
+
+    Attributes
+    ----------
+    trained_T
+        Nodes perturbed in training, ascending, (T,) int64.
+    similar_PT
+        Similarity of all P nodes to these, CSR (P, T); a node is wholly similar (1) to itself.
+    """
+
+    trained_T: np.ndarray
+    similar_PT: sparse.csr_matrix
+
+    def membership(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Which trained nodes each set holds, (U, T) float64; other nodes are left out."""
+        column = {int(node): place for place, node in enumerate(self.trained_T)}
+        member_UT = np.zeros((len(sets), len(self.trained_T)))
+        for row, nodes in enumerate(sets):
+            places = [column[node] for node in nodes if node in column]
+            member_UT[row, places] = 1.0
+        return member_UT
+
+    def similarity(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Sum over each set's nodes of their similarity to the trained nodes, (U, T) float64."""
+        rows = np.repeat(np.arange(len(sets)), [len(nodes) for nodes in sets])
+        nodes = np.fromiter((node for nodes in sets for node in nodes), dtype=np.int64, count=len(rows))
+        ones = np.ones(len(rows))
+        pick = sparse.csr_matrix((ones, (rows, nodes)), shape=(len(sets), self.similar_PT.shape[0]))
+        return np.asarray((pick @ self.similar_PT).toarray(), dtype=np.float64)
+
+
+def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:
+    """Number of perturbed genes of each set, (U,) float64."""
+    return np.array([len(nodes) for nodes in sets], dtype=np.float64)
+
+
+def training_kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> list[np.ndarray]:
+    """The four covariances (see :data:`NAMES`) of the training conditions, (C, C) each."""
+    size_C, member_CT = sizes_of(sets), genes.membership(sets)
+    return [
+        np.ones((len(sets), len(sets))),
+        np.outer(size_C, size_C),
+        member_CT @ member_CT.T,
+        _symmetric(genes.similarity(sets) @ member_CT.T),
+    ]
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return np.asarray((matrix + matrix.T) / 2)

@@ -1,0 +1,96 @@
+"""The prior of a screen: its training conditions as the prior sees them, and what it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import sparse
+
+from gears.conditions import Condition
+from gears.data.screen import PreparedScreen
+from gears.evaluation.metrics import condition_metrics
+from gears.evaluation.truth import Truth
+from gears.graphs import GeneAnnotation
+from gears.graphs.go import jaccard
+from gears.priors.fit import Criterion, PriorData
+from gears.priors.kernels import GeneSimilarity
+
+_ROWS = 2048
+
+
+def prior_data(
+    screen: PreparedScreen,
+    conditions: Sequence[Condition],
+    nodes: Sequence[Sequence[int]],
+    pert_names: Sequence[str],
+    annotation: GeneAnnotation,
+) -> PriorData:
+    """Training conditions of a prepared screen.
+
+    Parameters
+    ----------
+    screen
+        The prepared screen; only its table of statistics is read.
+    conditions, nodes
+        The perturbed training conditions and their perturbation-graph nodes.
+    pert_names
+        Names of all P nodes.
+    annotation
+        GO annotation, for the similarity of genes.
+    """
+    statistics = screen.statistics
+    ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
+    control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
+    n_C = np.asarray(statistics.n[ids], dtype=np.float64)
+    variance_G = (n_C[:, None] * statistics.m2[ids]).sum(axis=0) / max(1.0, float((n_C - 1).sum()))
+    column = {gene: place for place, gene in enumerate(screen.gene_names)}
+    return PriorData(
+        tuple(tuple(members) for members in nodes),
+        np.asarray(statistics.mean[ids], dtype=np.float64) - control_mean_G,
+        variance_G,
+        n_C,
+        control_mean_G,
+        np.array([column.get(str(name), -1) for name in pert_names], dtype=np.int64),
+        go_similarity(annotation, pert_names, nodes),
+    )
+
+
+def go_similarity(
+    annotation: GeneAnnotation, pert_names: Sequence[str], nodes: Sequence[Sequence[int]]
+) -> GeneSimilarity:
+    """Jaccard similarity of GO terms of all nodes to those that occur in `nodes`; a gene is 1 to itself."""
+    trained_T = np.unique(np.array([node for members in nodes for node in members], dtype=np.int64))
+    names = [str(name) for name in pert_names]
+    of_trained = annotation.rows([names[node] for node in trained_T])
+    blocks = []
+    for start in range(0, len(names), _ROWS):
+        block = jaccard(annotation.rows(names[start : start + _ROWS]), of_trained)
+        here = (trained_T >= start) & (trained_T < start + _ROWS)
+        block[trained_T[here] - start, np.flatnonzero(here)] = 1.0
+        blocks.append(sparse.csr_matrix(block))
+    return GeneSimilarity(trained_T, sparse.csr_matrix(sparse.vstack(blocks, format="csr")))
+
+
+def judge(screen: PreparedScreen, conditions: Sequence[Condition], train: Sequence[Condition]) -> Criterion:
+    """Error of predicted changes of `conditions`, for choices among predictions; lower is better.
+
+    The sum of mse and mse_top20_de, each as a share of the train mean's, less pearson_delta and
+    pearson_delta_ref (undefined ones count 0), all averaged over conditions: what the
+    evaluation looks at, at equal weight. Without a ranking of differential genes the terms
+    over these are left out.
+    """
+    truth = Truth.of(screen, conditions, train)
+    errors = ["mse", "mse_top20_de"] if truth.has_de else ["mse"]
+    names = [*errors, "pearson_delta", "pearson_delta_ref"]
+    reference_UG = np.repeat(truth.reference_mean_G[None], len(conditions), axis=0)
+    base = np.nanmean(condition_metrics(reference_UG, truth, errors), axis=0)
+
+    def criterion(delta_UG: np.ndarray) -> float:
+        predicted_UG = np.maximum(truth.control_mean_G + delta_UG, 0.0)
+        values = condition_metrics(predicted_UG, truth, names)
+        mean = np.nan_to_num(values).mean(axis=0)
+        shares = mean[: len(errors)] / np.where(base > 0, base, 1.0)
+        return float(shares.sum() - mean[len(errors) :].sum())
+
+    return criterion
