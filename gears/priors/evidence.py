@@ -14,7 +14,7 @@ MOST_CONDITIONS = 300
 _START, _NUGGET_START = 0.2, 0.05
 _LOW, _HIGH = -9.0, 4.0
 _NOISE_BOUNDS = (-0.7, 1.5)  # log; sampling noise is known from the cells, up to what they have in common
-_PRIOR_SD = 6.0  # of the logarithms: keeps weights that the data say nothing about finite
+_PRIOR_SD = 12.0  # of the logarithms: keeps weights that the data say nothing about finite
 _MULTIPLE_AT_LEAST = 8
 
 

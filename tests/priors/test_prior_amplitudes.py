@@ -1,0 +1,52 @@
+"""Regression with an own strength per gene, against plain linear algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gears.priors import PriorData, amplitudes
+from gears.priors.kernels import training_kernels
+
+
+@pytest.fixture
+def problem(make_data: Callable[..., PriorData]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    data = make_data()
+    signal_CC = sum(0.2 * kernel for kernel in training_kernels(data.sets, data.genes)) + 0.01 * np.eye(
+        len(data.sets)
+    )
+    rng = np.random.default_rng(3)
+    return data.delta_CG, np.asarray(signal_CC), 30 / data.n_C, rng.uniform(0.01, 0.2, data.delta_CG.shape[1])
+
+
+def test_one_strength_is_plain_kriging(
+    problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delta_CG, signal_CC, noise_C, noise_G = problem
+    monkeypatch.setattr(amplitudes, "STRENGTHS", np.array([2.5]))
+    coefficient_CG, left_out_CG = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    for gene in (0, 7, 33):
+        covariance = 2.5 * signal_CC + noise_G[gene] * np.diag(noise_C)
+        expected = 2.5 * np.linalg.solve(covariance, delta_CG[:, gene])
+        np.testing.assert_allclose(coefficient_CG[:, gene], expected, rtol=1e-8, atol=1e-10)
+        for row in (0, 11, 25):
+            others = np.arange(len(delta_CG)) != row
+            weight = np.linalg.solve(covariance[np.ix_(others, others)], delta_CG[others, gene])
+            expected = 2.5 * signal_CC[row, others] @ weight
+            np.testing.assert_allclose(left_out_CG[row, gene], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(
+    problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    delta_CG, signal_CC, noise_C, _ = problem
+    rng = np.random.default_rng(4)
+    delta_CG = delta_CG.copy()
+    delta_CG[:, :20] = rng.standard_normal((len(delta_CG), 20)) * np.sqrt(0.05 * noise_C)[:, None]
+    coefficient_CG, _ = amplitudes.solve(delta_CG, signal_CC, noise_C, np.full(delta_CG.shape[1], 0.05))
+    fitted_CG = signal_CC @ coefficient_CG
+    kept_G = np.sqrt((fitted_CG**2).mean(axis=0) / (delta_CG**2).mean(axis=0))
+    assert kept_G[:20].max() < 0.6
+    assert kept_G[20:].min() > 0.85

@@ -1,0 +1,63 @@
+"""Weights by evidence: right gradient, weights of known draws found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import check_grad
+
+from gears.priors import PriorData
+from gears.priors.evidence import _negative_evidence, settle_weights
+from gears.priors.kernels import sizes_of, training_kernels
+
+
+def test_gradient_and_value(make_data: Callable[..., PriorData]) -> None:
+    data = make_data()
+    kernels = training_kernels(data.sets, data.genes)
+    parts = [*kernels, np.diag(1 / data.n_C), np.eye(len(data.sets))]
+    second_CC = data.delta_CG @ data.delta_CG.T / data.delta_CG.shape[1]
+    at = np.array([-1.0, -2.0, 0.3, -0.5, 0.1, -3.0])
+    error = check_grad(
+        lambda x: _negative_evidence(x, parts, second_CC)[0],
+        lambda x: _negative_evidence(x, parts, second_CC)[1],
+        at,
+    )
+    assert error < 1e-3
+    covariance = sum(np.exp(w) * part for w, part in zip(at, parts, strict=True))
+    density = stats.multivariate_normal(cov=covariance).logpdf(data.delta_CG.T).mean()
+    constant = 0.5 * len(data.sets) * np.log(2 * np.pi)
+    penalty = 0.5 * ((at / 12) ** 2).sum()
+    np.testing.assert_allclose(
+        _negative_evidence(at, parts, second_CC)[0], -density - constant + penalty, rtol=1e-10
+    )
+
+
+def test_known_weights_are_found_again() -> None:
+    rng = np.random.default_rng(1)
+    member = (rng.random((60, 25)) < 0.1).astype(float)
+    member[np.arange(25), np.arange(25)] = 1
+    own = member @ member.T
+    noise_C = rng.uniform(0.05, 0.2, 60)
+    covariance = 0.4 * own + np.diag(noise_C)
+    delta_CG = np.linalg.cholesky(covariance) @ rng.standard_normal((60, 3000))
+    weights = settle_weights(delta_CG, [np.ones((60, 60)), own], noise_C, member.sum(axis=1))
+    assert weights.kernels[1] == pytest.approx(0.4, rel=0.1)
+    assert weights.kernels[0] < 0.01
+    beside = weights.noise * noise_C + weights.nugget  # the two are hard to tell apart
+    np.testing.assert_allclose(beside.mean(), noise_C.mean(), rtol=0.05)
+
+
+def test_departures_of_pairs_are_told_from_noise(make_data: Callable[..., PriorData]) -> None:
+    rng = np.random.default_rng(2)
+    data = make_data(noise=0.02)
+    several = sizes_of(data.sets) > 1
+    departing_CG = data.delta_CG + 0.3 * several[:, None] * rng.standard_normal(data.delta_CG.shape)
+    kernels = training_kernels(data.sets, data.genes)
+    noise_C = 0.02**2 * 50 / data.n_C
+    plain = settle_weights(data.delta_CG, kernels, noise_C, sizes_of(data.sets))
+    departing = settle_weights(departing_CG, kernels, noise_C, sizes_of(data.sets))
+    assert plain.multiple < 0.005
+    assert departing.multiple == pytest.approx(0.09, rel=0.4)

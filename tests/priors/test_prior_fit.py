@@ -1,0 +1,149 @@
+"""The fitted prior: what it finds, what it must not look at, its invariances."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior
+
+UNSEEN_PAIRS = [(0, 13), (2, 9), (4, 7), (1, 8), (3, 5), (6, 9)]
+
+
+def plain_error(data: PriorData) -> Callable[[np.ndarray], float]:
+    return lambda left_out_CG: float(((left_out_CG - data.delta_CG) ** 2).mean())
+
+
+def fitted_to(data: PriorData) -> FittedPrior:
+    return fit_prior(data, plain_error(data))
+
+
+def true_pair(data: PriorData, nodes: tuple[int, int]) -> np.ndarray:
+    return data.delta_CG[nodes[0]] + data.delta_CG[nodes[1]]
+
+
+def test_additive_effects_are_found(make_data: Callable[..., PriorData]) -> None:
+    data = make_data(noise=0.02)
+    prior = fitted_to(data).prior
+    seen = [nodes for nodes in UNSEEN_PAIRS if max(nodes) < 10]
+    truth = np.array([true_pair(data, nodes) for nodes in seen])
+    error = np.sqrt(((prior(seen) - truth) ** 2).mean() / (truth**2).mean())
+    assert error < 0.1
+    assert prior.magnitude is None
+    assert prior.slope == 1.0
+
+
+def test_an_unseen_gene_is_like_its_neighbour(make_data: Callable[..., PriorData]) -> None:
+    # nodes 12 and 13 are similar to each other only; 10 and 11 as well: leave 9 out, which is like 8
+    data = make_data(noise=0.02)
+    kept = [row for row, nodes in enumerate(data.sets) if 9 not in nodes]
+    rows = np.isin(data.genes.trained_T, 9, invert=True)
+    genes = dataclasses.replace(
+        data.genes, trained_T=data.genes.trained_T[rows], similar_PT=data.genes.similar_PT[:, rows]
+    )
+    less = dataclasses.replace(
+        data,
+        sets=tuple(data.sets[row] for row in kept),
+        delta_CG=data.delta_CG[kept],
+        n_C=data.n_C[kept],
+        genes=genes,
+    )
+    predicted_G = fitted_to(less).prior([(9,)])[0]
+    assert np.corrcoef(predicted_G, data.delta_CG[9])[0, 1] > 0.5
+
+
+def test_left_out_predictions_do_not_follow_their_own_condition(make_data: Callable[..., PriorData]) -> None:
+    data = make_data(noise=0.3)
+    fitted = fitted_to(data)
+    inside = ((fitted.prior(data.sets) - data.delta_CG) ** 2).mean()
+    outside = ((fitted.left_out_CG - data.delta_CG) ** 2).mean()
+    assert outside > 1.5 * inside
+
+
+def test_synergy_that_follows_genes_is_found_where_it_is(make_data: Callable[..., PriorData]) -> None:
+    def factor(nodes: tuple[int, ...]) -> float:
+        return 1 + 0.8 * sum(node < 4 for node in nodes) if len(nodes) > 1 else 1.0
+
+    data = make_data(noise=0.02, n_pairs=30, factor=factor)
+    prior = fitted_to(data).prior
+    assert prior.magnitude is not None
+    unseen = [nodes for nodes in UNSEEN_PAIRS if max(nodes) < 10 and nodes not in data.sets]
+    truth = np.array([true_pair(data, nodes) * factor(nodes) for nodes in unseen])
+    additive = np.array([true_pair(data, nodes) for nodes in unseen])
+    assert ((prior(unseen) - truth) ** 2).mean() < 0.3 * ((additive - truth) ** 2).mean()
+    assert (prior.magnitude.factor([(0,), (5,), ()], prior.genes) == 1).all()
+
+
+def test_own_expression_of_an_unseen_target(make_data: Callable[..., PriorData]) -> None:
+    data = make_data(noise=0.02, effect=0.1, target=-0.8)
+    prior = fitted_to(data).prior
+    np.testing.assert_allclose(prior.target_G, -0.8 * data.control_mean_G, rtol=0.15)
+    np.testing.assert_allclose(prior([(0,)])[0, 0], data.delta_CG[0, 0], atol=0.15)
+
+
+def test_control_genes_in_any_order_and_files(make_data: Callable[..., PriorData]) -> None:
+    data = make_data(noise=0.1, factor=lambda nodes: 1.5 if len(nodes) > 1 else 1.0)
+    prior = fitted_to(data).prior
+    assert not prior([()]).any()
+    np.testing.assert_array_equal(prior([(3, 8)]), prior([(8, 3)]))
+    again = GenePrior.from_arrays(prior.arrays(), prior.report)
+    np.testing.assert_array_equal(again([(3, 8), (12,), ()]), prior([(3, 8), (12,), ()]))
+    assert again.report == prior.report
+    broken = prior.arrays() | {"offset": np.zeros(3)}
+    with pytest.raises(ValueError, match="disagree"):
+        GenePrior.from_arrays(broken)
+
+
+def test_gate_weighs_the_network(make_data: Callable[..., PriorData]) -> None:
+    prior = fitted_to(make_data()).prior
+    sets, network_UG = [(1,), (2, 3)], np.ones((2, len(prior.offset_G)))
+    halved = dataclasses.replace(prior, gate=0.5)
+    np.testing.assert_allclose(halved.complete(sets, network_UG) - prior(sets), 0.5, atol=1e-12)
+    closed = dataclasses.replace(prior, gate=0.0)
+    np.testing.assert_array_equal(closed.complete(sets, np.nan * network_UG), prior(sets))
+
+
+def test_order_of_conditions_does_not_matter(make_data: Callable[..., PriorData]) -> None:
+    data = make_data(noise=0.1)
+    order = np.random.default_rng(5).permutation(len(data.sets))
+    shuffled = dataclasses.replace(
+        data, sets=tuple(data.sets[row] for row in order), delta_CG=data.delta_CG[order], n_C=data.n_C[order]
+    )
+    one, other = fitted_to(data), fitted_to(shuffled)
+    np.testing.assert_allclose(other.prior(UNSEEN_PAIRS), one.prior(UNSEEN_PAIRS), atol=1e-4)
+    np.testing.assert_allclose(other.left_out_CG, one.left_out_CG[order], atol=1e-4)
+
+
+def test_nothing_to_learn(make_data: Callable[..., PriorData]) -> None:
+    noise_only = make_data(effect=0.0, noise=0.3)
+    predicted = fitted_to(noise_only).prior(UNSEEN_PAIRS)
+    assert np.abs(predicted).max() < 0.5 * np.abs(noise_only.delta_CG).max()
+    silent = dataclasses.replace(noise_only, delta_CG=np.zeros_like(noise_only.delta_CG))
+    assert not fitted_to(silent).prior(UNSEEN_PAIRS).any()
+    single = dataclasses.replace(
+        noise_only, sets=((0,),), delta_CG=noise_only.delta_CG[:1], n_C=noise_only.n_C[:1]
+    )
+    np.testing.assert_allclose(fitted_to(single).prior([(5,)]), 0.5 * noise_only.delta_CG[:1])
+
+
+def test_one_cell_conditions_and_constant_genes(make_data: Callable[..., PriorData]) -> None:
+    data = make_data()
+    variance_G = data.variance_G.copy()
+    variance_G[:10] = 0.0
+    delta_CG = data.delta_CG.copy()
+    delta_CG[:, 5] = 0.0
+    hard = dataclasses.replace(data, variance_G=variance_G, delta_CG=delta_CG, n_C=np.ones(len(data.sets)))
+    predicted = fitted_to(hard).prior(UNSEEN_PAIRS)
+    assert np.isfinite(predicted).all()
+    assert not predicted[:, 5].any()
+
+
+def test_what_does_not_fit_is_refused(make_data: Callable[..., PriorData]) -> None:
+    data = make_data()
+    with pytest.raises(ValueError, match="leave the control out"):
+        dataclasses.replace(data, sets=((), *data.sets[1:]))
+    with pytest.raises(ValueError, match="n_C has 1 entries"):
+        dataclasses.replace(data, n_C=np.ones(1))

@@ -1,0 +1,35 @@
+"""Covariances of conditions: sums over their genes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gears.priors import PriorData
+from gears.priors.kernels import training_kernels
+
+
+def test_kernels_are_sums_over_pairs_of_genes(make_data: Callable[..., PriorData]) -> None:
+    data = make_data()
+    genes, sets = data.genes, data.sets
+    place = {int(node): column for column, node in enumerate(genes.trained_T)}
+    similar_PT = genes.similar_PT.toarray()
+    offset, shared, own, similar = training_kernels(sets, genes)
+    for a, first in enumerate(sets):
+        for b, second in enumerate(sets):
+            assert offset[a, b] == 1
+            assert shared[a, b] == len(first) * len(second)
+            assert own[a, b] == len(set(first) & set(second))
+            expected = sum(similar_PT[i, place[j]] for i in first for j in second)
+            np.testing.assert_allclose(similar[a, b], expected, rtol=0, atol=1e-12)
+
+
+def test_nodes_outside_training_have_similarity_but_no_membership(
+    make_data: Callable[..., PriorData],
+) -> None:
+    genes = make_data().genes
+    assert 12 not in genes.trained_T
+    assert not genes.membership([(12,)]).any()
+    np.testing.assert_array_equal(genes.similarity([(12,), ()])[0], genes.similar_PT.toarray()[12])
+    assert not genes.similarity([(12,), ()])[1].any()
