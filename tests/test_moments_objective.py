@@ -38,7 +38,7 @@ def opened(folder: Path) -> PertData:
 def trained(pert_data: PertData, hidden_size: int = 16, **options: Any):
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=hidden_size, uncertainty=options.pop("uncertainty", False))
-    return model, model.train(**{"verbose": False, "evaluate_test": False, **options})
+    return model, model.train(**{"verbose": False, "evaluate_test": False, "prior": None, **options})
 
 
 def evaluated(history: list[dict[str, Any]]) -> list[int]:
@@ -53,6 +53,7 @@ def test_one_and_two_workers_give_the_same_model(screens: Path, tmp_path: Path) 
     n_train = len(pert_data.split.conditions("train"))
     assert n_train % GLOBAL_BATCH == 1
     options = {"objective": "moments", "epochs": 4, "dtype": "float64", "eval_every": 2, "verbose": False}
+    options["prior"] = None
     model, alone = trained(pert_data, uncertainty=True, batch_size=GLOBAL_BATCH, **options)
     untrained = trained(pert_data, uncertainty=True, epochs=1, lr=1e-9, objective="moments", dtype="float64")[
         0

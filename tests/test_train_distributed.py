@@ -34,6 +34,7 @@ def arguments(save_path: Path, **more: object) -> dict[str, object]:
         "model_config": {"hidden_size": 16},
         "epochs": 4,
         "objective": "cells",
+        "prior": None,
         "dtype": "float64",
         "check_replicas": True,
         "verbose": False,
@@ -85,7 +86,7 @@ def test_one_and_two_workers_give_the_same_model(screens: Path, tmp_path: Path) 
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=16)
     untrained = {key: value.clone() for key, value in model.model.state_dict().items()}
-    alone = model.train(epochs=4, objective="cells", dtype="float64", verbose=False)
+    alone = model.train(epochs=4, objective="cells", prior=None, dtype="float64", verbose=False)
     for key, value in model.best_model.state_dict().items():
         assert (value - states[1][key]).abs().max() < 1e-9, key
     assert alone.history[-1]["train_loss"] == pytest.approx(results[1].history[-1]["train_loss"], abs=1e-12)

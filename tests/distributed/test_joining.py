@@ -45,7 +45,7 @@ line += [rank, size, after.is_distributed]
 cleanup_ddp()
 print("RESULT", json.dumps(line), flush=True)
 """
-OPTIONS = {"epochs": 2, "objective": "cells", "dtype": "float64", "lr": 0.01}
+OPTIONS = {"prior": None, "epochs": 2, "objective": "cells", "dtype": "float64", "lr": 0.01}
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "cells, published uncertainty": {"objective": "cells", "model": "gears"},
     "moments": {"objective": "moments"},
+    "moments, with the prior": {"objective": "moments", "prior": "auto"},
     "moments, all options": {
         "objective": "moments", "use_ema": True, "ema_decay": 0.9, "weight_decay": 0.01, "model": "nll",
     },
@@ -82,6 +83,7 @@ def run(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: A
         "dtype": "float64",
         "verbose": False,
         "check_replicas": True,
+        "prior": None,
         **RUNS[name],
         **more,
     }
