@@ -31,7 +31,7 @@ def configuration(folder: Path, **args: object) -> dict[str, object]:
         "dataset_name": "small",
         "split_config": SPLIT,
         "data_config": DATA,
-        "args": {**settings, "epochs": 1, "objective": "cells", "prior": None, "batch_size": 24, "verbose": False, **args},
+        "args": {**settings, "epochs": 1, "prior": None, "batch_size": 24, "verbose": False, **args},
     }
 
 
@@ -69,7 +69,13 @@ def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcom
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8, uncertainty=True, seed=2)
     model.train(
-        epochs=1, objective="cells", prior=None, batch_size=24, dtype="float64", evaluate_test=False, verbose=False
+        epochs=1,
+        objective="cells",
+        prior=None,
+        batch_size=24,
+        dtype="float64",
+        evaluate_test=False,
+        verbose=False,
     )
     state = torch.load(Path(outcomes[2].save_path) / "model.pt", weights_only=True)
     assert all(
