@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
+from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.data.findings import Finding
 from gears.data.labels import LabelTable
-from gears.data.layout import Layout
 from gears.data.reading import share_of_integers
-from gears.data.styles import is_control_like, is_no_gene
-from gears.messages import count, nearest, shorten
+from gears.messages import count, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -73,139 +70,6 @@ def gene_findings(names: pd.Series, index: pd.Index, *, unique_genes: bool) -> l
         remedy = "call adata.var_names_make_unique() on a copy"
         findings.append(Finding("repeated-gene-id", what, remedy, n, str(index[index.duplicated()][0])))
     return findings
-
-
-def label_findings(labels: pd.Series, layout: Layout) -> list[Finding]:
-    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing."""
-    missing = labels.isna()
-    if missing.any():
-        n = int(missing.sum())
-        what = f"obs[{layout.condition_key!r}] is missing for {count(n, 'cell')}"
-        control = layout.controls[0] if layout.controls else CONTROL_LABEL
-        remedy = (
-            f"drop them (drop_labels=['nan']), or label them {control!r} if they are known to be controls"
-        )
-        return [Finding("missing-label", what, remedy, n, str(labels.index[missing][0]))]
-    counts = Counter(labels.tolist())
-    findings, readable = _readable(counts, layout)
-    empty = [label for label in readable if not set(layout.tokens(label)) - set(layout.controls)]
-    if not empty:
-        findings.append(_no_control(counts, layout))
-    else:
-        findings += _strange_tokens(counts, readable, layout)
-    if readable and len(empty) == len(readable):
-        what = f"no perturbed condition among {count(len(labels), 'cell')}"
-        remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
-        findings.append(Finding("no-perturbed-condition", what, remedy, len(labels)))
-    return findings
-
-
-def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], list[str]]:
-    findings: list[Finding] = []
-    readable = []
-    for label in counts:
-        try:
-            Condition.parse(label, sep=layout.sep or "\0")
-        except ValueError as error:
-            head, _, remedy = str(error).partition("; ")
-            findings.append(Finding("unreadable-label", head, remedy, counts[label], str(label)))
-        else:
-            readable.append(label)
-    joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
-    if joined:
-        n = count(len(joined), "label")
-        what = f"{n} with {SEPARATOR!r} ({shorten(joined)}) though {layout.sep!r} joins genes here"
-        findings.append(
-            Finding("other-separator", what, f"pass sep={SEPARATOR!r}, or rename", len(joined), joined[0])
-        )
-    return findings, readable
-
-
-def _no_control(counts: Counter, layout: Layout) -> Finding:
-    names = [label for label in counts if isinstance(label, str)]
-    wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
-    what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
-    known = [label for label in names if is_control_like(label)]
-    tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
-    if len(known) > 1 or tokens - {label.strip() for label in known}:
-        spelled = sorted({label.strip() for label in known} | tokens)
-        remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
-        return Finding(
-            "no-control", f"{what}; found {shorten(map(repr, spelled))}", remedy, len(spelled), spelled[0]
-        )
-    like = (
-        known
-        or nearest(layout.controls[0] if layout.controls else "control", names)
-        or nearest("control", names)
-    )
-    if not like:
-        return Finding("no-control", f"{what}; labels found: {shorten(names)}", "label the control cells")
-    best = like[0]
-    what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
-    remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}"
-    return Finding("no-control", what, remedy, counts[best], best)
-
-
-def _strange_tokens(counts: Counter, labels: Sequence[str], layout: Layout) -> list[Finding]:
-    """Tokens that mean control, or nothing, in other screens and would be taken for genes here."""
-    controls: dict[str, list[str]] = {}
-    unknown: dict[str, list[str]] = {}
-    for label in labels:
-        for token in layout.tokens(label):
-            if token in layout.controls:
-                continue
-            if is_control_like(token):
-                controls.setdefault(token, []).append(label)
-            elif is_no_gene(token):
-                unknown.setdefault(token, []).append(label)
-    findings = []
-    if controls:
-        tokens = sorted(controls)
-        named = [f"{labels_[0]!r} has {token!r}" for token, labels_ in controls.items()]
-        n = sum(counts[label] for labels_ in controls.values() for label in labels_)
-        what = (
-            f"{count(len(tokens), 'token')} like a control's, which would be taken for a gene "
-            f"({count(n, 'cell')}): label {shorten(named, 5)}"
-        )
-        spelled = sorted({*layout.controls, *tokens})
-        remedy = f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={spelled}"
-        findings.append(Finding("control-like-token", what, remedy, n, tokens[0]))
-    if unknown:
-        tokens = sorted(unknown)
-        n = sum(counts[label] for labels_ in unknown.values() for label in labels_)
-        whole = sorted({label for labels_ in unknown.values() for label in labels_})
-        what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
-        remedy = f"these cells are no controls: leave them out with drop_labels={whole[:5]}"
-        findings.append(Finding("no-gene-label", what, remedy, n, whole[0]))
-    return findings
-
-
-def unknown_gene_findings(
-    labels: Sequence[str], measured: Sequence[str], is_gene: Callable[[str], bool], choice: str
-) -> tuple[list[Finding], list[str]]:
-    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels."""
-    known = set(measured)
-    strange = {
-        label: token
-        for label in labels
-        for token in label.split(SEPARATOR)
-        if token.strip() not in known and token.strip() != CONTROL_LABEL and not is_gene(token.strip())
-    }
-    if not strange:
-        return [], []
-    tokens = sorted(set(strange.values()))
-    what = (
-        f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: "
-        f"{shorten(tokens)}"
-    )
-    remedy = {
-        "refuse": "unknown_labels='keep' takes them for genes, 'drop' leaves them out, ctrl_label= names a control",
-        "keep": "taken for genes, as asked",
-        "drop": "left out, as asked",
-    }[choice]
-    severity = "error" if choice == "refuse" else "warning"
-    found = Finding("unknown-gene", what, remedy, len(strange), next(iter(strange)), severity)
-    return [found], list(strange)
 
 
 def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.conditions import CONTROL_LABEL, split_label
-from gears.data import checks, filters
+from gears.conditions import CONTROL_LABEL
+from gears.data import checks, filters, label_checks
 from gears.data.filters import Dropped
 from gears.data.findings import Finding, errors, refusal
-from gears.data.frames import plain_frame
+from gears.data.frames import plain_frame, published_obs
 from gears.data.labels import LabelTable
 from gears.data.layout import INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.options import ProcessingOptions
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIN_CELLS_DE = 2
-POOLED = "pooled"
 REFUSED = "this screen cannot be prepared"
 
 
@@ -176,7 +175,7 @@ def _labels(
     if gone.any():
         why = f"labels named in drop_labels: {shorten(options.drop_labels or ())}"
         survey.dropped.append(Dropped("drop_labels", int(gone.sum()), 0, why))
-    found = checks.label_findings(own[~gone], layout)
+    found = label_checks.label_findings(own[~gone], layout)
     survey.findings += found
     if any(finding.kind in ("missing-label", "unreadable-label", "other-separator") for finding in found):
         return gone, None
@@ -187,9 +186,15 @@ def _labels(
 
     texts = own.astype(object)
     standard = survey.mapping = {label: layout.standard(label, known) for label in pd.unique(texts[~gone])}
+    if layout.count_key is not None:
+        numbers = adata.obs[layout.count_key][~gone]
+        survey.findings += label_checks.guide_number_findings(own[~gone], numbers, standard, layout.count_key)
+    survey.findings += label_checks.other_case_findings(list(standard.values()), list(measured), known)
     if layout.style != "gears" and is_gene is not None:
         labels = list(dict.fromkeys(standard.values()))
-        found, strange = checks.unknown_gene_findings(labels, list(measured), is_gene, options.unknown_labels)
+        found, strange = label_checks.unknown_gene_findings(
+            labels, list(measured), is_gene, options.unknown_labels
+        )
         survey.findings += found
         if strange and options.unknown_labels == "drop":
             lost = texts.map(standard).isin(strange).to_numpy() & ~gone
@@ -288,29 +293,3 @@ def _has_both(survey: Survey, labels: pd.Series) -> bool:
                 Finding("filtered-away", f"the filters leave {what}", "loosen them", survey.n_cells)
             )
     return len(kinds) == 2
-
-
-def published_obs(
-    obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout
-) -> tuple[pd.DataFrame, list[str]]:
-    """Columns of the published layout, and the published condition name of each label."""
-    types = cell_types.astype(str)
-    shown = POOLED if types.nunique() > 1 else str(types.iloc[0])
-    doses = ["+".join("1" * len(split_label(label))) for label in table.labels]
-    names = [f"{shown}_{label}_{dose}" for label, dose in zip(table.labels, doses, strict=True)]
-    is_control = np.array([table.conditions[i].is_control for i in table.label_condition], dtype=np.int64)
-    plain = plain_frame(obs)
-    if not layout.is_published:
-        plain["condition_source"] = pd.Categorical(obs[layout.condition_key].astype(str))
-    codes = table.cell_label
-    columns: dict[str, Any] = {
-        "condition": np.asarray(table.labels, dtype=object)[codes],
-        "cell_type": types.to_numpy(),
-        "dose_val": np.asarray(doses, dtype=object)[codes],
-        "control": is_control[codes],
-        "condition_name": np.asarray(names, dtype=object)[codes],
-    }
-    for name, values in columns.items():
-        plain[name] = pd.Categorical(values)
-    plain["condition_id"] = table.cell_condition
-    return plain, names

@@ -95,6 +95,30 @@ def test_one_thing_is_said_of_one_thing(toy_adata: AnnData) -> None:
     assert "is missing for 1 cell;" in text
 
 
+def test_labels_that_are_no_text_are_one_problem_and_hide_none(toy_adata: AnnData) -> None:
+    toy_adata.obs["condition"] = np.arange(216) % 40
+    found = inspect_screen(toy_adata, style="gears").findings
+    assert [f.kind for f in found] == ["unreadable-label", "no-control"]
+    assert found[0].count == 216
+    assert "and 39 other labels like it" in found[0].what
+    labels = np.array(["control", "GX00+ctrl", "GX01+"] * 72, dtype=object)
+    labels[0] = None
+    toy_adata.obs["condition"] = labels
+    found = inspect_screen(toy_adata, style="gears").findings
+    assert [f.kind for f in found] == ["missing-label", "unreadable-label", "no-control"]
+
+
+def test_genes_in_other_letters_are_pointed_out(toy_adata: AnnData, tmp_path: Path) -> None:
+    labels = toy_adata.obs["condition"].astype(str)
+    toy_adata.obs["condition"] = labels.replace({"GX07+ctrl": "gx07+ctrl"})
+    toy_adata.obs["_index"] = 1
+    report = inspect_screen(toy_adata)
+    assert report.ok
+    assert "1 perturbed gene not measured as spelled, but in other letters: gx07 (GX07)" in str(report)
+    data = PertData.from_adata(toy_adata, data_path=tmp_path, gene2go={"GX00": ["a"]}, verbose=False)
+    assert "index_" in data.adata.obs
+
+
 def test_mixed_control_spellings_are_all_named(toy_adata: AnnData) -> None:
     """Advice to pass one of them would make genes of the others."""
     labels = toy_adata.obs["condition"].astype(str)

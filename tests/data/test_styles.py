@@ -144,6 +144,15 @@ def test_a_gene_with_the_separator_in_its_name_is_not_split(toy_adata: AnnData, 
     assert ("GX_00",) in [condition.genes for condition in screen.conditions]
 
 
+def test_the_number_of_perturbations_shows_that_a_name_was_split(toy_adata: AnnData, tmp_path: Path) -> None:
+    own = in_style(toy_adata, "scperturb")
+    own.obs["perturbation"] = own.obs["perturbation"].astype(str).replace({"GX07": "HLA_A"})
+    with pytest.raises(
+        ValueError, match=r"1 label read as more genes than obs\['nperts'\] says: 'HLA_A' \(HLA\+A\); .*sep="
+    ):
+        prepare_screen(own, tmp_path / "own", style="auto")
+
+
 def test_unknown_labels_are_refused_not_guessed(
     toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
 ) -> None:
