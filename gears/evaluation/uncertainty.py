@@ -1,0 +1,228 @@
+"""Whether predicted variances can be trusted: coverage of intervals, and errors against predicted spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import special, stats
+
+from gears.evaluation.cells import CellSource
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gears.conditions import Condition
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+CURVE = tuple(np.linspace(0.05, 0.95, 19).round(2).tolist())
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How predicted variances fit the errors that were made.
+
+    Attributes
+    ----------
+    coverage
+        ``level``, ``observed`` (share of values within the central Gaussian interval of that level),
+        ``n`` (values that counted).
+    bins
+        Values grouped by predicted s.d.: ``predicted_sd`` and ``error`` (root mean squares), ``n``.
+    rank_correlation
+        Spearman's, of absolute error with predicted s.d.; NaN where either is constant.
+    nll
+        Mean Gaussian negative log-likelihood of a value.
+    standardised
+        Root mean square of error over predicted s.d.: 1 fits, above 1 the variances are too small.
+    n_excluded
+        Values without a finite positive variance, which count nowhere.
+    """
+
+    coverage: pd.DataFrame
+    bins: pd.DataFrame
+    rank_correlation: float
+    nll: float
+    standardised: float
+    n_excluded: int = 0
+
+    def observed(self, level: float) -> float:
+        """Observed coverage of one level."""
+        return float(self.coverage.set_index("level").loc[level, "observed"])
+
+
+def calibration(
+    mean: np.ndarray,
+    variance: np.ndarray,
+    true: np.ndarray,
+    *,
+    true_variance: np.ndarray | float = 0.0,
+    levels: Sequence[float] = (*CURVE, *(level for level in LEVELS if level not in CURVE)),
+    n_bins: int = 10,
+) -> Calibration:
+    """Judge Gaussian predictions by the values that came true.
+
+    Parameters
+    ----------
+    mean, variance, true
+        Predictions, their variances, and true values, of one shape.
+    true_variance
+        Variance of the true values themselves about what is predicted, which is added: for observed
+        means of n cells, the cells' variance over n. Without it, the noise of a measured mean counts as
+        the model's error.
+    levels
+        Of the intervals.
+    n_bins
+        Groups of equal size by predicted s.d.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, or no value has a finite positive variance.
+    """
+    mean, true = np.asarray(mean, dtype=np.float64), np.asarray(true, dtype=np.float64)
+    total = np.asarray(variance, dtype=np.float64) + true_variance
+    if not mean.shape == true.shape == total.shape:
+        shapes = (mean.shape, total.shape, true.shape)
+        msg = f"mean, variance and true values have shapes {shapes}; expected one shape"
+        raise ValueError(msg)
+    used = np.isfinite(total) & (total > 0) & np.isfinite(mean) & np.isfinite(true)
+    if not used.any():
+        msg = "no value has a finite variance above zero; there is no uncertainty to judge"
+        raise ValueError(msg)
+    error, sd = np.abs(mean - true)[used], np.sqrt(total[used])
+    standard = error / sd
+    ordered = np.sort(levels)
+    limits = np.sqrt(2) * special.erfinv(ordered)
+    observed = [float((standard <= limit).mean()) for limit in limits]
+    varies = np.ptp(sd) > 0 and np.ptp(error) > 0
+    return Calibration(
+        coverage=pd.DataFrame({"level": ordered, "observed": observed, "n": len(error)}),
+        bins=_bins(error, sd, n_bins),
+        rank_correlation=float(stats.spearmanr(error, sd).statistic) if varies else float("nan"),
+        nll=float((0.5 * (standard**2 + np.log(2 * math.pi * sd**2))).mean()),
+        standardised=float(np.sqrt((standard**2).mean())),
+        n_excluded=int((~used).sum()),
+    )
+
+
+def cell_calibration(
+    mean_UG: np.ndarray,
+    variance_UG: np.ndarray,
+    control_mean_G: np.ndarray,
+    conditions: Sequence[Condition],
+    cells: CellSource,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> Calibration:
+    """Judge the variance that a head trained on pairs of cells gives, as the ``nll`` head is.
+
+    What it predicts is the spread of a perturbed cell about a *control cell*
+    plus the predicted change, control noise included; so each cell is
+    compared with a control cell drawn for it. Log-normalised counts are far
+    from Gaussian where most cells are zero, so that coverage is off there
+    however good the variance is.
+
+    Parameters
+    ----------
+    mean_UG, variance_UG
+        Predicted mean of cells, and predicted variance, (U, G).
+    control_mean_G
+        Mean of the control cells.
+    conditions
+        The U conditions.
+    cells
+        Where cells are found.
+    seed
+        Of the drawn control cells.
+    **options
+        Of :func:`calibration`.
+    """
+    rng = np.random.default_rng(seed)
+    control_NG = cells.control()
+    means, variances, true = [], [], []
+    for mean_G, variance_G, condition in zip(mean_UG, variance_UG, conditions, strict=True):
+        cells_NG = cells.of(condition)
+        drawn = control_NG[rng.integers(len(control_NG), size=len(cells_NG))]
+        means.append(drawn + (mean_G - control_mean_G))
+        variances.append(np.broadcast_to(variance_G, cells_NG.shape))
+        true.append(cells_NG)
+    return calibration(np.concatenate(means), np.concatenate(variances), np.concatenate(true), **options)
+
+
+def ensemble_moments(members: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance over an ensemble's members, (U, G) each (variance with M - 1 in the denominator).
+
+    Parameters
+    ----------
+    members
+        Predictions of at least two models for the same conditions: arrays (U, G), or :class:`gears.Predictions`.
+
+    Raises
+    ------
+    ValueError
+        With fewer than two members, or members of other shapes or conditions.
+    """
+    if len(members) < 2:
+        msg = f"an ensemble has at least two members; found {len(members)}"
+        raise ValueError(msg)
+    asked = {tuple(member.conditions) for member in members if hasattr(member, "conditions")}
+    arrays = [np.asarray(getattr(member, "expression_UG", member), dtype=np.float64) for member in members]
+    if len(asked) > 1 or len({array.shape for array in arrays}) > 1:
+        msg = "the members predict other conditions or genes; predict the same conditions, in the same order, with each"
+        raise ValueError(msg)
+    stacked = np.stack(arrays)
+    return stacked.mean(axis=0), stacked.var(axis=0, ddof=1)
+
+
+def calibration_figure(judged: dict[str, Calibration]) -> Figure:
+    """Observed against expected coverage, and error against predicted s.d., one line per method (at most four)."""
+    from gears.evaluation.report.figures import FONT, MARKS, new_figure
+
+    figure = new_figure(7.6, 3.6)
+    left, right = figure.subplots(1, 2)
+    left.plot([0, 1], [0, 1], color="0.3", linewidth=0.8, linestyle="--", label="calibrated")
+    low, high = np.inf, 0.0
+    for (name, one), (colour, mark) in zip(judged.items(), MARKS, strict=False):
+        left.plot(
+            one.coverage["level"],
+            one.coverage["observed"],
+            color=colour,
+            marker=mark,
+            markersize=4,
+            label=name,
+        )
+        right.plot(
+            one.bins["predicted_sd"], one.bins["error"], color=colour, marker=mark, markersize=5, label=name
+        )
+        values = one.bins[["predicted_sd", "error"]].to_numpy()
+        positive = values[values > 0]
+        low, high = min(low, float(positive.min(initial=np.inf))), max(high, float(values.max(initial=0.0)))
+    left.set(xlabel="level of the interval", ylabel="share of values within it", xlim=(0, 1), ylim=(0, 1))
+    if 0 < low < high < np.inf:
+        right.plot([low, high], [low, high], color="0.3", linewidth=0.8, linestyle="--")
+        right.set(xscale="log", yscale="log")
+    right.set(xlabel="predicted standard deviation", ylabel="root mean square error")
+    for ax in (left, right):
+        ax.tick_params(labelsize=FONT)
+        for side in ("top", "right"):
+            ax.spines[side].set_visible(False)
+    left.legend(fontsize=FONT, frameon=False)
+    return figure
+
+
+def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:
+    order = np.argsort(sd, kind="stable")
+    groups = [group for group in np.array_split(order, n_bins) if len(group)]
+    return pd.DataFrame(
+        {
+            "predicted_sd": [float(np.sqrt((sd[group] ** 2).mean())) for group in groups],
+            "error": [float(np.sqrt((error[group] ** 2).mean())) for group in groups],
+            "n": [len(group) for group in groups],
+        }
+    )

@@ -1,0 +1,159 @@
+"""Calibration on noise that is known, and the two kinds of uncertainty a model has."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from gears import GEARS, PertData
+from gears.evaluation.cells import ScreenCells
+from gears.evaluation.report.figures import image_bytes
+from gears.evaluation.uncertainty import (
+    LEVELS,
+    calibration,
+    calibration_figure,
+    cell_calibration,
+    ensemble_moments,
+)
+from gears.simulate import simulated_screen
+
+
+def noise(factor: float = 1.0, n: int = 40_000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predictions, variances and true values that differ by Gaussian noise of `factor` times the predicted s.d."""
+    rng = np.random.default_rng(0)
+    mean, sd = rng.normal(size=n), np.exp(rng.normal(-1, 0.7, n))
+    return mean, sd**2, mean + factor * sd * rng.normal(size=n)
+
+
+def test_coverage_is_the_level_where_variances_are_right():
+    judged = calibration(*noise())
+    for level in LEVELS:
+        assert judged.observed(level) == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / 40_000))
+    assert judged.standardised == pytest.approx(1, abs=0.02)
+    np.testing.assert_allclose(judged.bins["error"], judged.bins["predicted_sd"], rtol=0.06)
+    assert judged.bins["n"].tolist() == [4000] * 10
+    assert judged.rank_correlation > 0.4
+
+
+@pytest.mark.parametrize(("factor", "at_95"), [(2.0, 0.6729), (0.5, 0.99991)])
+def test_variances_of_the_wrong_size_are_seen(factor, at_95):
+    judged = calibration(*noise(factor))
+    assert judged.observed(0.95) == pytest.approx(at_95, abs=0.01)
+    assert judged.standardised == pytest.approx(factor, rel=0.02)
+    assert judged.nll > calibration(*noise()).nll if factor > 1 else judged.observed(0.5) > 0.8
+
+
+def test_variances_that_say_nothing_have_no_rank_correlation():
+    mean, variance, true = noise()
+    shuffled = calibration(mean, np.random.default_rng(1).permutation(variance), true)
+    assert abs(shuffled.rank_correlation) < 0.02
+    assert shuffled.nll > calibration(mean, variance, true).nll
+    assert math.isnan(calibration(mean, np.ones_like(mean), true).rank_correlation)
+
+
+def test_noise_of_the_true_values_is_added():
+    mean, variance, true = noise()
+    measured = true + np.random.default_rng(2).normal(0, 0.5, len(true))
+    assert calibration(mean, variance, measured).standardised > 1.3
+    assert calibration(mean, variance, measured, true_variance=0.25).standardised == pytest.approx(
+        1, abs=0.02
+    )
+
+
+def test_values_by_hand_and_what_has_no_variance_counts_nowhere():
+    judged = calibration(
+        np.array([0.0, 0, 0, 0]), np.array([1.0, 4, 0, np.inf]), np.array([0.5, -4, 1, 1]), levels=[0.5, 0.95]
+    )
+    assert judged.n_excluded == 2
+    assert judged.coverage["observed"].tolist() == [0.5, 0.5]  # 0.5 and 2 standard deviations
+    assert judged.standardised == pytest.approx(math.sqrt((0.25 + 4) / 2))
+    expected = np.mean([0.5 * (0.25 + math.log(2 * math.pi)), 0.5 * (4 + math.log(8 * math.pi))])
+    assert judged.nll == pytest.approx(expected)
+    with pytest.raises(ValueError, match="no value has a finite variance"):
+        calibration(np.zeros(2), np.zeros(2), np.ones(2))
+    with pytest.raises(ValueError, match="expected one shape"):
+        calibration(np.zeros(2), np.zeros(3), np.ones(2))
+
+
+def test_ensemble_of_noisy_members_is_calibrated_for_a_new_member():
+    rng = np.random.default_rng(3)
+    truth, sd = rng.normal(size=(30, 50)), np.exp(rng.normal(-1, 0.5, (30, 50)))
+    members = [truth + sd * rng.normal(size=truth.shape) for _ in range(30)]
+    mean, variance = ensemble_moments(members)
+    np.testing.assert_allclose(mean, np.mean(members, axis=0))
+    np.testing.assert_allclose(variance, np.var(members, axis=0, ddof=1))
+    new = truth + sd * rng.normal(size=truth.shape)
+    assert calibration(mean, variance, new).observed(0.9) == pytest.approx(0.9, abs=0.03)
+    with pytest.raises(ValueError, match="at least two"):
+        ensemble_moments(members[:1])
+    with pytest.raises(ValueError, match="other conditions or genes"):
+        ensemble_moments([members[0], members[1][:, :3]])
+
+
+def test_figure_has_both_panels():
+    judged = {"right": calibration(*noise()), "too small": calibration(*noise(2.0))}
+    figure = calibration_figure(judged)
+    assert len(figure.axes) == 2
+    assert image_bytes(figure).startswith(b"\x89PNG")
+
+
+# --- models ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> PertData:
+    adata, _ = simulated_screen(
+        n_genes=60,
+        n_singles=14,
+        n_pairs=10,
+        cells_per_condition=40,
+        n_control=200,
+        counts_per_gene=4.0,
+        seed=6,
+    )
+    made = PertData(tmp_path_factory.mktemp("uncertain"), default_pert_graph=False)
+    made.new_data_process("uncertain", adata)
+    made.prepare_split("simulation", seed=1)
+    return made
+
+
+def trained(data: PertData, seed: int, epochs: int, **network) -> GEARS:
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8, seed=seed, **network)
+    model.train(epochs=epochs, objective="moments", verbose=False, evaluate_test=False)
+    return model
+
+
+def test_nll_head_is_finite_and_ordered_by_noise(data):
+    model = trained(data, 1, 60, uncertainty=True, uncertainty_kind="nll")
+    test = [c for c in data.split.conditions("test") if not c.is_control]
+    predictions = model.predict(test, clip=False)
+    assert np.isfinite(predictions.logvar_UG).all()
+    variance = np.exp(predictions.logvar_UG)
+    # it predicts the spread of a pair of cells: that of the condition's and of the control's cells
+    moments = data.screen.statistics.m2
+    noise_G = np.mean([moments[data.screen.id_of(c)] for c in test], axis=0) + moments[data.screen.control_id]
+    ordered = spearmanr(variance.mean(axis=0), noise_G)
+    assert ordered.statistic > 0
+    assert ordered.pvalue < 1e-3
+    judged = cell_calibration(
+        predictions.expression_UG, variance, predictions.control_mean_G, test, ScreenCells(data.screen)
+    )
+    assert judged.rank_correlation > 0.05
+    assert 0.5 < judged.standardised < 2
+
+
+def test_members_of_a_deep_ensemble_disagree_and_are_judged(data):
+    members = [trained(data, seed, 20) for seed in (1, 2)]
+    test = [c for c in data.split.conditions("test") if not c.is_control]
+    mean, variance = ensemble_moments([member.predict(test, clip=False) for member in members])
+    assert (variance > 0).mean() > 0.99
+    rows = [data.screen.id_of(c) for c in test]
+    statistics = data.screen.statistics
+    sampling = statistics.m2[rows] / (statistics.n[rows, None] - 1)
+    judged = calibration(mean, variance, statistics.mean[rows], true_variance=sampling)
+    assert judged.rank_correlation > 0
+    assert 0.3 < judged.observed(0.95) <= 1
