@@ -52,7 +52,7 @@ class Calibration:
 
     def observed(self, level: float) -> float:
         """Observed coverage of one level."""
-        return float(self.coverage.set_index("level").loc[level, "observed"])
+        return float(self.coverage.loc[self.coverage["level"] == level, "observed"].iloc[0])
 
 
 def calibration(
@@ -61,7 +61,7 @@ def calibration(
     true: np.ndarray,
     *,
     true_variance: np.ndarray | float = 0.0,
-    levels: Sequence[float] = (*CURVE, *(level for level in LEVELS if level not in CURVE)),
+    levels: Sequence[float] = CURVE,
     n_bins: int = 10,
 ) -> Calibration:
     """Judge Gaussian predictions by the values that came true.
