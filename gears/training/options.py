@@ -38,7 +38,7 @@ class TrainOptions:
     objective
         ``"moments"``: each condition's moments over all pairs of its cells with control
         cells; an epoch is every training condition once. ``"cells"``: every perturbed cell
-        against a control cell drawn anew each epoch. ``"auto"``: moments, unless an option is
+        against a control cell drawn anew each epoch. ``"auto"``, the default: moments, unless an option is
         given that only makes sense with cells (``schedule="step"``, ``accumulation_steps`` over
         1); `epochs`, `lr` and batch size are then read as meant for cells and translated.
     prior
@@ -104,7 +104,7 @@ class TrainOptions:
     lr: float | None = None
     weight_decay: float | None = None
     steps: int | None = None
-    objective: str = "cells"
+    objective: str = "auto"
     prior: str | None = "auto"
     schedule: str | None = None
     batch_size: int | None = None
