@@ -74,16 +74,8 @@ class CellMatrix:
 
     def _gather(self, ids: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values and gene indices of the rows one after another, and the rows' lengths."""
-        data, indices, indptr = self._arrays
         rows = np.asarray(ids, dtype=np.int64)
-        if self._kept is not None:
-            rows = self._kept[rows]
-        starts = indptr[rows]
-        lengths = indptr[rows + 1] - starts
-        ends = np.cumsum(lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        at = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
-        return data[at], indices[at], lengths
+        return gather_rows(*self._arrays, rows if self._kept is None else self._kept[rows])
 
     def rows(self, ids: Any) -> np.ndarray:
         """Expression of the given cells.
@@ -127,6 +119,21 @@ class CellMatrix:
             values, genes, _ = self._gather(ids[start : start + ROWS_PER_CHUNK])
             total += np.bincount(genes, weights=values, minlength=self._n_genes)
         return total / len(ids)
+
+
+def gather_rows(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values and columns of rows of a CSR matrix one after another, and the rows' lengths.
+
+    What scipy's indexing gives, without its copy of all indices where the two index arrays differ in type.
+    """
+    starts = indptr[rows].astype(np.int64)
+    lengths = indptr[rows + 1] - starts
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    at = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
+    return data[at], indices[at], lengths
 
 
 class CellWriter:

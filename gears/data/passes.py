@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 
+from gears.data.cells import gather_rows
 from gears.data.moments import CHUNK_VALUES, ConditionMoments, SignCentre, condition_chunks
 from gears.data.reading import StoredMatrix, as_csr
 
@@ -49,7 +50,10 @@ class MemoryRows:
 
     def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
         """The given rows."""
-        return self.matrix[rows]
+        matrix, rows = self.matrix, np.asarray(rows, dtype=np.int64)
+        values, genes, lengths = gather_rows(matrix.data, matrix.indices, matrix.indptr, rows)
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        return sparse.csr_matrix((values, genes, bounds), shape=(len(rows), self.shape[1]))
 
 
 class StackedRows:

@@ -13,7 +13,7 @@ from gears.graphs.select import candidates, check_selection, name_order, stronge
 
 # Terms of more genes than this are multiplied as dense columns: "protein binding" alone, which most
 # genes share, would make the sparse product dense. Only speed depends on it.
-_FREQUENT = 400
+_FREQUENT = 100
 # Bytes of one dense (chunk x genes) float32 array.
 _CHUNK_BYTES = 16 * 2**20
 
@@ -97,7 +97,8 @@ class _SharedTerms:
 
     def __init__(self, rows: sparse.csr_matrix) -> None:
         frequency = np.bincount(rows.indices, minlength=rows.shape[1])
-        frequent = frequency > _FREQUENT
+        # for many nodes the dense product costs more: a term must be in a fiftieth of them
+        frequent = frequency > max(_FREQUENT, rows.shape[0] // 50)
         # float32 counts are exact up to 2^24
         self._dense_PF = rows[:, frequent].toarray().astype(np.float32)
         self._rare = sparse.csr_matrix(rows[:, (frequency > 1) & ~frequent], dtype=np.float32)
