@@ -1,7 +1,8 @@
 """Cells against moments on one simulated screen: seconds of an epoch, seconds to the best validation error.
 
     python benchmarks/objectives.py                       (1,000 genes, 160 conditions)
-    python benchmarks/objectives.py --genes 300 --singles 40 --pairs 40 --hidden-size 32
+    python benchmarks/objectives.py --genes 300 --singles 50 --pairs 40 --objectives auto cells --guide --seed 2
+    python benchmarks/objectives.py --screen screen.h5ad --objectives auto cells --guide
 
 Both runs start from the same weights with the defaults of their objective. CPU seconds
 are those of this process; on a busy machine wall seconds say little.
@@ -36,6 +37,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of screen, split and weights")
     parser.add_argument("--objectives", nargs="+", default=["moments", "cells"])
     parser.add_argument("--epochs", type=int, help="of each run, instead of the objective's default")
+    parser.add_argument(
+        "--guide", action="store_true", help="the published call: batches of 32, epochs=20, lr=1e-3"
+    )
+    parser.add_argument("--screen", type=Path, help="an h5ad file instead of a simulated screen")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     logging.getLogger("gears").setLevel(logging.ERROR)
@@ -53,7 +58,19 @@ def main() -> None:
 
 
 def screen(folder: Path, options: argparse.Namespace) -> PertData:
-    """Simulate and prepare a screen."""
+    """Prepare a screen, simulated or from a file."""
+    pert_data = PertData(folder, default_pert_graph=False)
+    if options.screen is not None:
+        pert_data.load(data_path=options.screen)
+    else:
+        pert_data.new_data_process("simulated", simulated(options))
+    pert_data.prepare_split("simulation", seed=options.seed)
+    pert_data.get_dataloader(32)
+    return pert_data
+
+
+def simulated(options: argparse.Namespace) -> Any:
+    """Cells of a simulated screen."""
     adata, _ = simulated_screen(
         n_genes=options.genes,
         n_singles=options.singles,
@@ -62,11 +79,7 @@ def screen(folder: Path, options: argparse.Namespace) -> PertData:
         n_control=options.control,
         seed=options.seed,
     )
-    pert_data = PertData(folder, default_pert_graph=False)
-    pert_data.new_data_process("simulated", adata)
-    pert_data.prepare_split("simulation", seed=options.seed)
-    pert_data.get_dataloader(32)
-    return pert_data
+    return adata
 
 
 def measure(pert_data: PertData, objective: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -74,6 +87,8 @@ def measure(pert_data: PertData, objective: str, options: argparse.Namespace) ->
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=options.hidden_size, seed=options.seed)
     numbers: dict[str, Any] = {} if options.epochs is None else {"epochs": options.epochs}
+    if options.guide:
+        numbers |= {"epochs": 20, "lr": 1e-3}
     if objective == "moments":
         numbers["batch_size"] = 32
     load, start, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()

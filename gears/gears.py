@@ -174,10 +174,10 @@ class GEARS(TrainedModel):
     ) -> TrainResult:
         """Train on the split's training part; keep the best epoch's weights.
 
-        By default the cells are trained on, as published, in the batches of
-        :meth:`PertData.get_dataloader`. ``objective="moments"`` trains on each condition's
-        moments over all pairs of its cells with control cells instead: no cell is read, and an
-        epoch is every training condition once.
+        By default each condition's moments over all pairs of its cells with control cells are
+        trained on: no cell is read, and an epoch is every training condition once.
+        ``objective="cells"`` trains on cells, as published, in the batches of
+        :meth:`PertData.get_dataloader`.
 
         In a worker of a process group this joins the others: the result is the same for
         any number of workers at the same global batch.
@@ -186,8 +186,8 @@ class GEARS(TrainedModel):
         ----------
         epochs, lr, weight_decay
             Passes over the training conditions or cells, Adam's learning rate and weight
-            decay; filled per objective when left out. With ``objective="auto"`` (moments
-            where possible) numbers are read as meant for cells: `epochs` times
+            decay; filled per objective when left out. With ``objective="auto"``, the default
+            (moments where possible), numbers are read as meant for cells: `epochs` times
             :func:`gears.training.defaults.passes_per_epoch`, `lr` times 10 (the
             ratio of the two objectives' defaults), and steps of 32 conditions whatever the
             loader's batch size; one log line says what became of them.
