@@ -48,14 +48,13 @@ def statistics(path, workers):
 
 def prepare(path, folder, workers):
     """Prepare the screen from its file: checks, statistics, differential genes, cells in the prepared form."""
-    import anndata
+    from gears import PertData
 
-    from gears.data.processing import prepare_screen
-
+    folder = Path(folder)
     with Measurement() as block:
-        backed = anndata.read_h5ad(path, backed="r")
-        prepare_screen(backed, folder, workers=workers)
-        backed.file.close()
+        data = PertData(folder.parent, default_pert_graph=False)
+        data.load(data_path=path, workers=workers)
+    data.screen.folder.rename(folder)
     return block.figures
 
 
