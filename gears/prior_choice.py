@@ -109,16 +109,22 @@ def _perturbed_train(pert_data: PertData) -> list[Condition]:
 
 
 def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    fitted = _fit(pert_data, parts, conditions)
+    fitted = _fit(pert_data, conditions)
     gate, tried = _gate(pert_data, parts, conditions)
     report = {**fitted.prior.report, "gate": gate, "gates": tried}
     prior = dataclasses.replace(fitted.prior, gate=gate, report=report)
     return {**prior.arrays(), "report": np.array(json.dumps(report)), "left_out": fitted.left_out_CG}
 
 
-def _fit(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> FittedPrior:
+def closed_form(pert_data: PertData) -> GenePrior:
+    """The prior alone, without a network, fitted to the training conditions of the split."""
+    return dataclasses.replace(_fit(pert_data, _perturbed_train(pert_data)).prior, gate=0.0)
+
+
+def _fit(pert_data: PertData, conditions: Sequence[Condition]) -> FittedPrior:
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
-    data = prior_data(pert_data.screen, conditions, nodes, parts.pert_names, pert_data.annotation)
+    names = [str(name) for name in pert_data.pert_names]
+    data = prior_data(pert_data.screen, conditions, nodes, names, pert_data.annotation)
     return fit_prior(data, judge(pert_data.screen, conditions, conditions))
 
 
@@ -130,7 +136,7 @@ def _gate(
         return 0.0, {}
     known, learned, order = [], [], []
     for fold, (inner, held_out) in enumerate(_folds(conditions)):
-        fitted = _fit(pert_data, parts, inner)
+        fitted = _fit(pert_data, inner)
         nodes = [pert_data.condition_nodes(condition) for condition in held_out]
         network = _trained(pert_data, parts, inner, fitted, seed=fold)
         known.append(fitted.prior(nodes))

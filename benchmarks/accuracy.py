@@ -1,0 +1,237 @@
+"""Is the model at least as good as the best baseline, screen by screen, and better on the average?
+
+    python benchmarks/accuracy.py                          (five kinds of simulated screens)
+    python benchmarks/accuracy.py --data FOLDER            (and the real subsets found there)
+    python benchmarks/accuracy.py --methods prior gears published --repeats 1
+
+Folds are over conditions; every condition is tested once in each repeat. Methods: ``prior`` is the
+closed form alone, ``gears`` the whole model (``prior="auto"``), ``published`` the network alone on
+cells, ``moments`` the network alone on moments. What is undefined, as the reference part of the
+train mean, counts 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import anndata
+import numpy as np
+import pandas as pd
+import torch
+
+from gears import PertData
+from gears.conditions import Condition
+from gears.data.splits.folds import folds
+from gears.evaluation import BASELINES, compare
+from gears.evaluation.metrics import get_metric
+from gears.files import write_atomically, write_json, write_text
+from gears.judging import GEARSEstimator
+from gears.prior_choice import closed_form
+from gears.simulate import simulated_screen
+
+METRICS = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")
+COMMON = {
+    "n_genes": 500,
+    "n_singles": 40,
+    "n_pairs": 60,
+    "cells_per_condition": 60,
+    "n_control": 300,
+    "seed": 3,
+}
+SIMULATED: dict[str, dict[str, Any]] = {
+    "additive": {"go_strength": 0.0, "interaction_share": 0.0},
+    "low-rank": {"low_rank": 4, "target_effect": 0.0, "interaction_share": 0.0},
+    "GO-smooth": {"n_singles": 100, "n_pairs": 0, "interaction_share": 0.0},
+    "interactions": {"interaction_share": 0.8, "interaction_size": 2.0},
+    "no signal": {"effect_size": 0.02, "target_effect": 0.0, "interaction_share": 0.0},
+}
+REAL = ("norman2019", "papalexi2021", "mcfaline2023")
+N_BOOTSTRAP = 2000
+
+
+class ClosedForm:
+    """The prior alone: ``fit(screen, split)``, ``predict(conditions)``."""
+
+    def __init__(self, pert_data: PertData) -> None:
+        self.pert_data = pert_data
+
+    def fit(self, screen: Any, split: Any) -> Self:
+        self.own = copy.copy(self.pert_data)
+        self.own.use_split(split)
+        self.prior = closed_form(self.own)
+        return self
+
+    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
+        nodes = [self.own.condition_nodes(Condition.of(condition)) for condition in conditions]
+        statistics = self.own.screen.statistics
+        return np.maximum(statistics.mean[statistics.control_id] + self.prior(nodes), 0.0)
+
+
+def method(name: str, pert_data: PertData, seed: int) -> Any:
+    """One of the methods that can be asked for."""
+    if name == "prior":
+        return ClosedForm(pert_data)
+    training = {
+        "gears": {"objective": "moments", "prior": "auto"},
+        "moments": {"objective": "moments", "prior": None},
+        "published": {"objective": "cells", "prior": None},
+    }[name]
+    return GEARSEstimator(pert_data, training=training, seed=seed, device="cpu")
+
+
+def screens(options: argparse.Namespace) -> Iterator[tuple[str, anndata.AnnData]]:
+    """Name and cells of every screen that is asked for."""
+    for name in options.simulated:
+        yield f"simulated: {name}", simulated_screen(**COMMON | SIMULATED[name])[0]
+    for name in REAL if options.data else ():
+        adata = anndata.read_h5ad(options.data / f"{name}_subset.h5ad")
+        for cell_type in sorted(adata.obs["cell_type"].unique()):
+            several = adata.obs["cell_type"].nunique() > 1
+            label = f"{name} {cell_type}" if several else name
+            yield label, adata[adata.obs["cell_type"] == cell_type].copy()
+
+
+def run(adata: anndata.AnnData, options: argparse.Namespace) -> pd.DataFrame:
+    """Values by condition of every method on every fold (columns split, condition, method, metric, value)."""
+    with tempfile.TemporaryDirectory() as folder:
+        pert_data = PertData(folder, default_pert_graph=False)
+        pert_data.new_data_process("screen", adata)
+        n_folds = min(options.folds, len(pert_data.screen.conditions) - 1)
+        splits = list(folds(pert_data.screen, n_folds, options.repeats, options.seed))
+        tables = []
+        for name in ("baselines", *options.methods):
+            start = time.perf_counter()
+            models = (
+                {} if name == "baselines" else {name: lambda seed, name=name: method(name, pert_data, seed)}
+            )
+            result = compare(
+                models,
+                pert_data.screen,
+                splits,
+                seeds=(options.seed,) if models else (),
+                annotation=pert_data.annotation,
+                metrics=METRICS,
+                baselines=() if models else tuple(BASELINES),
+                halvings=0,
+            )
+            tables.append(result.table)
+            print(f"  {name}: {time.perf_counter() - start:.0f} s", flush=True)
+        return pd.concat(tables, ignore_index=True)
+
+
+def wide(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Mean over repeats of each condition (rows) and method (columns); undefined values count 0."""
+    rows = table[table["metric"] == metric]
+    return rows.assign(value=rows["value"].fillna(0.0)).pivot_table(
+        index="condition", columns="method", values="value", aggfunc="mean", sort=False
+    )
+
+
+def gain(values: pd.DataFrame, name: str, metric: str) -> tuple[str, np.ndarray]:
+    """Best baseline, and by condition how much better the method is than it (higher is better)."""
+    sign = 1.0 if get_metric(metric).higher_is_better else -1.0
+    of_baselines = sign * values[[column for column in values if column in BASELINES]].mean()
+    best = str(of_baselines.idxmax())
+    return best, (sign * (values[name] - values[best])).to_numpy()
+
+
+def interval(draws: np.ndarray) -> tuple[float, float]:
+    """95 % of the draws."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict[str, Any]) -> str:
+    """Markdown of everything."""
+    lines = ["# Accuracy against the best baseline of each screen", "", f"{settings}", ""]
+    for name in names:
+        lines += [
+            f"## {name}",
+            "",
+            "| screen | metric | method | best baseline | gain (95 %) | verdict |",
+            "|---" * 6 + "|",
+        ]
+        shares: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
+        for screen, table in tables.items():
+            for metric in METRICS:
+                values = wide(table, metric)
+                best, gain_U = gain(values, name, metric)
+                draw = np.random.default_rng(0)
+                picks = draw.integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
+                low, high = interval(gain_U[picks].mean(axis=1))
+                verdict = "better" if low > 0 else "worse" if high < 0 else "within the interval"
+                scale = max(abs(float(values[best].mean())), 1e-12) if metric == "mse_top20_de" else 1.0
+                shares[metric].append(gain_U[picks].mean(axis=1) / scale)
+                own, other = values[name].mean(), values[best].mean()
+                lines.append(
+                    f"| {screen} | {metric} | {own:.4g} | {best} {other:.4g} | "
+                    f"{gain_U.mean():+.3g} ({low:+.3g}, {high:+.3g}) | {verdict} |"
+                )
+        lines += ["", "Average over the screens (mse as a share of the best baseline's):", ""]
+        for metric, draws in shares.items():
+            mean_draws = np.mean(draws, axis=0)
+            low, high = interval(mean_draws)
+            lines.append(f"- {metric}: {mean_draws.mean():+.3g} ({low:+.3g}, {high:+.3g})")
+        lines.append("")
+    lines += ["## All methods", ""]
+    for screen, table in tables.items():
+        means = pd.DataFrame({metric: wide(table, metric).mean() for metric in METRICS})
+        lines += [
+            f"### {screen}",
+            "",
+            "| method | " + " | ".join(METRICS) + " |",
+            "|---" * (len(METRICS) + 1) + "|",
+        ]
+        lines += [
+            f"| {row} | " + " | ".join(f"{v:.4g}" for v in values) + " |"
+            for row, values in zip(means.index, means.to_numpy(), strict=True)
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run, and write `accuracy.md` and the values by condition."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad")
+    parser.add_argument("--simulated", nargs="*", default=list(SIMULATED), choices=list(SIMULATED))
+    parser.add_argument(
+        "--methods", nargs="+", default=["prior", "gears"], choices=["prior", "gears", "published", "moments"]
+    )
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--name", default="accuracy", help="of the files written")
+    options = parser.parse_args()
+    logging.getLogger("gears").setLevel(logging.ERROR)
+    tables = {}
+    for name, adata in screens(options):
+        print(name, flush=True)
+        tables[name] = run(adata, options)
+    settings = {
+        "folds": options.folds,
+        "repeats": options.repeats,
+        "seed": options.seed,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
+    }
+    write_text(options.output / f"{options.name}.md", report(tables, options.methods, settings))
+    everything = pd.concat([table.assign(screen=name) for name, table in tables.items()], ignore_index=True)
+    path = options.output / f"{options.name}.csv.gz"
+    write_atomically(
+        path, lambda p: everything.to_csv(p, index=False, float_format="%.6g", compression="gzip")
+    )
+    write_json(options.output / f"{options.name}.json", settings)
+
+
+if __name__ == "__main__":
+    main()
