@@ -40,6 +40,7 @@ def add_scores(parser: CommandParser) -> None:
 
 def open_screen(options: Any) -> PertData:
     """The screen that DATA and its options name; an h5ad file is prepared in the work folder."""
+    from gears.data.manifest import is_prepared
     from gears.pertdata import PertData
 
     data = Path(options.data)
@@ -51,7 +52,8 @@ def open_screen(options: Any) -> PertData:
         pert_data = PertData(data, **given)
         pert_data.load(data_name=options.dataset)
     else:
-        pert_data = PertData(options.work_dir if data.is_file() else data.resolve().parent, **given)
+        prepared = data.is_dir() and is_prepared(data)
+        pert_data = PertData(data.resolve().parent if prepared else options.work_dir, **given)
         pert_data.load(data_path=data)
     return pert_data
 

@@ -45,6 +45,7 @@ class ScreenReport:
     findings: tuple[Finding, ...] = ()
     dropped: tuple[str, ...] = ()
     mapping: dict[str, str] = field(default_factory=dict)
+    is_prepared: bool = False
 
     @property
     def ok(self) -> bool:
@@ -67,7 +68,8 @@ class ScreenReport:
             found = [finding for finding in self.findings if finding.severity == severity]
             if found:
                 lines += [title, *(f"  - {finding}" for finding in found)]
-        lines.append("ready to be prepared" if self.ok else "cannot be prepared as it is")
+        if not self.is_prepared:
+            lines.append("ready to be prepared" if self.ok else "cannot be prepared as it is")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -78,6 +80,7 @@ class ScreenReport:
         return {
             "name": self.name,
             "ok": self.ok,
+            "is_prepared": self.is_prepared,
             "facts": self.facts,
             "layout": self.layout.splitlines(),
             "labels": self.mapping,
@@ -140,9 +143,8 @@ def summarise(
     layout = screen.manifest.get("layout", {})
     lines = [f"{key:<16}{value!r}" for key, value in layout.items()]
     dropped = [Dropped.of(entry) for entry in screen.manifest.get("dropped", [])]
-    return ScreenReport(
-        screen.folder.name, facts, "\n".join(lines), (), tuple(str(entry) for entry in dropped)
-    )
+    shown = tuple(str(entry) for entry in dropped)
+    return ScreenReport(screen.folder.name, facts, "\n".join(lines), dropped=shown, is_prepared=True)
 
 
 def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def _column(
         [(style, key) for style, key in recognised(frame) if style.name != "gears"] if axis == "obs" else []
     )
     if name == "condition" and styles:
-        hint = f"obs[{styles[0][1]!r}] is in the style of {styles[0][0].name}: pass style='auto', or {hint}"
+        hint = f"obs[{styles[0][1]!r}] is in the style of {styles[0][0].name}: pass style='auto'"
     elif not near:
         hint += f": {remedy}"
     what = f"adata.{axis} has no column {wanted!r} ({meaning})"
