@@ -52,10 +52,10 @@ def run_child(rank: int, setup: ChildSetup, payload: bytes) -> None:
         result = function(rank, len(setup.devices), *args)
         channel.send(("result", cloudpickle.dumps(result if rank == 0 else None)))
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in (None, 0):
-            raise
         if isinstance(error, SystemExit):
-            sys.exit(error.code)
+            # Said at once: ending a process takes a while, in which the others fail for want of this one.
+            channel.send(("left", time.time(), _exit_code(error)))
+            raise
         summary = f"{type(error).__name__}: {_with_hint(error)}"
         channel.send(("error", time.time(), summary, traceback.format_exc()))
         # Leaving at once: the other workers may hang in a collective that this one left.
@@ -74,6 +74,11 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
     store = dist.TCPStore("127.0.0.1", setup.port, is_master=False)
     world = World(rank, rank, len(setup.devices), torch.device(setup.devices[rank]))
     join_group(world, backend=setup.backend, timeout=setup.timeout, store=store)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """What the process will end with: 0 for none, 1 for a text, as Python does it."""
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
 def configure_worker_logging(rank: int, label: str = "") -> None:

@@ -57,10 +57,14 @@ class Worker:
     result: Any = None
     finished: bool = False
     error: tuple[float, str, str] | None = None
+    left: int | None = None
     ended: float | None = field(default=None)
 
     def listen(self) -> None:
-        """Take what the worker sent: ("result", bytes) or ("error", time, summary, traceback)."""
+        """Take what the worker sent.
+
+        ("result", bytes), ("error", time, summary, traceback), or ("left", time, exit code).
+        """
         while not self.channel.closed and self.channel.poll():
             try:
                 kind, *content = self.channel.recv()
@@ -69,6 +73,8 @@ class Worker:
                 return
             if kind == "result":
                 self.result, self.finished = content[0], True
+            elif kind == "left":
+                self.ended, self.left = content
             else:
                 self.error = (content[0], content[1], content[2])
 
@@ -78,6 +84,9 @@ class Worker:
 
     @property
     def failed(self) -> bool:
+        """Known as soon as the worker says so, without waiting for the end of its process."""
+        if self.error is not None or self.left is not None:
+            return True
         return not self.running and not (self.finished and self.process.exitcode == 0)
 
 
@@ -257,7 +266,7 @@ def describe_failure(workers: list[Worker]) -> WorkerError:
 
 
 def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
-    code = worker.process.exitcode
+    code = worker.process.exitcode if worker.left is None else worker.left
     who = f"worker {worker.rank} of {world_size}"
     if code < 0:
         name = signal_name(-code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -162,8 +163,12 @@ class RunFolder:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Temporary files that a killed process of this run left in its folder."""
+    """Temporary files that a killed process of this run left in its folder, or of its first writing."""
     for folder in (path, path / CHECKPOINTS):
         for file in folder.glob(".*.tmp*"):
             if file.is_file():
                 file.unlink(missing_ok=True)
+    unfinished = re.compile(rf"\.{re.escape(path.name)}-[a-z0-9_]{{8}}\.tmp")
+    for entry in path.parent.glob(".*.tmp"):
+        if unfinished.fullmatch(entry.name):
+            shutil.rmtree(entry, ignore_errors=True)

@@ -1,0 +1,49 @@
+"""Runs killed at random moments: what is on disk is whole, and the run ends as one that was never killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gears import PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
+DRIVER = Path(__file__).with_name("killed.py")
+
+
+def killed(adata: AnnData, folder: Path, workers: int, moments: int) -> dict[str, Any]:
+    data = PertData(folder, default_pert_graph=False)
+    data.new_data_process("small", adata)
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(folder), str(workers), str(moments), "7"],
+        capture_output=True, text=True, timeout=1500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    print(line)
+    return json.loads(line[6:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_five_random_moments(workers: int, small_screen_adata: AnnData, tmp_path: Path) -> None:
+    assert killed(small_screen_adata, tmp_path, workers, 5)["kills"] == 5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_fifty_random_moments(workers: int, small_screen_adata: AnnData, tmp_path: Path) -> None:
+    found = killed(small_screen_adata, tmp_path, workers, 50)
+    assert found["kills"] == 50
+    assert found["with a checkpoint"] > 10
+    assert found["within a write"] > 0, "no kill hit a write: the moments show nothing"
