@@ -1,4 +1,4 @@
-"""Run a benchmark: ``run.py [vs_cell_gears | scale | prediction | scaling | gpu_check] [its options]``."""
+"""Run a benchmark: ``run.py [vs_cell_gears | scale | prediction | scaling | gpu_check | memory | golden] [its options]``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("vs_cell_gears", "scale", "prediction", "scaling", "gpu_check")
+BENCHMARKS = ("vs_cell_gears", "scale", "prediction", "scaling", "gpu_check", "memory", "golden")
 
 
 def chosen(given):

@@ -29,7 +29,7 @@ OPTIONS = {
     "epochs": 2, "objective": "cells", "use_ema": True, "ema_decay": 0.9, "checkpoint_every_steps": 1, "keep_last": 2,
     "verbose": False, "evaluate_test": False,
 }  # fmt: skip
-GLOBAL_BATCH = 24
+GLOBAL_BATCH = 60
 
 
 def train(data: PertData, path: Path, rank: int, workers: int, meeting: Path) -> None:
