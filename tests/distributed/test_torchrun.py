@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,17 +19,30 @@ from gears.torchrun import Place, own_device
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
+import os
+import signal
 import sys
 from gears import train_multi_gpu
+from gears.training.stepping import Stepper
+
+step, taken = Stepper.step, []
+victim = sys.argv[4:] == ["crash"] and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+def stepped(*args):
+    taken.append(1)
+    if victim and len(taken) == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(*args)
 
 if __name__ == "__main__":
+    Stepper.step = stepped
     result = train_multi_gpu(
         sys.argv[1], "small", {"split": "simulation", "seed": 1},
         {"save_path": sys.argv[2], "epochs": 2, "objective": "cells", "batch_size": int(sys.argv[3]),
-         "dtype": "float64", "model_config": {"hidden_size": 8}},
+         "dtype": "float64", "model_config": {"hidden_size": 8}, "resume": True, "checkpoint_every_steps": 1},
         data_config={"default_pert_graph": False},
     )
-    print("RESULT", result.rank, result.world_size, result.table is not None, flush=True)
+    print("RESULT", result.rank, result.world_size, result.table is not None, len(taken), flush=True)
 """
 
 
@@ -108,29 +122,75 @@ def torchrun(*options: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options]
 
 
-@pytest.mark.slow
-def test_one_machine_and_two_agents_give_the_same_model(screens: Path, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    one, two = tmp_path / "one", tmp_path / "two"
-    (out,) = run_all(
-        [torchrun("--standalone", "--nproc_per_node=2", str(script), str(screens), str(one), "12")]
+NAMESPACES = """
+set -euo pipefail
+ip link set lo up
+unshare -n sleep 600 & other=$!
+trap 'kill $other 2>/dev/null || true' EXIT
+while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+ip link add v0 type veth peer name v1 netns $other
+ip addr add 10.77.0.1/24 dev v0
+ip link set v0 up
+nsenter -t $other -n ip link set lo up
+nsenter -t $other -n ip addr add 10.77.0.2/24 dev v1
+nsenter -t $other -n ip link set v1 up
+[ $# -eq 0 ] && exit 0
+GLOO_SOCKET_IFNAME=v1 nsenter -t $other -n bash "$2" & agent=$!
+GLOO_SOCKET_IFNAME=v0 bash "$1"
+wait $agent
+"""
+
+
+def two_machines(folder: Path, *script: str) -> list[list[str]]:
+    """Commands of two agents: in two network namespaces that only a cable joins, or else on loopback."""
+    namespaces = folder / "namespaces.sh"
+    namespaces.write_text(NAMESPACES)
+    inside = ["unshare", "-rn", "bash", str(namespaces)]
+    allowed = shutil.which("unshare") and shutil.which("nsenter") and shutil.which("ip")
+    allowed = allowed and subprocess.run(inside, capture_output=True, check=False).returncode == 0
+    print(
+        f"two agents {'in two network namespaces' if allowed else 'on loopback: network namespaces are refused here'}"
     )
-    assert sorted(line for line in out.splitlines() if line.startswith("RESULT")) == [
-        "RESULT 0 2 True",
-        "RESULT 1 2 False",
-    ]
-    port = free_port()
+    hosts, port = (
+        (("10.77.0.1", "10.77.0.2"), 29500) if allowed else (("127.0.0.1", "127.0.0.1"), free_port())
+    )
     agents = [
         torchrun(
-            "--nnodes=2", f"--node_rank={node}", "--nproc_per_node=1", "--master_addr=127.0.0.1",
-            f"--master_port={port}", str(script), str(screens), str(two), "12",
+            "--nnodes=2", f"--node_rank={node}", "--nproc_per_node=1", f"--master_addr={hosts[0]}",
+            f"--local_addr={hosts[node]}", f"--master_port={port}", *script,
         )
         for node in (0, 1)
     ]  # fmt: skip
-    run_all(agents)
+    if not allowed:
+        return agents
+    files = [folder / f"agent{node}.sh" for node in (0, 1)]
+    for file, agent in zip(files, agents, strict=True):
+        file.write_text(f"exec {shlex.join(agent)}\n")
+    return [[*inside, *map(str, files)]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_restarted_machine_and_two_machines_give_the_same_model(screens: Path, tmp_path: Path) -> None:
+    """One machine whose second worker is killed in its ninth step; two machines without a mishap."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    one, two = tmp_path / "one", tmp_path / "two"
+    single = ("--standalone", "--nproc_per_node=2", "--max-restarts=1")
+    (out,) = run_all([torchrun(*single, str(script), str(screens), str(one), "12", "crash")])
+    newest = sorted((one / "checkpoints").iterdir())[-1]
+    steps = torch.load(newest, weights_only=True)["progress"]["total_steps"]
+    assert results(out) == [f"RESULT 0 2 True {steps - 8}", f"RESULT 1 2 False {steps - 8}"], (
+        "it did not resume"
+    )
+    outputs = run_all(two_machines(tmp_path, str(script), str(screens), str(two), "12"))
+    assert results(*outputs) == [f"RESULT 0 2 True {steps}", f"RESULT 1 2 False {steps}"]
     left, right = (torch.load(path / "model.pt", weights_only=True) for path in (one, two))
     assert all((left[key].double() - right[key].double()).abs().max() < 1e-9 for key in left)
+
+
+def results(*outputs: str) -> list[str]:
+    return sorted(line for out in outputs for line in out.splitlines() if line.startswith("RESULT"))
 
 
 @pytest.mark.slow
