@@ -4,7 +4,7 @@
     python benchmarks/golden.py --write     keep the curves anew, after a change that is meant to move them
 
 Float64 runs are compared to a relative 1e-6: what rounding leaves after four epochs of Adam is below
-it, a change in what is computed is not. Float32 runs are compared to 2e-3, with the same best epoch.
+it, a change in what is computed is not. Float32 runs are compared to 5e-3, with the same best epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from measuring import command, commit, machine, versions
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "golden.json"
 WORKERS = (1, 2, 4)
-TOLERANCE = {"float64": 1e-6, "float32": 2e-3}
+TOLERANCE = {"float64": 1e-6, "float32": 5e-3}
 GLOBAL_BATCH = {"cells": 24, "moments": 8}
 SCREEN = {
     "n_genes": 60,
