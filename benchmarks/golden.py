@@ -64,6 +64,7 @@ def curve(folder, case, rank=0, world_size=1):
         data.get_dataloader_distributed(size, None, world_size, rank, 0)
     result = model.train(
         **given,
+        prior=None,
         batch_size=size,
         epochs=4,
         eval_every=1,

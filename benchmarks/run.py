@@ -1,4 +1,4 @@
-"""Run a benchmark: ``run.py [vs_cell_gears | scale | prediction | scaling | gpu_check | memory | golden] [its options]``."""
+"""Run a benchmark: ``run.py [NAME] [its options]``; the names are in BENCHMARKS."""
 
 from __future__ import annotations
 

@@ -142,9 +142,7 @@ def validation_of(
     A metric over differential genes falls back to ``mse`` where the screen has no ranking.
     """
     split = pert_data.split
-    if get_metric(monitor).scope != "condition":
-        msg = f"monitor={monitor!r} is no metric of single conditions; choose one of {', '.join(DEFAULT_METRICS)}"
-        raise ValueError(msg)
+    check_monitor(monitor)
     chosen = perturbed_in(split, "val")
     if not chosen:
         return Validation(None, []), monitor
@@ -156,6 +154,13 @@ def validation_of(
         return Validation(truth, nodes, metrics=tuple(dict.fromkeys((*kept, monitor))), prior=prior), monitor
     metrics = tuple(dict.fromkeys((*DEFAULT_METRICS, monitor)))
     return Validation(truth, nodes, metrics=metrics, prior=prior), monitor
+
+
+def check_monitor(monitor: str) -> None:
+    """Refuse a monitor that is no metric, or none of single conditions."""
+    if get_metric(monitor).scope != "condition":
+        msg = f"monitor={monitor!r} is no metric of single conditions; choose one of {', '.join(DEFAULT_METRICS)}"
+        raise ValueError(msg)
 
 
 def perturbed_in(split: Split | None, part: str) -> list[Condition]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gears.assembly import run_plan
+from gears.assembly import check_monitor, run_plan
 from gears.data.processing import ProcessingOptions
 from gears.files import write_npz
 from gears.gears import GEARS
@@ -21,6 +22,8 @@ from gears.results import MultiProcessResult
 from gears.training.defaults import CELL_DEFAULTS, RunPlan, chosen_objective
 from gears.training.model_folder import refuse_foreign_folder
 from gears.training.options import TrainOptions
+
+logger = logging.getLogger(__name__)
 
 LOADER_ARGS = {"test_batch_size": None, "num_workers": 0}
 OTHER_ARGS = ("model_config", "data_config")
@@ -71,6 +74,7 @@ class TrainingJob:
             msg = f"num_workers is {number!r}; expected a whole number of at least 0"
             raise ValueError(msg)
         options = {name: args[name] for name in TrainOptions.names() if name in args}
+        check_monitor(str(options.get("monitor", TrainOptions.monitor)))
         refuse_foreign_folder(Path(args["save_path"]))
         return cls(
             Path(data_path), dataset_name, split, model, data, TrainOptions.from_mapping(options), **loader
@@ -85,6 +89,17 @@ class TrainingJob:
     def batch_size(self) -> int:
         """Cells per worker and step, where the job reads cells."""
         return self.options.batch_size or CELL_DEFAULTS["batch_size"]
+
+    def warn_without_effect(self) -> None:
+        """Say which settings of loaders nothing in the job will use."""
+        if self.test_batch_size is not None:
+            logger.warning(
+                "test_batch_size=%d has no effect: condition means are scored, and no cell of the validation or test "
+                "part is read",
+                self.test_batch_size,
+            )
+        if self.num_workers and not self.on_cells:
+            logger.warning("num_workers=%d has no effect: over moments no cell is read", self.num_workers)
 
     def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
         """Loaders of cells, where the job reads cells.

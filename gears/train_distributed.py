@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.distributed import (
+    check_timeout,
     cleanup_ddp,
     is_running,
     launch,
@@ -112,6 +113,7 @@ def train_multi_gpu(
     ...     {"save_path": "models/run1", "epochs": 20}, gpu_ids=[2, 3])     # doctest: +SKIP
     """
     refuse_unguarded_start()
+    check_timeout(timeout)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args, data_config)
     if started_by_launcher():
         result = train_joined(job, n_gpus, resolve_gpu_ids(gpu_ids), device, backend, timeout)
@@ -121,6 +123,7 @@ def train_multi_gpu(
     plan = plan_devices(n_gpus, gpu_ids, device, backend)
     if job.options.verbose:
         show_progress()
+    job.warn_without_effect()
     pert_data = job.prepare(plan.world_size)
     logger.info("%s", job.describe(pert_data, plan.devices))
     outcome = launch(

@@ -4,6 +4,7 @@ from gears.distributed.devices import DevicePlan, choose_backend, choose_devices
 from gears.distributed.launch import WorkerError, launch, refuse_unguarded_start
 from gears.distributed.many import Outcome, launch_many
 from gears.distributed.process_group import (
+    check_timeout,
     cleanup_ddp,
     join_group,
     setup_ddp,
@@ -27,6 +28,7 @@ __all__ = [
     "WorkerError",
     "World",
     "barrier",
+    "check_timeout",
     "choose_backend",
     "choose_devices",
     "cleanup_ddp",

@@ -24,6 +24,7 @@ import torch.distributed as dist
 import torch.multiprocessing as torch_mp
 
 from gears.distributed.child import ChildSetup, run_child
+from gears.distributed.process_group import check_timeout
 from gears.distributed.signals import SignalWatch, signal_name
 
 GRACE_SECONDS = 2.0
@@ -128,6 +129,7 @@ def launch(
         A worker raised, was killed or left early; the others have been ended.
     """
     refuse_unguarded_start()
+    check_timeout(timeout)
     world_size = len(devices)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = torch_mp.get_context("spawn")

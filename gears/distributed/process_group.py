@@ -132,11 +132,26 @@ def _fresh_store(world: World, limit: datetime.timedelta) -> dist.Store:
     """The store that the environment describes, with keys of its own for each group.
 
     torchrun's store outlives a group: a second group would find the addresses of the first
-    one there and wait for them for ever.
+    one there and wait for them for ever. So would the workers of a restart.
     """
     store, _, _ = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=limit))
     store.set_timeout(limit)
-    return dist.PrefixStore(f"gears-{next(_joins)}", store)
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse a time-out that is no number of seconds.
+
+    Raises
+    ------
+    ValueError
+        It is not a number above 0.
+    """
+    good = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
+    if timeout is not None and not good:
+        msg = f"timeout is {timeout!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"
+        raise ValueError(msg)
 
 
 def cleanup_ddp() -> None:

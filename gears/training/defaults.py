@@ -134,4 +134,6 @@ def _translated(options: TrainOptions, passes: int) -> TrainOptions:
 
 def _filled(options: TrainOptions, defaults: dict[str, Any]) -> TrainOptions:
     values = {name: value for name, value in defaults.items() if getattr(options, name) is None}
+    if options.save_path is None:  # nothing is written: what was given stays visible as having no effect
+        values.pop("checkpoint_every", None)
     return dataclasses.replace(options, **{**values, "objective": defaults["objective"]})

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from dataclasses import dataclass
 
 from gears.training.options import TrainOptions
 
 logger = logging.getLogger(__name__)
 
 
-def without_effect(options: TrainOptions, device_type: str, world_size: int) -> list[str]:
+@dataclass(frozen=True)
+class Length:
+    """How long a run is, and whether there is a validation condition to score."""
+
+    steps: int
+    validated: bool = True
+
+
+def without_effect(
+    options: TrainOptions, device_type: str, world_size: int, length: Length | None = None
+) -> list[str]:
     """Sentences on options that differ from their defaults and have no effect.
 
     Parameters
@@ -21,7 +32,11 @@ def without_effect(options: TrainOptions, device_type: str, world_size: int) -> 
         ``"cpu"``, ``"cuda"`` or ``"mps"``.
     world_size
         Number of workers.
+    length
+        Of the run, where it is known.
     """
+    steps, validated = (None, True) if length is None else (length.steps, length.validated)
+    patience, epochs = options.early_stopping or 0, options.epochs
     scaling = options.use_amp and options.amp_dtype == "float16" and device_type == "cuda"
     falls = options.schedule in ("cosine", "one-cycle")
     needed = {
@@ -35,6 +50,17 @@ def without_effect(options: TrainOptions, device_type: str, world_size: int) -> 
         "check_replicas": (world_size > 1, "several workers"),
         "tf32": (device_type == "cuda" and options.dtype == "float32", "CUDA and dtype='float32'"),
         "keep_last": (options.save_path is not None, "save_path"),
+        "checkpoint_every": (options.save_path is not None, "save_path"),
+        "checkpoint_every_steps": (options.save_path is not None, "save_path"),
+        "monitor": (validated, "a validation condition to score"),
+        "early_stopping": (
+            validated and (epochs is None or patience < epochs),
+            f"a validation condition to score and more than {patience} epochs",
+        ),
+        "warmup_steps": (
+            steps is None or options.warmup_steps < steps,
+            f"more than {options.warmup_steps} steps (the run has {steps} and never reaches its learning rate)",
+        ),
         "project": ("wandb" in options.loggers, "loggers=['wandb']"),
         "name": ("wandb" in options.loggers, "loggers=['wandb']"),
         "init_timeout": ("wandb" in options.loggers, "loggers=['wandb']"),
@@ -48,7 +74,9 @@ def without_effect(options: TrainOptions, device_type: str, world_size: int) -> 
     ]
 
 
-def warn_without_effect(options: TrainOptions, device_type: str, world_size: int) -> None:
+def warn_without_effect(
+    options: TrainOptions, device_type: str, world_size: int, length: Length | None = None
+) -> None:
     """Log each sentence of :func:`without_effect` as a warning."""
-    for sentence in without_effect(options, device_type, world_size):
+    for sentence in without_effect(options, device_type, world_size, length):
         logger.warning("%s", sentence)

@@ -324,10 +324,13 @@ class TrainingEngine:
         return improved
 
     def _stop_early(self) -> None:
-        patience = self.early_stopping
-        if patience is not None and self.progress.epochs_without_improvement >= patience:
+        patience, progress = self.early_stopping, self.progress
+        # where no metric was ever defined, nothing can be said to have stopped improving
+        if patience is None or progress.best_epoch is None:
+            return
+        if progress.epochs_without_improvement >= patience:
             logger.info("no improvement for %d epochs: stopping early", patience)
-            self.progress.finished = True
+            progress.finished = True
 
     def _asked_to_stop(self) -> bool:
         """Whether any worker was asked to stop: all leave at the same step."""

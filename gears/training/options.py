@@ -21,6 +21,7 @@ PRIORS = ("auto",)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _FILLED_COUNTS = ("epochs", "steps", "batch_size", "eval_every", "checkpoint_every", "checkpoint_every_steps")
+_SWITCHES = ("use_amp", "tf32", "compile", "profile", "use_ema", "check_replicas", "resume", "verbose")
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,14 @@ class TrainOptions:
         for name in ("lr", "clip_value", "clip_norm", "init_scale"):
             value = getattr(self, name)
             _expect(name, value, value is None or (_number(value) and value > 0), "a number above 0")
+        for name in _SWITCHES:
+            _expect(name, getattr(self, name), isinstance(getattr(self, name), bool), "True or False")
         for name in ("weight_decay", "warmup_steps", "eta_min"):
             value = getattr(self, name)
             optional = name == "weight_decay" and value is None
             _expect(name, value, optional or (_number(value) and value >= 0), "a number of at least 0")
+        _expect("warmup_steps", self.warmup_steps, _whole(self.warmup_steps, 0), "a whole number of steps")
+        _expect("eta_min", self.eta_min, self.eta_min <= 1, "a share of the learning rate, at most 1")
         _expect(
             "ema_decay", self.ema_decay, _number(self.ema_decay) and 0 < self.ema_decay < 1, "between 0 and 1"
         )

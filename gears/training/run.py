@@ -17,7 +17,7 @@ from gears.model.reducer import IDENTITY, Reducer
 from gears.training.adam import Adam
 from gears.training.cells import CellsTask
 from gears.training.conditions import MomentsTask, PairTables
-from gears.training.effects import warn_without_effect
+from gears.training.effects import Length, warn_without_effect
 from gears.training.engine import TrainingEngine
 from gears.training.loggers import LoggerSetup, RunLoggers
 from gears.training.model_folder import ModelParts
@@ -119,8 +119,6 @@ def run_training(
         max_steps=options.steps,
     )
     world_size = engine.reducer.world_size
-    if engine.is_main:
-        warn_without_effect(options, device.type, world_size)
     if world_size > 1:
         network.reducer = cast(Reducer, engine.reducer)
     lr = scaled_lr(options.lr, options.lr_scaling, world_size)
@@ -131,6 +129,9 @@ def run_training(
         fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
     )
     horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
+    if engine.is_main:
+        length = Length(horizon.steps, validated=bool(getattr(evaluate, "nodes", True)))
+        warn_without_effect(options, device.type, world_size, length)
     scheduler = make_scheduler(
         optimizer, options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
     )

@@ -26,8 +26,8 @@ from gears.training.model_folder import is_model, load_parts
 
 CPU = torch.device("cpu")
 OPTIONS = {
-    "epochs": 2, "objective": "cells", "use_ema": True, "ema_decay": 0.9, "checkpoint_every_steps": 1, "keep_last": 2,
-    "verbose": False, "evaluate_test": False,
+    "prior": None, "epochs": 2, "objective": "cells", "use_ema": True, "ema_decay": 0.9, "checkpoint_every_steps": 1,
+    "keep_last": 2, "verbose": False, "evaluate_test": False,
 }  # fmt: skip
 GLOBAL_BATCH = 60
 

@@ -186,7 +186,7 @@ def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
 
 
 def test_defaults_per_objective() -> None:
-    cells = settle(TrainOptions(objective="cells"), 100).options
+    cells = settle(TrainOptions(objective="cells", save_path="m"), 100).options
     assert (cells.epochs, cells.lr, cells.schedule, cells.batch_size) == (20, 1e-3, "step", 32)
     assert (cells.eval_every, cells.checkpoint_every, cells.weight_decay) == (1, 1, 5e-4)
     plan = settle(TrainOptions(objective="moments"), 100)

@@ -1,0 +1,185 @@
+"""Options: what is impossible or contradictory is refused before work begins, what has no effect is said."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gears import GEARS, PertData, train_multi_gpu
+from gears.distributed import launch
+from gears.job import TrainingJob
+from gears.training.defaults import settle
+from gears.training.effects import Length, without_effect
+from gears.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+SPLIT = {"split": "simulation", "seed": 1}
+
+# What each option could be given wrongly; every option is here or in CANNOT_BE_WRONG.
+WRONG: dict[str, list[Any]] = {
+    "epochs": [0, -1, 1.5, "3", True],
+    "steps": [0, 2.5],
+    "lr": [0.0, -1.0, float("nan"), float("inf"), "fast"],
+    "weight_decay": [-0.1, float("nan")],
+    "objective": ["cell"],
+    "prior": ["automatic"],
+    "schedule": ["cos"],
+    "batch_size": [0, 1.5],
+    "eval_every": [0],
+    "warmup_steps": [-1, 2.5],
+    "eta_min": [-0.1, 1.5],
+    "lr_scaling": ["double"],
+    "clip_value": [0.0],
+    "clip_norm": [-1.0],
+    "accumulation_steps": [0],
+    "use_amp": ["yes", 1],
+    "amp_dtype": ["half"],
+    "init_scale": [0.0],
+    "growth_interval": [0],
+    "tf32": [1],
+    "compile": ["no"],
+    "profile": ["no"],
+    "use_ema": [None],
+    "ema_decay": [0.0, 1.0, 2],
+    "early_stopping": [0, 1.5],
+    "gradient_compression": ["fp8"],
+    "check_replicas": ["false"],
+    "dtype": ["float16"],
+    "resume": ["true"],
+    "checkpoint_every": [0],
+    "checkpoint_every_steps": [0, 0.5],
+    "keep_last": [0],
+    "loggers": [["excel"]],
+    "init_timeout": [0],
+    "verbose": ["loud"],
+}
+# A name of a metric is looked up with the screen (see below), the rest is free text.
+CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name"}
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"use_amp": True, "dtype": "float64"}, "leave one of them out"),
+    ({"resume": True}, "give save_path"),
+    ({"profile": True}, "give save_path"),
+    ({"epochs": 2, "steps": 6}, "leave one of them out"),
+]
+
+# What has no effect in which run; every option is here or in ALWAYS.
+NO_EFFECT: list[tuple[dict[str, Any], Length | None]] = [
+    ({"amp_dtype": "float16"}, None),
+    ({"init_scale": 2.0}, None),
+    ({"growth_interval": 3}, None),
+    ({"tf32": True}, None),
+    ({"ema_decay": 0.5}, None),
+    ({"eta_min": 0.1, "schedule": "constant"}, None),
+    ({"lr_scaling": "linear"}, None),
+    ({"gradient_compression": "fp16"}, None),
+    ({"check_replicas": True}, None),
+    ({"keep_last": 3}, None),
+    ({"checkpoint_every": 3}, None),
+    ({"checkpoint_every_steps": 3}, None),
+    ({"project": "p"}, None),
+    ({"name": "n"}, None),
+    ({"init_timeout": 3.0}, None),
+    ({"monitor": "mse"}, Length(100, validated=False)),
+    ({"early_stopping": 2}, Length(100, validated=False)),
+    ({"early_stopping": 5, "epochs": 5}, Length(100)),
+    ({"warmup_steps": 100}, Length(100)),
+]
+# They act in every run, or are refused where they could not.
+ALWAYS = {
+    "epochs", "steps", "lr", "weight_decay", "objective", "prior", "schedule", "batch_size", "eval_every", "clip_value",
+    "clip_norm", "accumulation_steps", "use_amp", "compile", "profile", "use_ema", "dtype", "save_path", "resume",
+    "loggers", "verbose",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
+def test_a_wrong_value_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name.rstrip("s")):
+        TrainOptions(**{name: value})
+
+
+@pytest.mark.parametrize(("options", "words"), CONTRADICTIONS)
+def test_contradictions_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TrainOptions.from_mapping(options)
+
+
+@pytest.mark.parametrize(("options", "length"), NO_EFFECT)
+def test_what_has_no_effect_is_said(options: dict[str, Any], length: Length | None) -> None:
+    name = next(iter(options))
+    settled = settle(TrainOptions(objective="cells", **options), 20).options
+    (sentence,) = without_effect(settled, "cpu", 1, length)
+    assert sentence.startswith(f"{name}={options[name]!r} has no effect without ")
+
+
+def test_nothing_is_said_of_a_plain_run() -> None:
+    for objective in ("cells", "moments"):
+        assert (
+            without_effect(settle(TrainOptions(objective=objective), 20).options, "cpu", 1, Length(100)) == []
+        )
+    everything = TrainOptions(
+        objective="cells",
+        use_amp=True, amp_dtype="float16", init_scale=2.0, growth_interval=3, tf32=True, use_ema=True, ema_decay=0.5,
+        schedule="cosine", eta_min=0.1, lr_scaling="linear", gradient_compression="fp16", check_replicas=True,
+        save_path="m", keep_last=3, checkpoint_every=3, checkpoint_every_steps=3, loggers=("wandb",), project="p",
+        name="n", init_timeout=3.0, monitor="mse", early_stopping=2, warmup_steps=5, epochs=9,
+    )  # fmt: skip
+    assert without_effect(settle(everything, 20).options, "cuda", 2, Length(100)) == []
+
+
+def test_every_option_is_in_the_tables() -> None:
+    silent = {next(iter(options)) for options, _ in NO_EFFECT}
+    assert {*WRONG, *CANNOT_BE_WRONG} == set(TrainOptions.names())
+    assert silent.isdisjoint(ALWAYS)
+    assert {*silent, *ALWAYS} == set(TrainOptions.names())
+
+
+@pytest.mark.parametrize(("monitor", "words"), [("mse_top", "did you mean"), ("spread", "single conditions")])
+def test_a_wrong_monitor_is_refused_before_anything_is_read(monitor: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TrainingJob.check("nowhere", "none", SPLIT, {"save_path": "m", "monitor": monitor})
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, "10", True])
+def test_a_wrong_time_out_is_refused_before_anything_is_read(timeout: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected seconds above 0"):
+        train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": "m"}, device="cpu", timeout=timeout)
+    with pytest.raises(ValueError, match="expected seconds above 0"):
+        launch(print, ["cpu"], backend="gloo", timeout=timeout)
+
+
+def test_loader_settings_that_nothing_uses_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    args = {"save_path": "m", "objective": "moments", "num_workers": 2, "test_batch_size": 8}
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        TrainingJob.check("nowhere", "none", SPLIT, args).warn_without_effect()
+    assert [message.split("=")[0] for message in caplog.messages] == ["test_batch_size", "num_workers"]
+    caplog.clear()
+    TrainingJob.check(
+        "nowhere", "none", SPLIT, {"save_path": "m", "objective": "cells", "num_workers": 2}
+    ).warn_without_effect()
+    assert caplog.messages == []
+
+
+def test_without_validation_a_run_neither_stops_early_nor_is_silent(
+    toy_adata: AnnData, toy_go: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
+    data.new_data_process("toy", toy_adata)
+    data.prepare_split("no_test", seed=1)
+    whole = data.split
+    parts = {name: labels for name, labels in whole.parts.items() if name != "val"}
+    data.split = type(whole)(**{**vars(whole), "parts": parts})
+    gears = GEARS(data, device="cpu")
+    gears.model_initialize(hidden_size=4)
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        result = gears.train(
+            objective="moments", prior=None, epochs=4, early_stopping=1, verbose=False, evaluate_test=False
+        )
+    assert len(result.history) == 4
+    assert "early_stopping=1 has no effect without a validation condition" in caplog.text
