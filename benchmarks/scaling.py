@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -52,7 +53,7 @@ def measure(folder, save_path, size, objective, workers, options):
     return {
         "objective": objective, "workers": workers, "device": result.devices[0].split(":")[0],
         "epoch_s": figures["total"], "rate": statistics.median(seconds[rate] for seconds in timed),
-        "rate_unit": rate, "train_loss": result.history[-1]["train_loss"],
+        "rate_unit": rate, "load": os.getloadavg()[0], "train_loss": result.history[-1]["train_loss"],
         **{name: figures[name] / figures["total"] for name in PARTS},
     }  # fmt: skip
 
@@ -68,8 +69,8 @@ def with_speedup(rows):
 
 
 HEADER = [
-    "| objective | workers | epoch, s | per second | speed-up | efficiency | data | compute | communication | loss |",
-    "|---|" + "---:|" * 9,
+    "| objective | workers | epoch, s | per second | speed-up | efficiency | data | compute | communication | load | loss |",
+    "|---|" + "---:|" * 10,
 ]
 
 
@@ -79,7 +80,7 @@ def shown(row):
     return (
         f"| {row['objective']} | {row['workers']} | {row['epoch_s']:.3f} | {row['rate']:.0f} {unit} | "
         f"{row['speedup']:.2f} | {row['efficiency']:.0%} | {row['data']:.0%} | {row['compute']:.0%} | "
-        f"{row['communication']:.0%} | {row['train_loss']:.6f} |"
+        f"{row['communication']:.0%} | {row['load']:.1f} | {row['train_loss']:.6f} |"
     )
 
 

@@ -254,7 +254,7 @@ def test_gpu_check_reports_a_failure(benchmark) -> None:
 
 def scaling_row(objective: str, workers: int, seconds: float) -> dict:
     shares = {"data": 0.1, "compute": 0.6, "communication": 0.2, "evaluation": 0.1}
-    rate = {"rate": 100 / seconds, "rate_unit": f"{objective}_per_second", "train_loss": 0.5}
+    rate = {"rate": 100 / seconds, "rate_unit": f"{objective}_per_second", "train_loss": 0.5, "load": 2.0}
     return {"objective": objective, "workers": workers, "device": "cpu", "epoch_s": seconds, **rate, **shares}
 
 
@@ -268,6 +268,6 @@ def test_speed_up_is_against_the_fewest_workers(benchmark, tmp_path: Path) -> No
     assert [row["efficiency"] for row in rows] == [1.0, 0.8, 1.0]
     scaling.write(rows, argparse.Namespace(results=tmp_path, size="tiny", device="cpu"))
     text = (tmp_path / "scaling-cpu-tiny.md").read_text()
-    assert "| cells | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 0.500000 |" in text
+    assert "| cells | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 2.0 | 0.500000 |" in text
     assert json.loads((tmp_path / "scaling-cpu-tiny.json").read_text())["rows"] == rows
     assert (tmp_path / "scaling-cpu-tiny.png").read_bytes().startswith(b"\x89PNG")

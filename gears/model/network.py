@@ -114,8 +114,8 @@ class GEARSNetwork(nn.Module):
 
     def hand_written(self) -> list[tuple[nn.Module, str]]:
         """Modules and methods that have passes backwards and collectives of their own: not for a compiler."""
-        norms = [module for module in self.modules() if isinstance(module, WeightedBatchNorm)]
-        return [(self, "_own_values"), *((norm, "forward") for norm in norms)]
+        own = [module for module in self.modules() if isinstance(module, WeightedBatchNorm | Propagation)]
+        return [(self, "_own_values"), *((module, "forward") for module in own)]
 
     def forward(
         self,

@@ -135,7 +135,7 @@ def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) ->
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own doings while it traces
 def test_a_compiled_run_equals_a_plain_one(tmp_path, small_screen_adata) -> None:
     if precision.no_compiler("cpu") is not None:
         pytest.skip(f"torch.compile cannot run here: {precision.no_compiler('cpu')}")
