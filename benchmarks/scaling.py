@@ -69,7 +69,8 @@ def with_speedup(rows):
 
 
 HEADER = [
-    "| objective | workers | epoch, s | per second | speed-up | efficiency | data | compute | communication | load | loss |",
+    "| objective | workers | epoch, s | per second | speed-up | efficiency "
+    "| data | compute | communication | load | loss |",
     "|---|" + "---:|" * 10,
 ]
 

@@ -133,14 +133,18 @@ def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) ->
         assert found is model
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own doings while it traces
-def test_a_compiled_run_equals_a_plain_one(tmp_path, small_screen_adata) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_a_compiled_run_equals_a_plain_one(backend: str, tmp_path, small_screen_adata, monkeypatch) -> None:
+    """The default backend takes minutes; the other one traces and differentiates in the same way."""
     if precision.no_compiler("cpu") is not None:
         pytest.skip(f"torch.compile cannot run here: {precision.no_compiler('cpu')}")
     from gears import GEARS, PertData
 
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **more: real(model, backend=backend, **more))
     pert_data = PertData(tmp_path, default_pert_graph=False)
     pert_data.new_data_process("small", small_screen_adata)
     pert_data.prepare_split(split="simulation", seed=1)
@@ -155,6 +159,7 @@ def test_a_compiled_run_equals_a_plain_one(tmp_path, small_screen_adata) -> None
     assert compiled["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-9)
     assert weights.keys() == own_weights.keys(), "no _orig_mod. in the names"
     assert all((weights[key] - own_weights[key]).abs().max() < 1e-6 for key in weights)
+    assert not [name for module in model.model.modules() for name in vars(module) if name == "forward"]
 
 
 def test_gradient_scaling_takes_its_options() -> None:
