@@ -6,7 +6,8 @@
 
 Folds are over conditions; every condition is tested once in each repeat. A method is a function
 ``make(pert_data, seed) -> estimator`` in METHODS: add one there and name it with ``--methods``; the
-results of methods that ran before are kept, and those of the new one are added to them.
+results of methods that ran before are kept, and those of the new one are added to them. A run that was cut
+short goes on where it stopped when the same command is given again.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ from pathlib import Path
 from typing import Any
 
 import anndata
+import numpy as np
 import pandas as pd
 import torch
 
 from gears import PertData
 from gears.data.splits.folds import folds
 from gears.evaluation import BASELINES, Bootstrap, compare, difference_table, interval_table, write_report
+from gears.evaluation.baselines.means_table import training_conditions
+from gears.evaluation.comparison import split_name
 from gears.evaluation.summary import verdict
-from gears.files import write_atomically, write_json, write_text
+from gears.files import read_json, write_atomically, write_json, write_text
 from gears.judging import GEARSEstimator
+from gears.priors import fit_prior, judge, prior_data
 
 METRICS = (
     "pearson_delta",
@@ -52,8 +57,8 @@ SHOWN = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "mse", "discrimin
 def gears_method(
     pert_data: PertData, seed: int, *, objective: str, hidden_size: int, epochs: int | None
 ) -> Any:
-    """GEARS trained with one objective, its defaults otherwise."""
-    training = {"objective": objective} | ({} if epochs is None else {"epochs": epochs})
+    """GEARS's network alone, trained with one objective, its defaults otherwise."""
+    training = {"objective": objective, "prior": None} | ({} if epochs is None else {"epochs": epochs})
     network = {"hidden_size": hidden_size}
     return GEARSEstimator(pert_data, network=network, training=training, seed=seed, device="cpu")
 
@@ -69,6 +74,7 @@ def methods(options: argparse.Namespace) -> dict[str, Callable[[PertData, int], 
             gears_method, objective="moments", hidden_size=size, epochs=options.epochs_moments
         ),
         "no_perturb": no_perturb,
+        "prior": PriorAlone,
     }
 
 
@@ -76,8 +82,32 @@ def no_perturb(pert_data: PertData, seed: int) -> Any:
     """GEARS that is told not to predict a change."""
     network = {"hidden_size": 8, "no_perturb": True}
     return GEARSEstimator(
-        pert_data, network=network, training={"objective": "moments", "epochs": 1}, seed=seed, device="cpu"
+        pert_data,
+        network=network,
+        training={"objective": "moments", "epochs": 1, "prior": None},
+        seed=seed,
+        device="cpu",
     )
+
+
+class PriorAlone:
+    """The closed-form prior, without a network."""
+
+    def __init__(self, pert_data: PertData, seed: int) -> None:
+        self.pert_data = pert_data
+
+    def fit(self, screen: Any, split: Any) -> None:
+        """Fit to the training conditions' means."""
+        train = sorted(training_conditions(split), key=screen.id_of)
+        nodes = [self.pert_data.condition_nodes(condition) for condition in train]
+        data = prior_data(screen, train, nodes, self.pert_data.pert_names, self.pert_data.annotation)
+        self.prior = fit_prior(data, judge(screen, train, train)).prior
+        self.control_mean_G = screen.statistics.mean[screen.control_id]
+
+    def predict(self, conditions: Any) -> Any:
+        """Means, clipped at zero as every other method's."""
+        sets = [self.pert_data.condition_nodes(condition) for condition in conditions]
+        return np.maximum(self.control_mean_G + self.prior(sets), 0.0)
 
 
 def main() -> None:
@@ -96,6 +126,7 @@ def main() -> None:
     parser.add_argument("--epochs-cells", type=int)
     parser.add_argument("--epochs-moments", type=int)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="also what is kept already")
     parser.add_argument("--only-pages", action="store_true", help="write the pages of what was kept before")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
@@ -129,8 +160,11 @@ def one_screen(name: str, options: argparse.Namespace) -> None:
 def one_method(
     screen: str, method: str, pert_data: PertData, splits: list[Any], options: argparse.Namespace
 ) -> None:
-    """Fit and score one method on the folds of one repeat, and keep the result."""
+    """Fit and score one method on the folds of one repeat, and keep the result; nothing where it is kept already."""
     start = time.perf_counter()
+    names = tuple(BASELINES) if method == "baselines" else (method,)
+    if not options.again and done(options.output, screen, names, [split_name(split) for split in splits]):
+        return
     if method in ("baselines", *BASELINES):
         models, baselines = {}, tuple(BASELINES) if method == "baselines" else (method,)
     else:
@@ -149,6 +183,16 @@ def one_method(
     keep(options.output, screen, result.table, result.runs, result.left_out)
     repeat = splits[0].arguments["repeat"]
     print(f"{screen} repeat {repeat} {method}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def done(folder: Path, screen: str, names: tuple[str, ...], splits: list[str]) -> bool:
+    """Whether every one of these methods is kept for every one of these splits."""
+    path = folder / f"comparison_{screen}_runs.csv.gz"
+    if not path.is_file():
+        return False
+    runs = pd.read_csv(path)
+    there = set(zip(runs["method"], runs["split"], strict=True))
+    return all((name, split) in there for name in names for split in splits)
 
 
 def keep(folder: Path, name: str, table: pd.DataFrame, runs: pd.DataFrame, left_out: dict[str, str]) -> None:
@@ -180,7 +224,7 @@ def note(folder: Path, name: str, pert_data: PertData, settings: dict[str, str])
 
 
 def summarise(folder: Path) -> None:
-    """One Markdown page over all screens that were run, and an HTML page for each."""
+    """One Markdown page over all screens that were run, and an HTML page for each (made from the kept tables)."""
     lines = ["# Cross-validated comparison on the real subsets", "", __doc__.split("\n\n")[1].strip("\n"), ""]
     for path in sorted(folder.glob("comparison_*_table.csv.gz")):
         name = path.name.removeprefix("comparison_").removesuffix("_table.csv.gz")
@@ -188,11 +232,13 @@ def summarise(folder: Path) -> None:
         runs = pd.read_csv(folder / f"comparison_{name}_runs.csv.gz")
         models = [method for method in dict.fromkeys(table["method"]) if method not in BASELINES]
         table.attrs.update(models=models)
-        lines += [f"## {name}", "", *section(table, runs, models), ""]
+        settings = folder / f"comparison_{name}_settings.json"
+        told = [f"{key}: {value}" for key, value in read_json(settings).items()] if settings.is_file() else []
+        lines += [f"## {name}", "", *[f"- {line}" for line in told], "", *section(table, runs, models), ""]
         if models:
-            report = folder / f"comparison_{name}"
-            paths = write_report(table, report, title=f"Comparison on {name}", models=models, runs=runs)
-            paths["page"].replace(folder / f"comparison_{name}.html")
+            with tempfile.TemporaryDirectory() as report:
+                paths = write_report(table, report, title=f"Comparison on {name}", models=models, runs=runs)
+                write_text(folder / f"comparison_{name}.html", paths["page"].read_text(encoding="utf-8"))
     write_text(folder / "comparison.md", "\n".join(lines))
 
 
@@ -205,14 +251,16 @@ def section(table: pd.DataFrame, runs: pd.DataFrame, models: list[str]) -> list[
     lines += [f"- {verdict(table, method=model)}" for model in models]
     seconds = runs.groupby("method", sort=False)["cpu_seconds"].median()
     whole = summary[summary["subgroup"] == "all"].set_index(["method", "metric"])
-    lines += ["", f"| method | {' | '.join(SHOWN)} | CPU s of a fit |", "|---" * (len(SHOWN) + 2) + "|"]
+    splits = runs.groupby("method", sort=False)["split"].nunique()
+    heads = ["method", *SHOWN, "splits", "CPU s of a fit"]
+    lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for method in dict.fromkeys(table["method"]):
         cells = []
         for metric in SHOWN:
             row = whole.loc[(method, metric)]
             undefined = f" [{int(row['n_undefined'])}]" if row["n_undefined"] else ""
             cells.append(f"{row['mean']:.3g} ({row['low']:.3g}, {row['high']:.3g}){undefined}")
-        lines.append(f"| {method} | {' | '.join(cells)} | {seconds[method]:.3g} |")
+        lines.append(f"| {method} | {' | '.join(cells)} | {splits[method]} | {seconds[method]:.3g} |")
     lines += [
         "",
         "Means over conditions (95 % interval from resampled conditions) [conditions where undefined].",
