@@ -9,7 +9,7 @@ from gears.evaluation import compare
 from gears.judging import GEARSEstimator
 
 NETWORK = {"hidden_size": 8}
-TRAINING = {"epochs": 2, "objective": "moments"}
+TRAINING = {"epochs": 2, "objective": "moments", "prior": None}
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def data(tmp_path_factory) -> PertData:
 def trained(data: PertData, seed: int, epochs: int, **network) -> GEARS:
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8, seed=seed, **network)
-    model.train(epochs=epochs, objective="moments", verbose=False, evaluate_test=False)
+    model.train(epochs=epochs, objective="moments", prior=None, verbose=False, evaluate_test=False)
     return model
 
 
