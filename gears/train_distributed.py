@@ -173,7 +173,9 @@ def main() -> None:
 
     from gears.cli import main as command
 
-    sys.exit(command(["train", *sys.argv[1:]]))
+    # torch.distributed.launch adds --local-rank=N to the words of the user; LOCAL_RANK says the same
+    words = [word for word in sys.argv[1:] if not word.startswith(("--local-rank=", "--local_rank="))]
+    sys.exit(command(["train", *words]))
 
 
 if __name__ == "__main__":

@@ -253,3 +253,15 @@ def test_users_own_spawn_with_a_ddp_wrapper(screens: Path, tmp_path: Path, monke
     model = GEARS.from_pretrained(tmp_path / "m", device="cpu")
     assert not any(key.startswith("module.") for key in weights(tmp_path / "m"))
     assert np.isfinite(model.predict(["ctrl"])["ctrl"]).all()
+
+
+def test_the_word_of_the_older_launcher_is_left_out(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from gears.train_distributed import main
+
+    monkeypatch.setattr(
+        "sys.argv", ["train_distributed", "--local-rank=1", "nothing.h5ad", "--save-path", "m"]
+    )
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "there is no file or folder nothing.h5ad" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def training(folder, options):
     result = model.train(distributed=True, **options)
     return model, result, pert_data.dataloader["train_loader"]
 
-folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+folder, options = Path(sys.argv[-2]), json.loads(sys.argv[-1])  # the older launcher adds --local-rank=N in front
 before, result, loader = training(folder, options)       # the model is there before the group
 before.save_model(folder / "before")
 line = [before.rank, before.world_size, before.is_distributed, result.table is not None, loader.sampler.rank]
