@@ -116,7 +116,6 @@ def call_gears(fault: str, folder: Path) -> Any:
     args = {
         "save_path": str(folder / "stopped"), "model_config": {"hidden_size": 4}, "objective": "cells",
         "batch_size": 12, "epochs": 10**6, "schedule": "constant", "verbose": False,
-        "num_workers": 1 if fault == "kill" else 0,
     }  # fmt: skip
     return public.train_multi_gpu(
         folder.parent, "small", {"split": "simulation", "seed": 1}, args, n_gpus=WORLD, device="cpu",
