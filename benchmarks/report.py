@@ -83,7 +83,7 @@ def training_summary(training):
     published = training["published"]
     target = published[-1]["mse_top20_de"]
     summary = {}
-    for name in [name for name in training if name in ("published", "cells", "moments", "auto")]:
+    for name in [name for name in training if name in ("published", "cells", "moments", "default")]:
         history = training[name]
         summary[name] = {
             "epochs": history[-1]["epoch"],
@@ -172,6 +172,14 @@ def _training_lines(training):
     ]
 
 
+LABELS = {
+    "published": "cell-gears 0.1.2",
+    "cells": "here, network alone on cells",
+    "moments": "here, network alone on moments",
+    "default": "here, train() as it is",
+}
+
+
 def plot(training, path):
     """Validation error against CPU seconds, both."""
     import matplotlib
@@ -180,10 +188,10 @@ def plot(training, path):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4))
-    for name in ("published", "cells", "moments", "auto"):
+    for name in ("published", "cells", "moments", "default"):
         if name in training:
             history = training[name]
-            label = "cell-gears 0.1.2" if name == "published" else f'here, objective="{name}"'
+            label = LABELS[name]
             axes.plot(
                 [record["cpu_s"] for record in history],
                 [record["mse_top20_de"] for record in history],
