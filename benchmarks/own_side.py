@@ -154,7 +154,8 @@ class _Marks(logging.Handler):
 def train(objective, epochs):
     """Train a fresh model; its validation error by CPU seconds.
 
-    ``"default"`` is `train()` as it is, with the prior; an objective is the network alone with it. `epochs` None leaves epochs, learning rate and schedule to the package.
+    ``"default"`` is `train()` as it is, with the prior; an objective is the network alone with it.
+    `epochs` None leaves epochs, learning rate and schedule to the package.
     """
     initialise()
     model, marks = HELD["model"], _Marks()

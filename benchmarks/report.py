@@ -172,7 +172,7 @@ def _training_lines(training):
     ]
 
 
-LABELS = {
+CURVES = {
     "published": "cell-gears 0.1.2",
     "cells": "here, network alone on cells",
     "moments": "here, network alone on moments",
@@ -191,7 +191,7 @@ def plot(training, path):
     for name in ("published", "cells", "moments", "default"):
         if name in training:
             history = training[name]
-            label = LABELS[name]
+            label = CURVES[name]
             axes.plot(
                 [record["cpu_s"] for record in history],
                 [record["mse_top20_de"] for record in history],
