@@ -5,6 +5,7 @@ Rows of the long form are appended to the file that GEARS_FAILURE_TABLE names.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -146,17 +147,28 @@ def marked(mark: str) -> list[str]:
 
 
 def abandoned(names: set[str]) -> set[str]:
-    """Entries of /dev/shm that no living process holds: others on this machine may be at work."""
-    time.sleep(0.5 if names else 0.0)
-    held = ""
+    """Entries of /dev/shm that no living process holds: others on this machine may be at work.
+
+    Compared by inode: a semaphore is mapped under the name that it was first given.
+    """
+    if not names:
+        return set()
+    time.sleep(0.5)
+    held: set[int] = set()
     for entry in Path("/proc").iterdir():
-        if names and entry.name.isdigit():
-            try:
-                held += (entry / "maps").read_text()
-                held += " ".join(os.readlink(fd) for fd in (entry / "fd").iterdir())
-            except OSError:
-                continue
-    return {name for name in names if Path("/dev/shm", name).exists() and f"/dev/shm/{name}" not in held}
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                lines = [
+                    line.split() for line in (entry / "maps").read_text().splitlines() if "/dev/shm/" in line
+                ]
+                held |= {int(line[4]) for line in lines}
+                held |= {fd.stat().st_ino for fd in (entry / "fd").iterdir() if fd.exists()}
+    left = set()
+    for name in names:
+        with contextlib.suppress(OSError):  # gone by now
+            if Path("/dev/shm", name).stat().st_ino not in held:
+                left.add(name)
+    return left
 
 
 def note(kind: str, case: Case, seconds: float, gone: float, message: str) -> None:
