@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,7 @@ def prepared(folder: Path, batch_size: int | None = None) -> PertData:
 
 
 TORCHRUN = ["torch.distributed.run", "--standalone"]
-OLDER = ["torch.distributed.launch", "--master_port=0"]
+OLDER = ["torch.distributed.launch"]
 
 
 @pytest.mark.slow
@@ -84,6 +85,10 @@ def test_two_launched_processes_train_the_model_of_one(
     script = folder / "train.py"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", *launcher, "--nproc_per_node=2"]
+    if launcher == OLDER:  # its workers are told the port that it was given, so it must be a real one
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            command.append(f"--master_port={probe.getsockname()[1]}")
     done = subprocess.run(
         [*command, str(script), str(folder), json.dumps(OPTIONS)],
         capture_output=True, text=True, timeout=240, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
