@@ -13,15 +13,14 @@ train mean, counts 0.
 from __future__ import annotations
 
 import argparse
-import copy
 import logging
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import anndata
 import numpy as np
@@ -29,13 +28,11 @@ import pandas as pd
 import torch
 
 from gears import PertData
-from gears.conditions import Condition
 from gears.data.splits.folds import folds
 from gears.evaluation import BASELINES, compare
 from gears.evaluation.metrics import get_metric
 from gears.files import write_atomically, write_json, write_text
-from gears.judging import GEARSEstimator
-from gears.prior_choice import closed_form
+from gears.judging import GEARSEstimator, PriorEstimator
 from gears.simulate import simulated_screen
 
 METRICS = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")
@@ -58,28 +55,10 @@ REAL = ("norman2019", "papalexi2021", "mcfaline2023")
 N_BOOTSTRAP = 2000
 
 
-class ClosedForm:
-    """The prior alone: ``fit(screen, split)``, ``predict(conditions)``."""
-
-    def __init__(self, pert_data: PertData) -> None:
-        self.pert_data = pert_data
-
-    def fit(self, screen: Any, split: Any) -> Self:
-        self.own = copy.copy(self.pert_data)
-        self.own.use_split(split)
-        self.prior = closed_form(self.own)
-        return self
-
-    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
-        nodes = [self.own.condition_nodes(Condition.of(condition)) for condition in conditions]
-        statistics = self.own.screen.statistics
-        return np.maximum(statistics.mean[statistics.control_id] + self.prior(nodes), 0.0)
-
-
 def method(name: str, pert_data: PertData, seed: int) -> Any:
     """One of the methods that can be asked for."""
     if name == "prior":
-        return ClosedForm(pert_data)
+        return PriorEstimator(pert_data)
     training = {
         "gears": {"objective": "moments", "prior": "auto"},
         "moments": {"objective": "moments", "prior": None},

@@ -25,19 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import anndata
-import numpy as np
 import pandas as pd
 import torch
 
 from gears import PertData
 from gears.data.splits.folds import folds
 from gears.evaluation import BASELINES, Bootstrap, compare, difference_table, interval_table, write_report
-from gears.evaluation.baselines.means_table import training_conditions
 from gears.evaluation.comparison import split_name
 from gears.evaluation.summary import verdict
 from gears.files import read_json, write_atomically, write_json, write_text
-from gears.judging import GEARSEstimator
-from gears.priors import fit_prior, judge, prior_data
+from gears.judging import GEARSEstimator, PriorEstimator
 
 METRICS = (
     "pearson_delta",
@@ -74,7 +71,7 @@ def methods(options: argparse.Namespace) -> dict[str, Callable[[PertData, int], 
             gears_method, objective="moments", hidden_size=size, epochs=options.epochs_moments
         ),
         "no_perturb": no_perturb,
-        "prior": PriorAlone,
+        "prior": lambda pert_data, _: PriorEstimator(pert_data),
     }
 
 
@@ -88,26 +85,6 @@ def no_perturb(pert_data: PertData, seed: int) -> Any:
         seed=seed,
         device="cpu",
     )
-
-
-class PriorAlone:
-    """The closed-form prior, without a network."""
-
-    def __init__(self, pert_data: PertData, seed: int) -> None:
-        self.pert_data = pert_data
-
-    def fit(self, screen: Any, split: Any) -> None:
-        """Fit to the training conditions' means."""
-        train = sorted(training_conditions(split), key=screen.id_of)
-        nodes = [self.pert_data.condition_nodes(condition) for condition in train]
-        data = prior_data(screen, train, nodes, self.pert_data.pert_names, self.pert_data.annotation)
-        self.prior = fit_prior(data, judge(screen, train, train)).prior
-        self.control_mean_G = screen.statistics.mean[screen.control_id]
-
-    def predict(self, conditions: Any) -> Any:
-        """Means, clipped at zero as every other method's."""
-        sets = [self.pert_data.condition_nodes(condition) for condition in conditions]
-        return np.maximum(self.control_mean_G + self.prior(sets), 0.0)
 
 
 def main() -> None:

@@ -16,12 +16,14 @@ from gears.evaluation.baselines.means_table import training_conditions
 from gears.evaluation.report import Profiles, write_report
 from gears.evaluation.table import baseline_predictions, comparison_table
 from gears.evaluation.truth import Truth
+from gears.prior_choice import closed_form
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
     from gears.data.splits import Split
     from gears.gears import GEARS
     from gears.pertdata import PertData
+    from gears.priors import GenePrior
 
 DRAWN = ("additive", "matching_mean", "train_mean")  # baselines in the figures of single conditions
 
@@ -170,3 +172,36 @@ class GEARSEstimator:
             msg = "this estimator is not fitted yet; call fit(screen, split) first"
             raise ValueError(msg)
         return self.model.predict(list(conditions), clip=self.clip).expression_UG
+
+
+class PriorEstimator:
+    """The closed form under the network, alone: ``fit(screen, split)``, ``predict(conditions)``.
+
+    Parameters
+    ----------
+    pert_data
+        The screen; its own split is left as it is.
+    clip
+        Set negative predictions to zero.
+    """
+
+    def __init__(self, pert_data: PertData, *, clip: bool = True) -> None:
+        self.pert_data, self.clip = pert_data, clip
+        self.prior: GenePrior | None = None
+
+    def fit(self, screen: PreparedScreen, split: Split) -> PriorEstimator:
+        """Fit to the means of the split's training part and return the estimator itself."""
+        pert_data = copy.copy(self.pert_data)  # the split is the copy's own
+        pert_data.use_split(split)
+        self.prior = closed_form(pert_data)
+        self.control_mean_G = np.asarray(screen.statistics.mean[screen.control_id], dtype=np.float64)
+        return self
+
+    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
+        """Predicted mean expression, (U, G)."""
+        if self.prior is None:
+            msg = "this estimator is not fitted yet; call fit(screen, split) first"
+            raise ValueError(msg)
+        nodes = [self.pert_data.condition_nodes(condition) for condition in conditions]
+        predicted_UG = self.control_mean_G + self.prior(nodes)
+        return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG

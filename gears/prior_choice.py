@@ -6,21 +6,23 @@ import dataclasses
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from gears.assembly import condition_tables, pair_tables, perturbed_in
 from gears.caching import cached_arrays
 from gears.conditions import Condition
 from gears.model.network import GEARSNetwork
 from gears.priors import FittedPrior, GenePrior, fit_prior, judge, prior_data
-from gears.training.conditions import ConditionLoader, PairTables
+from gears.training.conditions import ConditionLoader
 from gears.training.defaults import settle
 from gears.training.model_folder import ModelParts
 from gears.training.options import TrainOptions
 from gears.training.run import run_training
-from gears.training.tables import ConditionTables, predict_changes
+from gears.training.tables import predict_changes
 from gears.training.tasks import Reducer
 
 if TYPE_CHECKING:
@@ -77,18 +79,19 @@ def take_up_prior(
         return dataclasses.replace(parts, prior=None), None
     if parts.prior is None:
         begin_at_zero(network)
-    return dataclasses.replace(parts, prior=fitted.prior), prior_rows(pert_data, fitted)
+    return dataclasses.replace(parts, prior=fitted.prior), prior_rows(
+        pert_data, _perturbed_train(pert_data), fitted
+    )
 
 
-def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
-    """Changes by condition of the screen, (C, G) float32: training conditions each predicted without itself.
+def prior_rows(pert_data: PertData, conditions: Sequence[Condition], fitted: FittedPrior) -> np.ndarray:
+    """Changes by condition of the screen, (C, G) float32: those fitted to each predicted without itself, else 0.
 
     So the network learns the errors that the prior makes on conditions that it has not seen.
     """
     screen = pert_data.screen
     rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
-    for condition, change_G in zip(_perturbed_train(pert_data), fitted.left_out_CG, strict=True):
-        rows_CG[screen.id_of(condition)] = change_G
+    rows_CG[[screen.id_of(condition) for condition in conditions]] = fitted.left_out_CG
     return rows_CG
 
 
@@ -101,11 +104,7 @@ def begin_at_zero(network: GEARSNetwork) -> None:
 
 def _perturbed_train(pert_data: PertData) -> list[Condition]:
     """Perturbed training conditions by their id, so that the order of a split does not matter."""
-    split = pert_data.split
-    if split is None or "train" not in split.parts:
-        return []
-    chosen = [condition for condition in split.conditions("train") if not condition.is_control]
-    return sorted(chosen, key=pert_data.screen.id_of)
+    return sorted(perturbed_in(pert_data.split, "train"), key=pert_data.screen.id_of)
 
 
 def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
@@ -166,27 +165,18 @@ def _trained(
     pert_data: PertData, parts: ModelParts, inner: Sequence[Condition], fitted: FittedPrior, *, seed: int
 ) -> GEARSNetwork:
     """A network trained on what the prior leaves over of some training conditions."""
-    screen = pert_data.screen
-    ids = np.array([screen.id_of(condition) for condition in inner])
-    rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
-    rows_CG[ids] = fitted.left_out_CG
-    nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
-    mean_G = screen.statistics.mean[screen.control_id]
-
-    def tables(device: torch.device, dtype: torch.dtype) -> ConditionTables:
-        mask_CG = screen.statistics.loss_mask()
-        return ConditionTables.build(nodes, mask_CG, mean_G, rows_CG, device=device, dtype=dtype)
-
+    tables = partial(condition_tables, pert_data, prior_CG=prior_rows(pert_data, inner, fitted))
+    ids = np.array([pert_data.screen.id_of(condition) for condition in inner])
     plan = settle(TrainOptions(objective="moments", verbose=False), len(inner))
     network = parts.network(seed=seed)
     begin_at_zero(network)
     loader = ConditionLoader(ids, plan.per_step, seed=seed)
-    options: Any = {"device": torch.device("cpu")}
-    pairs = PairTables(screen.statistics)
+    pairs = partial(pair_tables, pert_data)
     # half as long as a run: the gate says whether there is anything to learn, not how much in the end
     epochs = max(1, (plan.options.epochs or 1) // 2)
     chosen = dataclasses.replace(plan.options, epochs=epochs, eval_every=epochs)
-    run_training(network, tables, lambda: pairs, loader, parts, chosen, _unjudged, **options)
+    device = torch.device("cpu")
+    run_training(network, tables, pairs, loader, parts, chosen, _unjudged, device=device)
     return network
 
 
