@@ -18,6 +18,7 @@ from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.pertdata import PertData
 from gears.prior_choice import prior_of
+from gears.reporting import quiet
 from gears.results import MultiProcessResult
 from gears.training.defaults import CELL_DEFAULTS, RunPlan, chosen_objective
 from gears.training.model_folder import refuse_foreign_folder
@@ -160,6 +161,13 @@ class TrainingJob:
         pert_data.load(data_name=self.dataset_name, **for_load)
         pert_data.prepare_split(**self.split_config)
         return pert_data
+
+    def opened(self, rank: int, world_size: int) -> GEARS:
+        """The model of a worker with its data and batches, ready to train; nothing is logged on the way."""
+        with quiet():
+            pert_data = self.load()
+            self.make_batches(pert_data, world_size, rank, self.num_workers)
+            return self.model(pert_data)
 
     def model(self, pert_data: PertData, device: str | None = None) -> GEARS:
         """A GEARS object with its network, on this worker's device."""

@@ -14,7 +14,7 @@ from gears.distributed.place import started_by_launcher
 from gears.files import content_hash
 from gears.job import TrainingJob
 from gears.messages import unknown_name
-from gears.reporting import quiet, show_progress
+from gears.reporting import show_progress
 from gears.results import MultiProcessResult
 
 logger = logging.getLogger(__name__)
@@ -133,11 +133,7 @@ def train_alone(
 ) -> dict[str, Any]:
     """What each process does: open the prepared screen, train, score the test part."""
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
-    with quiet():
-        pert_data = job.load()
-        job.make_batches(pert_data, world_size, rank, job.num_workers)
-        model = job.model(pert_data)
-    result = model.train(**job.options.to_dict())
+    result = job.opened(rank, world_size).train(**job.options.to_dict())
     return {
         "history": result.history,
         "best_epoch": result.best_epoch,

@@ -25,7 +25,7 @@ from gears.distributed import (
 )
 from gears.distributed.gpus import resolve_gpu_ids
 from gears.job import TrainingJob
-from gears.reporting import quiet, show_progress
+from gears.reporting import show_progress
 from gears.results import MultiProcessResult
 from gears.torchrun import started_by_launcher, train_joined
 from gears.training.engine import TrainingEngine
@@ -157,11 +157,7 @@ def train_ddp_worker(
     joined_before = is_running()
     setup_ddp(rank, world_size)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
-    with quiet():
-        pert_data = job.load()
-        job.make_batches(pert_data, world_size, rank, job.num_workers)
-        model = job.model(pert_data)
-    result = model.train(**job.options.to_dict(), evaluate_test=False)
+    result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
     if not joined_before:
         cleanup_ddp()
     return {"history": result.history, "best_epoch": result.best_epoch, "stopped": result.stopped}
