@@ -6,6 +6,7 @@ use (they read no h5ad file, start no workers) are stood in for where they are n
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import sys
 import types
@@ -30,6 +31,8 @@ def stand_in_for_missing():
     missing = [name for name in UNUSED if importlib.util.find_spec(name) is None]
     for name in missing:
         sys.modules[name] = _StandIn(name)
+        # others look modules up by their spec, as torch.compile does; one without is an error
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
     return missing
 
 
