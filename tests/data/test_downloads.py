@@ -256,6 +256,20 @@ def tarred(entries: dict[str, bytes], link: str | None = None) -> bytes:
         (zipped({"norman/a.h5ad": b"1" * 5000}), "5000 bytes, more than the 4000 allowed"),
         (b"", "damaged"),
     ],
+    ids=[
+        "dots",
+        "root",
+        "drive",
+        "zip link",
+        "no such file",
+        "two files",
+        "tar dots",
+        "tar link",
+        "zip cut",
+        "tar cut",
+        "too large",
+        "empty",
+    ],
 )
 def test_archives_that_are_refused(tmp_path: Path, body: bytes, words: str) -> None:
     (tmp_path / "in").mkdir()
