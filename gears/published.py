@@ -1,16 +1,22 @@
-"""Folders that the published package (cell-gears) prepared, read without running anything in them."""
+"""What the published package (cell-gears) left behind, screens and models, read without running anything in it."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gears.data.gene_sets import read_gene_set
 from gears.data.manifest import H5AD
 from gears.data.pickles import load_plain
 from gears.data.splits.published import read_published_split
 from gears.pertdata import PertData
+
+if TYPE_CHECKING:
+    from gears.gears import GEARS
 
 logger = logging.getLogger(__name__)
 
@@ -77,3 +83,80 @@ def load_cell_gears_folder(
         data.use_split(read_published_split(file, data.screen.labels))
         data.train_gene_set_size = train_gene_set_size
     return data
+
+
+def load_cell_gears_model(
+    path: str | Path,
+    pert_data: PertData | None = None,
+    *,
+    gene_names: Sequence[str] | None = None,
+    pert_names: Sequence[str] | None = None,
+    control_mean: np.ndarray | None = None,
+    device: str | None = None,
+) -> GEARS:
+    """A model that cell-gears saved (``config.pkl``, ``model.pt``), ready to predict.
+
+    Such a folder holds no names and no control mean: they come from the screen that the model was
+    trained on, or are given. Predictions are those of cell-gears for every cell of a batch but the
+    first, which alone receives co-expression messages there; and they start from the mean of all
+    control cells, not from 300 drawn ones. ``save_model`` writes the model in this package's form.
+
+    Parameters
+    ----------
+    path
+        The folder. Nothing in it is run: pickles that hold more than numbers, text, arrays and
+        tensors are refused.
+    pert_data
+        The screen, such as :func:`load_cell_gears_folder` returns (the nodes of its graph must be those of
+        the model). With a split it becomes the model's, for ``evaluate``.
+    gene_names, pert_names
+        Without `pert_data`: the measured genes, and the nodes of the perturbation graph, in order.
+    control_mean
+        Without `pert_data`: mean log-normalised expression of the control cells, (G,);
+        :func:`gears.utils.get_mean_control` gives it.
+    device
+        Where the network lives.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is no such model, names are missing, or their numbers are not the model's.
+
+    Examples
+    --------
+    >>> screen = load_cell_gears_folder("data", "norman")                            # doctest: +SKIP
+    >>> load_cell_gears_model("models/norman", screen).predict([["CBL", "CNN1"]])     # doctest: +SKIP
+    """
+    from gears.gears import GEARS
+    from gears.training.published_folder import CONFIG, is_published, read_published
+
+    if not is_published(path):
+        msg = f"{path} is no model of cell-gears: it has no {CONFIG}; GEARS.from_pretrained reads this package's"
+        raise FileNotFoundError(msg)
+    given = {"gene_names": gene_names, "pert_names": pert_names, "control_mean": control_mean}
+    if pert_data is None:
+        missing = [name for name, value in given.items() if value is None]
+        if missing:
+            msg = f"a model of cell-gears holds no names: give pert_data, or also {', '.join(missing)}"
+            raise ValueError(msg)
+    elif any(value is not None for value in given.values()):
+        msg = "names and control mean come from pert_data: give either it or gene_names, pert_names and control_mean"
+        raise ValueError(msg)
+    if pert_data is not None:
+        names = screen_names(pert_data)
+    else:
+        assert gene_names is not None
+        assert pert_names is not None
+        assert control_mean is not None
+        names = gene_names, pert_names, control_mean
+    with_split = pert_data is not None and pert_data.split is not None
+    model = GEARS(pert_data if with_split else None, device=device)
+    model._take(read_published(path, *names), path)
+    return model
+
+
+def screen_names(pert_data: PertData) -> tuple[Sequence[str], Sequence[str], np.ndarray]:
+    """Measured genes, nodes of the perturbation graph and control mean of a screen, in their order."""
+    screen = pert_data.screen
+    mean_G = np.asarray(screen.statistics.mean[screen.control_id], dtype=np.float64)
+    return list(map(str, screen.gene_names)), list(map(str, pert_data.pert_names)), mean_G

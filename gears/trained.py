@@ -19,6 +19,7 @@ from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
 from gears.predictions import Predictions, asked_conditions, nodes_of
 from gears.training.model_folder import ModelParts, load_parts, load_weights, save_model
+from gears.training.published_folder import is_published, read_published
 from gears.training.tables import predict_changes
 from gears.training.wrapping import unwrap
 
@@ -216,7 +217,7 @@ class TrainedModel:
             save_model(path, parts, state)
 
     def load_pretrained(self, path: str | Path) -> None:
-        """Load a saved model for this screen.
+        """Load a saved model for this screen; also one of cell-gears (:func:`gears.published.load_cell_gears_model`).
 
         Raises
         ------
@@ -224,10 +225,25 @@ class TrainedModel:
             The model's genes or perturbation nodes are not those of the PertData, in its
             order; both sides are named.
         """
+        if is_published(path):
+            from gears.published import screen_names
+
+            if self.pert_data is None:
+                msg = (
+                    f"{path} is a model of cell-gears, which holds no names: load it with GEARS(pert_data) and "
+                    "load_pretrained(path), or with gears.published.load_cell_gears_model(path, ...)"
+                )
+                raise ValueError(msg)
+            self._take(read_published(path, *screen_names(self.pert_data)), path)
+            return
         parts = load_parts(path)
         if self.pert_data is not None:
             check_names("genes", parts.gene_names, tuple(self.pert_data.screen.gene_names), path)
             check_names("perturbation nodes", parts.pert_names, tuple(self.pert_data.pert_names), path)
+        self._take(parts, path)
+
+    def _take(self, parts: ModelParts, path: str | Path) -> None:
+        """Become the model of these parts, with the weights in a folder."""
         network = parts.network()
         load_weights(path, network)
         self.parts = parts

@@ -21,10 +21,11 @@ def _plain_scalar(dtype: np.dtype, value: Any = None) -> Any:
     return _SCALAR(dtype, value)  # type: ignore[operator]
 
 
-class _PlainUnpickler(pickle.Unpickler):
+class PlainUnpickler(pickle.Unpickler):
     """Admits plain containers, strings, numbers and numpy arrays; anything else is refused by name."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """What a name in the pickle stands for; anything unknown is refused."""
         if module == "builtins" and name in ("set", "frozenset"):
             return {"set": set, "frozenset": frozenset}[name]
         if module == "numpy" and name in ("ndarray", "dtype"):
@@ -42,8 +43,8 @@ def is_pickle(path: str | Path) -> bool:
     return False
 
 
-def load_plain(path: str | Path) -> Any:
-    """Read a pickle of plain containers and arrays.
+def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickler) -> Any:
+    """Read a pickle of plain containers and arrays, or of what another unpickler admits.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def load_plain(path: str | Path) -> Any:
     path = Path(path)
     try:
         with open(path, "rb") as file:
-            return _PlainUnpickler(file).load()
+            return unpickler(file).load()
     except FileNotFoundError:
         raise
     except Exception as error:

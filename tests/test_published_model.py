@@ -1,0 +1,213 @@
+"""Models that cell-gears saved: the same predictions, and nothing in their pickles can run.
+
+The folders in ``tests/published`` were written by cell-gears 0.1.2 (``tools/record_published_model.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gears import GEARS, PertData
+from gears.data.tensor_pickles import load_tensors
+from gears.published import load_cell_gears_model
+from gears.training.published_folder import read_published
+
+FOLDER = Path(__file__).with_name("published")
+GENES = [f"G{i:02d}" for i in range(12)]
+PERTS = ["G00", "G01", "G03", "G05", "P0", "P1", "P2"]
+
+
+def loaded(name: str, **more: Any) -> GEARS:
+    given = {"gene_names": GENES, "pert_names": PERTS, "control_mean": np.linspace(0, 2, 12)}
+    return load_cell_gears_model(FOLDER / name, **{**given, **more}, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["plain", "uncertain"])
+def test_predictions_are_those_of_cell_gears_but_for_the_first_cell_of_a_batch(name: str) -> None:
+    model = loaded(name)
+    with np.load(FOLDER / name / "expected.npz") as archive:
+        expected = {key: archive[key] for key in archive.files}
+    asked = [key.removeprefix("pred/") for key in expected if key.startswith("pred/")]
+    assert asked == ["G00", "P1", "G03+P2"]
+    predictions = model.predict(asked, clip=False)
+    for label in asked:
+        change_NG = expected[f"pred/{label}"] - expected[f"x/{label}"]
+        assert len(change_NG) == 6
+        np.testing.assert_allclose(
+            change_NG[1:], np.tile(predictions.delta(label), (5, 1)), rtol=0, atol=2e-6
+        )
+        assert np.abs(change_NG[0] - predictions.delta(label)).max() > 1e-3  # the co-expression messages
+        if name == "uncertain":
+            logvar_G = predictions.logvar(label)
+            np.testing.assert_allclose(
+                expected[f"logvar/{label}"][1:], np.tile(logvar_G, (5, 1)), rtol=0, atol=2e-6
+            )
+    np.testing.assert_allclose(
+        predictions["G00"], np.linspace(0, 2, 12) + predictions.delta("G00"), atol=1e-12
+    )
+
+
+def test_a_converted_model_needs_no_names_any_more(tmp_path: Path) -> None:
+    model = loaded("uncertain")
+    model.save_model(tmp_path / "converted")
+    again = GEARS.from_pretrained(tmp_path / "converted", device="cpu")
+    assert again.config == model.config
+    assert again.config["uncertainty_kind"] == "gears"
+    np.testing.assert_array_equal(
+        again.predict(["P0"], clip=False)["P0"], model.predict(["P0"], clip=False)["P0"]
+    )
+
+
+def test_names_are_needed_and_their_numbers_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no names: give pert_data, or also gene_names, control_mean"):
+        load_cell_gears_model(FOLDER / "plain", pert_names=PERTS)
+    with pytest.raises(ValueError, match=r"has 12 measured genes, gene_names holds 11"):
+        loaded("plain", gene_names=GENES[1:])
+    with pytest.raises(
+        ValueError, match=r"has 7 perturbable genes, pert_names holds 8; .*load_cell_gears_folder"
+    ):
+        loaded("plain", pert_names=[*PERTS, "P3"])
+    with pytest.raises(ValueError, match=r"has 12 measured genes, control_mean holds 3"):
+        loaded("plain", control_mean=np.zeros(3))
+    with pytest.raises(ValueError, match=r"load_cell_gears_model\(path, \.\.\.\)"):
+        GEARS.from_pretrained(FOLDER / "plain")
+    with pytest.raises(FileNotFoundError, match=r"has no config\.pkl"):
+        load_cell_gears_model(tmp_path, gene_names=GENES)
+
+
+def test_a_model_loads_for_the_screen_it_was_trained_on(tmp_path: Path, toy_adata: Any) -> None:
+    """As published: ``GEARS(pert_data).load_pretrained(folder)``; the screen must be that of the model."""
+    adata = toy_adata[:, :12].copy()
+    adata.var["gene_name"] = GENES
+    adata.obs["condition"] = ["ctrl"] * 60 + ["G00+ctrl"] * 60 + ["G03+P2"] * 96
+    data = PertData(tmp_path, gene_set_path=_written(tmp_path, PERTS))
+    data.new_data_process("toy", adata)
+    with pytest.raises(ValueError, match="give either it or"):
+        load_cell_gears_model(FOLDER / "plain", data, gene_names=GENES)
+    assert load_cell_gears_model(FOLDER / "plain", data, device="cpu").pert_data is None
+    data.prepare_split("no_split")
+    model = GEARS(data, device="cpu")
+    model.load_pretrained(FOLDER / "plain")
+    np.testing.assert_allclose(
+        model.predict(["P1"], clip=False).delta("P1"), loaded("plain").predict(["P1"], clip=False).delta("P1")
+    )
+    assert load_cell_gears_model(FOLDER / "plain", data, device="cpu").pert_data is data
+
+
+def _written(folder: Path, genes: list[str]) -> Path:
+    path = folder / "genes.txt"
+    path.write_text("\n".join(genes))
+    return path
+
+
+# -- pickles that would run something --------------------------------------------------------
+
+
+class Call:
+    """Pickled as a call of a function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple:
+        return self.call
+
+
+def crafted(kind: str, target: Path) -> Any:
+    """A value for a published config that makes a folder when it is unpickled in the usual way."""
+    evil = Call(os.mkdir, str(target))
+    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes  # type: ignore[attr-defined]
+    inside = pickle.dumps(evil)
+    if kind == "plain":
+        return evil
+    if kind == "a tensor's storage":
+        return Call(rebuild, Call(storage, inside), 0, (1,), (1,), False, OrderedDict())
+    if kind == "two levels down":
+        return Call(storage, pickle.dumps(Call(storage, inside)))
+    if kind == "saved by torch":
+        buffer = io.BytesIO()
+        torch.save(evil, buffer)
+        return Call(storage, buffer.getvalue())
+    if kind == "saved by torch in its old form":
+        buffer = io.BytesIO()
+        torch.save(evil, buffer, _use_new_zipfile_serialization=False)
+        return Call(storage, buffer.getvalue())
+    assert kind == "reading without limits"
+    return Call(torch.load, io.BytesIO(inside))
+
+
+KINDS = [
+    "plain",
+    "a tensor's storage",
+    "two levels down",
+    "saved by torch",
+    "saved by torch in its old form",
+    "reading without limits",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crafted_config_is_refused_and_runs_nothing(tmp_path: Path, kind: str) -> None:
+    folder, target = tmp_path / "model", tmp_path / "owned"
+    shutil.copytree(FOLDER / "plain", folder)
+    (folder / "config.pkl").write_bytes(pickle.dumps({"hidden_size": 8, "G_go": crafted(kind, target)}))
+    with pytest.raises(ValueError, match=r"config\.pkl is not read: (it refers to|a pickle inside it)"):
+        read_published(folder, GENES, PERTS, np.zeros(12))
+    assert not target.exists()
+
+
+def test_crafted_weights_are_refused_and_run_nothing(tmp_path: Path) -> None:
+    folder, target = tmp_path / "model", tmp_path / "owned"
+    shutil.copytree(FOLDER / "plain", folder)
+    torch.save({"gene_emb.weight": Call(os.mkdir, str(target))}, folder / "model.pt")
+    with pytest.raises(ValueError, match=r"model\.pt cannot be read as a file of tensors"):
+        read_published(folder, GENES, PERTS, np.zeros(12))
+    assert not target.exists()
+
+
+def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path: Path) -> None:
+    """Otherwise the tests above would show nothing."""
+    for number, kind in enumerate(["plain", "two levels down"]):
+        target = tmp_path / f"owned{number}"
+        with contextlib.suppress(Exception):  # what comes after the folder was made does not matter
+            pickle.loads(pickle.dumps(crafted(kind, target)))
+        assert target.is_dir()
+
+
+def test_tensors_within_plain_pickles(tmp_path: Path) -> None:
+    base = torch.arange(12.0)
+    values = {
+        "whole": base,
+        "part": base.reshape(3, 4).t()[1:],
+        "edges": torch.tensor([[0, 1], [2, 3]]),
+        "empty": torch.empty(2, 0),
+        "device": torch.device("cuda", 3),
+        "number": np.float64(0.5),
+    }
+    path = tmp_path / "values.pkl"
+    path.write_bytes(pickle.dumps(values))
+    read = load_tensors(path)
+    for name in ("whole", "part", "edges", "empty"):
+        assert torch.equal(read[name], values[name])
+        assert read[name].dtype == values[name].dtype
+    assert (read["device"], read["number"]) == ("cuda:3", 0.5)
+
+
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
+    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()  # type: ignore[attr-defined]
+    path = tmp_path / "values.pkl"
+    for size, stride in (((5,), (1,)), ((2, 2), (3, 1)), ((2,), (1, 1)), ((-1,), (1,))):
+        path.write_bytes(pickle.dumps(Call(rebuild, storage, 0, size, stride, False, OrderedDict())))
+        with pytest.raises(ValueError, match=r"beyond its 4 values|is damaged"):
+            load_tensors(path)
