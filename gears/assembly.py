@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from gears.conditions import Condition
 from gears.evaluation.metrics import get_metric
 from gears.evaluation.truth import Truth
 from gears.graphs import Graph, cached_graph, coexpression_graph, go_graph
+from gears.graphs.own import GO_THRESHOLD, GraphMaker, embedding_of
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.priors import GenePrior
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from gears.data.splits import Split
     from gears.pertdata import PertData
 
-GO_THRESHOLD = 0.1
-
 
 def build_parts(
-    pert_data: PertData, config: ModelConfig, *, go: Any = None, coexpress: Any = None
+    pert_data: PertData,
+    config: ModelConfig,
+    *,
+    go: Any = None,
+    coexpress: Any = None,
+    pert_embedding: Any = None,
 ) -> ModelParts:
     """The model without weights for a prepared screen and its split.
 
@@ -44,41 +47,35 @@ def build_parts(
     config
         Network settings.
     go, coexpress
-        Own graphs instead of those built: an edge table (source, target, weight), a
-        networkx graph, a Graph, or a pair of published tensors (edges (2, E), weights (E,)).
+        Own graphs instead of those built, in any form of :meth:`gears.graphs.own.GraphMaker.make`.
+    pert_embedding
+        Vectors of genes that the perturbation embedding starts from
+        (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
     """
     screen = pert_data.screen
     genes, nodes = tuple(map(str, screen.gene_names)), tuple(map(str, pert_data.pert_names))
-    go_chosen = own_graph(go, nodes) if go is not None else _go_graph(pert_data, config, nodes)
-    coexpress_chosen = (
-        own_graph(coexpress, genes) if coexpress is not None else _coexpression(pert_data, config)
+    annotation = pert_data.annotation
+    go_maker = GraphMaker(
+        nodes, config.num_similar_genes_go_graph, annotation, lambda: _go_graph(pert_data, config, nodes)
     )
+    coexpress_maker = GraphMaker(
+        genes, config.num_similar_genes_co_express_graph, annotation, lambda: _coexpression(pert_data, config)
+    )
+    start_PH = None
+    if pert_embedding is not None:
+        start_PH = embedding_of(pert_embedding).start(nodes, config.hidden_size, annotation.resolve)
     return ModelParts(
         config=config,
         gene_names=genes,
         gene_ids=tuple(map(str, screen.gene_ids)),
         pert_names=nodes,
-        go=go_chosen,
-        coexpress=coexpress_chosen,
+        go=go_maker.make(go),
+        coexpress=coexpress_maker.make(coexpress),
         control_mean_G=np.array(screen.statistics.mean[screen.control_id], dtype=np.float64),
         split=pert_data.split,
+        start_PH=start_PH,
         provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash},
     )
-
-
-def own_graph(graph: Any, nodes: Sequence[str]) -> Graph:
-    """A graph in any of the accepted forms over `nodes`."""
-    if isinstance(graph, Graph):
-        if graph.nodes != tuple(nodes):
-            msg = f"the graph has {len(graph.nodes)} nodes that are not the {len(nodes)} of the model, in its order"
-            raise ValueError(msg)
-        return graph
-    if isinstance(graph, pd.DataFrame):
-        return Graph.from_frame(graph, nodes)
-    if isinstance(graph, tuple):
-        edges, weight = (np.asarray(torch.as_tensor(part).cpu()) for part in graph)
-        return Graph(tuple(nodes), edges.astype(np.int64), weight.astype(np.float64))
-    return Graph.from_networkx(graph, nodes)
 
 
 def _go_graph(pert_data: PertData, config: ModelConfig, nodes: tuple[str, ...]) -> Graph:

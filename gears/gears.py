@@ -109,6 +109,7 @@ class GEARS(TrainedModel):
         G_coexpress_weight: Any = None,
         no_perturb: bool = False,
         *,
+        pert_embedding: Any = None,
         seed: int | None = None,
         **more: Any,
     ) -> None:
@@ -127,10 +128,14 @@ class GEARS(TrainedModel):
         direction_lambda
             Weight of the direction term of the loss.
         G_go, G_coexpress
-            Own graphs: an edge table (source, target, weight), a networkx graph, or
-            published edge tensors (2, E) with `G_go_weight`, `G_coexpress_weight` (E,).
+            Own graphs: an edge table (source, target, weight), a networkx graph, a file
+            (STRING, OmniPath, DoRothEA, ...), gene vectors, several of these in a list (see
+            ``docs/graphs.md``), or published edge tensors (2, E) with `G_go_weight`, `G_coexpress_weight` (E,).
         no_perturb
             A baseline that predicts no change.
+        pert_embedding
+            Gene vectors that the perturbation embedding starts from: a file, DataFrame, dict, or
+            :class:`gears.graphs.GeneEmbedding`. Genes without one start as always.
         seed
             Seed of the initial weights; the split's seed when left out.
         **more
@@ -156,7 +161,7 @@ class GEARS(TrainedModel):
         )
         go = (G_go, G_go_weight) if G_go_weight is not None else G_go
         coexpress = (G_coexpress, G_coexpress_weight) if G_coexpress_weight is not None else G_coexpress
-        self.parts = build_parts(pert_data, config, go=go, coexpress=coexpress)
+        self.parts = build_parts(pert_data, config, go=go, coexpress=coexpress, pert_embedding=pert_embedding)
         self.model = self.parts.network(seed=(pert_data.seed or 0) if seed is None else seed).to(self.device)
         self.best_model = copy.deepcopy(self.model)
 

@@ -14,6 +14,7 @@ from gears.data.processing import ProcessingOptions
 from gears.files import write_npz
 from gears.gears import GEARS
 from gears.graphs import GeneAnnotation
+from gears.graphs.own import portable
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.pertdata import PertData
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 LOADER_ARGS = {"test_batch_size": None, "num_workers": 0}
 OTHER_ARGS = ("model_config", "data_config")
-PERTDATA_ARGS = ("gene_set_path", "default_pert_graph", "gene2go")
+PERTDATA_ARGS = ("gene_set_path", "default_pert_graph", "gene2go", "obo")
+GRAPH_ARGS = ("G_go", "G_coexpress", "pert_embedding")
 LOAD_ARGS = ("drop_unmapped",)
 
 
@@ -131,7 +133,7 @@ class TrainingJob:
     def worker_args(self) -> dict[str, Any]:
         """The job as `args` of a worker."""
         loader = {name: getattr(self, name) for name in LOADER_ARGS}
-        configs = {"model_config": self.model_config, "data_config": self._plain_data_config()}
+        configs = {"model_config": self._plain_model_config(), "data_config": self._plain_data_config()}
         return {**self.options.to_dict(), **loader, **configs}
 
     def prepare(self, world_size: int) -> PertData:
@@ -194,6 +196,16 @@ class TrainingJob:
             world_size=len(devices),
             devices=tuple(devices),
         )
+
+    def _plain_model_config(self) -> dict[str, Any]:
+        """The model's options with graphs and embeddings replaced by files of them, beside the prepared screen."""
+        plain = dict(self.model_config)
+        for name in GRAPH_ARGS:
+            weight = plain.pop(f"{name}_weight", None)
+            given = plain.get(name) if weight is None else (plain[name], weight)
+            if given is not None:
+                plain[name] = portable(given, self.data_path)
+        return plain
 
     def _plain_data_config(self) -> dict[str, Any]:
         """The data options with a large annotation replaced by a file of it, beside the prepared screen."""

@@ -25,6 +25,7 @@ class PerturbationNodes(DividedScreen):
     """The part of :class:`gears.PertData` that knows the perturbation graph's genes."""
 
     _gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None
+    _obo: str | Path | None
     _annotation: GeneAnnotation | None
     _gene_set: list[str] | None
     default_pert_graph: bool
@@ -35,7 +36,8 @@ class PerturbationNodes(DividedScreen):
     def annotation(self) -> GeneAnnotation:
         """Gene annotation behind the perturbation graph."""
         if self._annotation is None:
-            self._annotation = annotation_from(self._gene2go)
+            own = annotation_from(self._gene2go)
+            self._annotation = own if self._obo is None else own.with_ancestors(self._obo)
         return self._annotation
 
     def condition_nodes(self, condition: Condition | str) -> list[int]:

@@ -44,8 +44,10 @@ class PertData(PerturbationNodes):
         True: the nodes are every annotated gene plus every perturbed one;
         False: measured plus perturbed genes. Ignored with `gene_set_path`.
     gene2go
-        Another annotation: gene -> terms, a GeneAnnotation, or a file. The
-        human one of the package by default.
+        Another annotation: gene -> terms, a GeneAnnotation, or a file (GAF, GMT, gene2go,
+        TSV, JSON; any species). The human one of the package by default.
+    obo
+        Ontology file (OBO): every ancestor of a gene's terms is added to the annotation.
 
     Attributes
     ----------
@@ -74,12 +76,13 @@ class PertData(PerturbationNodes):
         default_pert_graph: bool = True,
         *,
         gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
+        obo: str | Path | None = None,
     ) -> None:
         self.data_path = make_data_path(data_path)
         self.gene_set_path = None if gene_set_path is None else Path(gene_set_path)
         self.default_pert_graph = default_pert_graph and gene_set_path is None
         self._gene_set = None if gene_set_path is None else gene_sets.read_gene_set(gene_set_path)
-        self._gene2go = gene2go
+        self._gene2go, self._obo = gene2go, obo
         self._annotation = None
         self._screen: PreparedScreen | None = None
         self.dataset_name: str | None = None
@@ -195,6 +198,7 @@ class PertData(PerturbationNodes):
         data_path: str | Path = "gears_data",
         dataset_name: str = "screen",
         gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
+        obo: str | Path | None = None,
         default_pert_graph: bool = True,
         drop_unmapped: bool = False,
         verbose: bool = True,
@@ -215,7 +219,7 @@ class PertData(PerturbationNodes):
             (:mod:`gears.data.styles`).
         data_path, dataset_name
             Where the prepared screen goes.
-        gene2go, default_pert_graph, drop_unmapped
+        gene2go, obo, default_pert_graph, drop_unmapped
             As for :class:`PertData` and :meth:`new_data_process`.
         verbose
             Show on stderr how the screen is read.
@@ -229,7 +233,7 @@ class PertData(PerturbationNodes):
         """
         if verbose:
             show_progress()
-        data = cls(data_path, default_pert_graph=default_pert_graph, gene2go=gene2go)
+        data = cls(data_path, default_pert_graph=default_pert_graph, gene2go=gene2go, obo=obo)
         data.new_data_process(dataset_name, adata, drop_unmapped=drop_unmapped, style=style, **processing)
         return data
 

@@ -15,6 +15,7 @@ import torch
 from gears.assembly import condition_tables, pair_tables, perturbed_in
 from gears.caching import cached_arrays
 from gears.conditions import Condition
+from gears.files import content_hash
 from gears.model.network import GEARSNetwork
 from gears.priors import FittedPrior, GenePrior, fit_prior, judge, prior_data
 from gears.training.conditions import ConditionLoader
@@ -58,6 +59,7 @@ def prior_of(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> F
         "annotation": pert_data.annotation.content_hash,
         "graphs": [parts.go.hash, parts.coexpress.hash],
         "model": parts.config.to_dict(),
+        "start": None if parts.start_PH is None else content_hash(parts.start_PH),
     }
     arrays = cached_arrays(
         screen.folder / "priors", "prior", key, lambda: _built(pert_data, parts, conditions)

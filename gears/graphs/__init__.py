@@ -3,7 +3,18 @@
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.cache import cached_graph
 from gears.graphs.coexpression import coexpression_graph
+from gears.graphs.edge_tables import EdgeFile
+from gears.graphs.embeddings import GeneEmbedding
 from gears.graphs.go import go_graph, jaccard
 from gears.graphs.graph import Graph
 
-__all__ = ["GeneAnnotation", "Graph", "cached_graph", "coexpression_graph", "go_graph", "jaccard"]
+__all__ = [
+    "EdgeFile",
+    "GeneAnnotation",
+    "GeneEmbedding",
+    "Graph",
+    "cached_graph",
+    "coexpression_graph",
+    "go_graph",
+    "jaccard",
+]

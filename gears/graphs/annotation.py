@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import gzip
 import importlib.resources
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
 from gears.files import content_hash, read_json, read_npz
-from gears.graphs import packing
+from gears.graphs import annotation_files, packing
 from gears.messages import shorten
 
 HUMAN_RESOURCE = "human_go.npz"
@@ -165,39 +162,64 @@ class GeneAnnotation:
         return cls(genes, terms, matrix, dict(aliases or {}))
 
     @classmethod
-    def from_path(cls, path: str | Path) -> GeneAnnotation:
+    def from_path(
+        cls,
+        path: str | Path,
+        *,
+        obo: str | Path | None = None,
+        symbols: Mapping[str, str] | str | Path | None = None,
+        taxon: int | None = None,
+    ) -> GeneAnnotation:
         """Read an annotation file.
 
         Parameters
         ----------
         path
             ``.json``: object gene -> list of terms; ``.npz``: as :meth:`arrays`
-            gives; ``.tsv``/``.csv`` (optionally ``.gz``): first column gene,
-            second column term, with or without the header
-            ``symbol``/``gene`` ..., further columns ignored.
+            gives; ``.gaf`` (GAF 2.x: synonyms become aliases), ``.gmt``, NCBI's ``gene2go``, or
+            ``.tsv``/``.csv`` (first column gene, second column term, with or without the header
+            ``symbol``/``gene`` ..., further columns ignored); all of these optionally ``.gz``.
+        obo
+            An ontology in OBO format: every ancestor of a term is added
+            (:meth:`gears.graphs.ontology.Ontology.propagate`).
+        symbols, taxon
+            See :func:`gears.graphs.annotation_files.read_rows`.
 
         Raises
         ------
         ValueError
             For other formats (pickles can run code and are refused) or damaged files.
         """
-        path = Path(path)
-        suffix = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-        if suffix == ".npz":
+        found = cls._from_file(Path(path), symbols, taxon)
+        return found if obo is None else found.with_ancestors(obo)
+
+    @classmethod
+    def _from_file(
+        cls, path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None
+    ) -> GeneAnnotation:
+        if path.suffix == ".npz":
             return cls.from_arrays(read_npz(path))
-        if suffix == ".json":
+        if path.suffix == ".json":
             value = read_json(path)
             if not isinstance(value, dict):
                 msg = f"{path} holds a JSON {type(value).__name__}; expected an object gene -> list of terms"
                 raise ValueError(msg)
             return cls.from_dict(value)
-        if suffix in {".tsv", ".csv", ".txt", ".tsv.gz", ".csv.gz", ".txt.gz"}:
-            return cls.from_dict(_read_table(path, "," if ".csv" in suffix else "\t"))
+        if annotation_files.format_of(path) is not None:
+            rows = annotation_files.read_rows(path, symbols=symbols, taxon=taxon)
+            aliases, ambiguous = rows.aliases()
+            return replace(cls.from_dict(rows.terms_of, aliases=aliases), ambiguous=ambiguous)
         msg = (
-            f"cannot read an annotation from {path.name!r}; expected .json, .npz, .tsv or .csv. A pickle can run "
-            "code when read: load it yourself and pass the dict (gene -> terms) instead"
+            f"cannot read an annotation from {path.name!r}; expected .json, .npz, .gaf, .gmt, gene2go, .tsv or .csv. "
+            "A pickle can run code when read: load it yourself and pass the dict (gene -> terms) instead"
         )
         raise ValueError(msg)
+
+    def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
+        """The annotation with every ancestor of each gene's terms, from an ontology in OBO format."""
+        from gears.graphs.ontology import Ontology
+
+        return Ontology.from_obo(obo).propagate(self)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays for an npz file: names as UTF-8 bytes joined by line feeds, the matrix as CSR."""
@@ -252,17 +274,3 @@ def _check_unique(kind: str, names: Sequence[str]) -> None:
         twice = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
         msg = f"{kind} names of an annotation must be unique; found more than once: {shorten(twice)}"
         raise ValueError(msg)
-
-
-def _read_table(path: Path, delimiter: str) -> dict[str, set[str]]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    terms_of: dict[str, set[str]] = {}
-    with opener(path, "rt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
-        for number, row in enumerate(csv.reader(file, delimiter=delimiter), start=1):
-            if not row or (number == 1 and row[0].strip().lower() in {"symbol", "gene", "gene_name"}):
-                continue
-            if len(row) < 2:
-                msg = f"{path}, line {number}: expected gene and term, found {json.dumps(row)}"
-                raise ValueError(msg)
-            terms_of.setdefault(row[0].strip(), set()).add(row[1].strip())
-    return terms_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +30,14 @@ def initialise(network: nn.Module, seed: int) -> None:
     for name in PER_GENE_TENSORS:
         parameter = getattr(network, name)
         parameter.copy_(nn.init.xavier_normal_(_drawn(parameter), generator=generator))
+
+
+@torch.no_grad()
+def start_from(network: nn.Module, start_PH: np.ndarray) -> None:
+    """Let rows of the perturbation embedding start from given vectors; NaN rows stay as they were drawn."""
+    table = network.get_parameter("pert_emb.weight")
+    known_P = torch.from_numpy(~np.isnan(start_PH).any(axis=1)).to(table.device)
+    table[known_P] = torch.from_numpy(start_PH).to(table)[known_P]
 
 
 def _drawn(parameter: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from gears.model.blockwise import Layer, own_values
 from gears.model.buffers import BufferPool
 from gears.model.config import ModelConfig
 from gears.model.decoder import per_gene_dot
+from gears.model.fallback import Fallback
 from gears.model.initialisation import initialise
 from gears.model.mlp import MLP
 from gears.model.prepared import PreparedNetwork
@@ -96,6 +97,7 @@ class GEARSNetwork(nn.Module):
         self.indv_b2 = nn.Parameter(torch.empty(1, n_genes))
         if config.uncertainty:
             self.uncertainty_w = MLP([size, 2 * size, size, 1])
+        self.fallback = Fallback()
         initialise(self, seed)
         for name in self.shift_parameters():
             self.get_parameter(name).register_hook(torch.zeros_like)
@@ -252,7 +254,7 @@ class GEARSNetwork(nn.Module):
         nodes_PH = self.pert_emb.weight
         for layer in self.sim_layers[:-1]:
             nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
-        return self.go_graph(nodes_PH)
+        return self.fallback(self.go_graph(nodes_PH))
 
     def _whole(self, own_GU: Tensor, weight_U: Tensor) -> Tensor:
         """Changes from each gene's own value and the state of all genes, (U, G)."""

@@ -19,6 +19,7 @@ from gears.files import content_hash, new_folder, read_json, read_npz, write_jso
 from gears.graphs import Graph
 from gears.messages import shorten
 from gears.model.config import ModelConfig
+from gears.model.initialisation import start_from
 from gears.model.network import GEARSNetwork
 from gears.model.published import published_state
 from gears.priors import GenePrior
@@ -52,6 +53,8 @@ class ModelParts:
         The split that the model was trained on, if any.
     prior
         Closed-form prediction that the network's change is added to, if any.
+    start_PH
+        Rows that the perturbation embedding starts from, NaN where it starts at random; not saved.
     provenance
         Name and content hash of the screen, training options, versions.
     """
@@ -65,11 +68,12 @@ class ModelParts:
     control_mean_G: np.ndarray
     split: Split | None = None
     prior: GenePrior | None = None
+    start_PH: np.ndarray | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def network(self, *, seed: int = 0) -> GEARSNetwork:
         """A new network with initial weights from `seed`."""
-        return GEARSNetwork(
+        network = GEARSNetwork(
             len(self.gene_names),
             len(self.pert_names),
             torch.from_numpy(np.array(self.go.edge_index)),
@@ -79,6 +83,18 @@ class ModelParts:
             self.config,
             seed=seed,
         )
+        if self.start_PH is not None:
+            start_from(network, self.start_PH)
+        network.fallback.set(self.go.edge_index, len(self.pert_names), self.trained_nodes())
+        return network
+
+    def trained_nodes(self) -> list[int]:
+        """Perturbation nodes that a training condition perturbs."""
+        if self.split is None or "train" not in self.split.parts:
+            return []
+        place = {name: node for node, name in enumerate(self.pert_names)}
+        genes = {gene for condition in self.split.conditions("train") for gene in condition.genes}
+        return sorted(place[gene] for gene in genes if gene in place)
 
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
         """Write all files of a model into an existing (temporary) folder."""

@@ -1,0 +1,194 @@
+"""Annotation files of any species: GAF 2.x, GMT, NCBI gene2go, and plain tables of gene and term."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gears.messages import shorten
+
+NO_DATA = "ND"
+"""Evidence code of an annotation that says that nothing is known."""
+_SYMBOL_HEADERS = {"symbol", "gene", "gene_name"}
+_GAF_COLUMNS = 15  # to the date; extension and gene product may be missing
+_GENE2GO = ("tax_id", "geneid", "go_id")
+FORMATS = {
+    ".gaf": "GAF",
+    ".gmt": "GMT",
+    ".tsv": "table",
+    ".csv": "table",
+    ".txt": "table",
+    "gene2go": "table",
+}
+
+
+@dataclass
+class AnnotationRows:
+    """What an annotation file says.
+
+    Attributes
+    ----------
+    terms_of
+        Gene -> terms.
+    names_of
+        Gene -> other names of it.
+    """
+
+    terms_of: dict[str, set[str]] = field(default_factory=dict)
+    names_of: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, gene: str, term: str) -> None:
+        """One annotation."""
+        self.terms_of.setdefault(gene, set()).add(term)
+
+    def aliases(self) -> tuple[dict[str, str], frozenset[str]]:
+        """Alias -> gene, and the names that several genes share."""
+        owners: dict[str, set[str]] = {}
+        for gene, names in self.names_of.items():
+            for name in names:
+                owners.setdefault(name, set()).add(gene)
+        free = {name: genes for name, genes in owners.items() if name not in self.terms_of}
+        single = {name: next(iter(genes)) for name, genes in free.items() if len(genes) == 1}
+        return single, frozenset(name for name, genes in free.items() if len(genes) > 1)
+
+
+def format_of(path: Path) -> str | None:
+    """Kind of an annotation file by its name, ``.gz`` or not; None for what is not read here."""
+    suffixes = path.suffixes[:-1] if path.suffix == ".gz" else path.suffixes
+    stem = path.name.removesuffix(".gz")
+    return FORMATS.get(suffixes[-1] if suffixes else stem)
+
+
+def read_rows(
+    path: str | Path, *, symbols: Mapping[str, str] | str | Path | None = None, taxon: int | None = None
+) -> AnnotationRows:
+    """Read GAF 2.x, GMT, NCBI's gene2go, or a table whose first two columns are gene and term.
+
+    Annotations with a NOT and those with evidence ND are left out.
+
+    Parameters
+    ----------
+    path
+        The file, ``.gz`` or not.
+    symbols
+        Symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info`` file.
+    taxon
+        Species, by NCBI's number, where a file holds several.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is no such file, or it holds no annotation.
+    """
+    path = Path(path)
+    if not path.is_file():
+        msg = f"there is no annotation file {path}"
+        raise FileNotFoundError(msg)
+    kind = format_of(path)
+    found = (
+        _gmt(path) if kind == "GMT" else _gaf(path, taxon) if kind == "GAF" else _table(path, symbols, taxon)
+    )
+    if not found.terms_of:
+        msg = f"{path} holds no annotation (as {kind}): it may be of another format, or of another species"
+        raise ValueError(msg)
+    return found
+
+
+def _rows(path: Path, delimiter: str = "\t") -> Iterator[tuple[int, list[str]]]:
+    """Numbered rows of a text file."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
+        reader = (
+            csv.reader(file) if delimiter == "," else csv.reader(file, "excel-tab", quoting=csv.QUOTE_NONE)
+        )
+        yield from enumerate(reader, start=1)
+
+
+def _gaf(path: Path, taxon: int | None) -> AnnotationRows:
+    found, taxa = AnnotationRows(), set()
+    for number, row in _rows(path):
+        if not row or row[0].startswith("!"):
+            continue
+        if len(row) < _GAF_COLUMNS:
+            msg = (
+                f"{path}, line {number}: expected the {_GAF_COLUMNS} or more columns of GAF, found {len(row)}"
+            )
+            raise ValueError(msg)
+        species = row[12].split("|")[0].removeprefix("taxon:")
+        if taxon is not None and species != str(taxon):
+            continue
+        taxa.add(species)
+        if "NOT" in row[3].split("|") or row[6] == NO_DATA:
+            continue
+        gene = row[2].strip()
+        found.add(gene, row[4].strip())
+        found.names_of.setdefault(gene, set()).update(
+            name.strip() for name in [row[1], *row[10].split("|")] if name.strip() and name.strip() != gene
+        )
+    _one_species(path, taxa)
+    return found
+
+
+def _gmt(path: Path) -> AnnotationRows:
+    """A line per term: its name, a description, its genes."""
+    found = AnnotationRows()
+    for number, row in _rows(path):
+        if not any(row):
+            continue
+        if len(row) < 3:
+            msg = f"{path}, line {number}: expected a gene set, a description and genes, found {json.dumps(row)}"
+            raise ValueError(msg)
+        for gene in row[2:]:
+            if gene.strip():
+                found.add(gene.strip(), row[0].strip())
+    return found
+
+
+def _table(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None) -> AnnotationRows:
+    found = AnnotationRows()
+    for number, row in _rows(path, "," if ".csv" in path.suffixes else "\t"):
+        first = row[0].strip().lower().lstrip("#") if row else ""
+        if number == 1 and [name.strip().lower().lstrip("#") for name in row[:3]] == list(_GENE2GO):
+            return _gene2go(path, symbols, taxon)
+        if not row or (number == 1 and first in _SYMBOL_HEADERS):
+            continue
+        if len(row) < 2:
+            msg = f"{path}, line {number}: expected gene and term, found {json.dumps(row)}"
+            raise ValueError(msg)
+        found.add(row[0].strip(), row[1].strip())
+    return found
+
+
+def _gene2go(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None) -> AnnotationRows:
+    """NCBI: tax_id, GeneID, GO_ID, Evidence, Qualifier, GO_term, PubMed, Category."""
+    if symbols is None:
+        msg = (
+            f"{path.name} names genes by NCBI's numbers; give their symbols: "
+            "gene2go=GeneAnnotation.from_path(file, symbols='Mus_musculus.gene_info.gz')"
+        )
+        raise ValueError(msg)
+    if not isinstance(symbols, Mapping):
+        symbols = {row[1]: row[2] for _, row in _rows(Path(symbols)) if len(row) > 2 and row[1].isdigit()}
+    found, taxa = AnnotationRows(), set()
+    for number, row in _rows(path):
+        if number == 1 or not row or (taxon is not None and row[0] != str(taxon)):
+            continue
+        taxa.add(row[0])
+        negated = len(row) > 4 and "NOT" in row[4].upper().replace("|", " ").split()
+        if not negated and (len(row) < 4 or row[3] != NO_DATA) and row[1] in symbols:
+            found.add(symbols[row[1]], row[2])
+    _one_species(path, taxa)
+    return found
+
+
+def _one_species(path: Path, taxa: set[str]) -> None:
+    if len(taxa) > 1:
+        msg = (
+            f"{path.name} holds {len(taxa)} species ({shorten(sorted(taxa))}), whose symbols are alike; choose one: "
+            "GeneAnnotation.from_path(file, taxon=10090)"
+        )
+        raise ValueError(msg)

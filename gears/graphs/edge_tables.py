@@ -1,0 +1,269 @@
+"""Edge tables as databases give them: columns found by name, scores brought to 0..1, signs read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gears.files import read_npz
+from gears.graphs import packing
+from gears.graphs.graph import Graph
+from gears.graphs.select import name_order, strongest
+from gears.messages import shorten, unknown_name
+
+logger = logging.getLogger(__name__)
+
+SIGNS = ("ignore", "positive", "negative")
+# Pairs of columns that name an edge, in the order in which they are looked for (lower case).
+ENDS = (
+    ("source_genesymbol", "target_genesymbol"),  # OmniPath: source and target hold accession numbers
+    ("source", "target"),
+    ("tf", "target"),
+    ("node1", "node2"),
+    ("preferredname_a", "preferredname_b"),
+    ("protein1", "protein2"),
+    ("gene1", "gene2"),
+    ("gene_1", "gene_2"),
+    ("gene_a", "gene_b"),
+    ("from", "to"),
+    ("regulatorygene", "targetgene"),
+)
+SCORES = ("weight", "importance", "combined_score", "score", "mor", "likelihood", "similarity")
+CONFIDENCE = {"A": 1.0, "B": 0.8, "C": 0.6, "D": 0.4, "E": 0.2}
+"""Weight of DoRothEA's letters (a choice of this package: equal steps)."""
+_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".links": None}
+
+
+@dataclass(frozen=True)
+class EdgeFile:
+    """A file of edges, and how it is read.
+
+    Parameters
+    ----------
+    path
+        CSV, TSV or text with a header, ``.gz`` or not. Without `source`, `target` and `score`
+        the columns of STRING, OmniPath, DoRothEA and plain tables are found by their names.
+    source, target, score
+        Columns, by name. Without any score every edge weighs 1; scores above 1 are divided by the largest
+        (by 1000 for STRING's ``combined_score``).
+    least
+        Edges with a lower score, as the file gives it, are left out (700 for STRING's "high confidence").
+    signs
+        ``"ignore"``: the size of a negative score counts; ``"positive"`` or ``"negative"``: edges of
+        that sign only (by the score, or by OmniPath's ``is_stimulation`` and ``is_inhibition``).
+    directed
+        Messages run from source to target only. By default both ways: a regulator without
+        an edge to it would learn nothing from its targets.
+    k
+        Strongest sources kept per target; the network's setting by default, 0 for all.
+    names
+        Names in the file -> gene names: a dict, or a table whose first two columns hold them (STRING's
+        ``protein.info``).
+
+    Raises
+    ------
+    ValueError
+        For an unknown value of `signs`.
+    """
+
+    path: str | Path
+    source: str | None = None
+    target: str | None = None
+    score: str | None = None
+    least: float | None = None
+    signs: str = "ignore"
+    directed: bool = False
+    k: int | None = None
+    names: Mapping[str, str] | str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.signs not in SIGNS:
+            raise ValueError(unknown_name("signs", str(self.signs), SIGNS))
+
+    def graph(self, nodes: Sequence[str], *, k: int, resolve: Callable[[str], str | None]) -> Graph:
+        """The file's edges between `nodes` (see :func:`edges_between`)."""
+        table = read_edge_table(self.path)
+        return edges_between(table, nodes, self, k=k, resolve=resolve)
+
+
+def read_edge_table(path: str | Path) -> pd.DataFrame:
+    """A table of edges from CSV, TSV, blank-separated text, or an npz file of :func:`pack_edges`.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is no such file, or it holds no table with two columns.
+    """
+    path = Path(path)
+    if not path.is_file():
+        msg = f"there is no edge file {path}"
+        raise FileNotFoundError(msg)
+    if path.suffix == ".npz":
+        arrays = read_npz(path)
+        return pd.DataFrame(
+            {name: packing.unpack(arrays[name]) for name in ("source", "target")}
+            | {"weight": arrays["weight"]}
+        )
+    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    delimiter = _DELIMITERS.get(kind, "\t")
+    try:
+        table = pd.read_csv(path, sep=r"\s+" if delimiter is None else delimiter, low_memory=False)
+    except (ValueError, UnicodeDecodeError) as error:
+        msg = f"{path} cannot be read as a table of edges ({error}); expected CSV or TSV with a header"
+        raise ValueError(msg) from error
+    table.columns = [str(column).lstrip("#") for column in table.columns]
+    if table.shape[1] < 2:
+        msg = f"{path} has one column ({shorten(table.columns)}); expected source, target and a score, with a header"
+        raise ValueError(msg)
+    return table
+
+
+def pack_edges(source: Sequence[str], target: Sequence[str], weight: np.ndarray) -> dict[str, np.ndarray]:
+    """Edges as arrays for an npz file that :func:`read_edge_table` reads."""
+    return {"source": packing.pack(source), "target": packing.pack(target), "weight": np.asarray(weight)}
+
+
+def edges_between(
+    table: pd.DataFrame,
+    nodes: Sequence[str],
+    options: EdgeFile,
+    *,
+    k: int,
+    resolve: Callable[[str], str | None] = lambda name: None,
+) -> Graph:
+    """The edges of a table between `nodes`, each target's `k` strongest; of repeated ones the strongest counts.
+
+    Parameters
+    ----------
+    table
+        Edges, a row each.
+    nodes
+        Genes of the graph. Edges with other genes are left out, and their number is logged.
+    options
+        Columns, signs, directions (its path is for messages only).
+    k
+        Where `options` does not say.
+    resolve
+        Symbol that another name of a gene stands for.
+
+    Raises
+    ------
+    ValueError
+        Columns are missing, scores are no numbers, or no edge joins two of the nodes.
+    """
+    source, target = _ends(table, options)
+    size, sign = _scores(table, options)
+    if options.signs != "ignore":
+        wanted = sign > 0 if options.signs == "positive" else sign < 0
+        size = np.where(wanted, size, 0.0)
+    place = _Places(nodes, resolve, _names(options.names))
+    source_E, target_E = place.of(table[source]), place.of(table[target])
+    inside = (source_E >= 0) & (target_E >= 0) & (size > 0) & (source_E != target_E)
+    if not inside.any():
+        shown = shorten(table[source].astype(str).head(3))
+        msg = (
+            f"none of the {len(table)} edges of {options.path} joins two genes of the graph (edges: {shown} ...; "
+            f"genes: {shorten(nodes, 3)}); expected the same kind of gene names in both (names= translates)"
+        )
+        raise ValueError(msg)
+    logger.info("%s: %d of %d edges join two genes of the graph", options.path, int(inside.sum()), len(table))
+    source_E, target_E, size = source_E[inside], target_E[inside], size[inside]
+    if not options.directed:
+        source_E, target_E = np.concatenate([source_E, target_E]), np.concatenate([target_E, source_E])
+        size = np.concatenate([size, size])
+    return strongest_graph(nodes, source_E, target_E, size, k if options.k is None else options.k)
+
+
+def strongest_graph(
+    nodes: Sequence[str], source: np.ndarray, target: np.ndarray, weight: np.ndarray, k: int
+) -> Graph:
+    """Graph of each target's `k` strongest sources (0: all); of one pair's edges the strongest counts."""
+    order = name_order(tuple(nodes))
+    by_name = np.argsort(order)
+    source, target = by_name[source], by_name[target]
+    best = np.lexsort((-weight, source, target))
+    source, target, weight = source[best], target[best], weight[best]
+    first = np.ones(len(source), dtype=bool)
+    first[1:] = (np.diff(source) != 0) | (np.diff(target) != 0)
+    target, source, weight = strongest(target[first], source[first], weight[first], 0.0, k or len(nodes))
+    return Graph(tuple(nodes), np.stack([order[source], order[target]]), weight)
+
+
+class _Places:
+    """Position of each name among the nodes; -1 where it is none of them under any name."""
+
+    def __init__(
+        self, nodes: Sequence[str], resolve: Callable[[str], str | None], names: Mapping[str, str]
+    ) -> None:
+        self._index = {str(node): place for place, node in enumerate(nodes)}
+        self._resolve, self._names = resolve, names
+
+    def of(self, column: pd.Series) -> np.ndarray:
+        codes, distinct = pd.factorize(column.astype(str))
+        return np.array([self._one(str(name)) for name in distinct], dtype=np.int64)[codes]
+
+    def _one(self, name: str) -> int:
+        name = self._names.get(name, name)
+        if name in self._index:
+            return self._index[name]
+        return self._index.get(self._resolve(name) or "", -1)
+
+
+def _ends(table: pd.DataFrame, options: EdgeFile) -> tuple[str, str]:
+    by_lower = {str(column).lower(): str(column) for column in table.columns}
+    if options.source is not None or options.target is not None:
+        asked = [str(options.source), str(options.target)]
+        for name in asked:
+            if name not in table.columns:
+                raise ValueError(unknown_name("column", name, list(table.columns)))
+        return asked[0], asked[1]
+    for one, two in ENDS:
+        if one in by_lower and two in by_lower:
+            return by_lower[one], by_lower[two]
+    msg = (
+        f"{options.path} has no columns that are known to name an edge (columns: {shorten(table.columns)}); "
+        "give source= and target="
+    )
+    raise ValueError(msg)
+
+
+def _scores(table: pd.DataFrame, options: EdgeFile) -> tuple[np.ndarray, np.ndarray]:
+    """Size (0 to 1; 0 where the edge is left out) and sign of every edge."""
+    by_lower = {str(column).lower(): str(column) for column in table.columns}
+    name = options.score or next((by_lower[score] for score in SCORES if score in by_lower), None)
+    value = np.ones(len(table)) if name is None else _numbers(table, name, options)
+    kept = np.isfinite(value) & (True if options.least is None else np.abs(value) >= options.least)
+    size = np.where(kept, np.abs(value), 0.0)
+    largest = float(size.max(initial=0.0))
+    if largest > 1:
+        size = size / (1000.0 if str(name).lower() == "combined_score" and largest <= 1000 else largest)
+    if "confidence" in by_lower and options.score is None:
+        letters = table[by_lower["confidence"]].map(CONFIDENCE)
+        size = size * letters.fillna(0.0).to_numpy(dtype=np.float64)
+    sign = np.sign(value)
+    if {"is_stimulation", "is_inhibition"} <= set(by_lower):
+        up, down = (table[by_lower[key]].astype(float) for key in ("is_stimulation", "is_inhibition"))
+        sign = (up - down).to_numpy()
+    return size, sign
+
+
+def _numbers(table: pd.DataFrame, name: str, options: EdgeFile) -> np.ndarray:
+    if name not in table.columns:
+        raise ValueError(unknown_name("column", name, list(table.columns)))
+    try:
+        return table[name].to_numpy(dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        msg = f"column {name!r} of {options.path} holds values that are no numbers ({error}); give score="
+        raise ValueError(msg) from error
+
+
+def _names(names: Mapping[str, str] | str | Path | None) -> Mapping[str, str]:
+    if names is None or isinstance(names, Mapping):
+        return names or {}
+    table = read_edge_table(names)
+    return dict(zip(table.iloc[:, 0].astype(str), table.iloc[:, 1].astype(str), strict=True))
