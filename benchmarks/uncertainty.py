@@ -22,7 +22,6 @@ import torch
 
 from gears import GEARS, PertData
 from gears.evaluation.cells import ScreenCells
-from gears.evaluation.report.figures import image_bytes
 from gears.evaluation.uncertainty import (
     Calibration,
     calibration,
@@ -31,6 +30,7 @@ from gears.evaluation.uncertainty import (
     ensemble_moments,
 )
 from gears.files import write_json
+from gears.plotting import image_bytes
 from gears.simulate import simulated_screen
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from gears.assembly import check_names, perturbed_in, subgroups_of
 from gears.conditions import Condition
 from gears.evaluation.baselines.means_table import training_conditions
+from gears.evaluation.cells import ScreenCells
 from gears.evaluation.report import Profiles, write_report
 from gears.evaluation.table import baseline_predictions, comparison_table
 from gears.evaluation.truth import Truth
@@ -78,7 +79,8 @@ def _profiles(
     clip: bool,
     shown: Sequence[str],
 ) -> Profiles:
-    truth = Truth.of(pert_data.screen_of(part), chosen, training_conditions(split))
+    screen = pert_data.screen_of(part)
+    truth = Truth.of(screen, chosen, training_conditions(split), cells=ScreenCells(screen))
     drawn, _ = baseline_predictions(
         chosen, pert_data.screen, split, DRAWN, clip=clip, annotation=pert_data.annotation
     )

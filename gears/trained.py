@@ -24,6 +24,8 @@ from gears.training.tables import predict_changes
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from gears.pertdata import PertData
 
 
@@ -130,6 +132,27 @@ class TrainedModel:
             Plain floats: c1, c2, mag, dominance, corr_fit, dcor, dcor_singles, dcor_first, dcor_second, eq_contr.
         """
         return predict_interaction(self, combo, GI_genes_file)
+
+    def plot_perturbation(
+        self,
+        query: str | Sequence[str] | Condition,
+        save_file: str | Path | None = None,
+        *,
+        n_genes: int = 20,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """The cells of a condition over its top genes, and what the model predicts (:mod:`gears.plotting`).
+
+        Parameters
+        ----------
+        query
+            A condition of the screen.
+        save_file, n_genes, ax
+            File to write, number of genes, and Axes to draw on (by default of a new figure).
+        """
+        from gears.plotting import plot_perturbation
+
+        return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax)
 
     def predict_all_pairs(
         self,

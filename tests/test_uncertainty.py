@@ -10,7 +10,6 @@ from scipy.stats import spearmanr
 
 from gears import GEARS, PertData
 from gears.evaluation.cells import ScreenCells
-from gears.evaluation.report.figures import image_bytes
 from gears.evaluation.uncertainty import (
     LEVELS,
     calibration,
@@ -18,6 +17,7 @@ from gears.evaluation.uncertainty import (
     cell_calibration,
     ensemble_moments,
 )
+from gears.plotting import image_bytes
 from gears.simulate import simulated_screen
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -180,39 +180,14 @@ def ensemble_moments(members: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     return stacked.mean(axis=0), stacked.var(axis=0, ddof=1)
 
 
-def calibration_figure(judged: dict[str, Calibration]) -> Figure:
-    """Observed against expected coverage, and error against predicted s.d., one line per method (at most four)."""
-    from gears.evaluation.report.figures import FONT, MARKS, new_figure
+def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:
+    """Observed against expected coverage, and error against predicted s.d., one line per method (at most six)."""
+    from gears.plotting import coverage_curve, error_against_spread, new_figure
 
     figure = new_figure(7.6, 3.6)
     left, right = figure.subplots(1, 2)
-    left.plot([0, 1], [0, 1], color="0.3", linewidth=0.8, linestyle="--", label="calibrated")
-    low, high = np.inf, 0.0
-    for (name, one), (colour, mark) in zip(judged.items(), MARKS, strict=False):
-        left.plot(
-            one.coverage["level"],
-            one.coverage["observed"],
-            color=colour,
-            marker=mark,
-            markersize=4,
-            label=name,
-        )
-        right.plot(
-            one.bins["predicted_sd"], one.bins["error"], color=colour, marker=mark, markersize=5, label=name
-        )
-        values = one.bins[["predicted_sd", "error"]].to_numpy()
-        positive = values[values > 0]
-        low, high = min(low, float(positive.min(initial=np.inf))), max(high, float(values.max(initial=0.0)))
-    left.set(xlabel="level of the interval", ylabel="share of values within it", xlim=(0, 1), ylim=(0, 1))
-    if 0 < low < high < np.inf:
-        right.plot([low, high], [low, high], color="0.3", linewidth=0.8, linestyle="--")
-        right.set(xscale="log", yscale="log")
-    right.set(xlabel="predicted standard deviation", ylabel="root mean square error")
-    for ax in (left, right):
-        ax.tick_params(labelsize=FONT)
-        for side in ("top", "right"):
-            ax.spines[side].set_visible(False)
-    left.legend(fontsize=FONT, frameon=False)
+    coverage_curve(judged, ax=left)
+    error_against_spread(judged, ax=right)
     return figure
 
 

@@ -37,12 +37,27 @@ def de_overlap(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     control = (truth.control_mean_G, truth.control_std_G, truth.n_control)
     n_cells_U1 = truth.n_cells_U[:, None].astype(np.float64)
     spread_UG = np.broadcast_to(truth.control_std_G, predicted_UG.shape)
-    true_UG = differential(_welch_p((truth.mean_UG, truth.std_UG, n_cells_U1), control))
+    true_UG = differential(welch_p_values(truth))
     found_UG = differential(_welch_p((predicted_UG, spread_UG, n_cells_U1), control))
     size_UG = fold_change_size(predicted_UG, truth.control_mean_G)
     known_U = (truth.n_cells_U > 1) & np.isfinite(truth.std_UG).all(axis=1)
     shares = [overlap_share(*sets) for sets in zip(true_UG, found_UG, size_UG, strict=True)]
     return np.where(known_U, shares, np.nan)
+
+
+def welch_p_values(truth: Truth) -> np.ndarray:
+    """Two-sided p of Welch's t of each condition's cells against the control's, (U, G).
+
+    Raises
+    ------
+    ValueError
+        The truth was built from means alone, without spread and number of the control cells.
+    """
+    if truth.control_std_G is None or truth.n_control < 2:
+        msg = "the truth holds no spread of the control cells; build it from a screen: Truth.of(screen, conditions)"
+        raise ValueError(msg)
+    cells = (truth.mean_UG, truth.std_UG, truth.n_cells_U[:, None].astype(np.float64))
+    return _welch_p(cells, (truth.control_mean_G, truth.control_std_G, truth.n_control))
 
 
 def overlap_share(true_G: np.ndarray, found_G: np.ndarray, size_G: np.ndarray) -> float:
@@ -91,15 +106,15 @@ def de_overlap_of_cells(
     return overlap_share(true_G, found_G, change_G)
 
 
-def differential(p_UG: np.ndarray) -> np.ndarray:
-    """Genes below 5 % false discoveries after Benjamini and Hochberg, bool, along the last axis.
+def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.ndarray:
+    """Genes below a rate of false discoveries (5 %) after Benjamini and Hochberg, bool, along the last axis.
 
     An undefined p counts as 1.
     """
     filled_UG = np.where(np.isnan(p_UG), 1.0, p_UG)
     n_genes = filled_UG.shape[-1]
     ranked_UG = np.sort(filled_UG, axis=-1)
-    below_UG = ranked_UG * n_genes < FALSE_DISCOVERY_RATE * np.arange(1, n_genes + 1)
+    below_UG = ranked_UG * n_genes < rate * np.arange(1, n_genes + 1)
     # everything up to the last p below its line is taken
     last_U1 = np.where(below_UG, ranked_UG, -1.0).max(axis=-1, keepdims=True, initial=-1.0)
     return filled_UG <= last_U1

@@ -20,7 +20,8 @@ nav { line-height: 1.9; }
 .bar { display: flex; gap: 1rem; align-items: baseline; justify-content: space-between; flex-wrap: wrap; }
 .caption { font-weight: 600; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; }
-.scroll:focus-visible, button:focus-visible, a:focus-visible { outline: 3px solid #0072b2; outline-offset: 1px; }
+.scroll:focus-visible, .picture:focus-visible, button:focus-visible, a:focus-visible {
+  outline: 3px solid #0072b2; outline-offset: 1px; }
 table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: .9rem;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .55rem; text-align: left; vertical-align: baseline; border-bottom: 1px solid #e6e6e6; }
@@ -44,13 +45,14 @@ button.copy { color: var(--link); text-decoration: underline; font-size: .85rem;
 details { margin: .5rem 0; }
 summary { cursor: pointer; color: var(--link); font-weight: 600; padding: .15rem 0; }
 figure { margin: .8rem 0 1.4rem; }
-figure img { max-width: 100%; height: auto; display: block; }
+.picture { overflow-x: auto; }
+.picture img { max-width: 100%; height: auto; display: block; }
 figcaption { font-size: .85rem; max-width: 75ch; }
 dl { display: grid; grid-template-columns: minmax(9rem, max-content) 1fr; gap: .25rem 1rem; font-size: .9rem; }
 dt { font-weight: 600; overflow-wrap: anywhere; }
 dd { margin: 0; overflow-wrap: anywhere; }
 @media (max-width: 640px) { main { padding: .6rem .7rem 3rem; } dl { grid-template-columns: 1fr; }
-  dd { margin-bottom: .5rem; } th, td { padding: .28rem .4rem; } }
+  .picture img { max-width: none; width: 680px; } dd { margin-bottom: .5rem; } th, td { padding: .28rem .4rem; } }
 @media print { button.copy, nav { display: none; } .scroll { overflow: visible; border: 0; } }
 """
 

@@ -96,7 +96,8 @@ def picture(image: bytes, text: str, *, kind: str = "png") -> str:
     media = {"png": "image/png", "svg": "image/svg+xml"}[kind]
     data = base64.b64encode(image).decode()
     return (
-        f'<figure><img alt="{escape(text)}" src="data:{media};base64,{data}">'
+        f'<figure><div class="picture" tabindex="0" role="group" aria-label="Figure">'
+        f'<img alt="{escape(text)}" src="data:{media};base64,{data}"></div>'
         f"<figcaption>{escape(text)}</figcaption></figure>"
     )
 

@@ -165,7 +165,10 @@ def _differences(contents: Contents) -> list[str]:
             rows["against"] = rows["against"].map(_marked)
             shown = rows.drop(columns=["low", "high"])
             table = html.table(shown, f"{model}: {_title(subgroup)}", notes=notes)
-            parts.append(table if subgroup == ALL else html.folded(f"{model}: {_title(subgroup)}", table))
+            drawn = (
+                subgroup != ALL or "differences" in contents.images
+            )  # the figure shows it: the table is long
+            parts.append(html.folded(f"{model}: {_title(subgroup)}", table) if drawn else table)
     return parts
 
 

@@ -14,13 +14,15 @@ import pandas as pd
 
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
 from gears.evaluation.metrics import ALL
-from gears.evaluation.report.figures import delta_heat_map, difference_figure, image_bytes, top_de_figure
+from gears.evaluation.report.figures import difference_figure, heat_map_figure, top_de_figure
 from gears.evaluation.report.page import Contents, build_page
 from gears.evaluation.summary import VERDICT_METRICS, beating_baselines, model_name, verdict
 from gears.evaluation.truth import Truth
 from gears.files import write_atomically, write_json, write_text
+from gears.plotting import image_bytes
 
 N_SHOWN = 4
+SPREAD = "box: quartiles of the cells, whiskers: 5th to 95th percentile"
 
 
 @dataclass(frozen=True)
@@ -144,12 +146,11 @@ def _figures(differences: pd.DataFrame, model: str, profiles: Profiles | None) -
         return figures
     text = "Changes over control: the truth and predictions, conditions in rows, the most variable genes in columns."
     first = dict(list(profiles.predictions.items())[:2])
-    figures["changes"] = (delta_heat_map(profiles.truth, first, profiles.gene_names), text)
+    figures["changes"] = (heat_map_figure(profiles.truth, first, profiles.gene_names), text)
     for number, row in enumerate(_shown_rows(profiles)):
         name = profiles.truth.conditions[row].name
-        text = (
-            f"{name}: true change of the top differential genes (bar: standard error) and predicted changes."
-        )
+        shown = "standard error of the mean" if profiles.truth.cells is None else SPREAD
+        text = f"{name}: observed change of the top differential genes ({shown}), and predicted changes."
         figure = top_de_figure(profiles.truth, profiles.predictions, row, profiles.gene_names)
         figures[f"top_de_{number + 1}"] = (figure, text)
     return figures

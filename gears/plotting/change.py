@@ -1,16 +1,16 @@
-"""Figures. Nothing here shows a window or touches pyplot's state: every function returns what it drew on."""
+"""Predicted against true change of every gene."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.evaluation.rows import own_noise, pearson_rows
-from gears.files import write_atomically
+from gears.plotting.checks import names_of, per_gene
+from gears.plotting.labels import name_points
+from gears.plotting.style import FONT, new_axes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 REST: dict[str, Any] = {"s": 10, "color": "0.72", "linewidths": 0, "zorder": 2}
 TOP: dict[str, Any] = {"s": 30, "color": "#b2182b", "edgecolors": "black", "linewidths": 0.6, "zorder": 3}
-FONT = 8.0
 
 
 def predicted_vs_true(
@@ -62,11 +61,10 @@ def predicted_vs_true(
     ValueError
         If the two changes, or the names, differ in length.
     """
-    predicted = np.asarray(predicted_delta_G, dtype=np.float64)
-    true = np.asarray(true_delta_G, dtype=np.float64)
-    _check(predicted, true, gene_names)
-    if ax is None:
-        ax = _figure(5.6, 5.2).subplots()
+    true = per_gene("true_delta_G", true_delta_G)
+    predicted = per_gene("predicted_delta_G", predicted_delta_G, len(true))
+    names = None if gene_names is None else names_of(gene_names, len(true))
+    ax = new_axes(5.6, 5.2) if ax is None else ax
     marked = np.asarray(top_de, dtype=np.int64)
     rest = np.setdiff1d(np.arange(len(true)), marked)
     _background(ax, _limits(predicted, true))
@@ -77,9 +75,9 @@ def predicted_vs_true(
     ax.set_xlabel("true change over control")
     ax.set_ylabel("predicted change over control")
     ax.set_title("\n".join(filter(None, [title, _correlations(predicted, true, marked)])), fontsize=FONT + 2)
-    if gene_names is not None and len(marked):
+    if names is not None and len(marked):
         named = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
-        _name_points(ax, true, predicted, [(int(gene), str(gene_names[gene])) for gene in named])
+        name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in named])
     return ax
 
 
@@ -104,6 +102,10 @@ def prediction_figure(
         (G,) names.
     rows
         Which of the U conditions; by default the first six.
+    n_columns
+        Panels beside each other.
+    n_labels
+        Genes named in each panel.
     """
     chosen = list(range(min(6, len(truth.conditions)))) if rows is None else list(rows)
     if not chosen:
@@ -111,7 +113,7 @@ def prediction_figure(
         raise ValueError(msg)
     n_columns = min(n_columns, len(chosen))
     n_rows = math.ceil(len(chosen) / n_columns)
-    figure = _figure(4.6 * n_columns, 4.4 * n_rows)
+    figure = new_figure(4.6 * n_columns, 4.4 * n_rows)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for ax, row in zip(panels, chosen, strict=False):
         predicted_vs_true(
@@ -126,26 +128,6 @@ def prediction_figure(
     for ax in panels[len(chosen) :]:
         ax.set_axis_off()
     return figure
-
-
-def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
-    """Write a figure (PNG, SVG or PDF by its suffix) in one step: a reader sees the old file or the new one."""
-    return write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=dpi))
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _check(predicted: np.ndarray, true: np.ndarray, gene_names: Sequence[str] | None) -> None:
-    if predicted.shape != true.shape or predicted.ndim != 1:
-        msg = f"predicted changes have shape {predicted.shape}, true ones {true.shape}; expected one value per gene"
-        raise ValueError(msg)
-    if gene_names is not None and len(gene_names) != len(true):
-        msg = f"{len(gene_names)} gene names for {len(true)} genes; give one name per gene"
-        raise ValueError(msg)
 
 
 def _limits(predicted: np.ndarray, true: np.ndarray) -> tuple[float, float]:
@@ -175,38 +157,8 @@ def _correlations(predicted: np.ndarray, true: np.ndarray, marked: np.ndarray) -
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> str:
+    from gears.evaluation.rows import own_noise, pearson_rows  # the report draws with this room
+
     a, b = a[None, :], b[None, :]
     r = float(pearson_rows(a, b, noise_a=own_noise(a), noise_b=own_noise(b))[0])
     return "undefined" if math.isnan(r) else f"{r:.2f}"
-
-
-def _name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: list[tuple[int, str]]) -> None:
-    """Write names in a column beside the axes, where they cover nothing, each with a line to its point."""
-    low, high = ax.get_ylim()
-    step = 0.05 * (high - low)  # height of a line of text in data units
-    ordered = sorted((float(y[gene]), float(x[gene]), name) for gene, name in named)
-    heights = _spread([height for height, _, _ in ordered], step, low + step / 2, high - step / 2)
-    for height, (point_y, point_x, name) in zip(heights, ordered, strict=True):
-        ax.annotate(
-            name,
-            xy=(point_x, point_y),
-            xytext=(1.02, (height - low) / (high - low)),
-            textcoords="axes fraction",
-            ha="left",
-            va="center",
-            fontsize=FONT,
-            arrowprops={"arrowstyle": "-", "color": "0.55", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
-            zorder=2.5,
-        )
-
-
-def _spread(heights: list[float], step: float, low: float, high: float) -> list[float]:
-    """Ascending heights pushed apart to at least `step`, kept between `low` and `high` as far as they fit."""
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + step if placed else low))
-    ceiling = high
-    for index in range(len(placed) - 1, -1, -1):
-        placed[index] = min(placed[index], ceiling)
-        ceiling = placed[index] - step
-    return placed

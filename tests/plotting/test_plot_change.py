@@ -1,4 +1,4 @@
-"""Figures: what they hold, and that they leave pyplot alone."""
+"""Predicted against true changes: what is drawn, and that pyplot is left alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gears.evaluation import Truth
-from gears.plotting import _spread, predicted_vs_true, prediction_figure, save_figure
+from gears.plotting import predicted_vs_true, prediction_figure, save_figure
+from gears.plotting.labels import spread
 
 
 @pytest.fixture
@@ -105,8 +106,8 @@ def test_lengths_must_agree(deltas):
 
 
 def test_labels_are_pushed_apart_within_the_axes():
-    placed = _spread([0.0, 0.01, 0.02, 0.95], 0.1, -1.0, 1.0)
+    placed = spread([0.0, 0.01, 0.02, 0.95], 0.1, -1.0, 1.0)
     assert (np.diff(placed) >= 0.1 - 1e-12).all()
     assert max(placed) <= 1.0
-    assert _spread([0.9, 0.95, 1.0], 0.1, -1.0, 1.0) == pytest.approx([0.8, 0.9, 1.0])
-    assert _spread([-3.0, 0.0], 0.1, -1.0, 1.0) == pytest.approx([-1.0, 0.0])
+    assert spread([0.9, 0.95, 1.0], 0.1, -1.0, 1.0) == pytest.approx([0.8, 0.9, 1.0])
+    assert spread([-3.0, 0.0], 0.1, -1.0, 1.0) == pytest.approx([-1.0, 0.0])

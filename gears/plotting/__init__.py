@@ -1,0 +1,41 @@
+"""Plots of screens, predictions and trainings.
+
+Every plot draws on the Axes it is given (``ax=``) or on those of a new figure, returns the Axes
+(its figure is ``ax.figure``), and never opens a window nor touches pyplot's state.
+Marks differ in shape and lightness as well as in colour, so that a plot can be read in grey
+and by colour-blind readers.
+"""
+
+from gears.plotting.calibration import coverage_curve, error_against_spread
+from gears.plotting.change import predicted_vs_true, prediction_figure
+from gears.plotting.curves import training_curves
+from gears.plotting.differences import method_differences
+from gears.plotting.embedding import embedding
+from gears.plotting.genes import gene_changes
+from gears.plotting.heat import delta_heat_map
+from gears.plotting.interactions import interaction_map
+from gears.plotting.neighbourhood import go_neighbourhood
+from gears.plotting.perturbation import plot_perturbation
+from gears.plotting.style import image_bytes, new_axes, new_figure, save_figure
+from gears.plotting.volcano import spread_p_values, volcano
+
+__all__ = [
+    "coverage_curve",
+    "delta_heat_map",
+    "embedding",
+    "error_against_spread",
+    "gene_changes",
+    "go_neighbourhood",
+    "image_bytes",
+    "interaction_map",
+    "method_differences",
+    "new_axes",
+    "new_figure",
+    "plot_perturbation",
+    "predicted_vs_true",
+    "prediction_figure",
+    "save_figure",
+    "spread_p_values",
+    "training_curves",
+    "volcano",
+]

@@ -1,0 +1,108 @@
+"""Curves of a training: losses and validation metrics by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.messages import shorten, unknown_name
+from gears.plotting.style import FONT, LINES, MARKS, bare, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+History = Sequence[Mapping[str, Any]]
+
+
+def training_curves(
+    history: History | Mapping[str, History],
+    names: str | Sequence[str] = "train_loss",
+    *,
+    best_epoch: int | None = None,
+    log: bool = False,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw numbers of a training's history by epoch, one line per name and run.
+
+    Epochs without a value (validation need not happen in each) are bridged. Lines differ in
+    dashes and marks as well as in colour.
+
+    Parameters
+    ----------
+    history
+        One record per epoch, as :attr:`gears.results.TrainResult.history` or the lines of ``metrics.jsonl``;
+        or a dict of histories by the name of the run.
+    names
+        Which numbers of the records, such as ``"train_loss"`` or ``["val_mse_top20_de"]``.
+    best_epoch
+        Marked by a vertical line: the epoch whose weights were kept.
+    log
+        Logarithmic scale.
+    title
+        Above the curves.
+    ax
+        Axes to draw on; by default those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If there is no epoch, or no record has one of the names.
+
+    Examples
+    --------
+    >>> ax = training_curves([{"epoch": 1, "train_loss": 2.0}, {"epoch": 2, "train_loss": 1.0}])
+    >>> ax.lines[0].get_xydata().tolist()
+    [[1.0, 2.0], [2.0, 1.0]]
+    """
+    runs = dict(history) if isinstance(history, Mapping) else {"": history}
+    wanted = [names] if isinstance(names, str) else list(names)
+    ax = new_axes(5.2, 3.4) if ax is None else ax
+    number = 0
+    for run, records in runs.items():
+        for name in wanted:
+            epochs, values = _series(records, name)
+            colour, mark = MARKS[number % len(MARKS)]
+            ax.plot(
+                epochs, values, color=colour, linestyle=LINES[number % len(LINES)], marker=mark, markersize=4,
+                markevery=max(1, len(epochs) // 8), linewidth=1.3, label=_label(run, name, len(wanted)),
+            )  # fmt: skip
+            number += 1
+    if best_epoch is not None:
+        ax.axvline(best_epoch, color="0.35", linewidth=0.9, linestyle=":", label=f"best epoch, {best_epoch}")
+    if log:
+        ax.set_yscale("log")
+    bare(ax)
+    ax.set_xlabel("epoch", fontsize=FONT + 1)
+    ax.set_ylabel(wanted[0] if len(wanted) == 1 else "value", fontsize=FONT + 1)
+    ax.set_title(title, fontsize=FONT + 2)
+    if number > 1 or best_epoch is not None:
+        ax.legend(fontsize=FONT, frameon=False)
+    return ax
+
+
+def _label(run: str, name: str, n_names: int) -> str:
+    return name if not run else run if n_names == 1 else f"{run}: {name}"
+
+
+def _series(records: History, name: str) -> tuple[list[int], list[float]]:
+    """Epochs that have the number, and its values."""
+    if not records:
+        msg = "the history holds no epoch; give result.history of a training that ran"
+        raise ValueError(msg)
+    found = [
+        (int(record.get("epoch", place)), float(record[name]))
+        for place, record in enumerate(records, start=1)
+        if isinstance(record.get(name), int | float | np.number)
+    ]
+    if not found:
+        valid = sorted({k for record in records for k, v in record.items() if isinstance(v, int | float)})
+        msg = unknown_name("number of a history", name, valid) if valid else f"no record holds {name}"
+        raise ValueError(f"{msg}; found in the records: {shorten(valid, 20)}")
+    return [epoch for epoch, _ in found], [value for _, value in found]

@@ -1,0 +1,147 @@
+"""Observed change of a few genes, cell by cell or as a mean, beside what methods predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.messages import count
+from gears.plotting.checks import names_of, per_gene, positions
+from gears.plotting.style import FONT, MARKS, bare, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BOX: dict[str, Any] = {
+    "widths": 0.62,
+    "whis": (5, 95),
+    "showfliers": False,
+    "patch_artist": True,
+    "boxprops": {"facecolor": "0.88", "edgecolor": "0.45", "linewidth": 0.8},
+    "medianprops": {"color": "0.45", "linewidth": 1.0},
+    "whiskerprops": {"color": "0.45", "linewidth": 0.8},
+    "capprops": {"color": "0.45", "linewidth": 0.8},
+}
+
+
+def gene_changes(
+    true_delta_G: np.ndarray,
+    predicted: Mapping[str, np.ndarray],
+    gene_names: Sequence[str],
+    *,
+    genes: Iterable[int | str] | np.ndarray | None = None,
+    cells_delta_NG: np.ndarray | None = None,
+    standard_error_G: np.ndarray | None = None,
+    n_genes: int = 20,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """The observed change of a condition's top genes and what methods predict for each.
+
+    With cells, each gene has a box (quartiles, median; whiskers from the 5th to the 95th percentile of
+    the cells) and a short black line at the mean, which is what is predicted: with many zeros the median
+    says little. Without cells it has a bar up to the mean, with its standard error where given.
+
+    Parameters
+    ----------
+    true_delta_G
+        Observed mean minus control mean, (G,).
+    predicted
+        Predicted change over the control mean by method, (G,) each; at most six.
+    gene_names
+        (G,) names.
+    genes
+        Which genes, by name or position, such as a condition's top differential genes; by default
+        the `n_genes` of largest observed change.
+    cells_delta_NG
+        Cells of the condition minus the control mean, (N, G).
+    standard_error_G
+        Of the observed mean, (G,); not drawn with cells.
+    n_genes
+        How many genes where `genes` is left out.
+    title
+        Such as the condition.
+    ax
+        Axes to draw on; by default those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If lengths disagree, a gene is unknown, or there are more than six methods.
+
+    Source
+    ------
+    The figure of single perturbations in Roohani, Huang, Leskovec 2023 (GEARS).
+    """
+    true_G = per_gene("true_delta_G", true_delta_G)
+    names = names_of(gene_names, len(true_G))
+    if len(predicted) > len(MARKS):
+        msg = f"{count(len(predicted), 'method')} to draw; expected at most {len(MARKS)}: leave some out"
+        raise ValueError(msg)
+    if genes is None:
+        genes = np.argsort(-np.abs(true_G), kind="stable")[:n_genes]
+    chosen = positions(genes, names)
+    ax = new_axes(max(4.0, 0.36 * len(chosen) + 2.2), 3.3) if ax is None else ax
+    place = np.arange(len(chosen))
+    ax.axhline(0, color="black", linewidth=0.8, zorder=1)
+    if cells_delta_NG is not None:
+        _cells(ax, place, cells_delta_NG, chosen, true_G)
+    else:
+        _means(ax, place, true_G[chosen], standard_error_G, chosen)
+    for number, ((method, values), (colour, mark)) in enumerate(zip(predicted.items(), MARKS, strict=False)):
+        value_G = per_gene(f"predicted[{method!r}]", values, len(true_G))
+        offset = 0.14 * (number - (len(predicted) - 1) / 2)
+        ax.plot(
+            place + offset, value_G[chosen], mark, color=colour, markersize=6, markeredgecolor="white",
+            markeredgewidth=0.4, label=method, zorder=4,
+        )  # fmt: skip
+    ax.set_xticks(place, [names[gene] for gene in chosen], rotation=60, ha="right", rotation_mode="anchor")
+    bare(ax)
+    ax.set_ylabel("change over control", fontsize=FONT + 1)
+    ax.set_title(title, fontsize=FONT + 2)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=FONT, frameon=False)
+    return ax
+
+
+def _cells(ax: Axes, place: np.ndarray, cells: np.ndarray, chosen: np.ndarray, true_G: np.ndarray) -> None:
+    cells_NG = np.asarray(cells, dtype=np.float64)
+    if cells_NG.ndim != 2 or cells_NG.shape[1] != len(true_G) or not len(cells_NG):
+        msg = f"cells_delta_NG has shape {cells_NG.shape}; expected at least one cell and {len(true_G)} genes"
+        raise ValueError(msg)
+    boxes = ax.boxplot(cells_NG[:, chosen], positions=place, zorder=2, **BOX)
+    boxes["boxes"][0].set_label(f"observed, {count(len(cells_NG), 'cell')}")
+    ax.hlines(
+        true_G[chosen],
+        place - 0.31,
+        place + 0.31,
+        color="black",
+        linewidth=2,
+        label="observed mean",
+        zorder=3,
+    )
+
+
+def _means(
+    ax: Axes, place: np.ndarray, true_K: np.ndarray, standard_error_G: np.ndarray | None, chosen: np.ndarray
+) -> None:
+    ax.bar(
+        place,
+        true_K,
+        width=0.72,
+        color="0.85",
+        edgecolor="0.6",
+        linewidth=0.6,
+        label="observed mean",
+        zorder=2,
+    )
+    if standard_error_G is None:
+        return
+    error_K = np.asarray(standard_error_G, dtype=np.float64)[chosen]
+    if np.isfinite(error_K).all():
+        ax.errorbar(place, true_K, error_K, fmt="none", ecolor="0.35", elinewidth=0.9, zorder=3)

@@ -1,0 +1,207 @@
+"""A gene among its neighbours in the perturbation graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.messages import count, unknown_name
+from gears.plotting.style import BLUE, DIVERGING, FONT, colour_bar, new_axes
+
+if TYPE_CHECKING:
+    import networkx
+    from matplotlib.axes import Axes
+
+    from gears.graphs import Graph
+
+
+def go_neighbourhood(
+    graph: Graph | networkx.Graph,
+    gene: str,
+    *,
+    n_neighbours: int = 14,
+    known: Collection[str] = (),
+    values: Mapping[str, float] | None = None,
+    label: str = "value",
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A gene in the middle, the neighbours of largest weight around it, and the edges among them.
+
+    What the network knows of a gene that was not perturbed in training comes from its neighbours: of these, the
+    ones that were perturbed (`known`) are squares.
+
+    Parameters
+    ----------
+    graph
+        :class:`gears.graphs.Graph` (``model.parts.go``), or a networkx graph with the edge attribute ``weight``.
+        Messages run from source to target: the neighbours are the sources of the gene's edges.
+    gene
+        The gene in the middle.
+    n_neighbours
+        How many neighbours are drawn, those of largest weight first (ties by name).
+    known
+        Genes that were perturbed in training.
+    values
+        A number per gene that colours it (white: 0), such as its predicted change; genes without one are grey.
+    label
+        What the numbers are.
+    title
+        Above the plot; the gene by default.
+    ax
+        Axes to draw on; by default those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If the gene is no node of the graph (near matches are named), or no neighbour is asked for.
+    """
+    if n_neighbours < 1:
+        msg = f"n_neighbours={n_neighbours}: expected at least 1"
+        raise ValueError(msg)
+    whole: networkx.Graph = graph.to_networkx() if hasattr(graph, "to_networkx") else graph
+    if gene not in whole:
+        raise ValueError(unknown_name("gene of the graph", gene, [str(node) for node in whole.nodes]))
+    weights = _incoming(whole, gene)
+    chosen = sorted(weights, key=lambda other: (-weights[other], other))[:n_neighbours]
+    ring = _ring_order(whole, gene, chosen)
+    place = {gene: (0.0, 0.0)}
+    for number, other in enumerate(ring):
+        angle = math.pi / 2 - 2 * math.pi * number / len(ring)
+        place[other] = (math.cos(angle), math.sin(angle))
+    ax = new_axes(5.4, 5.0) if ax is None else ax
+    _edges(ax, whole, gene, ring, place)
+    image = _nodes(ax, gene, ring, place, known, values)
+    for node, (x, y) in place.items():
+        _name(ax, str(node), x, y, middle=node == gene)
+    ax.set(xlim=(-1.5, 1.5), ylim=(-1.3, 1.3), aspect="equal")
+    ax.set_axis_off()
+    ax.set_title(_title(gene, ring, known) if title is None else title, fontsize=FONT + 2)
+    if image is not None:
+        colour_bar(ax, image, label)
+    return ax
+
+
+def _title(gene: str, ring: list[str], known: Collection[str]) -> str:
+    if not ring:
+        return f"{gene}: no neighbours"
+    text = f"{gene} and its {count(len(ring), 'nearest neighbour')}"
+    n_known = sum(node in known for node in ring)
+    return f"{text}\nsquares: perturbed in training ({n_known} of them)" if known else text
+
+
+def _incoming(graph: networkx.Graph, gene: str) -> dict[str, float]:
+    """Weight of each neighbour whose message reaches the gene, itself left out."""
+    edges = graph.in_edges(gene, data=True) if graph.is_directed() else graph.edges(gene, data=True)
+    found = {}
+    for one, two, data in edges:
+        other = one if two == gene else two
+        if other != gene:
+            found[other] = float(data.get("weight", data.get("importance", 1.0)))
+    return found
+
+
+def _joined(graph: networkx.Graph, one: str, two: str) -> float:
+    """The larger weight of the edges between two genes; 0 without one."""
+    pairs = [(one, two), (two, one)]
+    found = [graph.edges[pair] for pair in pairs if graph.has_edge(*pair)]
+    return max((float(data.get("weight", data.get("importance", 1.0))) for data in found), default=0.0)
+
+
+def _ring_order(graph: networkx.Graph, gene: str, chosen: list[str]) -> list[str]:
+    """Neighbours in the order of their angles in a spring layout: joined ones come beside each other."""
+    import networkx
+
+    near = networkx.Graph()
+    near.add_nodes_from([gene, *chosen])
+    near.add_weighted_edges_from((gene, other, _joined(graph, gene, other)) for other in chosen)
+    for i, one in enumerate(chosen):
+        for two in chosen[i + 1 :]:
+            if weight := _joined(graph, one, two):
+                near.add_edge(one, two, weight=weight)
+    if len(chosen) < 3:
+        return chosen
+    place = networkx.spring_layout(near, seed=0, weight="weight")
+    middle = place[gene]
+    angles = {other: math.atan2(*(place[other] - middle)[::-1]) for other in chosen}
+    return sorted(chosen, key=lambda other: (angles[other], other))
+
+
+def _edges(
+    ax: Axes, graph: networkx.Graph, gene: str, ring: list[str], place: Mapping[str, tuple[float, float]]
+) -> None:
+    nodes = [gene, *ring]
+    pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
+    weights = {pair: _joined(graph, *pair) for pair in pairs}
+    largest = max(weights.values(), default=0.0)
+    for (one, two), weight in weights.items():
+        if not weight:
+            continue
+        own = one == gene
+        ax.plot(
+            *zip(place[one], place[two], strict=True), color="0.25" if own else "0.86", zorder=1.5 if own else 1,
+            linewidth=0.5 + (2.5 if own else 0.9) * weight / largest, label="_own" if own else "_between",
+        )  # fmt: skip
+
+
+def _nodes(
+    ax: Axes,
+    gene: str,
+    ring: list[str],
+    place: Mapping[str, tuple[float, float]],
+    known: Collection[str],
+    values: Mapping[str, float] | None,
+) -> Any:
+    nodes = [gene, *ring]
+    valued = np.array([float((values or {}).get(node, np.nan)) for node in nodes])
+    finite = np.abs(valued[np.isfinite(valued)])
+    limit = float(finite.max(initial=0.0)) or 1.0
+    image = None
+    for square in (False, True):
+        chosen = np.array([(node in known) == square for node in nodes])
+        if not chosen.any():
+            continue
+        points = np.array([place[node] for node in nodes])[chosen]
+        sizes = np.where(np.array([node == gene for node in nodes])[chosen], 420, 190)
+        style: dict[str, Any] = {
+            "s": sizes,
+            "marker": "s" if square else "o",
+            "edgecolors": "black",
+            "zorder": 2,
+        }
+        style |= {
+            "linewidths": 0.9,
+            "label": "perturbed in training" if square else "not perturbed in training",
+        }
+        if values is None:
+            ax.scatter(points[:, 0], points[:, 1], color=BLUE if square else "white", **style)
+            continue
+        ax.scatter(
+            points[:, 0], points[:, 1], color="0.8", **(style | {"label": "_without value", "zorder": 1.9})
+        )
+        image = ax.scatter(
+            points[:, 0], points[:, 1], c=valued[chosen], cmap=DIVERGING, vmin=-limit, vmax=limit, **style
+        )
+        for (x, y), value in zip(points, valued[chosen], strict=True):
+            if value < -0.05 * limit:  # in grey both ends of the colours look alike
+                dark = "white" if value < -0.6 * limit else "black"
+                ax.text(x, y, "\N{MINUS SIGN}", color=dark, ha="center", va="center", fontsize=FONT, zorder=3)
+    return image
+
+
+def _name(ax: Axes, text: str, x: float, y: float, *, middle: bool) -> None:
+    side = "center" if middle or abs(x) < 0.2 else "left" if x > 0 else "right"
+    if middle:
+        x, y = 0.0, -0.17
+    else:
+        x, y = 1.13 * x, 1.13 * y
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
+    weight = "bold" if middle else "normal"
+    ax.text(x, y, text, ha=side, va="center", fontsize=FONT, fontweight=weight, zorder=3, bbox=box)

@@ -1,0 +1,130 @@
+"""Volcano plots: size of a change against the evidence for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+from gears.plotting.checks import names_of, per_gene
+from gears.plotting.labels import name_near
+from gears.plotting.style import BLUE, FONT, ORANGE, bare, legend_below, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def volcano(
+    delta_G: np.ndarray,
+    p_value_G: np.ndarray,
+    gene_names: Sequence[str] | None = None,
+    *,
+    level: float = 0.05,
+    min_change: float = 0.0,
+    title: str = "",
+    n_labels: int = 10,
+    evidence: str = "p",
+    ax: Axes | None = None,
+) -> Axes:
+    """Change of every gene against -log10 of its p value; genes that pass are marked by direction.
+
+    Predicted changes carry no p value of their own. Use that of the observed cells
+    (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see what was predicted for genes that do change;
+    or, of an ensemble, :func:`spread_p_values`.
+
+    Parameters
+    ----------
+    delta_G
+        Changes over the control mean, (G,).
+    p_value_G
+        Two-sided p values, (G,); 0 is drawn at the top edge, NaN counts as 1.
+    gene_names
+        (G,) names for the labels.
+    level
+        Share of false discoveries (Benjamini and Hochberg 1995) at which genes pass.
+    min_change
+        Smallest absolute change of a gene that passes.
+    title
+        Such as the condition.
+    n_labels
+        How many genes that pass are named, those of largest absolute change first.
+    evidence
+        What the p values are of, for the label of the axis.
+    ax
+        Axes to draw on; by default those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If lengths disagree, or p values or the level are outside 0 to 1.
+    """
+    delta = per_gene("delta_G", delta_G)
+    p = np.nan_to_num(per_gene("p_value_G", p_value_G, len(delta)), nan=1.0)
+    names = None if gene_names is None else names_of(gene_names, len(delta))
+    if not 0 < level < 1 or p.min(initial=0.0) < 0 or p.max(initial=1.0) > 1:
+        msg = (
+            f"level={level:g}, p values from {p.min(initial=1):g} to {p.max(initial=0):g}; expected a level between "
+            "0 and 1 and p values from 0 to 1 (not their logarithms)"
+        )
+        raise ValueError(msg)
+    from gears.evaluation.metrics.differential import differential  # the report draws with this room
+
+    ax = new_axes(5.2, 4.4) if ax is None else ax
+    height = -np.log10(np.maximum(p, np.min(p[p > 0], initial=1.0) / 10))
+    passed = differential(p, level) & (np.abs(delta) >= min_change)
+    groups = (
+        ("other genes", ~passed, "0.7", ".", 18),
+        ("up", passed & (delta > 0), ORANGE, "^", 26),
+        ("down", passed & (delta <= 0), BLUE, "v", 26),
+    )
+    for label, chosen, colour, mark, size in groups:
+        ax.scatter(
+            delta[chosen], height[chosen], s=size, color=colour, marker=mark, linewidths=0.3, edgecolors="white",
+            label=f"{label} ({int(chosen.sum())})", zorder=2,
+        )  # fmt: skip
+    ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
+    if passed.any():
+        ax.axhline(height[passed].min(), color="0.4", linewidth=0.8, linestyle="--", zorder=1)
+    ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.06, 1.0))
+    bare(ax)
+    ax.set_xlabel("change over control", fontsize=FONT + 1)
+    ax.set_ylabel(f"-log10 {evidence}", fontsize=FONT + 1)
+    ax.set_title(title, fontsize=FONT + 2)
+    legend_below(ax)
+    if names is not None and passed.any():
+        order = np.flatnonzero(passed)[np.argsort(-np.abs(delta[passed]), kind="stable")][:n_labels]
+        name_near(ax, delta, height, [(int(gene), names[gene]) for gene in order])
+    return ax
+
+
+def spread_p_values(delta: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Two-sided p of "no change", if predictions err by a Gaussian of the predicted standard deviation.
+
+    Parameters
+    ----------
+    delta
+        Predicted changes, any shape.
+    spread
+        Their standard deviations, of the same shape: the spread of an ensemble, a lower bound of the
+        error, so that these p values are too small where all members are wrong together.
+
+    Examples
+    --------
+    >>> spread_p_values(np.array([0.0, 1.96]), np.array([1.0, 1.0])).round(3).tolist()
+    [1.0, 0.05]
+    """
+    delta, spread = np.asarray(delta, dtype=np.float64), np.asarray(spread, dtype=np.float64)
+    if delta.shape != spread.shape or not (spread >= 0).all():
+        msg = (
+            f"changes of shape {delta.shape} and standard deviations of shape {spread.shape}; expected one shape "
+            "and no negative or undefined deviation"
+        )
+        raise ValueError(msg)
+    size = np.divide(np.abs(delta), spread, out=np.full_like(delta, np.inf), where=spread > 0)
+    return np.where(delta == 0, 1.0, 2 * special.ndtr(-size))

@@ -1,0 +1,78 @@
+"""What every plot has in common: given Axes are used, pyplot is left alone, marks differ in shape."""
+
+from __future__ import annotations
+
+import sys
+
+import networkx
+import numpy as np
+import pandas as pd
+import pytest
+
+import gears.plotting as plots
+from gears.evaluation.uncertainty import calibration
+from gears.plotting.style import MARKS
+
+NAMES = [f"G{i}" for i in range(10)]
+DELTA = np.random.default_rng(0).normal(size=(4, 10))
+CONDITIONS = ["A+ctrl", "B+ctrl", "A+B", "C+ctrl"]
+PAIRS = pd.DataFrame({"gene_1": ["A"], "gene_2": ["B"], "kind": ["synergy"], "strength": [1.6]})
+DIFFERENCES = pd.DataFrame(
+    {"against": ["x"], "metric": ["m"], "difference": [0.1], "low": [0.0], "high": [0.2], "better": ["model"]}
+)
+
+
+def judged():
+    return {"one": calibration(np.zeros(50), np.ones(50), np.linspace(-2, 2, 50))}
+
+
+DRAW = {
+    "predicted_vs_true": lambda ax: plots.predicted_vs_true(DELTA[0], DELTA[1], NAMES, top_de=[1, 2], ax=ax),
+    "gene_changes": lambda ax: plots.gene_changes(DELTA[0], {"model": DELTA[1]}, NAMES, ax=ax),
+    "volcano": lambda ax: plots.volcano(DELTA[0], np.full(10, 0.001), NAMES, ax=ax),
+    "delta_heat_map": lambda ax: plots.delta_heat_map(DELTA, CONDITIONS, NAMES, cluster=True, ax=ax),
+    "training_curves": lambda ax: plots.training_curves([{"epoch": 1, "train_loss": 1.0}], ax=ax),
+    "go_neighbourhood": lambda ax: plots.go_neighbourhood(networkx.path_graph(["A", "B", "C"]), "B", ax=ax),
+    "interaction_map": lambda ax: plots.interaction_map(PAIRS, ax=ax),
+    "coverage_curve": lambda ax: plots.coverage_curve(judged(), ax=ax),
+    "error_against_spread": lambda ax: plots.error_against_spread(judged(), ax=ax),
+    "embedding": lambda ax: plots.embedding(DELTA, CONDITIONS, ax=ax),
+    "method_differences": lambda ax: plots.method_differences(DIFFERENCES, "m", ax=ax),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DRAW))
+def test_draws_on_given_axes_or_on_new_ones_and_leaves_pyplot_alone(name):
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+
+    before = dict(rcParams)
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    open_before = pyplot.get_fignums() if pyplot else []
+    random_before = np.random.get_state()[1].copy()  # noqa: NPY002
+    ax = Figure().subplots()
+    assert DRAW[name](ax) is ax
+    assert ax.has_data()
+    new = DRAW[name](None)
+    assert new is not ax
+    assert new.figure.canvas.manager is None  # belongs to no window
+    assert dict(rcParams) == before
+    assert (pyplot.get_fignums() if pyplot else []) == open_before
+    assert "matplotlib.pyplot" not in sys.modules or pyplot
+    np.testing.assert_array_equal(np.random.get_state()[1], random_before)  # noqa: NPY002
+
+
+def test_every_public_plot_is_tried_here():
+    helpers = {"image_bytes", "new_axes", "new_figure", "save_figure", "spread_p_values"}
+    composed = {"prediction_figure", "plot_perturbation"}  # tests of their own
+    assert set(plots.__all__) - helpers - composed == set(DRAW)
+
+
+def test_marks_differ_in_shape():
+    assert len({mark for _, mark in MARKS}) == len({colour for colour, _ in MARKS}) == len(MARKS)
+
+
+def test_a_figure_gives_the_same_bytes_twice():
+    first, second = (plots.volcano(DELTA[0], np.full(10, 0.001), NAMES).figure for _ in range(2))
+    assert plots.image_bytes(first) == plots.image_bytes(second)
+    assert plots.image_bytes(first, "svg").startswith(b"<?xml")

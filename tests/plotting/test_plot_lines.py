@@ -1,0 +1,99 @@
+"""Training curves, calibration and paired differences: the lines hold the numbers they were given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears.evaluation.uncertainty import calibration
+from gears.plotting import coverage_curve, error_against_spread, method_differences, training_curves
+
+HISTORY = [
+    {"epoch": 1, "train_loss": 3.0, "val_mse": 0.5, "seconds": {"total": 1.0}},
+    {"epoch": 2, "train_loss": 2.0},
+    {"epoch": 3, "train_loss": 1.5, "val_mse": 0.4},
+]
+
+
+def test_curves_bridge_epochs_without_a_value(by_label):
+    ax = training_curves(HISTORY, ["train_loss", "val_mse"], best_epoch=3, log=True)
+    drawn = by_label(ax)
+    assert drawn["train_loss"].get_xydata().tolist() == [[1, 3.0], [2, 2.0], [3, 1.5]]
+    assert drawn["val_mse"].get_xydata().tolist() == [[1, 0.5], [3, 0.4]]
+    assert drawn["best epoch, 3"].get_xdata() == [3, 3]
+    assert drawn["train_loss"].get_linestyle() != drawn["val_mse"].get_linestyle()
+    assert ax.get_yscale() == "log"
+
+
+def test_runs_beside_each_other(by_label):
+    drawn = by_label(training_curves({"one": HISTORY, "two": HISTORY[:2]}, "train_loss"))
+    assert drawn["two"].get_xydata().tolist() == [[1, 3.0], [2, 2.0]]
+    assert set(drawn) >= {"one", "two"}
+
+
+def test_wrong_histories_are_refused():
+    with pytest.raises(
+        ValueError, match="unknown number of a history 'train_los'; did you mean 'train_loss'"
+    ):
+        training_curves(HISTORY, "train_los")
+    with pytest.raises(ValueError, match="unknown number of a history 'seconds'"):
+        training_curves(HISTORY, "seconds")
+    with pytest.raises(ValueError, match=r"holds no epoch; give result\.history"):
+        training_curves([])
+
+
+@pytest.fixture(scope="module")
+def judged():
+    rng = np.random.default_rng(0)
+    sd = np.exp(rng.normal(size=2000))
+    error = sd * rng.normal(size=2000)
+    return {"right": calibration(error, sd**2, 0 * sd), "small": calibration(error, (sd / 3) ** 2, 0 * sd)}
+
+
+def test_calibration_lines_are_what_was_judged(judged, by_label):
+    drawn = by_label(coverage_curve(judged))
+    for name, one in judged.items():
+        np.testing.assert_allclose(drawn[name].get_xydata(), one.coverage[["level", "observed"]])
+    assert drawn["calibrated"].get_xydata().tolist() == [[0, 0], [1, 1]]
+    assert drawn["right"].get_marker() != drawn["small"].get_marker()
+    drawn = by_label(error_against_spread(judged))
+    for name, one in judged.items():
+        np.testing.assert_allclose(drawn[name].get_xydata(), one.bins[["predicted_sd", "error"]])
+
+
+@pytest.mark.parametrize("draw", [coverage_curve, error_against_spread], ids=["coverage", "error"])
+def test_no_or_too_many_methods_are_refused(draw, judged):
+    with pytest.raises(ValueError, match="0 methods to draw; expected one to 6, as a dict"):
+        draw({})
+    with pytest.raises(ValueError, match="7 methods to draw"):
+        draw({str(i): judged["right"] for i in range(7)})
+
+
+DIFFERENCES = pd.DataFrame(
+    [
+        ("add", "mse", -0.2, -0.3, -0.1, "model"),
+        ("mean", "mse", 0.1, 0.05, 0.2, "other"),
+        ("none", "mse", np.nan, np.nan, np.nan, "undecided"),
+        ("add", "r", 0.0, -0.1, 0.1, "undecided"),
+    ],
+    columns=["against", "metric", "difference", "low", "high", "better"],
+)
+
+
+def test_differences_with_their_intervals():
+    ax = method_differences(DIFFERENCES, "mse", model="gears")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["add", "mean", "none"]
+    drawn = [np.asarray(line.get_xydata()).tolist() for line in ax.lines[1:]]
+    assert drawn == [[[-0.3, 0], [-0.1, 0]], [[-0.2, 0]], [[0.05, 1], [0.2, 1]], [[0.1, 1]]]
+    assert [line.get_marker() for line in ax.lines[2::2]] == ["o", "s"]
+    assert ax.get_xlabel() == "gears minus other"
+
+
+def test_wrong_differences_are_refused():
+    with pytest.raises(ValueError, match="unknown metric 'mes'; did you mean 'mse'"):
+        method_differences(DIFFERENCES, "mes")
+    with pytest.raises(ValueError, match="holds several subgroups; give the rows of one"):
+        method_differences(pd.concat([DIFFERENCES, DIFFERENCES]), "mse")
+    with pytest.raises(ValueError, match="lacks better"):
+        method_differences(DIFFERENCES.drop(columns="better"), "mse")
