@@ -248,6 +248,7 @@ class GEARS(TrainedModel):
         )
         best = copy.deepcopy(network)
         best.load_state_dict(run.best_state)
+        network.prior = best.prior = parts.prior
         self.best_model = best
         return run
 

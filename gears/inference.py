@@ -27,9 +27,10 @@ def evaluate(
     loader
         Yields cell batches.
     model
-        A :class:`gears.model.network.GEARSNetwork`; it is put into evaluation mode and on `device`.
+        Such as ``GEARS.best_model``, or any module that is called with a batch and gives the cells' expression
+        (B, G); it is put into evaluation mode and on `device`.
     uncertainty
-        Whether the network gives log-variances, returned as ``logvar``.
+        Whether the module gives a pair, with log-variances, returned as ``logvar``.
     device
         Where to compute.
 
@@ -52,16 +53,16 @@ def evaluate(
     for batch in loader:
         batch = batch.to(device)
         with torch.no_grad():
-            delta_BG, logvar_BG = _per_cell(model, batch)
-        pred = (batch.x_BG + delta_BG).cpu().numpy()
-        truth = batch.y_BG.cpu().numpy()
+            out = model(batch)
+        pred = (out[0] if uncertainty else out).cpu().numpy()
+        truth = batch.y.cpu().numpy()
         collected["pert_cat"].append(np.array(batch.pert, dtype=object))
         collected["pred"].append(pred)
         collected["truth"].append(truth)
         collected["pred_de"].append(_over_genes(pred, batch.de_idx))
         collected["truth_de"].append(_over_genes(truth, batch.de_idx))
         if uncertainty:
-            collected["logvar"].append(logvar_BG.cpu().numpy())
+            collected["logvar"].append(out[1].cpu().numpy())
     results = {key: np.concatenate(parts) for key, parts in collected.items()}
     results["pert_cat"] = results["pert_cat"].astype(str)
     return results
@@ -74,22 +75,3 @@ def _over_genes(values_BG: np.ndarray, gene_lists: Sequence[np.ndarray]) -> np.n
         known = genes >= 0
         picked[row, : len(genes)][known] = values_BG[row, genes[known]]
     return picked
-
-
-def _per_cell(model: Any, batch: Any) -> tuple[Any, Any]:
-    """Deltas and log-variances (B, G) of a batch, each distinct condition computed once."""
-    import torch
-
-    conditions, first, row_of_cell = np.unique(
-        batch.condition.cpu().numpy(), return_index=True, return_inverse=True
-    )
-    nodes = [[node for node in batch.pert_idx[cell] if node >= 0] for cell in first]
-    rows = [row for row, members in enumerate(nodes) for _ in members]
-    device = batch.x_BG.device
-    delta_UG, logvar_UG = model(
-        torch.tensor(rows, dtype=torch.long, device=device),
-        torch.tensor([node for members in nodes for node in members], dtype=torch.long, device=device),
-        torch.tensor(np.bincount(row_of_cell, minlength=len(conditions)), dtype=torch.float32, device=device),
-    )
-    cells = torch.as_tensor(row_of_cell, device=device)
-    return delta_UG[cells], None if logvar_UG is None else logvar_UG[cells]

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
+from gears.data.pickles import load_npy
 from gears.distances import distance_correlation
 from gears.messages import shorten, unknown_name
 
@@ -262,11 +263,7 @@ def _positions(genes: str | Path | Iterable[str], gene_names: list[str]) -> np.n
     if isinstance(genes, str | Path):
         path = Path(genes)
         if path.suffix == ".npy":
-            try:
-                named = [str(gene) for gene in np.load(path, allow_pickle=False).ravel()]
-            except ValueError as error:
-                msg = f"{path} holds objects, which may run code when read; save the names with dtype=str, or as text"
-                raise ValueError(msg) from error
+            named = [str(gene) for gene in load_npy(path).ravel()]
         else:
             named = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     else:

@@ -57,6 +57,11 @@ class PerturbationNodes(DividedScreen):
                 raise KeyError(msg)
         return [self.node_map_pert[gene] for gene in genes]
 
+    def get_pert_idx(self, pert_category: str) -> list[int]:
+        """Nodes that a label perturbs in its own order, [-1] for the control: ``pert_idx`` of its cells."""
+        genes = [gene for gene in split_label(pert_category) if gene != CONTROL_LABEL]
+        return [node for gene in genes for node in self.condition_nodes(gene)] or [-1]
+
     def _is_gene(self) -> Callable[[str], bool]:
         annotation = self.annotation
         return lambda symbol: annotation.resolve(symbol) is not None

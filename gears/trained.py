@@ -18,6 +18,7 @@ from gears.distributed import current_world, is_running
 from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
 from gears.predictions import Predictions, asked_conditions, nodes_of
+from gears.published_names import PublishedNames
 from gears.training.model_folder import ModelParts, load_parts, load_weights, save_model
 from gears.training.published_folder import is_published, read_published
 from gears.training.tables import predict_changes
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gears.pertdata import PertData
 
 
-class TrainedModel:
+class TrainedModel(PublishedNames):
     """The half of :class:`gears.GEARS` that needs no screen: prediction and the model's folder.
 
     Parameters
@@ -269,6 +270,7 @@ class TrainedModel:
         """Become the model of these parts, with the weights in a folder."""
         network = parts.network()
         load_weights(path, network)
+        network.prior = parts.prior
         self.parts = parts
         self.model = network.to(self.device)
         self.best_model = copy.deepcopy(self.model)

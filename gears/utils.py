@@ -1,17 +1,46 @@
-"""Home of published helper names of ``gears.utils``; new code uses :class:`gears.conditions.Condition`."""
+"""Home of published helper names of ``gears.utils``; new code uses :class:`gears.conditions.Condition`.
+
+``docs/cell_gears.md`` lists those that are gone and what does their work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import sys
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
+from gears.data.cell_graphs import create_cell_graph_dataset_for_prediction
+from gears.data.gene_sets import read_gene_set
+from gears.graphs.published import GeneSimNetwork, get_similarity_network
+from gears.interactions import interaction_scores
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from anndata import AnnData
+
+    from gears.data.batch import CellBatch
+
+__all__ = [
+    "GeneSimNetwork",
+    "create_cell_graph_dataset_for_prediction",
+    "filter_pert_in_go",
+    "get_GI_genes_idx",
+    "get_GI_params",
+    "get_genes_from_perts",
+    "get_mean_control",
+    "get_similarity_network",
+    "np_pearson_cor",
+    "parse_any_pert",
+    "parse_combo_pert",
+    "parse_single_pert",
+    "pert_flags",
+    "print_sys",
+]
 
 
 def parse_single_pert(label: str) -> str:
@@ -90,3 +119,31 @@ def np_pearson_cor(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     scale_ab = np.outer(np.linalg.norm(x_na, axis=0), np.linalg.norm(y_nb, axis=0))
     r_ab = np.divide(x_na.T @ y_nb, scale_ab, out=np.full(scale_ab.shape, np.nan), where=scale_ab > 0)
     return np.clip(r_ab, -1.0, 1.0)
+
+
+def pert_flags(batch: CellBatch) -> torch.Tensor:
+    """Which measured genes are perturbed in each cell of a batch, (B, G) of 0 and 1.
+
+    For models that read it beside the expression, as they did from ``x[:, 1]`` of batches of older
+    releases. A perturbed gene that is not measured leaves no flag (``batch.unmeasured``).
+    """
+    return batch.pert_flags()
+
+
+def get_GI_genes_idx(adata: AnnData, GI_gene_file: str | Path) -> np.ndarray:
+    """Positions of the genes named in a file (text, or ``.npy`` of strings) among the measured genes."""
+    names = set(read_gene_set(GI_gene_file))
+    return np.flatnonzero([str(gene) in names for gene in adata.var["gene_name"]])
+
+
+def get_GI_params(preds: Mapping[str, np.ndarray], combo: Sequence[str]) -> dict[str, float]:
+    """Scores of the interaction of two genes, from changes over control under "A", "B" and "A_B"."""
+    first, second = combo
+    return interaction_scores(
+        *(np.asarray(preds[key], dtype=np.float64) for key in (first, second, f"{first}_{second}"))
+    )
+
+
+def print_sys(s: object) -> None:
+    """Print on stderr."""
+    print(s, flush=True, file=sys.stderr)

@@ -274,8 +274,10 @@ def test_gi_predict_uses_all_genes_and_gives_what_the_predictions_say(model, tmp
     chosen = model.GI_predict([first, second], some)
     assert chosen == interaction_scores(*delta[:, 5:25])
     np.save(tmp_path / "genes.npy", np.array(some))
+    np.save(tmp_path / "objects.npy", np.array(some, dtype=object), allow_pickle=True)  # as published
     (tmp_path / "genes.txt").write_text("\n".join(some))
     assert model.GI_predict([first, second], GI_genes_file=tmp_path / "genes.npy") == chosen
+    assert model.GI_predict([first, second], GI_genes_file=tmp_path / "objects.npy") == chosen
     assert model.GI_predict([first, second], GI_genes_file=tmp_path / "genes.txt") == chosen
     assert model.GI_predict(f"{first}+{second}")["mag"] == pytest.approx(scores["mag"])
 
@@ -287,8 +289,8 @@ def test_gi_predict_refuses_what_is_no_pair(model, tmp_path):
             model.GI_predict(wrong)
     with pytest.raises(ValueError, match="not among the 60 predicted"):
         model.GI_predict(model.pert_list[:2], ["nowhere"])
-    np.save(tmp_path / "objects.npy", np.array(["A", None], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="may run code"):
+    np.save(tmp_path / "objects.npy", np.array(["A", np.sum], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"objects.npy is not read: it refers to numpy.sum"):
         model.GI_predict(model.pert_list[:2], tmp_path / "objects.npy")
 
 

@@ -1,9 +1,13 @@
-"""A batch of cells with their paired control cells."""
+"""A batch of cells with their paired control cells.
+
+Consumers that know batches of the published package find its fields: ``x``, ``y``, ``pert``, ``pert_idx``,
+``de_idx``, ``batch``, ``num_graphs`` and ``to(device)``; the other fields are this package's own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +39,8 @@ class CellBatch:
         Nodes of the perturbation graph; [-1] for the control.
     label_de : list of np.ndarray
         Top DE genes in ascending order; [-1] * n for the control.
+    label_columns : list of list of int
+        Columns of the perturbed genes that are measured.
     """
 
     x_BG: torch.Tensor
@@ -46,6 +52,7 @@ class CellBatch:
     label_names: list[str]
     label_nodes: list[list[int]]
     label_de: list[np.ndarray]
+    label_columns: list[list[int]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.cell)
@@ -55,21 +62,22 @@ class CellBatch:
         return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
     def to(self, device: Any, *, non_blocking: bool = False) -> CellBatch:
-        """The batch on another device."""
-        moved = {name: value.to(device, non_blocking=non_blocking) for name, value in self._tensors().items()}
-        return replace(self, **moved)  # type: ignore[arg-type]
+        """Move the batch itself to another device, as published batches do, and return it."""
+        for name, value in self._tensors().items():
+            setattr(self, name, value.to(device, non_blocking=non_blocking))
+        return self
 
     def pin_memory(self) -> CellBatch:
         """The batch in page-locked memory (called by the loader where CUDA is in use)."""
         return replace(self, **{name: value.pin_memory() for name, value in self._tensors().items()})  # type: ignore[arg-type]
 
-    def pert_flags(self, node_map: Mapping[str, int]) -> torch.Tensor:
+    def pert_flags(self, node_map: Mapping[str, int] | None = None) -> torch.Tensor:
         """Which measured genes are perturbed in each cell: the second input column of older releases.
 
         Parameters
         ----------
         node_map
-            Gene -> column of the expression (``pert_data.node_map``).
+            Gene -> column, where it is not that of `x_BG` (``pert_data.node_map``).
 
         Returns
         -------
@@ -77,11 +85,13 @@ class CellBatch:
             (B, G) of 0 and 1 in the type of `x_BG`. A perturbed gene that is not
             measured has no column and leaves no flag: see :meth:`unmeasured`.
         """
+        columns = self.label_columns
+        if node_map is not None:
+            genes = [Condition.parse(label).genes for label in self.label_names]
+            columns = [[node_map[gene] for gene in label if gene in node_map] for label in genes]
         flags_LG = self.x_BG.new_zeros((len(self.label_names), self.x_BG.shape[1]))
-        for row, label in enumerate(self.label_names):
-            for gene in Condition.parse(label).genes:
-                if gene in node_map:
-                    flags_LG[row, node_map[gene]] = 1
+        for row, measured in enumerate(columns):
+            flags_LG[row, measured] = 1
         return flags_LG[self.label_index]
 
     def unmeasured(self, node_map: Mapping[str, int]) -> list[str]:
@@ -115,6 +125,11 @@ class CellBatch:
     def de_idx(self) -> list[np.ndarray]:
         """Top DE genes of each cell's condition; [-1] * n for control cells."""
         return [self.label_de[i] for i in self.label_index.tolist()]
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of cells, B."""
+        return len(self)
 
     @property
     def batch(self) -> torch.Tensor:

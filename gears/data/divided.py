@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from gears.data.control_view import part_screens
@@ -16,6 +17,7 @@ from gears.data.splits.custom import read_split_dict
 from gears.messages import shorten
 
 if TYPE_CHECKING:
+    from gears.data.cell_graphs import CellGraphs
     from gears.data.loaders import CellLoader
 
 logger = logging.getLogger(__name__)
@@ -42,12 +44,43 @@ class DividedScreen:
 
     def _forget_split(self) -> None:
         self._part_screens: dict[str, PreparedScreen] = {}
-        self.split: Split | None = None
-        self.set2conditions: dict[str, list[str]] | None = None
+        self._split: Split | None = None
+        self._set2conditions: dict[str, list[str]] | None = None
         self.subgroup: dict[str, dict[str, list[str]]] | None = None
         self.seed: int | None = None
         self.train_gene_set_size: float | None = None
         self.dataloader: dict[str, CellLoader] | None = None
+
+    @property
+    def split(self) -> Split | None:
+        """The split in use; it equals its name (``pert_data.split == "simulation"``)."""
+        return self._split
+
+    @split.setter
+    def split(self, split: Split | str) -> None:
+        if isinstance(split, Split):
+            self.use_split(split)
+        elif self._split is not None and split not in ("custom", self._split.name):
+            msg = f"split={split!r} cannot be assigned; draw it with prepare_split"
+            raise ValueError(msg)
+
+    @property
+    def set2conditions(self) -> dict[str, list[str]] | None:
+        """Part -> labels as the screen spells them. Other parts assigned to it are a custom split, checked."""
+        return self._set2conditions
+
+    @set2conditions.setter
+    def set2conditions(self, parts: Mapping[str, Sequence[str]]) -> None:
+        self.prepare_split("custom", seed=1 if self.seed is None else self.seed, split_dict=parts)
+
+    @property
+    def dataset_processed(self) -> CellGraphs:
+        """Label -> its cells, each paired with a control cell, as objects of torch-geometric made when asked for."""
+        from gears.data.cell_graphs import CellGraphs
+        from gears.data.loaders import CellDataset
+
+        everything = np.arange(len(self.screen.cells))
+        return CellGraphs(CellDataset(self.screen, everything, self._label_nodes, self.seed or 0))
 
     def prepare_split(
         self,
@@ -180,8 +213,8 @@ class DividedScreen:
         parts = part_screens(self.whole_screen, split)
         self._forget_split()
         self._part_screens.update(parts)
-        self.split = split
-        self.set2conditions = {part: list(labels) for part, labels in split.parts.items()}
+        self._split = split
+        self._set2conditions = {part: list(labels) for part, labels in split.parts.items()}
         self.subgroup = split.subgroup
         self.seed = split.seed
         logger.info("split %s: %s", split.name, summary.groupby("part").size().to_dict())
@@ -218,8 +251,9 @@ class DividedScreen:
         -------
         dict
             "train_loader", "val_loader", "test_loader" (those that the split
-            has); also set as :attr:`dataloader`. Call ``set_epoch`` of a loader
-            before each epoch.
+            has); also set as :attr:`dataloader`. Their batches are
+            :class:`gears.data.batch.CellBatch`. ``set_epoch`` of a loader chooses the order
+            and pairing of an epoch; without it each pass over the training cells takes the next.
 
         Raises
         ------
@@ -229,9 +263,11 @@ class DividedScreen:
         """
         from gears.data.loaders import LoaderSettings, make_loaders
 
-        if self.split is None:
+        if self.split is None or self.set2conditions is None:
             msg = "no split yet; call prepare_split(...) before the loaders are made"
             raise ValueError(msg)
+        if {part: tuple(labels) for part, labels in self.set2conditions.items()} != self.split.parts:
+            self.set2conditions = self.set2conditions  # its lists were changed in place
         settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
         self.dataloader = make_loaders(
             self.screen, self.split, self._label_nodes, settings, screens=self._part_screens

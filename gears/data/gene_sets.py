@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.data.pickles import load_plain
+from gears.data.pickles import load_npy, load_plain
 from gears.messages import shorten
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def read_gene_set(path: str | Path) -> list[str]:
     path
         Text (one gene a line), CSV or TSV (first column, or the column named
         ``gene``, ``gene_name`` or ``symbol``), JSON (list, or dict with genes as
-        keys), or a pickle of a plain list, set, dict or array.
+        keys), a pickle of a plain list, set, dict or array, or ``.npy``.
 
     Raises
     ------
@@ -41,6 +41,8 @@ def read_gene_set(path: str | Path) -> list[str]:
     raw = path.read_bytes()
     if raw[:1] == b"\x80":
         found: Any = load_plain(path)
+    elif raw[:6] == b"\x93NUMPY":
+        found = load_npy(path)
     else:
         try:
             text = raw.decode("utf-8-sig")

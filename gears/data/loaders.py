@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
+from gears.conditions import Condition
 from gears.data.batch import CellBatch
 from gears.data.screen import PreparedScreen
 from gears.data.splits.split import Split
@@ -64,6 +65,9 @@ class CellDataset(Dataset):
         self.seed = seed
         self.epoch = 0
         self._paired: tuple[int, np.ndarray] | None = None
+        column = {gene: i for i, gene in enumerate(screen.gene_names)}
+        genes = [Condition.parse(label).genes for label in screen.labels]
+        self.label_columns = [[column[gene] for gene in label if gene in column] for label in genes]
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -105,6 +109,7 @@ class CellDataset(Dataset):
             label_names=[screen.labels[i] for i in labels],
             label_nodes=[self.label_nodes[i] for i in labels],
             label_de=[self._top(int(screen.label_condition[i])) for i in labels],
+            label_columns=[self.label_columns[i] for i in labels],
         )
 
     def _top(self, condition_id: int) -> np.ndarray:
@@ -133,12 +138,25 @@ class ShardSampler(Sampler[int]):
 
 
 class CellLoader(DataLoader):
-    """A DataLoader whose :meth:`set_epoch` sets sampler and pairing together."""
+    """A DataLoader whose :meth:`set_epoch` sets sampler and pairing together.
+
+    Training cells that are gone through again without it come in the order and pairing of the next
+    epoch: a loop of the user's own shuffles without knowing of epochs.
+    """
+
+    _gone_through = False
+
+    def __iter__(self) -> Any:
+        if self._gone_through and isinstance(self.sampler, DistributedSampler):
+            self.set_epoch(self.dataset.epoch + 1)  # type: ignore[attr-defined]
+        self._gone_through = True
+        return super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:
         """New order of the cells and new control partners, the same for all workers."""
         self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
         self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
+        self._gone_through = False
 
 
 @dataclass(frozen=True)

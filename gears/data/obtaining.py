@@ -53,7 +53,7 @@ def obtain_screen(
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
         raise ValueError(msg)
-    found = Path(place) if place is not None else find_screen(data_path, str(data_name))
+    found = as_prepared(Path(place)) if place is not None else find_screen(data_path, str(data_name))
     if found.is_dir() and is_prepared(found):
         screen = PreparedScreen.open(found)
         warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
@@ -73,6 +73,12 @@ def obtain_screen(
     adata = add_guides(open_screen(source), options["guides"], options.get("guide_targets"), ctrl_label=own)
     processing.pop("ctrl_label", None)
     return prepare_screen(adata, data_path / name, **given, **processing)
+
+
+def as_prepared(place: Path) -> Path:
+    """A path, or the prepared folder of its name in lower case, which preparing gives it, where only that is there."""
+    lower = place.with_name(place.name.lower()) if place.name else place
+    return lower if not place.exists() and is_prepared(lower) else place
 
 
 def source_behind(place: Path, data_path: Path) -> tuple[Path, str]:

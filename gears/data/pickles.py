@@ -63,3 +63,30 @@ def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickle
             "Write it as text or JSON instead"
         )
         raise ValueError(msg) from error
+
+
+def load_npy(path: str | Path) -> np.ndarray:
+    """Read a ``.npy`` file, also one of text stored as objects, which is a pickle of plain values inside.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, or refers to anything that could run code.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            if read(file)[2].hasobject:
+                return np.asarray(PlainUnpickler(file).load())
+        return np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        msg = f"{path} is not read: {error}; save the names with dtype=str, or as text"
+        raise ValueError(msg) from error

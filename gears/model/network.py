@@ -10,6 +10,8 @@ Co-expression messages reach every cell.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from gears.model.batchnorm import WeightedBatchNorm
 from gears.model.blank import BlankEmbedding
 from gears.model.blockwise import Layer, own_values
 from gears.model.buffers import BufferPool
+from gears.model.cellwise import predict_cells
 from gears.model.config import ModelConfig
 from gears.model.decoder import per_gene_dot
 from gears.model.fallback import Fallback
@@ -56,7 +59,11 @@ class GEARSNetwork(nn.Module):
     pool, most_kept
         Memory that training steps share, and the bytes of hidden values that a step may keep for its
         gradient before it computes them again (None: see :mod:`gears.model.blockwise`).
+    prior
+        What the network's change is added to where it is called with a batch of cells, or None.
     """
+
+    prior: Any = None
 
     def __init__(
         self,
@@ -118,6 +125,12 @@ class GEARSNetwork(nn.Module):
         """Modules and methods that have passes backwards and collectives of their own: not for a compiler."""
         own = [module for module in self.modules() if isinstance(module, WeightedBatchNorm | Propagation)]
         return [(self, "_own_values"), *((module, "forward") for module in own)]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """:meth:`forward`; with a batch of cells alone the published form (:func:`predict_cells`)."""
+        if len(args) == 1 and not kwargs:
+            return predict_cells(self, args[0])
+        return super().__call__(*args, **kwargs)
 
     def forward(
         self,

@@ -12,8 +12,8 @@ from gears.training.tasks import Reducer
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the sampler and the data set of a loader which epoch begins."""
-    for part in (getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+    """Tell a loader, its sampler and its data set which epoch begins."""
+    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
         tell = getattr(part, "set_epoch", None)
         if tell is not None:
             tell(epoch)

@@ -211,30 +211,26 @@ def test_analyses_leave_the_screen_as_it_is_and_take_sparse_input(small):
         np.testing.assert_allclose(list(again[label].values()), list(scores.values()))
 
 
-def test_evaluate_predicts_each_cell_from_its_condition():
+def test_evaluate_takes_any_module_that_is_called_with_a_batch():
     torch = pytest.importorskip("torch")
 
     class Batch:
-        x_BG = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
-        y_BG = torch.tensor([[1.0, 1, 1], [2, 2, 2], [3, 3, 3]])
-        condition = torch.tensor([4, 0, 4])
+        x = torch.tensor([[1.0], [2], [3], [4], [5], [6], [7], [8], [9]])
+        y = torch.tensor([[1.0, 1, 1], [2, 2, 2], [3, 3, 3]])
         pert = ("A+B", "ctrl", "B+A")
-        pert_idx = ([1, 3], [-1], [3, 1])
         de_idx = (np.array([2, 0]), np.array([-1, -1]), np.array([2, 0]))
 
         def to(self, device):
             return self
 
     class Network(torch.nn.Module):
-        def forward(self, pert_row, pert_node, weight):
-            assert weight.tolist() == [1, 2]
-            delta = torch.zeros(2, 3).index_add_(0, pert_row, pert_node[:, None].float().expand(-1, 3))
-            return delta, delta + 100
+        def forward(self, batch):
+            assert not self.training
+            return batch.x.reshape(3, 3) + 4, batch.y + 100
 
     results = evaluate([Batch(), Batch()], Network(), True, "cpu")
-    one = [[5, 6, 7], [4, 5, 6], [11, 12, 13]]
-    assert results["pred"].tolist() == one * 2
-    assert results["logvar"][:3, 0].tolist() == [104, 100, 104]
+    assert results["pred"].tolist() == [[5, 6, 7], [8, 9, 10], [11, 12, 13]] * 2
+    assert results["logvar"][:3, 0].tolist() == [101, 102, 103]
     assert results["truth_de"][0].tolist() == [1, 1]
     assert np.isnan(results["pred_de"][1]).all()
     assert results["pred_de"][2].tolist() == [13, 11]

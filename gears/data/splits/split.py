@@ -60,6 +60,15 @@ class Split:
                     msg = f"condition {Condition.parse(label).name!r} is in both {other!r} and {part!r} of the split"
                     raise ValueError(msg)
 
+    def __eq__(self, other: object) -> bool:
+        """Equal to a split that says the same, and (as published, where a split is its name) to its name."""
+        if isinstance(other, str):
+            return self.name == other
+        return isinstance(other, Split) and vars(self) == vars(other)
+
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def exact(self) -> bool:
         """Whether subgroups go by the training part alone (strict mode, and kinds that were never published)."""

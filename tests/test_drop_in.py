@@ -1,0 +1,492 @@
+"""Scripts written for cell-gears: its README and tutorials by statement, and what others do with its objects."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gears import GEARS, PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from gears.graphs import GeneAnnotation
+
+# real symbols in place of the toy screen's, so that the packaged annotation knows them
+# fmt: off
+SYMBOLS = [
+    "CBL", "CNN1", "FEV", "KLF1", "AHR", "CEBPA", "TBX2", "SET", "FOXA1", "SAMD1", "BAK1", "BCL2",
+    "CDKN1A", "CDKN1B", "CEBPB", "CEBPE", "COL1A1", "EGR1", "ETS2", "FOSB", "FOXO4", "GLB1L2",
+    "HES7", "HK2", "HOXB9", "IER5L", "IKZF3", "IRF1", "JUN", "KIF18B",
+]
+# fmt: on
+
+# torch-geometric's own use of torch.jit while it is imported
+PYG = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+
+# the README of cell-gears 0.1.2, but for the device and the length of the training
+README = """
+from gears import PertData, GEARS
+
+# get data
+pert_data = PertData('./data')
+# load dataset in paper: norman, adamson, dixit.
+pert_data.load(data_name = 'norman')
+# specify data split
+pert_data.prepare_split(split = 'simulation', seed = 1)
+# get dataloader with batch size
+pert_data.get_dataloader(batch_size = 32, test_batch_size = 128)
+
+# set up and train a model
+gears_model = GEARS(pert_data, device = 'cpu')
+gears_model.model_initialize(hidden_size = 64)
+gears_model.train(epochs = 1)
+
+# save/load model
+gears_model.save_model('gears')
+gears_model.load_pretrained('gears')
+
+# predict
+predicted = gears_model.predict([['CBL', 'CNN1'], ['FEV']])
+scores = gears_model.GI_predict(['CBL', 'CNN1'], GI_genes_file=None)
+
+# your own dataset
+pert_data.new_data_process(dataset_name = 'XXX', adata = adata)
+pert_data.load(data_path = './data/XXX')
+"""
+
+
+def renamed(adata: AnnData) -> AnnData:
+    """The toy screen with real gene symbols."""
+    new = dict(zip(adata.var["gene_name"], SYMBOLS, strict=True)) | {"ctrl": "ctrl"}
+    labels = [
+        "+".join(new[token] for token in label.split("+")) for label in adata.obs["condition"].astype(str)
+    ]
+    adata.obs["condition"] = labels
+    adata.var["gene_name"] = SYMBOLS
+    return adata
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(here)
+
+
+@pytest.fixture(scope="module")
+def annotation() -> GeneAnnotation:
+    """The packaged annotation of few genes: the graph of all would take most of the time."""
+    from gears.graphs import annotation as module
+
+    whole = module.GeneAnnotation.human()
+    genes = [*SYMBOLS, *whole.genes[:100]]
+    rows = whole.rows(genes)
+    return module.GeneAnnotation.from_dict(
+        {gene: {whole.terms[i] for i in rows[row].indices} for row, gene in enumerate(genes)}
+    )
+
+
+@pytest.fixture(scope="module")
+def script(
+    tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, annotation: GeneAnnotation
+) -> dict[str, Any]:
+    """The names of the README, run as it stands where cell-gears had put a screen."""
+    folder, adata = tmp_path_factory.mktemp("drop_in"), renamed(toy_template.copy())
+    (folder / "data" / "norman").mkdir(parents=True)
+    adata.write_h5ad(folder / "data" / "norman" / "perturb_processed.h5ad")
+    names: dict[str, Any] = {"adata": adata.copy(), "folder": folder}
+    with inside(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gears.graphs.annotation._human", lambda: annotation)
+        exec(README, names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def pert_data(script: dict[str, Any], annotation: GeneAnnotation) -> PertData:
+    """The screen of the README with its split and loaders, from any working directory."""
+    data = PertData(script["folder"] / "data", gene2go=annotation)
+    data.load(data_name="norman")
+    data.prepare_split(split="simulation", seed=1)
+    data.get_dataloader(batch_size=32, test_batch_size=128)
+    return data
+
+
+@pytest.fixture(scope="module")
+def model(script: dict[str, Any], pert_data: PertData) -> GEARS:
+    """The model of the README, loaded for that screen."""
+    model = GEARS(pert_data, device="cpu")
+    model.load_pretrained(script["folder"] / "gears")
+    return model
+
+
+# -- the README ------------------------------------------------------------------------------
+
+
+def test_predict_gives_profiles_under_the_published_keys(script: dict[str, Any]) -> None:
+    predicted = script["predicted"]
+    assert list(predicted) == ["CBL_CNN1", "FEV"]
+    assert {key: value.shape for key, value in predicted.items()} == {"CBL_CNN1": (30,), "FEV": (30,)}
+
+
+def test_gi_predict_gives_the_published_scores(script: dict[str, Any]) -> None:
+    singles = {f"dcor_{which}" for which in ("singles", "first", "second")}
+    published = {"c1", "c2", "mag", "dcor", "corr_fit", "dominance", "eq_contr"} | singles
+    assert published <= set(script["scores"])
+    assert all(isinstance(script["scores"][name], float) for name in published)
+
+
+def test_save_and_load_make_a_folder_anew(script: dict[str, Any]) -> None:
+    assert (script["folder"] / "gears" / "model.pt").is_file()
+
+
+def test_a_data_set_of_ones_own_is_processed_and_loaded(script: dict[str, Any]) -> None:
+    assert (script["folder"] / "data" / "xxx" / "perturb_processed.h5ad").is_file()
+    data = PertData(script["folder"] / "data", gene2go={gene: {"T"} for gene in SYMBOLS})
+    data.load(data_path=script["folder"] / "data" / "XXX")
+    assert data.dataset_name == "xxx"
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        data.load(data_path=script["folder"] / "data" / "YYY")
+
+
+# -- the tutorials: data, model, figures, uncertainty ----------------------------------------
+
+
+def test_the_screen_has_the_published_attributes(pert_data: PertData) -> None:
+    assert pert_data.adata.n_obs == 216
+    assert set(pert_data.ctrl_adata.obs["condition"]) == {"ctrl"}
+    assert pert_data.gene_names.values.tolist() == SYMBOLS
+    assert pert_data.node_map == {gene: i for i, gene in enumerate(SYMBOLS)}
+    assert [pert_data.node_map_pert[gene] for gene in pert_data.pert_names] == list(
+        range(len(pert_data.pert_names))
+    )
+    assert pert_data.get_pert_idx("CNN1+CBL") == [pert_data.node_map_pert[gene] for gene in ("CNN1", "CBL")]
+    assert pert_data.get_pert_idx("ctrl") == [-1]
+
+
+def test_the_published_lists_in_uns(pert_data: PertData) -> None:
+    adata = pert_data.adata
+    condition2name = dict(adata.obs[["condition", "condition_name"]].drop_duplicates().values)
+    id2gene = dict(zip(adata.var.index.values, adata.var.gene_name.values, strict=True))
+    name = condition2name["FEV+ctrl"]
+    assert name == "cellA_FEV+ctrl_1+1"
+    for key in ("rank_genes_groups_cov_all", "top_non_dropout_de_20", "top_non_zero_de_20"):
+        genes = [id2gene[i] for i in adata.uns[key][name]]
+        assert len(set(genes)) == (30 if key == "rank_genes_groups_cov_all" else 20)
+    for key in ("non_dropout_gene_idx", "non_zeros_gene_idx"):
+        assert set(adata.uns[key][name]) <= set(range(30))
+
+
+def test_set2conditions_and_subgroup(pert_data: PertData) -> None:
+    assert set(pert_data.set2conditions) == {"train", "val", "test"}
+    assert "ctrl" in pert_data.set2conditions["train"]
+    groups = pert_data.subgroup["test_subgroup"]
+    assert set(groups) == {"combo_seen0", "combo_seen1", "combo_seen2", "unseen_single"}
+    assert sorted(label for labels in groups.values() for label in labels) == sorted(
+        pert_data.set2conditions["test"]
+    )
+    assert pert_data.split == "simulation"
+    assert f"{pert_data.split}_{pert_data.seed}_{pert_data.train_gene_set_size}" == "simulation_1_0.75"
+
+
+def test_the_model_has_the_published_attributes(model: GEARS, pert_data: PertData) -> None:
+    assert model.pert_list == pert_data.pert_names.tolist()
+    assert model.gene_list == SYMBOLS
+    assert (model.num_genes, model.num_perts) == (30, len(pert_data.pert_names))
+    for name in (
+        "adata",
+        "dataloader",
+        "node_map",
+        "node_map_pert",
+        "set2conditions",
+        "subgroup",
+        "split",
+        "seed",
+    ):
+        assert getattr(model, name) is getattr(pert_data, name)
+    assert (model.dataset_name, model.default_pert_graph) == ("norman-prepared", True)
+    control = np.asarray(pert_data.ctrl_adata.X.mean(axis=0)).ravel()
+    np.testing.assert_allclose(model.ctrl_expression.numpy(), control, rtol=1e-6)
+    name = "cellA_FEV+ctrl_1+1"
+    np.testing.assert_array_equal(
+        model.dict_filter["FEV+ctrl"], pert_data.adata.uns["non_zeros_gene_idx"][name]
+    )
+    assert all(model.gene_list[column] == model.pert_list[node] for node, column in model.pert2gene.items())
+    assert len(model.pert2gene) == 30
+    assert model.config["hidden_size"] == 64
+    assert isinstance(model.best_model, torch.nn.Module)
+
+
+def test_tunable_parameters_are_described(model: GEARS) -> None:
+    texts = model.tunable_parameters()
+    assert "GO graph" in texts["num_go_gnn_layers"]
+    assert texts["hidden_size"].endswith("Default 64.")
+    assert set(texts) == set(model.config)
+
+
+def test_saved_pred_is_gone_and_says_so(model: GEARS) -> None:
+    with pytest.raises(AttributeError, match="predict computes anew"):
+        model.saved_pred  # noqa: B018
+    assert not hasattr(model, "saved_pred")
+
+
+def test_tracking_by_wandb_is_an_argument_of_the_model(pert_data: PertData) -> None:
+    model = GEARS(pert_data, device="cpu", weight_bias_track=False, proj_name="pertnet", exp_name="one")
+    assert (model.weight_bias_track, model.proj_name, model.exp_name) == (False, "pertnet", "one")
+
+
+def test_uncertainty_is_a_setting_of_the_network(pert_data: PertData) -> None:
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8, uncertainty=True)
+    predicted = model.predict([["FEV"], ["FEV", "CBL"]])
+    assert predicted.logvar("FEV_CBL").shape == (30,)
+
+
+# -- what others do with the loaders: scGPT's perturbation tutorial and its like --------------
+
+
+def test_batches_are_read_as_published_ones(pert_data: PertData) -> None:
+    n_genes = len(pert_data.adata.var["gene_name"].tolist())
+    for batch_data in pert_data.dataloader["train_loader"]:
+        batch_size = len(batch_data.y)
+        assert batch_data.to("cpu") is batch_data
+        x = batch_data.x  # (batch_size * n_genes, 1)
+        ori_gene_values = x[:, 0].view(batch_size, n_genes)
+        target_gene_values = batch_data.y  # (batch_size, n_genes)
+        assert ori_gene_values.shape == target_gene_values.shape == (32, 30)
+        assert (
+            len(batch_data.pert)
+            == len(batch_data.pert_idx)
+            == len(batch_data.de_idx)
+            == batch_data.num_graphs
+        )
+        assert torch.equal(batch_data.batch, torch.arange(32).repeat_interleave(30))
+        assert torch.equal(x.view(target_gene_values.shape), ori_gene_values)
+        for label, nodes, top in zip(batch_data.pert, batch_data.pert_idx, batch_data.de_idx, strict=True):
+            assert nodes == pert_data.get_pert_idx(label)
+            assert len(target_gene_values[0, top]) == 20
+
+
+def test_a_batch_itself_is_moved(pert_data: PertData) -> None:
+    """``batch.to(device)`` as a statement, its result not kept."""
+    batch = next(iter(pert_data.dataloader["val_loader"]))
+    batch.to("meta")
+    assert {batch.x.device.type, batch.y.device.type, batch.batch.device.type} == {"meta"}
+
+
+def test_the_second_input_column_of_older_releases(pert_data: PertData) -> None:
+    from gears.utils import pert_flags
+
+    for batch in pert_data.dataloader["test_loader"]:
+        flags = pert_flags(batch)
+        assert flags.shape == batch.y.shape
+        for label, row in zip(batch.pert, flags, strict=True):
+            assert {SYMBOLS[int(i)] for i in row.nonzero()} == set(label.split("+")) - {"ctrl"}
+        assert torch.equal(flags, batch.pert_flags(pert_data.node_map))
+        two_columns = torch.stack([batch.x[:, 0], flags.flatten()], dim=1)
+        assert two_columns[:, 1].long().view(len(batch.y), -1).max() == 1
+
+
+def test_each_pass_over_the_training_cells_has_an_order_of_its_own(pert_data: PertData) -> None:
+    loader = pert_data.get_dataloader(batch_size=32)["train_loader"]
+    passes = [[batch.cell.tolist() for batch in loader] for _ in range(3)]
+    assert passes[0] != passes[1] != passes[2]
+    loader.set_epoch(1)
+    assert [batch.cell.tolist() for batch in loader] == passes[1]
+    tests = [[batch.control_cell.tolist() for batch in pert_data.dataloader["test_loader"]] for _ in range(2)]
+    assert tests[0] == tests[1]
+
+
+def test_loaders_can_be_taken_out(pert_data: PertData) -> None:
+    data = copy.copy(pert_data)
+    loaders = data.get_dataloader(batch_size=32)
+    assert data.dataloader is loaders
+    assert data.dataloader.pop("test_loader", None) is not None
+
+
+def test_evaluating_with_the_published_functions(model: GEARS, pert_data: PertData) -> None:
+    from gears.inference import compute_metrics, deeper_analysis, evaluate, non_dropout_analysis
+
+    pert_data.get_dataloader(batch_size=32, test_batch_size=128)
+    test_res = evaluate(model.dataloader["test_loader"], model.best_model, False, "cpu")
+    test_metrics, test_pert_res = compute_metrics(test_res)
+    assert set(test_metrics) == {"mse", "mse_de", "pearson", "pearson_de"}
+    assert set(test_pert_res) == set(pert_data.set2conditions["test"])
+    deeper_res = deeper_analysis(pert_data.adata, test_res)
+    non_dropout_res = non_dropout_analysis(pert_data.adata, test_res)
+    for pert_list in pert_data.subgroup["test_subgroup"].values():
+        for pert in pert_list:
+            assert {"pearson_delta", "pearson_delta_de"} <= set(deeper_res[pert])
+            assert "pearson_top20_de_non_dropout" in non_dropout_res[pert]
+
+
+def test_the_best_model_called_with_a_batch_is_the_whole_model(model: GEARS, pert_data: PertData) -> None:
+    """Also what is known in closed form, to which the network's change is added."""
+    assert model.parts.prior is not None
+    for name in ("val_loader", "train_loader"):
+        batch = next(iter(pert_data.get_dataloader(batch_size=32)[name]))
+        with torch.no_grad():
+            pred = model.best_model.eval()(batch)
+        expected = model.predict(list(dict.fromkeys(batch.pert)), clip=False)
+        for change_G, label in zip((pred - batch.x_BG).numpy(), batch.pert, strict=True):
+            np.testing.assert_allclose(change_G, expected.delta(label), atol=1e-5)
+
+
+def test_a_step_of_ones_own_trains_the_network(pert_data: PertData) -> None:
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    network, loader = model.model.train(), pert_data.get_dataloader(batch_size=32)["train_loader"]
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(4):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = ((network(batch) - batch.y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
+
+
+@PYG
+def test_control_cells_under_a_perturbation_for_torch_geometric(model: GEARS, pert_data: PertData) -> None:
+    from torch_geometric.loader import DataLoader
+
+    from gears.utils import create_cell_graph_dataset_for_prediction
+
+    adata = pert_data.adata
+    ctrl_adata = adata[adata.obs["condition"] == "ctrl"]
+    graphs = create_cell_graph_dataset_for_prediction(
+        ["FEV", "CBL"], ctrl_adata, model.pert_list, "cpu", num_samples=10
+    )
+    batch = next(iter(DataLoader(graphs, batch_size=10, shuffle=False)))
+    assert batch.x.shape == (300, 1)
+    assert batch.pert == [["FEV", "CBL"]] * 10
+    assert batch.pert_idx == [[model.node_map_pert["FEV"], model.node_map_pert["CBL"]]] * 10
+    with torch.no_grad():
+        pred = model.best_model.eval()(batch)
+    change = pred - batch.x.reshape(10, 30)
+    np.testing.assert_allclose(change[0], model.predict(["CBL+FEV"], clip=False).delta("CBL+FEV"), atol=1e-5)
+    same = create_cell_graph_dataset_for_prediction(["FEV", "ctrl"], ctrl_adata, SYMBOLS, num_samples=10)
+    assert torch.equal(same[3].x, graphs[3].x)
+    assert same[0].pert_idx == [SYMBOLS.index("FEV")]
+    with pytest.raises(ValueError, match=r"gene 'FEW' is not among the 30 gene_names \(near: FEV"):
+        create_cell_graph_dataset_for_prediction(["FEW"], ctrl_adata, SYMBOLS)
+
+
+@PYG
+def test_cells_by_condition(pert_data: PertData) -> None:
+    cells = pert_data.dataset_processed
+    assert set(cells) == set(pert_data.adata.obs["condition"])
+    assert len(cells["FEV+ctrl"]) == 12
+    one = cells["FEV+ctrl"][0]
+    assert (one.pert, one.pert_idx) == ("FEV+ctrl", [pert_data.node_map_pert["FEV"]])
+    assert (one.x.shape, one.y.shape, len(one.de_idx)) == ((30, 1), (1, 30), 20)
+    assert len(cells["ctrl"][:3]) == 3
+
+
+def test_parts_of_ones_own_are_assigned(pert_data: PertData) -> None:
+    data = copy.copy(pert_data)
+    labels = [label for label in data.screen.labels if label != "ctrl"]
+    set2conditions = {"train": ["ctrl", *labels[:9]], "val": labels[9:11], "test": labels[11:]}
+    data.set2conditions = set2conditions
+    data.split = "custom"
+    data.subgroup = None
+    data.seed = 1
+    data.train_gene_set_size = 0.75
+    data.get_dataloader(batch_size=32, test_batch_size=128)
+    assert data.split == "custom"
+    assert {label for batch in data.dataloader["test_loader"] for label in batch.pert} == set(labels[11:])
+    data.set2conditions["val"].append(data.set2conditions["test"].pop())
+    data.get_dataloader(batch_size=32)
+    assert {label for batch in data.dataloader["val_loader"] for label in batch.pert} == {
+        *labels[9:11],
+        labels[-1],
+    }
+    with pytest.raises(ValueError, match="did you mean 'FEV"):
+        data.set2conditions = set2conditions | {"val": ["FEW+ctrl"]}
+    with pytest.raises(ValueError, match="prepare_split"):
+        data.split = "simulation"
+
+
+# -- gears.utils ------------------------------------------------------------------------------
+
+
+def test_graphs_by_the_published_helpers(
+    pert_data: PertData, model: GEARS, annotation: GeneAnnotation
+) -> None:
+    from gears.utils import GeneSimNetwork, get_similarity_network
+
+    more: dict[str, Any] = {"adata": pert_data.adata, "set2conditions": pert_data.set2conditions}
+    table = get_similarity_network("co-express", threshold=0.4, k=20, **more)
+    assert list(table.columns) == ["source", "target", "importance"]
+    network = GeneSimNetwork(table, model.gene_list, node_map=model.node_map)
+    np.testing.assert_array_equal(network.edge_index, model.parts.coexpress.edge_index)
+    np.testing.assert_allclose(network.edge_weight, model.parts.coexpress.weight, rtol=1e-6)
+    assert network.G.number_of_nodes() == 30
+    assert network.G.number_of_edges() == len(table) > 0
+    first = table.iloc[0]
+    assert network.G.edges[first.source, first.target]["importance"] == pytest.approx(first.importance)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gears.graphs.annotation._human", lambda: annotation)
+        table = get_similarity_network("go", k=20, pert_list=model.pert_list)
+    network = GeneSimNetwork(table, model.pert_list, node_map=model.node_map_pert)
+    np.testing.assert_array_equal(network.edge_index, model.parts.go.edge_index)
+    again = GEARS(pert_data, device="cpu")
+    again.model_initialize(hidden_size=8, G_go=network.edge_index, G_go_weight=network.edge_weight)
+    assert again.parts.go.n_edges == model.parts.go.n_edges
+    with pytest.raises(ValueError, match="needs pert_list"):
+        get_similarity_network("go")
+    with pytest.raises(ValueError, match="did you mean 'co-express'"):
+        get_similarity_network("coexpress")
+
+
+def test_interaction_helpers(model: GEARS, pert_data: PertData, tmp_path: Path) -> None:
+    from gears.utils import get_GI_genes_idx, get_GI_params
+
+    predicted = model.predict([["CBL"], ["CNN1"], ["CBL", "CNN1"]], clip=False)
+    changes = {key: predicted.delta(key) for key in predicted}
+    assert get_GI_params(changes, ["CBL", "CNN1"]) == model.GI_predict(["CBL", "CNN1"])
+    np.save(tmp_path / "genes_with_hi_mean.npy", np.array(["KLF1", "FEV"], dtype=object), allow_pickle=True)
+    assert get_GI_genes_idx(pert_data.adata, tmp_path / "genes_with_hi_mean.npy").tolist() == [2, 3]
+
+
+def test_labels_and_means_by_the_published_helpers(
+    pert_data: PertData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gears import utils
+
+    assert utils.parse_any_pert("FEV+ctrl") == ["FEV"]
+    assert utils.parse_single_pert("ctrl+FEV") == "FEV"
+    assert utils.parse_combo_pert("CBL+CNN1") == ("CBL", "CNN1")
+    assert utils.get_genes_from_perts(pert_data.adata.obs["condition"].unique())[0] == "AHR"
+    assert utils.filter_pert_in_go("FEV+ctrl", pert_data.pert_names)
+    control = utils.get_mean_control(pert_data.adata)
+    assert isinstance(control, pd.Series)
+    assert control[[3, 1]].values.tolist() == control.values[[3, 1]].tolist()
+    utils.print_sys("a line")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "a line\n")
+
+
+@pytest.mark.long
+def test_the_readme_with_the_whole_annotation(tmp_path: Path, toy_template: AnnData) -> None:
+    adata = renamed(toy_template.copy())
+    (tmp_path / "data" / "norman").mkdir(parents=True)
+    adata.write_h5ad(tmp_path / "data" / "norman" / "perturb_processed.h5ad")
+    names: dict[str, Any] = {"adata": adata}
+    with inside(tmp_path):
+        exec(README.replace("epochs = 1)", "epochs = 20)"), names)
+    assert len(names["gears_model"].pert_list) > 10_000
