@@ -56,15 +56,17 @@ format: $(STAMP)  ## let ruff repair what it can
 bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
-docs: $(DOCS_STAMP)  ## build the documentation into docs/_build/html
+docs: $(DOCS_STAMP)  ## build the documentation into docs/_build/html and check its links
+	rm -rf docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/_ext/check_links.py docs/_build/html
 
 $(DOCS_STAMP): $(STAMP)
 	@$(PIP) install --quiet --constraint constraints.txt --editable ".[docs]"
 	@touch $(DOCS_STAMP)
 
 clean:  ## remove what building, testing and the demo leave behind
-	rm -rf build dist demo_output docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist demo_output docs/_build docs/_drawn docs/notebooks docs/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean  ## the same and the environment

@@ -1,16 +1,44 @@
 """Sphinx settings; `make docs` builds with warnings as errors and without network."""
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
 from gears._install import __version__
 
 project = "gears"
 copyright = "2026, the gears developers"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-html_theme = "furo"
-html_title = f"gears {__version__}"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "drawn",
+    "site_pages",
+]
 source_suffix = {".md": "markdown"}
-myst_enable_extensions = ["dollarmath", "colon_fence"]
-myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+
+html_theme = "sphinx_book_theme"
+html_title = f"gears {__version__}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    "show_toc_level": 2,
+    "show_navbar_depth": 1,
+    "navbar_persistent": [],
+    "navigation_with_keys": False,
+    "pygments_light_style": "tango",
+    "pygments_dark_style": "monokai",
+}
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
 autodoc_typehints = "description"
+autodoc_member_order = "bysource"
 napoleon_google_docstring = False

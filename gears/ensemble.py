@@ -61,8 +61,11 @@ class Ensemble:
 
     Examples
     --------
-    >>> ensemble = Ensemble.load(["models/seed1", "models/seed2"])                # doctest: +SKIP
-    >>> ensemble.predict(["AHR+KLF1"]).to_frame("spread")                         # doctest: +SKIP
+    >>> ensemble = Ensemble.load(["models/seed1", "models/seed2"])
+    >>> ensemble
+    Ensemble(2 models, 40 genes)
+    >>> ensemble.predict(["AHR+KLF1"]).to_frame("spread").shape
+    (1, 40)
     """
 
     def __init__(self, models: Sequence[GEARS]) -> None:

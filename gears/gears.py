@@ -67,10 +67,11 @@ class GEARS(TrainedModel):
 
     Examples
     --------
-    >>> model = GEARS(pert_data)                           # doctest: +SKIP
-    >>> model.model_initialize(hidden_size=64)             # doctest: +SKIP
-    >>> model.train(epochs=20, lr=1e-3)                    # doctest: +SKIP
-    >>> model.predict([["AHR", "KLF1"]]).top(10)           # doctest: +SKIP
+    >>> model = GEARS(pert_data)
+    >>> model.model_initialize(hidden_size=16)
+    >>> result = model.train(epochs=1, lr=1e-3, verbose=False)
+    >>> model.predict([["AHR", "KLF1"]]).top(2)["condition"].tolist()
+    ['AHR+KLF1', 'AHR+KLF1']
     """
 
     def __init__(

@@ -222,7 +222,9 @@ class TrainedModel(PublishedNames):
 
         Examples
         --------
-        >>> model.screen(lambda p: p.delta_UG[:, p.gene_names.index("KLF1")], top=20)  # doctest: +SKIP
+        >>> best = model.screen(lambda p: p.delta_UG[:, p.gene_names.index("KLF1")], top=3)
+        >>> best["rank"].tolist()
+        [1, 2, 3]
         """
         parts = self._need_model()
         assert self.best_model is not None

@@ -178,9 +178,12 @@ def compare(
 
     Examples
     --------
-    >>> from gears.data.splits.folds import folds                              # doctest: +SKIP
-    >>> result = compare({"mine": MyMethod}, screen, folds(screen, 5))          # doctest: +SKIP
-    >>> print(result.verdict())                                                # doctest: +SKIP
+    >>> from gears.data.splits import folds
+    >>> from gears.evaluation.baselines import make_baseline
+    >>> mine = make_baseline("additive")  # anything with fit and predict
+    >>> result = compare({"mine": mine}, screen, folds(screen, 3), baselines=["train_mean"], halvings=0)
+    >>> sorted(result.table["method"].unique())
+    ['mine', 'train_mean']
     """
     settings = CompareOptions(**options)
     named = _named(splits)

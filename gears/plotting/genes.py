@@ -75,8 +75,8 @@ def gene_changes(
     ValueError
         If lengths disagree, a gene is unknown, or there are more than six methods.
 
-    Source
-    ------
+    References
+    ----------
     The figure of single perturbations in Roohani, Huang, Leskovec 2023 (GEARS).
     """
     true_G = per_gene("true_delta_G", true_delta_G)

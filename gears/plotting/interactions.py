@@ -59,8 +59,8 @@ def interaction_map(
     ValueError
         If columns are missing or there is no pair.
 
-    Source
-    ------
+    References
+    ----------
     Norman et al. 2019, map of genetic interactions; the strength of :func:`gears.interactions.interaction_scores`.
     """
     tables = [table] if lower is None else [table, lower]

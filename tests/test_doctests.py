@@ -1,0 +1,65 @@
+"""The examples in docstrings do what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gears
+
+ROOT = Path(gears.__file__).parent
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages([str(ROOT)], prefix="gears.")
+    if ">>>" in Path(importlib.util.find_spec(module.name).origin).read_text(encoding="utf-8")
+)
+# they start processes, train for long, or need a folder of cell-gears: tests of their own run these calls
+ONLY_SHOWN = {"gears.judging", "gears.published", "gears.train_distributed"}
+# what the examples of these modules take for granted
+WITH_MODEL = {"gears.ensemble", "gears.evaluation.comparison", "gears.gears", "gears.trained"}
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A screen in which AHR and KLF1 are measured, and a model of it."""
+    from gears import GEARS, PertData, simulated_screen
+
+    names = ["AHR", "KLF1", *(f"G{i}" for i in range(38))]
+    adata, _ = simulated_screen(
+        gene_names=names, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40
+    )
+    pert_data = PertData(tmp_path_factory.mktemp("doctests"), default_pert_graph=False)
+    pert_data.new_data_process("screen", adata)
+    pert_data.prepare_split(split="simulation", seed=1)
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    return {"pert_data": pert_data, "screen": pert_data.screen, "model": model}
+
+
+def test_there_are_examples_to_run() -> None:
+    assert len(MODULES) > 20
+    assert set(MODULES) >= ONLY_SHOWN | WITH_MODEL
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    extra: dict[str, Any] = request.getfixturevalue("common") if name in WITH_MODEL else {}
+    if name == "gears.ensemble":
+        for seed in (1, 2):
+            extra["model"].save_model(tmp_path / "models" / f"seed{seed}")
+    before = sorted(tmp_path.rglob("*"))
+    failed, tried = doctest.testmod(
+        importlib.import_module(name), extraglobs=extra, optionflags=doctest.NORMALIZE_WHITESPACE
+    )
+    assert failed == 0
+    assert (tried == 0) == (name in ONLY_SHOWN)
+    assert sorted(tmp_path.rglob("*")) == before  # an example leaves nothing behind
