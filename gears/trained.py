@@ -191,6 +191,19 @@ class TrainedModel(PublishedNames):
             self.best_model, parts, genes, output, values=values, clip=clip, chunk=chunk
         )
 
+    def predict_to_file(
+        self,
+        pert_list: Iterable[str | Sequence[str] | Condition],
+        output: str | Path,
+        *,
+        clip: bool = True,
+        chunk: int | None = None,
+    ) -> Path:
+        """Predict any conditions, as :meth:`predict` takes them, into ``.h5ad`` or ``.zarr``, chunk by chunk."""
+        parts = self._need_model()
+        assert self.best_model is not None
+        return streaming.predict_to_file(self.best_model, parts, pert_list, output, clip=clip, chunk=chunk)
+
     def screen(
         self,
         score: Callable[[Predictions], Any],

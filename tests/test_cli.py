@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from gears.cli import main
+from gears.cli.main import COMMANDS
 
 GEARS = Path(sys.executable).with_name("gears")
 TINY = [
@@ -72,7 +73,7 @@ def test_help_shows_commands_and_examples_without_heavy_imports(tmp_path: Path) 
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", ["evaluate", "compare", "report", "train", "predict", "simulate"])
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([command, "--help"])
@@ -121,7 +122,10 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "no file or folder" in refused(
         capsys, "train", tmp_path / "no.h5ad", "--save-path", tmp_path / "m"
     )
-    assert ".csv or .h5ad" in refused(capsys, "predict", tmp_path, "KLF1", "--output", "a.txt")
+    assert ".csv, .h5ad, .zarr" in refused(capsys, "predict", tmp_path, "KLF1", "--output", "a.txt")
+    assert "nothing to predict" in refused(capsys, "predict", tmp_path)
+    assert "ends in .h5ad" in refused(capsys, "predict", tmp_path, "--all-pairs")
+    assert "ends in .h5ad" in refused(capsys, "predict", tmp_path, "--all-pairs", "--output", "a.csv")
     assert "at least 1" in refused(capsys, "predict", tmp_path, "KLF1", "--top", 0)
     assert list(tmp_path.iterdir()) == []
 
@@ -176,8 +180,22 @@ def test_training_and_prediction_by_the_installed_command(screen: Path, tmp_path
     assert "epoch   1/1" in done.stderr
     assert json.loads((tmp_path / "model" / "config.json").read_text())["model"]["hidden_size"] == 16
 
+    check_config(tmp_path / "model" / "run.yaml")
     genes = json.loads((tmp_path / "model" / "genes.json").read_text())["pert_names"][:2]
     check_prediction(tmp_path, genes)
+
+
+def check_config(path: Path) -> None:
+    """The resolved options lie beside the model, and are a file for --config."""
+    import yaml
+
+    left = yaml.safe_load(path.read_text())
+    assert {"data": "screen.h5ad", "epochs": 1, "batch_size": 8, "seed": 1}.items() <= left.items()
+    assert not {"quiet", "json", "config"} & set(left)
+    from gears.cli.train import make_parser
+
+    again = make_parser()
+    assert yaml.safe_load(again.resolved(again.parse_args(["--config", str(path)]))) == left
 
 
 def check_prediction(folder: Path, genes: list[str]) -> None:

@@ -23,6 +23,8 @@ COMMANDS = {
     "compare": "score baselines, and GEARS trained anew, over several splits",
     "report": "the HTML page of a table that evaluate or compare wrote",
     "inspect": "report on a screen: what was found, what would be left out, what to mend",
+    "prepare": "check a screen and prepare it for training",
+    "convert": "take over what cell-gears left: screens, splits, saved models",
     "simulate": "write a simulated screen to an h5ad file",
     "doctor": "look at this machine: torch, CUDA, GPUs and who uses them, cores, versions, variables",
 }
@@ -36,6 +38,7 @@ commands:
 
 examples:
   gears inspect screen.h5ad
+  gears prepare screen.h5ad --style auto
   gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20
   gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
   gears train screen.h5ad --save-path models/run2 --gpu-ids 0 2
@@ -45,7 +48,8 @@ examples:
   gears evaluate models/run1 screen.h5ad --report reports/run1
   gears compare screen.h5ad --folds 5 --report reports/baselines
 
-`gears COMMAND --help` lists the options of a command. Results go to stdout, progress to stderr.
+`gears COMMAND --help` lists the options of a command. Every command takes --json, --config FILE.yaml, --quiet and
+--traceback. Results go to stdout, progress to stderr.
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 """
 

@@ -38,6 +38,7 @@ class CommandParser(ArgumentParser):
         self.add_argument("--quiet", action="store_true", help="no progress on stderr")
         self.add_argument("--traceback", action="store_true", help="show where an error arose")
         self.add_argument("--json", action="store_true", help="print the result as JSON")
+        self.add_argument("--config", action="config", help="YAML file with any of these options")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise ArgumentError with a hint where an option is misspelt."""
@@ -55,6 +56,19 @@ class CommandParser(ArgumentParser):
         if not options.quiet:
             show_progress()
         return options
+
+    def changed(self, options: Namespace, title: str) -> dict[str, Any]:
+        """The options of a group that are not left at their defaults."""
+        names = self.option_names[title]
+        return {name: options[name] for name in names if options[name] != self.get_default(name)}
+
+    def resolved(self, options: Namespace) -> str:
+        """Every option with its value, as YAML that ``--config`` takes."""
+        import yaml
+
+        hidden = ("quiet", "traceback", "json", "config", "print_config")
+        plain = {name: value for name, value in vars(options).items() if name not in hidden}
+        return yaml.safe_dump(_plain(plain), sort_keys=False)
 
     def add_options(
         self,
@@ -89,7 +103,12 @@ class CommandParser(ArgumentParser):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Examples keep their lines; defaults are shown."""
+    """Examples keep their lines; defaults are shown where there are any."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == []:
+            return action.help
+        return super()._get_help_string(action)
 
 
 def described(source: Any) -> dict[str, str]:

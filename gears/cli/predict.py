@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
 from gears.messages import unknown_name
 
 if TYPE_CHECKING:
-    from gears.predictions import Predictions
+    from gears.gears import GEARS
 
 EPILOG = """examples:
   gears predict models/run1 KLF1 AHR+KLF1                  the genes that change most
   gears predict models/run1 AHR+KLF1 --top 50 --json
   gears predict models/run1 AHR+KLF1 --output deltas.csv --values delta
-  gears predict models/run1 AHR+KLF1 --output predictions.h5ad
+  gears predict models/run1 --file perturbations.txt --output predictions.h5ad
+  gears predict models/run1 --all-pairs --output pairs.h5ad             (of all genes perturbed in training)
+  gears predict models/run1 KLF1 AHR CEBPA --all-pairs --output pairs.zarr
+
+FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are written chunk by chunk: expression in X,
+layers delta and (with uncertainty) sd.
 """
-SUFFIXES = (".csv", ".h5ad")
+SUFFIXES = (".csv", ".h5ad", ".zarr")
 VALUES = ("expression", "delta", "logvar")
 
 
@@ -25,7 +30,7 @@ def make_parser() -> CommandParser:
     """Options of ``gears predict``."""
     parser = CommandParser(
         "predict",
-        "MODEL GENES [GENES ...]",
+        "MODEL [GENES ...]",
         "Predict with a trained model; no training data is needed.",
         EPILOG,
     )
@@ -33,52 +38,94 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "genes",
         metavar="GENES",
-        nargs="+",
+        nargs="*",
+        default=[],
         help="perturbations: a gene (KLF1) or genes joined by + (AHR+KLF1)",
     )
-    parser.add_argument("--output", help="write all genes to this file (.csv or .h5ad) instead of printing")
+    parser.add_argument("--file", help="file with one perturbation a line, beside or instead of GENES")
+    parser.add_argument(
+        "--all-pairs", action="store_true", help="every pair of GENES, or of the genes perturbed in training"
+    )
+    parser.add_argument(
+        "--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing"
+    )
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
+    parser.add_argument("--clip", action=_yes_no(), default=True, help="set negative predictions to zero")
     parser.add_argument(
         "--device", help="cpu, cuda, cuda:1, ...; the first GPU where there is one if left out"
     )
     return parser
 
 
+def _yes_no() -> Any:
+    from jsonargparse import ActionYesNo
+
+    return ActionYesNo(yes_prefix="", no_prefix="no-")
+
+
 def run(arguments: list[str]) -> None:
     """Load the model, predict, and print or write."""
     options = make_parser().parse(arguments)
-    output = None if options.output is None else _checked_output(options.output)
+    output = _checked_output(options)
     if options["values"] not in VALUES:
         raise ValueError(unknown_name("values", options["values"], VALUES))
     if options.top < 1:
         msg = f"--top is {options.top}; expected a whole number of at least 1"
         raise ValueError(msg)
+    asked = _asked(options)
     from gears.gears import GEARS
 
-    predictions = GEARS.from_pretrained(options.model, device=options.device).predict(options.genes)
+    model = GEARS.from_pretrained(options.model, device=options.device)
     if output is not None:
-        _write(predictions, output, options["values"])
-        n_conditions, n_genes = predictions.expression_UG.shape
-        value = {"output": str(output), "n_conditions": n_conditions, "n_genes": n_genes}
-        show(options, value, f"{output}: {n_conditions} conditions x {n_genes} genes")
+        n_conditions = _write(model, asked, output, options)
+        value = {"output": str(output), "n_conditions": n_conditions, "n_genes": model.num_genes}
+        show(options, value, f"{output}: {n_conditions} conditions x {model.num_genes} genes")
         return
-    top = predictions.top(options.top)
+    top = model.predict(asked, clip=options.clip).top(options.top)
     show(options, top.to_dict("records"), top.round(4).to_string(index=False))
 
 
-def _checked_output(name: str) -> Path:
-    path = Path(name)
-    if path.suffix not in SUFFIXES:
-        msg = f"the output {name!r} has none of the known endings; expected {' or '.join(SUFFIXES)}"
+def _asked(options: Any) -> list[str]:
+    """The perturbations of the command line and of the file."""
+    asked = list(options.genes)
+    if options.file is not None:
+        lines = Path(options.file).read_text(encoding="utf-8").splitlines()
+        asked += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not asked:
+            msg = f"{options.file} holds no perturbation; expected one a line, such as AHR+KLF1"
+            raise ValueError(msg)
+    if not asked and not options.all_pairs:
+        msg = "nothing to predict: give genes such as AHR+KLF1, --file, or --all-pairs"
+        raise ValueError(msg)
+    return asked
+
+
+def _checked_output(options: Any) -> Path | None:
+    path = None if options.output is None else Path(options.output)
+    if path is not None and path.suffix not in SUFFIXES:
+        msg = f"the output {options.output!r} has none of the known endings; expected {', '.join(SUFFIXES)}"
+        raise ValueError(msg)
+    if options.all_pairs and (path is None or path.suffix == ".csv"):
+        msg = "--all-pairs writes to a file; give --output with a name that ends in .h5ad or .zarr"
         raise ValueError(msg)
     return path
 
 
-def _write(predictions: Predictions, path: Path, values: str) -> None:
-    from gears.files import write_atomically, write_text
+def _write(model: GEARS, asked: list[str], path: Path, options: Any) -> int:
+    """Write the predictions; the number of conditions."""
+    if options.all_pairs:
+        from gears.streaming import candidate_genes
+
+        model.predict_all_pairs(asked or None, path, clip=options.clip)
+        n = len(candidate_genes(model._need_model(), asked or None))
+        return n * (n - 1) // 2
+    from gears.predictions import asked_conditions
 
     if path.suffix == ".csv":
-        write_text(path, predictions.to_frame(values).to_csv())
+        from gears.files import write_text
+
+        write_text(path, model.predict(asked, clip=options.clip).to_frame(options["values"]).to_csv())
     else:
-        write_atomically(path, predictions.to_adata().write_h5ad)
+        model.predict_to_file(asked, path, clip=options.clip)
+    return len(asked_conditions(asked))

@@ -12,6 +12,9 @@ from gears.cli.parser import CommandParser
 if TYPE_CHECKING:
     from gears.pertdata import PertData
 
+# what a docstring says by referring to another
+DROP_UNMAPPED = {"drop_unmapped": "leave out conditions with a gene that the annotation lacks"}
+
 
 def add_screen(parser: CommandParser) -> None:
     """Options that say where the screen is."""
@@ -20,10 +23,30 @@ def add_screen(parser: CommandParser) -> None:
     )
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
     parser.add_argument("--work-dir", default="gears_data", help="where an h5ad file's prepared screen goes")
+    add_nodes(parser)
+
+
+def add_nodes(parser: CommandParser) -> None:
+    """Options that say which genes are nodes of the perturbation graph."""
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
     action = ActionYesNo(yes_prefix="", no_prefix="no-")
     text = "all annotated genes are nodes of GEARS's graph, not only measured and perturbed ones"
     parser.add_argument("--default-pert-graph", action=action, default=True, help=text)
+
+
+def need_file(name: str) -> Path:
+    """The path that an argument names.
+
+    Raises
+    ------
+    FileNotFoundError
+        If nothing is there.
+    """
+    path = Path(name)
+    if not path.exists():
+        msg = f"there is no file or folder {name}"
+        raise FileNotFoundError(msg)
+    return path
 
 
 def add_scores(parser: CommandParser) -> None:
@@ -43,10 +66,7 @@ def open_screen(options: Any) -> PertData:
     from gears.data.manifest import is_prepared
     from gears.pertdata import PertData
 
-    data = Path(options.data)
-    if not data.exists():
-        msg = f"there is no file or folder {options.data}"
-        raise FileNotFoundError(msg)
+    data = need_file(options.data)
     given: dict[str, Any] = {"default_pert_graph": options.default_pert_graph, "gene2go": options.gene2go}
     if data.is_dir() and options.dataset is not None:
         pert_data = PertData(data, **given)

@@ -21,7 +21,6 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("output", metavar="OUTPUT.h5ad", help="file to write")
     parser.add_argument("--truth", help="npz file for what the screen was drawn from (gears.simulate.Truth)")
-    parser.add_argument("--config", action="config", help="YAML file with any of these options")
     parser.add_options("the screen", SimulationOptions)
     return parser
 

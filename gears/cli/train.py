@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser, show
+from gears.cli.screens import DROP_UNMAPPED
+from gears.files import write_text
 
 EPILOG = """examples:
   gears train screen.h5ad --save-path models/run1 --split simulation --seed 1
@@ -15,6 +21,9 @@ EPILOG = """examples:
   gears train data --dataset norman --save-path models/run1 --gpu-ids 0 2
   gears train --config run.yaml --lr 0.003           (options override the file)
   gears train --print_config > run.yaml              (a file with every option and its default)
+  gears train --config models/run1/run.yaml --save-path models/run2 --seed 2   (as before, another seed)
+
+The options of a run lie beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 """
 # Where one entry of a docstring describes several options.
 TEXTS = {
@@ -36,13 +45,13 @@ TEXTS = {
     "init_timeout": "seconds to wait for wandb at the start",
     "amp_dtype": "type of mixed precision: bfloat16 or float16",
     "checkpoint_every": "epochs between training checkpoints",
-    "drop_unmapped": "leave out conditions with a gene that the annotation lacks",
     "keep_last": "training checkpoints that are kept",
 }
 LOADING, DEVICES = (
     ("test_batch_size", "num_workers"),
     ("n_gpus", "gpu_ids", "device", "timeout"),
 )
+CONFIG = "run.yaml"
 PERTDATA_OPTIONS = ("gene2go", "gene_set_path", "default_pert_graph")
 SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "training"
 
@@ -57,7 +66,6 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         "train", "DATA --save-path MODEL", "Train a model on a screen and save it.", EPILOG
     )
-    parser.add_argument("--config", action="config", help="YAML file with any of these options")
     parser.add_argument(
         "data",
         metavar="DATA",
@@ -78,7 +86,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_options(MODEL, ModelConfig)
     _add_graph_options(parser)
-    parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=TEXTS)
+    parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
     parser.add_options(SCREEN, ProcessingOptions)
     return parser
 
@@ -97,22 +105,23 @@ def run(arguments: list[str]) -> None:
     folder, dataset = _locate(options, data_config)
     from gears.train_distributed import train_multi_gpu
 
-    result = train_multi_gpu(
-        folder,
-        dataset,
-        chosen[SPLIT],
-        {
-            **chosen[TRAINING],
-            "verbose": not options.quiet,
-            "model_config": chosen[MODEL],
-            **{name: options[name] for name in LOADING},
-        },
-        n_gpus=options.n_gpus,
-        gpu_ids=gpu_ids,
-        device=options.device,
-        timeout=options.timeout,
-        data_config=data_config,
-    )
+    with _config_beside_the_model(parser.resolved(options), Path(options.save_path)):
+        result = train_multi_gpu(
+            folder,
+            dataset,
+            chosen[SPLIT],
+            {
+                **chosen[TRAINING],
+                "verbose": not options.quiet,
+                "model_config": chosen[MODEL],
+                **{name: options[name] for name in LOADING},
+            },
+            n_gpus=options.n_gpus,
+            gpu_ids=gpu_ids,
+            device=options.device,
+            timeout=options.timeout,
+            data_config=data_config,
+        )
     if result.rank != 0:  # another worker of torchrun speaks
         return
     value = {
@@ -125,6 +134,19 @@ def run(arguments: list[str]) -> None:
     lines = [f"model       {result.save_path}", f"best epoch  {result.best_epoch}"]
     lines += [f"test {name:<24}{number:.4f}" for name, number in result.test_metrics.items()]
     show(options, value, "\n".join(lines))
+
+
+@contextlib.contextmanager
+def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
+    """Leave the resolved options as run.yaml in the model's folder, also where the run was interrupted."""
+    start = time.time()
+    try:
+        yield
+    finally:
+        manifest = folder / "manifest.json"
+        first = os.environ.get("RANK", "0") == "0"  # of the workers that torchrun started
+        if first and manifest.is_file() and manifest.stat().st_mtime >= start - 1:  # the model is of this run
+            write_text(folder / CONFIG, text)
 
 
 def _add_devices(parser: CommandParser) -> None:

@@ -1,0 +1,8 @@
+"""``python -m gears``: the `gears` command."""
+
+import sys
+
+from gears.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""`gears convert`: a model or a folder of screens that cell-gears left, in this package's form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gears.cli.parser import CommandParser, show
+
+EPILOG = """examples:
+  gears convert data gears_data --dataset norman                         (a screen: data/norman/perturb_processed.h5ad)
+  gears convert data gears_data --dataset norman --split simulation --seed 1
+  gears convert models/norman models/norman-new --data data --dataset norman
+  gears convert models/norman models/norman-new --names names.json
+
+Nothing in the source is changed, and nothing in its pickles is run. A model of cell-gears holds no gene names: they
+come from the screen that it was trained on, or from a file.
+"""
+NAMES = ("gene_names", "pert_names", "control_mean")
+
+
+def make_parser() -> CommandParser:
+    """Options of ``gears convert``."""
+    parser = CommandParser(
+        "convert",
+        "SOURCE OUTPUT",
+        "Take over what cell-gears left: a folder of screens, or a saved model.",
+        EPILOG,
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="the data folder of cell-gears, or a model (config.pkl, model.pt)"
+    )
+    parser.add_argument("output", metavar="OUTPUT", help="where the prepared screen, or the model, goes")
+    parser.add_argument("--dataset", help="name of the screen in the data folder")
+    parser.add_argument("--data", help="for a model: the data folder of cell-gears with its screen DATASET")
+    parser.add_argument("--names", help=f"for a model: a JSON file of {', '.join(NAMES)}, instead of --data")
+    parser.add_argument("--split", help="for a screen: a split that cell-gears left, to be written beside it")
+    parser.add_argument("--seed", type=int, default=1, help="of that split")
+    parser.add_argument("--train-gene-set-size", type=float, default=0.75, help="of that split")
+    return parser
+
+
+def run(arguments: list[str]) -> None:
+    """Convert, and say what was written."""
+    options = make_parser().parse(arguments)
+    from gears.training.published_folder import is_published
+
+    if not Path(options.source).is_dir():
+        msg = f"there is no folder {options.source}"
+        raise FileNotFoundError(msg)
+    value, text = _model(options) if is_published(options.source) else _screen(options)
+    show(options, value, text)
+
+
+def _screen(options: Any) -> tuple[dict[str, Any], str]:
+    """Prepare a screen of the source into the output; its split as JSON beside it."""
+    from gears.published import load_cell_gears_folder
+
+    if options.dataset is None:
+        found = sorted(path.parent.name for path in Path(options.source).glob("*/perturb_processed.h5ad"))
+        msg = f"name the screen in {options.source} with --dataset (there are: {', '.join(found) or 'none'})"
+        raise ValueError(msg)
+    given = {name: options[name] for name in ("split", "seed", "train_gene_set_size")}
+    data = load_cell_gears_folder(options.source, options.dataset, output=options.output, **given)
+    value: dict[str, Any] = {"folder": str(data.dataset_path), "split": None}
+    if data.split is not None:
+        path = Path(options.output) / f"{data.dataset_name}-{options.split}-{options.seed}.json"
+        value["split"] = str(data.split.save(path))
+    n_perturbed = len(data.screen.conditions) - 1
+    value |= {"n_cells": len(data.screen.cells), "n_conditions": n_perturbed, "n_nodes": len(data.pert_names)}
+    lines = [f"screen  {value['folder']}: {value['n_cells']} cells, {n_perturbed} perturbed conditions"]
+    if value["split"]:
+        lines.append(
+            f"split   {value['split']} (gears train ... --split custom --split-dict-path {value['split']})"
+        )
+    return value, "\n".join(lines)
+
+
+def _model(options: Any) -> tuple[dict[str, Any], str]:
+    """Write the model of the source into the output, with the names of its screen."""
+    from gears.published import load_cell_gears_folder, load_cell_gears_model
+
+    if (options.data is None) == (options.names is None):
+        msg = "a model of cell-gears holds no gene names; give --data and --dataset (its screen), or --names"
+        raise ValueError(msg)
+    if options.names is not None:
+        model = load_cell_gears_model(options.source, device="cpu", **_names(Path(options.names)))
+        model.save_model(options.output)
+    elif options.dataset is None:
+        msg = f"name the screen of the model in {options.data} with --dataset"
+        raise ValueError(msg)
+    else:
+        with TemporaryDirectory() as folder:
+            screen = load_cell_gears_folder(options.data, options.dataset, output=folder)
+            model = load_cell_gears_model(options.source, screen, device="cpu")
+            model.save_model(options.output)
+    value = {"model": options.output, "n_genes": model.num_genes, "n_perts": model.num_perts}
+    return (
+        value,
+        f"model  {options.output}: {value['n_genes']} genes, {value['n_perts']} that can be perturbed",
+    )
+
+
+def _names(path: Path) -> dict[str, Any]:
+    """The arguments that a file of names gives."""
+    from gears.files import read_json
+
+    found = read_json(path)
+    if not isinstance(found, dict) or set(found) != set(NAMES):
+        msg = f"{path} is no file of names: expected a JSON object with {', '.join(NAMES)}"
+        raise ValueError(msg)
+    return found

@@ -1,0 +1,175 @@
+"""`gears prepare`, `convert` and the files of `predict`, in this process."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears.cli import main
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+PUBLISHED = Path(__file__).with_name("published")
+GENES = [f"G{i:02d}" for i in range(12)]
+PERTS = ["G00", "G01", "G03", "G05", "P0", "P1", "P2"]
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    """What a command prints as JSON; nothing else is on stdout."""
+    assert main([*map(str, arguments), "--json", "--quiet"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main([*map(str, arguments), "--quiet"]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    return shown.err
+
+
+def small(toy_adata: AnnData) -> AnnData:
+    """The toy screen in the genes of the recorded models."""
+    adata = toy_adata[:, :12].copy()
+    adata.var["gene_name"] = GENES
+    adata.obs["condition"] = ["ctrl"] * 60 + ["G00+ctrl"] * 60 + ["G03+P2"] * 96
+    return adata
+
+
+@pytest.fixture
+def old(tmp_path: Path, toy_adata: AnnData) -> Path:
+    """A data folder of cell-gears for the recorded models, with a split."""
+    folder = tmp_path / "old"
+    (folder / "toy" / "splits").mkdir(parents=True)
+    small(toy_adata).write_h5ad(folder / "toy" / "perturb_processed.h5ad")
+    dump = {
+        "gene2go_all.pkl": {gene: {"T1", f"T{gene}"} for gene in [*PERTS, "FAR"]},
+        "essential_all_data_pert_genes.pkl": np.array(PERTS, dtype=object),
+        "toy/splits/toy_simulation_1_0.75.pkl": {
+            "train": ["ctrl", "G00+ctrl"],
+            "val": [],
+            "test": ["G03+P2"],
+        },
+    }
+    for name, value in dump.items():
+        (folder / name).write_bytes(pickle.dumps(value))
+    return folder
+
+
+def test_prepare_writes_the_screen_once(
+    tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.h5ad"
+    toy_adata.write_h5ad(file)
+    options = ["--work-dir", tmp_path / "work", "--no-default-pert-graph"]
+    value = called(capsys, "prepare", file, *options, "--min-cells", 5)
+    assert value["folder"] == str(tmp_path / "work" / "mine")
+    assert value["ok"] is True
+    assert "216" in str(value["facts"])
+    stamp = (tmp_path / "work" / "mine" / "manifest.json").stat().st_mtime_ns
+    assert main(["prepare", str(file), *map(str, options), "--min-cells", "5", "--quiet"]) == 0
+    assert capsys.readouterr().out.endswith(f"prepared: {tmp_path / 'work' / 'mine'}\n")
+    assert (tmp_path / "work" / "mine" / "manifest.json").stat().st_mtime_ns == stamp
+    toy_adata.obs = toy_adata.obs.rename(columns={"condition": "perturbation"})
+    toy_adata.write_h5ad(file)
+    assert "--condition-key" in refused(capsys, "prepare", file, "--work-dir", tmp_path / "other")
+    assert "no file or folder" in refused(capsys, "prepare", tmp_path / "none.h5ad")
+
+
+def test_options_from_a_file_for_any_command(
+    tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy_adata.write_h5ad(tmp_path / "mine.h5ad")
+    config = tmp_path / "prepare.yaml"
+    config.write_text(f"file: {tmp_path / 'mine.h5ad'}\nwork_dir: {tmp_path / 'work'}\nmin_cells: 13\n")
+    assert "min_cells" in refused(capsys, "prepare", "--config", config)  # every condition has 12
+    value = called(capsys, "prepare", "--config", config, "--min-cells", 12)
+    assert value["folder"] == str(tmp_path / "work" / "mine")
+    config.write_text("fil: mine.h5ad\n")
+    assert "fil" in refused(capsys, "prepare", "--config", config)
+
+
+def test_a_screen_of_cell_gears_is_converted(
+    tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--dataset (there are: toy)" in refused(capsys, "convert", old, tmp_path / "new")
+    value = called(capsys, "convert", old, tmp_path / "new", "--dataset", "toy")
+    assert value == {
+        "folder": str(tmp_path / "new" / "toy"),
+        "split": None,
+        "n_cells": 216,
+        "n_conditions": 2,
+        "n_nodes": 7,
+    }
+    assert "toy_simulation_1_0.75.pkl" in refused(
+        capsys, "convert", old, tmp_path / "new", "--dataset", "toy", "--split", "single"
+    )
+    assert "no folder" in refused(capsys, "convert", tmp_path / "none", tmp_path / "new")
+
+
+def test_a_model_of_cell_gears_is_converted(
+    tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = PUBLISHED / "plain"
+    by_screen, by_names = tmp_path / "by_screen", tmp_path / "by_names"
+    assert "--data and --dataset" in refused(capsys, "convert", source, by_screen)
+    value = called(capsys, "convert", source, by_screen, "--data", old, "--dataset", "toy")
+    assert value == {"model": str(by_screen), "n_genes": 12, "n_perts": 7}
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps({"gene_names": GENES, "pert_names": PERTS, "control_mean": [0.5] * 12}))
+    called(capsys, "convert", source, by_names, "--names", names)
+    deltas = []
+    for folder in (by_screen, by_names):
+        called(
+            capsys, "predict", folder, "P1+G00", "--output", folder / "p.csv", "--values", "delta", "--no-clip",
+            "--device", "cpu",
+        )  # fmt: skip
+        deltas.append(pd.read_csv(folder / "p.csv", index_col=0).loc["G00+P1"].to_numpy())
+    np.testing.assert_allclose(deltas[0], deltas[1], atol=1e-6)
+    names.write_text(json.dumps({"gene_names": GENES}))
+    assert "pert_names" in refused(capsys, "convert", source, by_names, "--names", names)
+
+
+def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from anndata import read_h5ad
+
+    from gears.published import load_cell_gears_model
+
+    names: dict[str, Any] = {"gene_names": GENES, "pert_names": PERTS, "control_mean": np.full(12, 0.5)}
+    model = load_cell_gears_model(PUBLISHED / "uncertain", device="cpu", **names)
+    model.save_model(tmp_path / "model")
+    (tmp_path / "asked.txt").write_text("# mine\nG00\n\nP1+G03\n")
+    common = ["--device", "cpu", "--output"]
+    value = called(
+        capsys,
+        "predict",
+        tmp_path / "model",
+        "P2",
+        "--file",
+        tmp_path / "asked.txt",
+        *common,
+        tmp_path / "a.h5ad",
+    )
+    assert value == {"output": str(tmp_path / "a.h5ad"), "n_conditions": 3, "n_genes": 12}
+    written = read_h5ad(tmp_path / "a.h5ad")
+    assert list(written.obs_names) == ["P2+ctrl", "G00+ctrl", "G03+P1"]
+    expected = model.predict(["P2", "G00", "P1+G03"])
+    np.testing.assert_allclose(written.X, expected.expression_UG, atol=1e-6)
+    assert set(written.layers) == {"delta", "sd"}
+    value = called(
+        capsys, "predict", tmp_path / "model", "G00", "P1", "P2", "--all-pairs", *common, tmp_path / "b.zarr"
+    )
+    assert value["n_conditions"] == 3
+    assert "give the genes" in refused(
+        capsys, "predict", tmp_path / "model", "--all-pairs", *common, tmp_path / "c.h5ad"
+    )
+    (tmp_path / "empty.txt").write_text("# nothing\n")
+    assert "no perturbation" in refused(
+        capsys, "predict", tmp_path / "model", "--file", tmp_path / "empty.txt"
+    )
