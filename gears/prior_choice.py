@@ -17,7 +17,7 @@ from gears.caching import cached_arrays
 from gears.conditions import Condition
 from gears.files import content_hash
 from gears.model.network import GEARSNetwork
-from gears.priors import FittedPrior, GenePrior, fit_prior, judge, prior_data
+from gears.priors import FittedPrior, GenePrior, fit_prior, judge, mean_of, means_without, prior_data
 from gears.training.conditions import ConditionLoader
 from gears.training.defaults import settle
 from gears.training.model_folder import ModelParts
@@ -126,7 +126,7 @@ def _fit(pert_data: PertData, conditions: Sequence[Condition]) -> FittedPrior:
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
     data = prior_data(pert_data.screen, conditions, nodes, names, pert_data.annotation)
-    return fit_prior(data, judge(pert_data.screen, conditions, conditions))
+    return fit_prior(data, judge(pert_data.screen, conditions, means_without(pert_data.screen, conditions)))
 
 
 def _gate(
@@ -135,7 +135,7 @@ def _gate(
     """Weight of the network by inner folds, and the criterion of each weight tried (lower is better)."""
     if len(conditions) < LEAST_CONDITIONS:
         return 0.0, {}
-    known, learned, order = [], [], []
+    known, learned, order, means = [], [], [], []
     for fold, (inner, held_out) in enumerate(_folds(conditions)):
         fitted = _fit(pert_data, inner)
         nodes = [pert_data.condition_nodes(condition) for condition in held_out]
@@ -143,7 +143,8 @@ def _gate(
         known.append(fitted.prior(nodes))
         learned.append(predict_changes(network, nodes)[0])
         order += held_out
-    criterion = judge(pert_data.screen, order, conditions)
+        means += [mean_of(pert_data.screen, inner)] * len(held_out)
+    criterion = judge(pert_data.screen, order, np.array(means))
     known_UG, learned_UG = np.concatenate(known), np.concatenate(learned)
     tried = {gate: criterion(known_UG + gate * learned_UG) for gate in GATES}
     best = min(GATES, key=lambda gate: (round(tried[gate], 9), gate))

@@ -12,15 +12,15 @@ RESOLUTION = 2.0 * float(np.finfo(np.float32).eps)
 
 
 def changes(values_UG: np.ndarray, origin_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Differences to an origin, with what is only float32 rounding set to exactly 0.
+    """Differences to an origin, (G,) or one per row (U, G), with what is only float32 rounding set to exactly 0.
 
     Returns
     -------
     change_UG, noise_U
         The differences, and per row the largest difference that rounding alone can make.
     """
-    size_UG = np.maximum(np.abs(values_UG), np.abs(origin_G)[None, :])
-    change_UG = values_UG - origin_G[None, :]
+    size_UG = np.maximum(np.abs(values_UG), np.abs(origin_G))
+    change_UG = values_UG - origin_G
     change_UG = np.where(np.abs(change_UG) <= RESOLUTION * size_UG, 0.0, change_UG)
     return change_UG, RESOLUTION * size_UG.max(axis=1, initial=0.0)
 

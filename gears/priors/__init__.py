@@ -7,7 +7,7 @@ An additive Gaussian process over perturbed genes whose weights maximise the evi
 from gears.priors.fit import FittedPrior, PriorData, fit_prior
 from gears.priors.gene_prior import GenePrior
 from gears.priors.kernels import GeneSimilarity
-from gears.priors.screen import go_similarity, judge, prior_data
+from gears.priors.screen import go_similarity, judge, mean_of, means_without, prior_data
 
 __all__ = [
     "FittedPrior",
@@ -17,5 +17,7 @@ __all__ = [
     "fit_prior",
     "go_similarity",
     "judge",
+    "mean_of",
+    "means_without",
     "prior_data",
 ]

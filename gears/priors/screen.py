@@ -10,6 +10,7 @@ from scipy import sparse
 from gears.conditions import Condition
 from gears.data.screen import PreparedScreen
 from gears.evaluation.metrics import condition_metrics
+from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.truth import Truth
 from gears.graphs import GeneAnnotation
 from gears.graphs.go import jaccard
@@ -72,25 +73,54 @@ def go_similarity(
     return GeneSimilarity(trained_T, sparse.csr_matrix(sparse.vstack(blocks, format="csr")))
 
 
-def judge(screen: PreparedScreen, conditions: Sequence[Condition], train: Sequence[Condition]) -> Criterion:
+def judge(screen: PreparedScreen, conditions: Sequence[Condition], known_mean_UG: np.ndarray) -> Criterion:
     """Error of predicted changes of `conditions`, for choices among predictions; lower is better.
 
     The sum of mse and mse_top20_de, each as a share of the train mean's, less pearson_delta and
     pearson_delta_ref (undefined ones count 0), all averaged over conditions: what the
     evaluation looks at, at equal weight. Without a ranking of differential genes the terms
     over these are left out.
+
+    Parameters
+    ----------
+    screen
+        The prepared screen; only its table of statistics is read.
+    conditions
+        The U conditions whose predictions are compared.
+    known_mean_UG
+        The train mean of each prediction, (U, G): mean of the conditions that it is made from, without
+        the condition itself, since a mean that held it would be beaten by its own opposite.
     """
-    truth = Truth.of(screen, conditions, train)
+    truth = Truth.of(screen, conditions, conditions)
     errors = ["mse", "mse_top20_de"] if truth.has_de else ["mse"]
-    names = [*errors, "pearson_delta", "pearson_delta_ref"]
-    reference_UG = np.repeat(truth.reference_mean_G[None], len(conditions), axis=0)
-    base = np.nanmean(condition_metrics(reference_UG, truth, errors), axis=0)
+    base = np.nanmean(condition_metrics(known_mean_UG, truth, errors), axis=0)
+    specific_UG, noise_of_truth = changes(truth.mean_UG, known_mean_UG)
 
     def criterion(delta_UG: np.ndarray) -> float:
         predicted_UG = np.maximum(truth.control_mean_G + delta_UG, 0.0)
-        values = condition_metrics(predicted_UG, truth, names)
+        values = condition_metrics(predicted_UG, truth, [*errors, "pearson_delta"])
+        departure_UG, noise = changes(predicted_UG, known_mean_UG)
+        specific = pearson_rows(departure_UG, specific_UG, noise_a=noise, noise_b=noise_of_truth)
         mean = np.nan_to_num(values).mean(axis=0)
         shares = mean[: len(errors)] / np.where(base > 0, base, 1.0)
-        return float(shares.sum() - mean[len(errors) :].sum())
+        return float(shares.sum() - mean[-1] - np.nan_to_num(specific).mean())
 
     return criterion
+
+
+def means_without(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
+    """Mean of the others' profiles for each of several conditions, (C, G) float64; of one alone its own."""
+    profiles_CG = _profiles(screen, conditions)
+    if len(profiles_CG) < 2:
+        return profiles_CG
+    return (profiles_CG.sum(axis=0) - profiles_CG) / (len(profiles_CG) - 1)
+
+
+def mean_of(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
+    """Mean profile of several conditions, each counting once, (G,) float64."""
+    return np.asarray(_profiles(screen, conditions).mean(axis=0))
+
+
+def _profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
+    ids = [screen.id_of(condition) for condition in conditions]
+    return np.asarray(screen.statistics.mean[ids], dtype=np.float64)
