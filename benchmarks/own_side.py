@@ -80,7 +80,7 @@ def coexpression(round):
         screen = data.screen
         ids = [screen.id_of(condition) for condition in data.split.conditions("train")]
         rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
-        graph = coexpression_graph(screen.cells.csr(rows), screen.gene_names, threshold=0.4, k=20)
+        graph = coexpression_graph(screen.cells, screen.gene_names, rows=rows, threshold=0.4, k=20)
     return block.figures | {"edges": int(graph.edge_index.shape[1])}
 
 

@@ -109,7 +109,7 @@ def _coexpression(pert_data: PertData, config: ModelConfig) -> Graph:
 
     def build() -> Graph:
         rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
-        return coexpression_graph(screen.cells.csr(rows), screen.gene_names, threshold=threshold, k=k)
+        return coexpression_graph(screen.cells, screen.gene_names, rows=rows, threshold=threshold, k=k)
 
     return cached_graph(screen.folder / "graphs", key, build)
 

@@ -26,7 +26,7 @@ from gears.evaluation.metrics import get_metric
 from gears.evaluation.table import render_table
 from gears.joining import joined
 from gears.judging import evaluate_model
-from gears.prior_choice import take_up_prior
+from gears.prior_choice import network_counts, take_up_prior
 from gears.reporting import show_progress
 from gears.results import TrainResult
 from gears.trained import TrainedModel
@@ -233,7 +233,14 @@ class GEARS(TrainedModel):
         loader = training_batches(pert_data, plan, rank=self.rank, world_size=self.world_size)
         network = unwrap(self.model)
         self.parts, known_CG = take_up_prior(pert_data, parts, choices, network)
-        parts = self.parts
+        parts, options = self.parts, plan.options
+        if not network_counts(parts):
+            options = dataclasses.replace(options, epochs=None, steps=1, warmup_steps=0, early_stopping=None)
+            if self.rank == 0:
+                logger.info(
+                    "the closed-form prediction is best alone on this screen: the network takes one step and does "
+                    "not count (train(prior=None) trains the network alone)"
+                )
         validation, monitor = validation_of(pert_data, choices.monitor, prior=parts.prior)
         run = run_training(
             network,
@@ -241,7 +248,7 @@ class GEARS(TrainedModel):
             partial(pair_tables, pert_data),
             loader,
             parts,
-            dataclasses.replace(plan.options, monitor=monitor),
+            dataclasses.replace(options, monitor=monitor),
             validation,
             device=self.device,
             distributed=self.is_distributed,

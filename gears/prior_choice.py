@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gears.assembly import condition_tables, pair_tables, perturbed_in
+from gears.assembly import condition_tables, pair_tables, perturbed_in, validation_of
 from gears.caching import cached_arrays
 from gears.conditions import Condition
 from gears.files import content_hash
 from gears.model.network import GEARSNetwork
-from gears.priors import FittedPrior, GenePrior, fit_prior, judge, mean_of, means_without, prior_data
+from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior, judge, mean_of, means_without, prior_data
 from gears.training.conditions import ConditionLoader
 from gears.training.defaults import settle
 from gears.training.model_folder import ModelParts
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2  # raise when a prior of the same key would come out differently
+FORMAT = 3  # raise when a prior of the same key would come out differently
 GATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 """What the network's change may be multiplied by."""
 N_FOLDS = 3
+INNER_STEPS = 100
+"""Optimiser steps of an inner run, about: what a network has not begun to learn then it does not learn."""
 LEAST_CONDITIONS = 20
 """With fewer training conditions inner folds say nothing: the network's weight is then 0."""
 MARGIN = 0.02
@@ -110,8 +112,10 @@ def _perturbed_train(pert_data: PertData) -> list[Condition]:
 
 
 def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    fitted = _fit(pert_data, conditions)
-    gate, tried = _gate(pert_data, parts, conditions)
+    data = _data(pert_data, conditions)
+    fitted = _fit(pert_data, conditions, data)
+    _tell_score(pert_data, fitted.prior)
+    gate, tried = _gate(pert_data, parts, conditions, data)
     report = {**fitted.prior.report, "gate": gate, "gates": tried}
     prior = dataclasses.replace(fitted.prior, gate=gate, report=report)
     return {**prior.arrays(), "report": np.array(json.dumps(report)), "left_out": fitted.left_out_CG}
@@ -119,49 +123,75 @@ def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Conditio
 
 def closed_form(pert_data: PertData) -> GenePrior:
     """The prior alone, without a network, fitted to the training conditions of the split."""
-    return dataclasses.replace(_fit(pert_data, _perturbed_train(pert_data)).prior, gate=0.0)
+    conditions = _perturbed_train(pert_data)
+    fitted = _fit(pert_data, conditions, _data(pert_data, conditions))
+    return dataclasses.replace(fitted.prior, gate=0.0)
 
 
-def _fit(pert_data: PertData, conditions: Sequence[Condition]) -> FittedPrior:
+def network_counts(parts: ModelParts) -> bool:
+    """Whether anything that a network learns shows in the model's predictions."""
+    return parts.prior is None or parts.prior.gate > 0 or parts.config.uncertainty
+
+
+def _data(pert_data: PertData, conditions: Sequence[Condition]) -> PriorData:
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
-    data = prior_data(pert_data.screen, conditions, nodes, names, pert_data.annotation)
-    return fit_prior(data, judge(pert_data.screen, conditions, means_without(pert_data.screen, conditions)))
+    return prior_data(pert_data.screen, conditions, nodes, names, pert_data.annotation)
+
+
+def _fit(pert_data: PertData, conditions: Sequence[Condition], data: PriorData) -> FittedPrior:
+    screen = pert_data.screen
+    return fit_prior(data, judge(screen, conditions, means_without(screen, conditions)))
+
+
+def _tell_score(pert_data: PertData, prior: GenePrior) -> None:
+    """Log what the closed form alone reaches on the validation part: it is there before any training."""
+    validation, monitor = validation_of(pert_data, TrainOptions().monitor)
+    scores = validation.of_changes(prior(validation.nodes))
+    if scores:
+        logger.info("closed form alone: validation %s %.4f", monitor, scores[f"val_{monitor}"])
 
 
 def _gate(
-    pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]
+    pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition], data: PriorData
 ) -> tuple[float, dict[str, float]]:
-    """Weight of the network by inner folds, and the criterion of each weight tried (lower is better)."""
+    """Weight of the network by inner folds, and the criterion of each weight tried (lower is better).
+
+    A first fold on which the network gains nothing decides alone.
+    """
     if len(conditions) < LEAST_CONDITIONS:
         return 0.0, {}
     known, learned, order, means = [], [], [], []
-    for fold, (inner, held_out) in enumerate(_folds(conditions)):
-        fitted = _fit(pert_data, inner)
-        nodes = [pert_data.condition_nodes(condition) for condition in held_out]
+    best, tried = 0.0, {}
+    for fold, (kept, out) in enumerate(_folds(len(conditions))):
+        inner, held_out = [conditions[row] for row in kept], [conditions[row] for row in out]
+        fitted = _fit(pert_data, inner, data.subset(kept))
         network = _trained(pert_data, parts, inner, fitted, seed=fold)
+        nodes = [data.sets[row] for row in out]
         known.append(fitted.prior(nodes))
         learned.append(predict_changes(network, nodes)[0])
         order += held_out
         means += [mean_of(pert_data.screen, inner)] * len(held_out)
-    criterion = judge(pert_data.screen, order, np.array(means))
-    known_UG, learned_UG = np.concatenate(known), np.concatenate(learned)
-    tried = {gate: criterion(known_UG + gate * learned_UG) for gate in GATES}
-    best = min(GATES, key=lambda gate: (round(tried[gate], 9), gate))
-    if tried[0.0] - tried[best] < MARGIN:
-        best = 0.0
+        criterion = judge(pert_data.screen, order, np.array(means))
+        known_UG, learned_UG = np.concatenate(known), np.concatenate(learned)
+        tried = {gate: criterion(known_UG + gate * learned_UG) for gate in GATES}
+        best = min(GATES, key=lambda gate: (round(tried[gate], 9), gate))
+        if tried[0.0] - tried[best] < MARGIN:
+            best = 0.0
+        if best == 0 and fold == 0:
+            break
     logger.info(
         "inner folds: the network counts %g (criterion %.3f, without it %.3f)", best, tried[best], tried[0.0]
     )
     return best, {f"{gate:g}": value for gate, value in tried.items()}
 
 
-def _folds(conditions: Sequence[Condition]) -> Iterator[tuple[list[Condition], list[Condition]]]:
-    order = np.random.Generator(np.random.Philox(key=len(conditions))).permutation(len(conditions))
+def _folds(n_conditions: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Rows of the conditions that are kept and left out."""
+    order = np.random.Generator(np.random.Philox(key=n_conditions)).permutation(n_conditions)
     for fold in range(N_FOLDS):
-        out = set(order[fold::N_FOLDS].tolist())
-        inner = [condition for place, condition in enumerate(conditions) if place not in out]
-        yield inner, [conditions[place] for place in sorted(out)]
+        out = sorted(order[fold::N_FOLDS].tolist())
+        yield [row for row in range(n_conditions) if row not in set(out)], out
 
 
 def _trained(
@@ -175,8 +205,7 @@ def _trained(
     begin_at_zero(network)
     loader = ConditionLoader(ids, plan.per_step, seed=seed)
     pairs = partial(pair_tables, pert_data)
-    # half as long as a run: the gate says whether there is anything to learn, not how much in the end
-    epochs = max(1, (plan.options.epochs or 1) // 2)
+    epochs = max(1, round(INNER_STEPS / len(loader)))
     chosen = dataclasses.replace(plan.options, epochs=epochs, eval_every=epochs)
     device = torch.device("cpu")
     run_training(network, tables, pairs, loader, parts, chosen, _unjudged, device=device)

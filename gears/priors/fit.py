@@ -14,7 +14,7 @@ from gears.priors.gene_prior import GenePrior, target_part
 from gears.priors.kernels import NAMES, GeneSimilarity, sizes_of, training_kernels
 from gears.priors.magnitude import fit_magnitude
 
-SLOPES = (1.0, 1.1, 1.2, 1.3)
+SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
 _LEAST_TARGETS = 3
 _NOISE_FLOOR = 1e-3
 
@@ -60,6 +60,13 @@ class PriorData:
         if any(not nodes for nodes in self.sets):
             msg = "the prior is fitted to perturbed conditions; leave the control out"
             raise ValueError(msg)
+
+    def subset(self, rows: list[int]) -> PriorData:
+        """Some of the conditions; the variance of a cell stays that of all."""
+        sets = tuple(self.sets[row] for row in rows)
+        return dataclasses.replace(
+            self, sets=sets, delta_CG=self.delta_CG[rows], n_C=self.n_C[rows], genes=self.genes.among(sets)
+        )
 
 
 @dataclass(frozen=True)
@@ -133,22 +140,22 @@ def _fit_sum(
     noise_G = data.variance_G / typical
     level = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
     weights = settle_weights(rest_CG, kernels, level * noise_C, size_C)
-    covariance = sum(weight * kernel for weight, kernel in zip(weights.kernels, kernels, strict=True))
-    signal_CC = np.asarray(covariance) + np.diag(weights.unexplained(size_C))
+    _, shared, own, similar = weights.kernels  # what all conditions share is a free level of each gene
+    signal_CC = shared * kernels[1] + own * kernels[2] + similar * kernels[3]
+    signal_CC += np.diag(weights.unexplained(size_C))
     noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * level)
-    coefficient_CG, left_out_CG = solve(rest_CG, signal_CC, noise_C, noise_G)
-    offset, shared, own, similar = weights.kernels
+    found = solve(rest_CG, signal_CC, noise_C, noise_G)
     prior = GenePrior(
         data.genes,
-        offset * coefficient_CG.sum(axis=0),
-        shared * (size_C @ coefficient_CG),
+        found.level_G,
+        shared * (size_C @ found.coefficient_CG),
         own,
         similar,
-        data.genes.membership(data.sets).T @ coefficient_CG,
+        data.genes.membership(data.sets).T @ found.coefficient_CG,
         data.column_P,
         target_G,
     )
-    return weights, prior, left_out_CG
+    return weights, prior, found.left_out_CG
 
 
 def _target_change(data: PriorData) -> np.ndarray:

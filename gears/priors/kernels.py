@@ -28,6 +28,11 @@ class GeneSimilarity:
     trained_T: np.ndarray
     similar_PT: sparse.csr_matrix
 
+    def among(self, sets: Sequence[Sequence[int]]) -> GeneSimilarity:
+        """Similarity to those trained nodes alone that occur in some sets."""
+        kept = np.isin(self.trained_T, [node for nodes in sets for node in nodes])
+        return GeneSimilarity(self.trained_T[kept], self.similar_PT[:, np.flatnonzero(kept)])
+
     def membership(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Which trained nodes each set holds, (U, T) float64; other nodes are left out."""
         column = {int(node): place for place, node in enumerate(self.trained_T)}

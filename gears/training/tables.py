@@ -98,6 +98,8 @@ def predict_changes(
     tuple
         (U, G) float64 changes and log-variances (None without uncertainty).
     """
+    if prior is not None and prior.gate == 0 and not network.config.uncertainty:
+        return prior(nodes), None
     n_genes = network.n_genes
     delta_UG = np.empty((len(nodes), n_genes))
     logvar_UG = np.empty((len(nodes), n_genes)) if network.config.uncertainty else None

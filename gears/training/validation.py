@@ -63,12 +63,24 @@ class Validation:
             values[mine] = self._score(network, mine)
         device = next(network.parameters()).device
         total = reducer.sum(torch.from_numpy(values).to(device)).cpu().numpy()
-        return {f"val_{name}": _mean(total[:, column]) for column, name in enumerate(self.metrics)}
+        return self._means(total)
+
+    def of_changes(self, delta_UG: np.ndarray) -> dict[str, float]:
+        """The same of predicted changes (U, G) of all its conditions, in one process."""
+        if self.truth is None or not self.nodes:
+            return {}
+        return self._means(self._scored(delta_UG, np.arange(len(self.nodes))))
+
+    def _means(self, values_UM: np.ndarray) -> dict[str, float]:
+        return {f"val_{name}": _mean(values_UM[:, column]) for column, name in enumerate(self.metrics)}
 
     def _score(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:
-        assert self.truth is not None
         nodes, inner = [self.nodes[row] for row in rows], unwrap(network)
         delta_UG, _ = predict_changes(inner, nodes, prior=self.prior)  # type: ignore[arg-type]
+        return self._scored(delta_UG, rows)
+
+    def _scored(self, delta_UG: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        assert self.truth is not None
         predicted_UG = self.truth.control_mean_G + delta_UG
         if self.clip:
             predicted_UG = np.maximum(predicted_UG, 0.0)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from gears.graphs import Graph, coexpression, coexpression_graph
+from gears.graphs import Graph, coexpression, coexpression_graph, correlation
 
 NAMES = [f"g{i:02d}" for i in range(25)]
 
@@ -74,11 +74,38 @@ def test_every_form_of_matrix(form):
 def test_both_ways_of_computing_in_chunks(monkeypatch, density):
     x = expression()
     expected = edges_of(coexpression_graph(x, NAMES, k=4))
-    monkeypatch.setattr(coexpression, "_SPARSE_DENSITY", density)
+    monkeypatch.setattr(correlation, "_SPARSE_DENSITY", density)
+    monkeypatch.setattr(correlation, "_CHUNK_BYTES", 8 * 25 * 3)
     monkeypatch.setattr(coexpression, "_CHUNK_BYTES", 8 * 25 * 3)
     monkeypatch.setattr(coexpression, "_BLOCK_BYTES", 8 * 25 * 7)
     assert_same(edges_of(coexpression_graph(sparse.csr_matrix(x), NAMES, k=4)), expected)
     assert_same(edges_of(coexpression_graph(x, NAMES, k=4)), expected)
+
+
+class OnDisk:
+    """Cells that give rows on demand, as those of a prepared screen do."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.shape, self.asked = x.shape, []
+        self._x = sparse.csr_matrix(x)
+
+    def csr(self, ids: np.ndarray) -> sparse.csr_matrix:
+        self.asked.append(len(ids))
+        return self._x[ids]
+
+
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+def test_chosen_cells_of_a_file_are_read_in_chunks(monkeypatch, density):
+    x = expression()
+    x[40:] *= np.random.default_rng(1).random((40, 25)) < 0.3  # chunks of either kind
+    rows = np.flatnonzero(np.arange(80) % 3)
+    expected = edges_of(coexpression_graph(x[rows], NAMES, k=4))
+    monkeypatch.setattr(correlation, "_SPARSE_DENSITY", density)
+    monkeypatch.setattr(correlation, "_CHUNK_BYTES", 8 * 25 * 2)
+    stored = OnDisk(x)
+    assert_same(edges_of(coexpression_graph(stored, NAMES, rows=rows, k=4)), expected)
+    assert max(stored.asked) == 2 * correlation._SPARSE_CHUNKS < len(rows)
+    assert_same(edges_of(coexpression_graph(x, NAMES, rows=rows, k=4)), expected)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -21,21 +21,32 @@ def problem(make_data: Callable[..., PriorData]) -> tuple[np.ndarray, np.ndarray
     return data.delta_CG, np.asarray(signal_CC), 30 / data.n_C, rng.uniform(0.01, 0.2, data.delta_CG.shape[1])
 
 
-def test_one_strength_is_plain_kriging(
+def kriging(covariance: np.ndarray, signal_UC: np.ndarray, values_C: np.ndarray) -> tuple[float, np.ndarray]:
+    """Generalised least squares level and universal kriging prediction, from the bordered system."""
+    n = len(values_C)
+    border = np.block([[covariance, np.ones((n, 1))], [np.ones((1, n)), np.zeros((1, 1))]])
+    solved = np.linalg.solve(border, np.append(values_C, 0.0))
+    return float(solved[n]), solved[n] + signal_UC @ solved[:n]
+
+
+def test_one_strength_is_universal_kriging(
     problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delta_CG, signal_CC, noise_C, noise_G = problem
     monkeypatch.setattr(amplitudes, "STRENGTHS", np.array([2.5]))
-    coefficient_CG, left_out_CG = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    found = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
     for gene in (0, 7, 33):
         covariance = 2.5 * signal_CC + noise_G[gene] * np.diag(noise_C)
-        expected = 2.5 * np.linalg.solve(covariance, delta_CG[:, gene])
-        np.testing.assert_allclose(coefficient_CG[:, gene], expected, rtol=1e-8, atol=1e-10)
+        level, fitted_C = kriging(covariance, 2.5 * signal_CC, delta_CG[:, gene])
+        assert found.level_G[gene] == pytest.approx(level, rel=1e-8, abs=1e-10)
+        own_C = found.level_G[gene] + signal_CC @ found.coefficient_CG[:, gene]
+        np.testing.assert_allclose(own_C, fitted_C, rtol=1e-8, atol=1e-10)
         for row in (0, 11, 25):
             others = np.arange(len(delta_CG)) != row
-            weight = np.linalg.solve(covariance[np.ix_(others, others)], delta_CG[others, gene])
-            expected = 2.5 * signal_CC[row, others] @ weight
-            np.testing.assert_allclose(left_out_CG[row, gene], expected, rtol=1e-7, atol=1e-9)
+            among = np.ix_(others, others)
+            to_row = 2.5 * signal_CC[row, others][None]
+            _, expected = kriging(covariance[among], to_row, delta_CG[others, gene])
+            np.testing.assert_allclose(found.left_out_CG[row, gene], expected[0], rtol=1e-7, atol=1e-9)
 
 
 def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(
@@ -45,8 +56,8 @@ def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(
     rng = np.random.default_rng(4)
     delta_CG = delta_CG.copy()
     delta_CG[:, :20] = rng.standard_normal((len(delta_CG), 20)) * np.sqrt(0.05 * noise_C)[:, None]
-    coefficient_CG, _ = amplitudes.solve(delta_CG, signal_CC, noise_C, np.full(delta_CG.shape[1], 0.05))
-    fitted_CG = signal_CC @ coefficient_CG
+    found = amplitudes.solve(delta_CG, signal_CC, noise_C, np.full(delta_CG.shape[1], 0.05))
+    fitted_CG = found.level_G + signal_CC @ found.coefficient_CG
     kept_G = np.sqrt((fitted_CG**2).mean(axis=0) / (delta_CG**2).mean(axis=0))
     assert kept_G[:20].max() < 0.6
     assert kept_G[20:].min() > 0.85
