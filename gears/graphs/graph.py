@@ -63,9 +63,10 @@ class Graph:
         if not (np.isfinite(weight).all() and (weight > 0).all()):
             msg = "edge weights must be finite and positive (an edge of weight 0 is no edge: leave it out)"
             raise ValueError(msg)
-        order = np.lexsort((edge_index[0], edge_index[1]))
+        place = edge_index[1] * len(nodes) + edge_index[0]
+        order = np.argsort(place, kind="stable")
         edge_index, weight = np.ascontiguousarray(edge_index[:, order]), weight[order]
-        repeated = (np.diff(edge_index, axis=1) == 0).all(axis=0)
+        repeated = np.diff(place[order]) == 0
         if repeated.any():
             source, target = edge_index[:, int(np.argmax(repeated))]
             msg = f"edge {nodes[source]} -> {nodes[target]} occurs more than once"
