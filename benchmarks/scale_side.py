@@ -75,7 +75,7 @@ def epochs(n):
     """`n` epochs of the moments objective: every training condition once each."""
     model = HELD["model"]
     with Measurement() as block:
-        result = model.train(objective="moments", epochs=n, evaluate_test=False, verbose=False)
+        result = model.train(objective="moments", prior=None, epochs=n, evaluate_test=False, verbose=False)
     seconds = sorted(record["seconds"]["total"] for record in result.history)
     conditions = len(model.pert_data.split.conditions("train"))
     return block.figures | {"epoch_s": seconds[len(seconds) // 2], "n": n, "conditions": conditions}
