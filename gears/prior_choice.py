@@ -17,7 +17,16 @@ from gears.caching import cached_arrays
 from gears.conditions import Condition
 from gears.files import content_hash
 from gears.model.network import GEARSNetwork
-from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior, judge, mean_of, means_without, prior_data
+from gears.priors import (
+    FittedPrior,
+    GenePrior,
+    PriorData,
+    fit_prior,
+    judge,
+    mean_of,
+    means_without,
+    prior_data,
+)
 from gears.training.conditions import ConditionLoader
 from gears.training.defaults import settle
 from gears.training.model_folder import ModelParts
@@ -149,7 +158,8 @@ def _tell_score(pert_data: PertData, prior: GenePrior) -> None:
     validation, monitor = validation_of(pert_data, TrainOptions().monitor)
     scores = validation.of_changes(prior(validation.nodes))
     if scores:
-        logger.info("closed form alone: validation %s %.4f", monitor, scores[f"val_{monitor}"])
+        value = scores[f"val_{monitor}"]
+        logger.info("closed form alone: validation %s %.4f", monitor, value, extra={"scores": scores})
 
 
 def _gate(

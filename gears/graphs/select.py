@@ -68,7 +68,9 @@ def strongest(
     target, source, weight
         What is kept, by target, strongest first.
     """
-    by_place = np.argsort(target * (source.max(initial=0) + 1) + source, kind="stable")  # quick where it is so already
+    by_place = np.argsort(
+        target * (source.max(initial=0) + 1) + source, kind="stable"
+    )  # quick where it is so already
     target, source, weight = target[by_place], source[by_place], weight[by_place]
     order = np.lexsort((-weight, target))
     order = order[weight[order] > threshold]

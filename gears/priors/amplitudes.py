@@ -10,6 +10,7 @@ from scipy import linalg
 STRENGTHS = np.exp(np.linspace(np.log(1 / 64), np.log(64), 13))
 """Strengths that a gene's signal may have, relative to the average gene's."""
 _ROUNDS = 30
+_LEAST_SHARE = 1e-3  # of a strength for a gene: less is not worth the product of matrices
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ class Solution:
     level_G: np.ndarray
 
 
-def solve(
-    delta_CG: np.ndarray, signal_CC: np.ndarray, noise_C: np.ndarray, noise_G: np.ndarray
-) -> Solution:
+def solve(delta_CG: np.ndarray, signal_CC: np.ndarray, noise_C: np.ndarray, noise_G: np.ndarray) -> Solution:
     """Gaussian-process regression of every gene around a level of its own (generalised least squares).
 
     Gene g's departures from its level have covariance ``strength_g signal_CC + noise_G[g] diag(noise_C)``. The
@@ -51,28 +50,40 @@ def solve(
         Sampling variance is ``noise_C[c] * noise_G[g]``, all above zero.
     """
     root_C = np.sqrt(noise_C)
-    precision = float((1 / noise_C).sum())
-    whitened_CC = signal_CC / np.outer(root_C, root_C)
-    contrasts_CK = _contrasts(1 / root_C)
-    values, vectors = linalg.eigh(contrasts_CK.T @ whitened_CC @ contrasts_CK)
-    values, vectors = np.maximum(values, 0.0), contrasts_CK @ vectors
+    values, vectors = _eigen_of_contrasts(signal_CC / np.outer(root_C, root_C), 1 / root_C)
     rotated_KG = vectors.T @ (delta_CG / root_C[:, None])
     share_MG = _strength_shares(rotated_KG, values, noise_G)
     coefficient_CG, left_out_CG = np.zeros_like(delta_CG), np.zeros_like(delta_CG)
     squared = vectors**2
     for strength, share_G in zip(STRENGTHS, share_MG, strict=True):
-        variance_KG = strength * values[:, None] + noise_G
-        solved_CG = vectors @ (rotated_KG / variance_KG)
-        diagonal_CG = squared @ (1 / variance_KG)
-        left_out_CG += share_G * (delta_CG - root_C[:, None] * solved_CG / diagonal_CG)
-        coefficient_CG += share_G * strength * solved_CG / root_C[:, None]
-    level_G = (1 / noise_C) @ (delta_CG - signal_CC @ coefficient_CG) / precision
+        at = np.flatnonzero(share_G)
+        if not len(at):
+            continue
+        share_N = share_G[at]
+        variance_KN = strength * values[:, None] + noise_G[at]
+        solved_CN = vectors @ (rotated_KG[:, at] / variance_KN)
+        diagonal_CN = squared @ (1 / variance_KN)
+        left_out_CG[:, at] += share_N * (delta_CG[:, at] - root_C[:, None] * solved_CN / diagonal_CN)
+        coefficient_CG[:, at] += share_N * strength * solved_CN / root_C[:, None]
+    level_G = (1 / noise_C) @ (delta_CG - signal_CC @ coefficient_CG) / (1 / noise_C).sum()
     return Solution(coefficient_CG, left_out_CG, level_G)
 
 
-def _contrasts(level_C: np.ndarray) -> np.ndarray:
-    """Orthonormal directions orthogonal to one, (C, C - 1)."""
-    return np.asarray(linalg.qr(level_C[:, None])[0][:, 1:])
+def _eigen_of_contrasts(covariance_CC: np.ndarray, level_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues (C - 1,) and vectors (C, C - 1) of a covariance within what is orthogonal to a level.
+
+    By the reflection that takes the level to the first axis, so that nothing but the eigenvalues costs C^3.
+    """
+    mirror_C = level_C / np.linalg.norm(level_C)
+    mirror_C[0] += np.copysign(1.0, mirror_C[0])
+    mirror_C /= np.linalg.norm(mirror_C)
+    product_C = covariance_CC @ mirror_C
+    product_C -= (mirror_C @ product_C) * mirror_C
+    cross = np.outer(2 * mirror_C, product_C)
+    values, inner = linalg.eigh((covariance_CC - cross - cross.T)[1:, 1:], overwrite_a=True)
+    vectors = np.vstack([np.zeros((1, inner.shape[1])), inner])
+    vectors -= np.outer(2 * mirror_C, mirror_C @ vectors)
+    return np.maximum(values, 0.0), vectors
 
 
 def _strength_shares(rotated_CG: np.ndarray, values_C: np.ndarray, noise_G: np.ndarray) -> np.ndarray:
@@ -87,4 +98,5 @@ def _strength_shares(rotated_CG: np.ndarray, values_C: np.ndarray, noise_G: np.n
         weight_MG = np.exp(weight_MG - weight_MG.max(axis=0))
         weight_MG /= weight_MG.sum(axis=0)
         common_M = (weight_MG.sum(axis=1) + 1) / (weight_MG.shape[1] + len(STRENGTHS))
-    return weight_MG
+    weight_MG[weight_MG < _LEAST_SHARE] = 0.0
+    return weight_MG / weight_MG.sum(axis=0)

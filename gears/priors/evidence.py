@@ -44,6 +44,14 @@ class Weights:
         return self.nugget + self.multiple * (size_C > 1)
 
 
+def sample(n_conditions: int) -> np.ndarray:
+    """Rows of the conditions that the weights are settled on: all, or a fixed sample of many."""
+    if n_conditions <= MOST_CONDITIONS:
+        return np.arange(n_conditions)
+    draw = np.random.Generator(np.random.Philox(key=n_conditions))
+    return np.sort(draw.permutation(n_conditions)[:MOST_CONDITIONS])
+
+
 def settle_weights(
     delta_CG: np.ndarray, kernels: Sequence[np.ndarray], noise_C: np.ndarray, size_C: np.ndarray
 ) -> Weights:
@@ -65,11 +73,6 @@ def settle_weights(
         Perturbed genes of each condition.
     """
     scale = float((delta_CG**2).mean())
-    if len(delta_CG) > MOST_CONDITIONS:
-        draw = np.random.Generator(np.random.Philox(key=len(delta_CG)))
-        kept = np.sort(draw.permutation(len(delta_CG))[:MOST_CONDITIONS])
-        delta_CG, noise_C, size_C = delta_CG[kept], noise_C[kept], size_C[kept]
-        kernels = [kernel[np.ix_(kept, kept)] for kernel in kernels]
     several = size_C > 1
     separate = bool(several.sum() >= _MULTIPLE_AT_LEAST and not several.all())
     parts = [scale * kernel for kernel in kernels]

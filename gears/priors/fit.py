@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gears.priors.amplitudes import solve
-from gears.priors.evidence import Weights, settle_weights
+from gears.priors.evidence import Weights, sample, settle_weights
 from gears.priors.gene_prior import GenePrior, target_part
-from gears.priors.kernels import NAMES, GeneSimilarity, sizes_of, training_kernels
+from gears.priors.kernels import NAMES, GeneSimilarity, sizes_of, specific_covariance, training_kernels
 from gears.priors.magnitude import fit_magnitude
 
 SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
@@ -134,15 +134,17 @@ def _fit_sum(
     data: PriorData, rest_CG: np.ndarray, target_G: np.ndarray
 ) -> tuple[Weights, GenePrior, np.ndarray]:
     """The additive part: its weights, the prior without factor and slope, left-one-out predictions."""
-    kernels, size_C = training_kernels(data.sets, data.genes), sizes_of(data.sets)
+    size_C = sizes_of(data.sets)
     typical = 1 / float((1 / data.n_C).mean())
     noise_C = typical / data.n_C
     noise_G = data.variance_G / typical
     level = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
-    weights = settle_weights(rest_CG, kernels, level * noise_C, size_C)
+    rows = sample(len(rest_CG))
+    kernels = training_kernels([data.sets[row] for row in rows], data.genes)
+    weights = settle_weights(rest_CG[rows], kernels, level * noise_C[rows], size_C[rows])
     _, shared, own, similar = weights.kernels  # what all conditions share is a free level of each gene
-    signal_CC = shared * kernels[1] + own * kernels[2] + similar * kernels[3]
-    signal_CC += np.diag(weights.unexplained(size_C))
+    signal_CC = specific_covariance(data.sets, data.genes, shared, own, similar)
+    signal_CC[np.diag_indices(len(signal_CC))] += weights.unexplained(size_C)
     noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * level)
     found = solve(rest_CG, signal_CC, noise_C, noise_G)
     prior = GenePrior(

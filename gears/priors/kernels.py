@@ -67,5 +67,15 @@ def training_kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> li
     ]
 
 
+def specific_covariance(
+    sets: Sequence[Sequence[int]], genes: GeneSimilarity, shared: float, own: float, similar: float
+) -> np.ndarray:
+    """Weighted sum of the training kernels without the offset, (C, C), with no kernel held by itself."""
+    size_C, member_CT = sizes_of(sets), genes.membership(sets)
+    covariance_CC = (own * member_CT + similar * genes.similarity(sets)) @ member_CT.T
+    covariance_CC += np.outer(shared * size_C, size_C)
+    return _symmetric(covariance_CC)
+
+
 def _symmetric(matrix: np.ndarray) -> np.ndarray:
     return np.asarray((matrix + matrix.T) / 2)

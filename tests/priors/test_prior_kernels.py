@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gears.priors import PriorData
-from gears.priors.kernels import training_kernels
+from gears.priors.evidence import MOST_CONDITIONS, sample
+from gears.priors.kernels import specific_covariance, training_kernels
 
 
 def test_kernels_are_sums_over_pairs_of_genes(make_data: Callable[..., PriorData]) -> None:
@@ -33,3 +34,34 @@ def test_nodes_outside_training_have_similarity_but_no_membership(
     assert not genes.membership([(12,)]).any()
     np.testing.assert_array_equal(genes.similarity([(12,), ()])[0], genes.similar_PT.toarray()[12])
     assert not genes.similarity([(12,), ()])[1].any()
+
+
+def test_covariance_without_the_offset_is_the_weighted_sum(make_data: Callable[..., PriorData]) -> None:
+    data = make_data()
+    _, shared, own, similar = training_kernels(data.sets, data.genes)
+    np.testing.assert_allclose(
+        specific_covariance(data.sets, data.genes, 0.3, 0.5, 0.2),
+        0.3 * shared + 0.5 * own + 0.2 * similar,
+        atol=1e-12,
+    )
+
+
+def test_a_part_of_the_conditions_keeps_the_similarity_of_its_genes(
+    make_data: Callable[..., PriorData],
+) -> None:
+    data = make_data()
+    rows = [2, 5, 17]
+    part, whole = data.subset(rows), training_kernels(data.sets, data.genes)
+    among = np.ix_(rows, rows)
+    for kernel, full in zip(training_kernels(part.sets, part.genes), whole, strict=True):
+        np.testing.assert_allclose(kernel, full[among], atol=1e-12)
+    assert set(part.genes.trained_T) == {node for nodes in part.sets for node in nodes}
+    np.testing.assert_array_equal(part.delta_CG, data.delta_CG[rows])
+
+
+def test_many_conditions_are_sampled_the_same_way_each_time() -> None:
+    np.testing.assert_array_equal(sample(17), np.arange(17))
+    rows = sample(1000)
+    assert len(np.unique(rows)) == MOST_CONDITIONS
+    assert rows.max() < 1000
+    np.testing.assert_array_equal(rows, sample(1000))

@@ -1,0 +1,48 @@
+"""A training step runs on the device alone: one number is read from it, the loss that is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anndata import AnnData
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gears import GEARS, PertData
+from gears.training.stepping import Stepper
+
+
+class Reads(TorchDispatchMode):
+    """Counts tensors whose value Python asks for (``item``, ``float``, ``bool``, ``tolist``)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "_local_scalar_dense" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("objective", ["moments", "cells"])
+def test_one_value_is_read_per_step(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch, objective: str
+) -> None:
+    pert_data = PertData(tmp_path, gene2go=toy_go)
+    pert_data.new_data_process("toy", toy_adata)
+    pert_data.prepare_split("simulation", seed=1)
+    pert_data.get_dataloader(batch_size=16)
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    counts, step = [], Stepper.step
+
+    def counted(self: Stepper, *args: Any) -> float:
+        with Reads() as reads:
+            loss = step(self, *args)
+        counts.append(reads.count)
+        return loss
+
+    monkeypatch.setattr(Stepper, "step", counted)
+    model.train(objective=objective, prior=None, steps=3, evaluate_test=False, verbose=False)
+    assert counts == [1, 1, 1]
