@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -26,7 +26,7 @@ class StoredCells(Protocol):
         ...
 
 
-Expression = sparse.csr_matrix | np.ndarray | StoredCells
+Expression: TypeAlias = "sparse.csr_matrix | np.ndarray | StoredCells"
 
 
 class CellChunks:
@@ -51,13 +51,14 @@ class CellChunks:
     def __iter__(self) -> Iterator[sparse.csr_matrix | np.ndarray]:
         """CSR where that is worth while, else dense."""
         as_sparse = self._stored or sparse.issparse(self._x)
-        for start, stop in ranges(*self.shape, _CHUNK_BYTES * (_SPARSE_CHUNKS if as_sparse else 1)):
+        size = _CHUNK_BYTES * (_SPARSE_CHUNKS if as_sparse else 1)
+        for start, stop in ranges(self.shape[0], self.shape[1], size):
             rows = np.arange(start, stop) if self._rows is None else self._rows[start:stop]
             chunk = self._x.csr(rows) if self._stored else self._x[rows]
             if not as_sparse or chunk.nnz <= _SPARSE_DENSITY * np.prod(chunk.shape):
                 yield chunk
                 continue
-            for first, last in ranges(*chunk.shape, _CHUNK_BYTES):
+            for first, last in ranges(chunk.shape[0], self.shape[1], _CHUNK_BYTES):
                 yield chunk[first:last].toarray()
 
 
@@ -114,13 +115,13 @@ class Correlation:
         product = np.zeros((stop - start, len(mean_G)))
         sum_G, n_sparse = np.zeros_like(mean_G), 0
         for chunk in self._chunks():
-            if sparse.issparse(chunk):
+            if isinstance(chunk, np.ndarray):
+                chunk -= mean_G
+                product += chunk[:, start:stop].T @ chunk
+            else:
                 product += (sparse.csr_matrix(chunk[:, start:stop].T) @ chunk).toarray()
                 sum_G += _column_sums(chunk)
                 n_sparse += chunk.shape[0]
-            else:
-                chunk -= mean_G
-                product += chunk[:, start:stop].T @ chunk
         if n_sparse:
             product -= np.outer(sum_G[start:stop], mean_G)
             product -= np.outer(mean_G[start:stop], sum_G - n_sparse * mean_G)
@@ -135,13 +136,13 @@ class Correlation:
 
 
 def _column_sums(chunk: sparse.csr_matrix | np.ndarray) -> np.ndarray:
-    if sparse.issparse(chunk):
-        return np.bincount(chunk.indices, weights=chunk.data, minlength=chunk.shape[1])
-    return np.asarray(chunk.sum(axis=0))
+    if isinstance(chunk, np.ndarray):
+        return np.asarray(chunk.sum(axis=0))
+    return np.bincount(chunk.indices, weights=chunk.data, minlength=chunk.shape[1])
 
 
 def _squares_about(chunk: sparse.csr_matrix | np.ndarray, mean_G: np.ndarray) -> np.ndarray:
-    if not sparse.issparse(chunk):
+    if isinstance(chunk, np.ndarray):
         return np.asarray(((chunk - mean_G) ** 2).sum(axis=0))
     n_genes = len(mean_G)
     about = (chunk.data - mean_G[chunk.indices]) ** 2
@@ -151,7 +152,7 @@ def _squares_about(chunk: sparse.csr_matrix | np.ndarray, mean_G: np.ndarray) ->
 
 def _extreme(chunk: sparse.csr_matrix | np.ndarray, name: str) -> np.ndarray:
     """Lowest or highest value of each column."""
-    if not sparse.issparse(chunk):
+    if isinstance(chunk, np.ndarray):
         return np.asarray(getattr(chunk, name)(axis=0))
     extreme = np.minimum if name == "min" else np.maximum
     found = np.full(chunk.shape[1], np.inf if name == "min" else -np.inf)
