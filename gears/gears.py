@@ -26,7 +26,7 @@ from gears.evaluation.metrics import get_metric
 from gears.evaluation.table import render_table
 from gears.joining import joined
 from gears.judging import evaluate_model
-from gears.prior_choice import network_counts, take_up_prior
+from gears.prior_choice import network_counts, take_up_prior, without_training
 from gears.reporting import show_progress
 from gears.results import TrainResult
 from gears.trained import TrainedModel
@@ -235,12 +235,7 @@ class GEARS(TrainedModel):
         self.parts, known_CG = take_up_prior(pert_data, parts, choices, network)
         parts, options = self.parts, plan.options
         if not network_counts(parts):
-            options = dataclasses.replace(options, epochs=None, steps=1, warmup_steps=0, early_stopping=None)
-            if self.rank == 0:
-                logger.info(
-                    "the closed-form prediction is best alone on this screen: the network takes one step and does "
-                    "not count (train(prior=None) trains the network alone)"
-                )
+            options = without_training(options, choices, told=self.rank == 0)
         validation, monitor = validation_of(pert_data, choices.monitor, prior=parts.prior)
         run = run_training(
             network,

@@ -142,6 +142,21 @@ def network_counts(parts: ModelParts) -> bool:
     return parts.prior is None or parts.prior.gate > 0 or parts.config.uncertainty
 
 
+def without_training(filled: TrainOptions, given: TrainOptions, *, told: bool) -> TrainOptions:
+    """Options of a run whose network does not count: one step, unless the caller asked for a length."""
+    wanted = given.epochs is not None or given.steps is not None
+    if told:
+        length = "is trained as asked" if wanted else "takes one step"
+        logger.info(
+            "the closed-form prediction is best alone on this screen: the network %s and does not count "
+            "(prior=None trains the network alone)",
+            length,
+        )
+    if wanted:
+        return filled
+    return dataclasses.replace(filled, epochs=None, steps=1, warmup_steps=0, early_stopping=None)
+
+
 def _data(pert_data: PertData, conditions: Sequence[Condition]) -> PriorData:
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
