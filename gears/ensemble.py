@@ -39,6 +39,13 @@ class EnsemblePredictions(Predictions):
         """Spread of one condition, (G,)."""
         return self._values("spread")[self._row(key)]
 
+    def _sd_UG(self) -> np.ndarray | None:
+        own_UG = super()._sd_UG()
+        return self.spread_UG if own_UG is None and self.spread_UG is not None else own_UG
+
+    def _provenance(self) -> dict[str, Any]:
+        return super()._provenance() | {"n_models": self.n_models}
+
     def _values(self, values: str) -> np.ndarray:
         if values == "spread":
             assert self.spread_UG is not None
@@ -130,6 +137,7 @@ class Ensemble:
             first.control_mean_G,
             _total_logvar(each, spread_UG),
             clip,
+            first.origin,
             spread_UG=spread_UG,
             n_models=len(each),
         )

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from gears.conditions import Condition
 from gears.files import new_folder, write_atomically
 from gears.messages import unknown_name
+from gears.prediction_adata import Origin, condition_table, gene_table, provenance
 from gears.predictions import Predictions
 from gears.training.model_folder import ModelParts
 
@@ -71,18 +71,12 @@ def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool) -> An
     """The file without its large arrays, as :meth:`Predictions.to_adata` makes it."""
     from anndata import AnnData
 
-    none_UG = np.empty((0, len(parts.gene_names)), dtype=np.float32)
-    empty = Predictions((), parts.gene_names, none_UG, parts.control_mean_G, None, clip).to_adata()
-    names = [condition.name for condition in conditions]
-    obs = pd.DataFrame(
-        {
-            "condition": names,
-            "genes": [",".join(condition.genes) for condition in conditions],
-            "n_genes": [len(condition) for condition in conditions],
-        },
-        index=pd.Index(names),
+    origin = Origin.of(parts)
+    return AnnData(
+        obs=condition_table(conditions, origin),
+        var=gene_table(parts.gene_names, parts.control_mean_G, origin),
+        uns={"gears": provenance(clip, origin)},
     )
-    return AnnData(obs=obs, var=empty.var, uns=dict(empty.uns))
 
 
 def _write_h5ad(path: Path, shell: AnnData, layers: Sequence[str], chunks: Iterable[Predictions]) -> None:

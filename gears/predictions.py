@@ -13,6 +13,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.messages import nearest, unknown_name
+from gears.prediction_adata import Origin, condition_table, gene_table, provenance
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -44,6 +45,8 @@ class Predictions(Mapping[str, np.ndarray]):
         Predicted log-variance, or None.
     clip
         Whether negative predictions were set to zero.
+    origin
+        What is known of the model and its screen, or None.
     """
 
     conditions: tuple[Condition, ...]
@@ -52,6 +55,7 @@ class Predictions(Mapping[str, np.ndarray]):
     control_mean_G: np.ndarray
     logvar_UG: np.ndarray | None = None
     clip: bool = True
+    origin: Origin | None = None
 
     def __getitem__(self, key: Key) -> np.ndarray:
         return self.expression_UG[self._row(key)]
@@ -97,24 +101,34 @@ class Predictions(Mapping[str, np.ndarray]):
         return pd.DataFrame(self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene"))
 
     def to_adata(self) -> AnnData:
-        """Conditions x genes; ``layers["delta"]`` (and ``["sd"]``), ``obs`` genes and n_genes, ``uns`` provenance."""
+        """Conditions x genes, a copy; see :mod:`gears.prediction_adata`.
+
+        Returns
+        -------
+        AnnData
+            ``X`` expression, ``layers["delta"]`` and, where a variance is predicted, ``["sd"]``; ``obs``
+            condition, genes, n_genes, subgroup and trained (by the model's split); ``var`` gene_name, gene_id,
+            control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
+        """
         from anndata import AnnData
 
-        obs = pd.DataFrame(
-            {
-                "condition": [condition.name for condition in self.conditions],
-                "genes": [",".join(condition.genes) for condition in self.conditions],
-                "n_genes": [len(condition) for condition in self.conditions],
-            },
-            index=pd.Index([condition.name for condition in self.conditions]),
-        )
-        var = pd.DataFrame({"gene_name": list(self.gene_names)}, index=pd.Index(list(self.gene_names)))
-        var["control_mean"] = self.control_mean_G
         layers = {"delta": self.delta_UG}
-        if self.logvar_UG is not None:
-            layers["sd"] = np.exp(0.5 * self.logvar_UG)
-        uns: dict[str, Any] = {"gears": {"content": "predicted mean expression", "clip": self.clip}}
-        return AnnData(X=self.expression_UG.copy(), obs=obs, var=var, layers=layers, uns=uns)
+        sd_UG = self._sd_UG()
+        if sd_UG is not None:
+            layers["sd"] = sd_UG
+        return AnnData(
+            X=self.expression_UG.copy(),
+            obs=condition_table(self.conditions, self.origin),
+            var=gene_table(self.gene_names, self.control_mean_G, self.origin),
+            layers=layers,
+            uns={"gears": self._provenance()},
+        )
+
+    def _provenance(self) -> dict[str, Any]:
+        return provenance(self.clip, self.origin)
+
+    def _sd_UG(self) -> np.ndarray | None:
+        return None if self.logvar_UG is None else np.exp(0.5 * self.logvar_UG)
 
     def top(self, n: int = 20) -> pd.DataFrame:
         """The n genes of largest absolute predicted change of each condition, largest first.

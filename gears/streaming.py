@@ -15,6 +15,7 @@ import torch
 from gears.conditions import Condition
 from gears.messages import shorten
 from gears.model.network import GEARSNetwork
+from gears.prediction_adata import Origin
 from gears.prediction_files import ROWS_PER_BLOCK, write_predictions
 from gears.predictions import Predictions, asked_conditions, nodes_of
 from gears.training.model_folder import ModelParts
@@ -64,7 +65,7 @@ def stream(
         Of the next `chunk` conditions, in their order.
     """
     size = _checked_chunk(chunk, len(parts.gene_names))
-    prepared = network.prepared()
+    prepared, origin = network.prepared(), Origin.of(parts)
     rest = iter(conditions)
     while part := tuple(islice(rest, size)):
         nodes = nodes_of(part, parts.pert_names)
@@ -76,7 +77,9 @@ def stream(
         if clip:
             np.maximum(expression_UG, 0.0, out=expression_UG)
         logvar_UG = None if logvar is None else _numpy(logvar)
-        yield Predictions(part, parts.gene_names, expression_UG, parts.control_mean_G, logvar_UG, clip)
+        yield Predictions(
+            part, parts.gene_names, expression_UG, parts.control_mean_G, logvar_UG, clip, origin
+        )
 
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:

@@ -17,6 +17,7 @@ from gears.conditions import Condition
 from gears.distributed import current_world, is_running
 from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
+from gears.prediction_adata import Origin
 from gears.predictions import Predictions, asked_conditions, nodes_of
 from gears.published_names import PublishedNames
 from gears.training.model_folder import ModelParts, load_parts, load_weights, save_model
@@ -111,7 +112,8 @@ class TrainedModel(PublishedNames):
         expression_UG = parts.control_mean_G + delta_UG
         if clip:
             expression_UG = np.maximum(expression_UG, 0.0)
-        return Predictions(conditions, parts.gene_names, expression_UG, parts.control_mean_G, logvar_UG, clip)
+        genes, mean_G, origin = parts.gene_names, parts.control_mean_G, Origin.of(parts)
+        return Predictions(conditions, genes, expression_UG, mean_G, logvar_UG, clip, origin)
 
     def GI_predict(
         self,

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.data.screen import PreparedScreen
+    from gears.predictions import Predictions
 
 TARGET, CONTROL = "target", "non-targeting"
 
 
 def write_cell_eval_pair(
     folder: str | Path,
-    predicted_UG: np.ndarray,
-    conditions: Iterable[Condition | str],
+    predicted_UG: np.ndarray | Predictions,
+    conditions: Iterable[Condition | str] | None,
     screen: PreparedScreen,
     *,
     max_cells: int | None = None,
@@ -41,9 +42,10 @@ def write_cell_eval_pair(
     folder
         Where the two files go; made when it is missing.
     predicted_UG
-        Predicted mean expression, (U, G), not negative (cell-eval refuses negative values).
+        Predicted mean expression, (U, G), not negative (cell-eval refuses negative values): an array in the
+        screen's order of genes, or what ``predict`` returned, whose genes are checked.
     conditions
-        The U conditions.
+        The U conditions; None for those of `predicted_UG` where it is what ``predict`` returned.
     screen
         The prepared screen with the real cells.
     max_cells
@@ -54,8 +56,7 @@ def write_cell_eval_pair(
     predicted, real
         The two paths.
     """
-    chosen = [Condition.of(condition) for condition in conditions]
-    predicted_UG = np.asarray(predicted_UG, dtype=np.float64)
+    chosen, predicted_UG = _checked(predicted_UG, conditions, screen)
     if predicted_UG.shape != (len(chosen), len(screen.gene_names)):
         msg = (
             f"predictions have shape {predicted_UG.shape}; expected one row for each of {len(chosen)} conditions, "
@@ -79,6 +80,24 @@ def write_cell_eval_pair(
         for kind, blocks in (("predicted", predicted), ("real", real))
     ]
     return written[0], written[1]
+
+
+def _checked(
+    predicted: np.ndarray | Predictions, conditions: Iterable[Condition | str] | None, screen: PreparedScreen
+) -> tuple[list[Condition], np.ndarray]:
+    """Conditions and their predicted means, in the screen's order of genes."""
+    if isinstance(predicted, np.ndarray):
+        if conditions is None:
+            msg = "an array of predictions does not say its conditions; give them"
+            raise ValueError(msg)
+        return [Condition.of(condition) for condition in conditions], np.asarray(predicted, dtype=np.float64)
+    there, here = tuple(predicted.gene_names), tuple(map(str, screen.gene_names))
+    if there != here:
+        kind = "the same genes in another order" if sorted(there) == sorted(here) else "other genes"
+        msg = f"the predictions ({len(there)} genes) and the screen ({len(here)}) have {kind}; predict for this screen"
+        raise ValueError(msg)
+    chosen = list(predicted.conditions if conditions is None else map(Condition.of, conditions))
+    return chosen, np.stack([predicted[condition] for condition in chosen])
 
 
 def _adata(blocks: list[tuple[str, np.ndarray]], gene_names: list[str]) -> AnnData:

@@ -7,7 +7,9 @@ import pytest
 from anndata import read_h5ad
 
 from gears import PertData
+from gears.conditions import Condition
 from gears.evaluation.cell_eval import write_cell_eval_pair
+from gears.predictions import Predictions
 
 
 def test_pair_holds_the_same_controls_and_cells_with_the_predicted_means(tmp_path, toy_adata, toy_go):
@@ -37,4 +39,14 @@ def test_pair_holds_the_same_controls_and_cells_with_the_predicted_means(tmp_pat
         write_cell_eval_pair(tmp_path / "other", -predicted, conditions, data.screen)
     with pytest.raises(ValueError, match="one row for each of 1"):
         write_cell_eval_pair(tmp_path / "other", predicted, conditions[:1], data.screen)
+    with pytest.raises(ValueError, match="does not say its conditions"):
+        write_cell_eval_pair(tmp_path / "other", predicted, None, data.screen)
+    genes, labels = tuple(data.screen.gene_names), tuple(map(Condition.parse, conditions))
+    swapped = Predictions(labels, (genes[1], genes[0], *genes[2:]), predicted, np.zeros(30))
+    with pytest.raises(ValueError, match="the same genes in another order"):
+        write_cell_eval_pair(tmp_path / "other", swapped, None, data.screen)
     assert not (tmp_path / "other").exists()
+    again = write_cell_eval_pair(
+        tmp_path / "again", Predictions(labels, genes, predicted, np.zeros(30)), None, data.screen
+    )
+    np.testing.assert_array_equal(read_h5ad(again[0]).X.toarray(), pair[0].X.toarray())

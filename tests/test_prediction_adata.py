@@ -1,0 +1,116 @@
+"""Predictions as AnnData: what stands where, and that scanpy and anndata take them as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anndata
+import numpy as np
+import pytest
+
+from gears import GEARS, PertData
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+ASKED = ["ctrl", "GX00", "GX00+GX07", "GX06+GX07", "GX03"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: Any) -> GEARS:
+    data = PertData(tmp_path_factory.mktemp("adata"), gene2go=toy_go, default_pert_graph=False)
+    data.new_data_process("toy", toy_template.copy())
+    train = ["ctrl", "GX00+ctrl", "GX01+ctrl", "GX02+GX03"]
+    data.prepare_split(
+        "custom", split_dict={"train": train, "val": ["GX04+ctrl"], "test": ["GX05+ctrl"]}, seed=4
+    )
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8, uncertainty=True)
+    return model
+
+
+@pytest.fixture
+def adata(model: GEARS) -> AnnData:
+    return model.predict(ASKED).to_adata()
+
+
+def test_what_is_known_of_conditions_genes_and_model(adata: AnnData, model: GEARS) -> None:
+    assert list(adata.obs_names) == ["ctrl", "GX00+ctrl", "GX00+GX07", "GX06+GX07", "GX03+ctrl"]
+    assert adata.obs["genes"].tolist() == ["", "GX00", "GX00,GX07", "GX06,GX07", "GX03"]
+    assert adata.obs["n_genes"].tolist() == [0, 1, 2, 2, 1]
+    assert adata.obs["subgroup"].tolist() == [
+        "ctrl",
+        "seen_single",
+        "combo_seen1",
+        "combo_seen0",
+        "seen_single",
+    ]
+    assert adata.obs["trained"].tolist() == [True, True, False, False, False]
+    assert list(adata.var_names) == model.gene_list
+    assert adata.var["gene_id"].tolist() == [f"ENS{i:03d}" for i in range(30)]
+    np.testing.assert_array_equal(adata.layers["delta"], adata.X - adata.var["control_mean"].to_numpy())
+    assert (adata.layers["sd"] > 0).all()
+    told = adata.uns["gears"]
+    assert {"dataset": "toy", "split": "custom", "split_seed": 4, "clip": True}.items() <= told.items()
+    assert told["screen_hash"] == model.pert_data.screen.content_hash
+    json.dumps(told)
+
+
+def test_it_is_a_copy(model: GEARS) -> None:
+    predictions = model.predict(ASKED)
+    before, mean = predictions.expression_UG.copy(), predictions.control_mean_G.copy()
+    adata = predictions.to_adata()
+    adata.X[:] = 0
+    adata.layers["delta"][:] = 0
+    adata.layers["sd"][:] = 0
+    adata.var["control_mean"] = 0.0
+    np.testing.assert_array_equal(predictions.expression_UG, before)
+    np.testing.assert_array_equal(predictions.control_mean_G, mean)
+    assert (np.exp(predictions.logvar_UG) > 0).all()
+
+
+@pytest.mark.parametrize("suffix", [".h5ad", ".zarr"])
+def test_files_hold_the_same(adata: AnnData, model: GEARS, tmp_path: Path, suffix: str) -> None:
+    path = model.predict_to_file(ASKED, tmp_path / f"predictions{suffix}")
+    read = anndata.read_h5ad(path) if suffix == ".h5ad" else anndata.read_zarr(path)
+    assert {column: read.obs[column].tolist() for column in read.obs} == {
+        column: adata.obs[column].tolist() for column in adata.obs
+    }
+    assert {column: read.var[column].tolist() for column in read.var} == {
+        column: adata.var[column].tolist() for column in adata.var
+    }
+    assert {key: getattr(value, "item", lambda v=value: v)() for key, value in read.uns["gears"].items()} == {
+        **adata.uns["gears"]
+    }
+    np.testing.assert_allclose(read.layers["sd"], adata.layers["sd"], rtol=1e-5)
+
+
+def test_scanpy_takes_them_as_they_are(adata: AnnData) -> None:
+    import scanpy as sc
+
+    sc.pp.pca(adata, n_comps=2, layer="delta", svd_solver="full")
+    assert adata.obsm["X_pca"].shape == (5, 2)
+    groups = sc.get.aggregate(adata, by="subgroup", func="mean", layer="delta")
+    row = list(groups.obs_names).index("seen_single")
+    np.testing.assert_allclose(groups.layers["mean"][row], adata.layers["delta"][[1, 4]].mean(axis=0))
+    frame = sc.get.obs_df(adata, keys=["subgroup", "GX05"], layer="delta")
+    assert frame.loc["GX00+GX07", "subgroup"] == "combo_seen1"
+
+
+def test_they_join_the_means_of_the_screen_by_gene(adata: AnnData, model: GEARS) -> None:
+    """Whatever the order of the genes: anndata aligns by name."""
+    import scanpy as sc
+
+    screen = model.pert_data.adata
+    truth = sc.get.aggregate(screen, by="condition", func="mean")
+    truth.X = truth.layers["mean"]
+    truth.var_names = truth.var["gene_name"].astype(str)
+    shuffled = truth[:, ::-1].copy()
+    both = anndata.concat({"predicted": adata, "observed": shuffled}, label="kind", index_unique="-")
+    assert list(both.var_names) == list(adata.var_names)
+    observed = both["GX00+ctrl-observed"].X.ravel()
+    np.testing.assert_allclose(
+        observed, screen[screen.obs["condition"] == "GX00+ctrl"].to_df().mean(), rtol=1e-5
+    )
