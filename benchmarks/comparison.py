@@ -52,10 +52,16 @@ SHOWN = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "mse", "discrimin
 
 
 def gears_method(
-    pert_data: PertData, seed: int, *, objective: str, hidden_size: int, epochs: int | None
+    pert_data: PertData,
+    seed: int,
+    *,
+    hidden_size: int,
+    objective: str = "auto",
+    prior: str | None = None,
+    epochs: int | None = None,
 ) -> Any:
-    """GEARS's network alone, trained with one objective, its defaults otherwise."""
-    training = {"objective": objective, "prior": None} | ({} if epochs is None else {"epochs": epochs})
+    """GEARS's network alone with one objective, or as `train()` makes it; its defaults otherwise."""
+    training = {"objective": objective, "prior": prior} | ({} if epochs is None else {"epochs": epochs})
     network = {"hidden_size": hidden_size}
     return GEARSEstimator(pert_data, network=network, training=training, seed=seed, device="cpu")
 
@@ -71,6 +77,7 @@ def methods(options: argparse.Namespace) -> dict[str, Callable[[PertData, int], 
             gears_method, objective="moments", hidden_size=size, epochs=options.epochs_moments
         ),
         "no_perturb": no_perturb,
+        "gears": partial(gears_method, prior="auto", hidden_size=size),
         "prior": lambda pert_data, _: PriorEstimator(pert_data),
     }
 
@@ -93,7 +100,9 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder with NAME_subset.h5ad")
     parser.add_argument("--screens", nargs="+", default=["norman2019", "papalexi2021", "mcfaline2023"])
     parser.add_argument(
-        "--methods", nargs="+", default=["baselines", "gears_moments", "gears_cells", "no_perturb"]
+        "--methods",
+        nargs="+",
+        default=["baselines", "prior", "gears", "gears_moments", "gears_cells", "no_perturb"],
     )
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5)
