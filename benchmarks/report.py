@@ -128,8 +128,8 @@ def markdown(record):
     if "training" not in record:
         lines += [
             "",
-            "Networks are compared at the default size: at this one the GO graph of all genes alone would take cell-gears "
-            "about ten minutes, and an epoch longer.",
+            "Networks are compared at the default size: at this one the GO graph of all genes alone would take "
+            "cell-gears about ten minutes, and an epoch longer.",
         ]
     if "training" in record:
         lines += ["", *_training_lines(record["training"])]
