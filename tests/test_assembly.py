@@ -1,0 +1,35 @@
+"""A model put together from a prepared screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from anndata import AnnData
+
+from gears import PertData, assembly
+from gears.graphs import coexpression_graph
+from gears.model.config import ModelConfig
+
+
+def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pert_data = PertData(tmp_path, gene2go=toy_go)
+    pert_data.new_data_process("toy", toy_adata)
+    pert_data.prepare_split("simulation", seed=1)
+    screen, config = pert_data.screen, ModelConfig(coexpress_threshold=0.1)
+    ids = [screen.id_of(condition) for condition in pert_data.split.conditions("train")]
+    rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
+    whole = assembly.build_parts(pert_data, config).coexpress
+    monkeypatch.setattr(assembly, "COEXPRESSION_CELLS", 21)
+    part = assembly.build_parts(pert_data, config).coexpress
+    chosen = rows[np.linspace(0, len(rows) - 1, 21).astype(int)]
+    expected = coexpression_graph(screen.cells, screen.gene_names, rows=chosen, threshold=0.1)
+    np.testing.assert_array_equal(part.edge_index, expected.edge_index)
+    assert not np.array_equal(part.weight, whole.weight)
+    for number in (21, len(rows)):
+        monkeypatch.setattr(assembly, "COEXPRESSION_CELLS", number)
+        again = assembly.build_parts(pert_data, config).coexpress
+        np.testing.assert_array_equal(again.weight, (part if number == 21 else whole).weight)
