@@ -27,7 +27,7 @@ class TrainResult:
         Whether the run was asked to stop before its end.
     """
 
-    history: list[dict[str, Any]]
+    history: list[dict[str, Any]] = field(repr=False)
     best_epoch: int | None
     table: pd.DataFrame | None = field(default=None, repr=False)
     stopped: bool = False
