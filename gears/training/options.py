@@ -45,7 +45,8 @@ class TrainOptions:
     prior
         ``"auto"``: the network learns what a closed-form prediction from the training conditions'
         means leaves over, and counts as much as inner folds over these conditions say (see
-        :mod:`gears.priors`). None: the network alone, as published.
+        :mod:`gears.priors`); where it does not count and neither `epochs` nor `steps` is given, it takes
+        one step. None: the network alone, as published.
     schedule, warmup_steps, eta_min
         Learning-rate schedule (``"step"`` halves it after each epoch, as published),
         steps of linear warm-up, lowest share of the rate.
