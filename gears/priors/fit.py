@@ -16,6 +16,7 @@ from gears.priors.magnitude import fit_magnitude
 
 SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
 _LEAST_TARGETS = 3
+_MEAN_MARGIN = 0.02  # that the criterion must gain before the mean alone is taken
 _NOISE_FLOOR = 1e-3
 
 Criterion = Callable[[np.ndarray], float]
@@ -94,7 +95,7 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
         The training conditions.
     criterion
         Error of left-out predictions (C, G), lower is better; decides whether departures from
-        additivity are predicted, and the slope.
+        additivity are predicted, whether the mean alone is better, and the slope.
     """
     target_G = _target_change(data)
     targets_CG = target_part(data.sets, data.column_P, target_G)
@@ -107,12 +108,17 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
     if found is not None:
         magnitude, factor_C = found
         candidates.append((dataclasses.replace(prior, magnitude=magnitude), summed_CG * factor_C[:, None]))
+    means_CG = (rest_CG.sum(axis=0) - rest_CG) / (len(rest_CG) - 1)
+    candidates.append((_mean_prior(data, rest_CG.mean(axis=0), target_G), means_CG))
     tried = {
         (place, slope): criterion(slope * (left_out_CG + targets_CG))
         for place, (_, left_out_CG) in enumerate(candidates)
         for slope in SLOPES
     }
-    place, slope = min(tried, key=lambda choice: (round(tried[choice], 9), choice))
+    mean = len(candidates) - 1
+    place, slope = min(
+        tried, key=lambda choice: (round(tried[choice] + _MEAN_MARGIN * (choice[0] == mean), 9), choice)
+    )
     prior, left_out_CG = candidates[place]
     report = {
         "kind": "additive Gaussian process",
@@ -121,7 +127,8 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
         "noise": weights.noise,
         "unexplained": weights.nugget,
         "unexplained_several_genes": weights.multiple,
-        "factor": bool(place),
+        "factor": prior.magnitude is not None,
+        "mean_only": place == mean,
         "slope": slope,
         "criterion": tried[place, slope],
     }
@@ -174,13 +181,16 @@ def _target_change(data: PriorData) -> np.ndarray:
     return share * data.control_mean_G
 
 
+def _mean_prior(data: PriorData, mean_G: np.ndarray, target_G: np.ndarray) -> GenePrior:
+    """The same for every condition, but for what a perturbation does to its own gene."""
+    zero_G, zero_TG = np.zeros_like(mean_G), np.zeros((len(data.genes.trained_T), len(mean_G)))
+    return GenePrior(data.genes, mean_G, zero_G, 0.0, 0.0, zero_TG, data.column_P, target_G)
+
+
 def _mean_only(data: PriorData, target_G: np.ndarray) -> FittedPrior:
     """With a single condition, or no change at all: its change halved, for everything."""
     n_genes = data.delta_CG.shape[1]
     mean_G = 0.5 * data.delta_CG.mean(axis=0) if len(data.sets) else np.zeros(n_genes)
-    empty_TG = np.zeros((len(data.genes.trained_T), n_genes))
-    prior = GenePrior(
-        data.genes, mean_G, np.zeros(n_genes), 0.0, 0.0, empty_TG, data.column_P, 0 * target_G,
-        report={"kind": "mean of one condition", "conditions": len(data.sets), "slope": 1.0, "factor": False},
-    )  # fmt: skip
-    return FittedPrior(prior, np.zeros_like(data.delta_CG))
+    prior = _mean_prior(data, mean_G, 0 * target_G)
+    report = {"kind": "mean of one condition", "conditions": len(data.sets), "slope": 1.0, "factor": False}
+    return FittedPrior(dataclasses.replace(prior, report=report), np.zeros_like(data.delta_CG))

@@ -129,6 +129,19 @@ def test_nothing_to_learn(make_data: Callable[..., PriorData]) -> None:
     np.testing.assert_allclose(fitted_to(single).prior([(5,)]), 0.5 * noise_only.delta_CG[:1])
 
 
+@pytest.mark.parametrize(("gain", "taken"), [(0.05, True), (0.015, False)])
+def test_the_mean_alone_is_taken_where_it_is_clearly_better(
+    make_data: Callable[..., PriorData], gain: float, taken: bool
+) -> None:
+    data = make_data()
+    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+    fitted = fit_prior(data, lambda left_out_CG: -gain if np.allclose(left_out_CG, means_CG) else 0.0)
+    assert fitted.prior.report["mean_only"] is taken
+    assert np.allclose(fitted.left_out_CG, means_CG) is taken
+    predicted = fitted.prior(UNSEEN_PAIRS)
+    assert np.allclose(predicted, data.delta_CG.mean(axis=0)) is taken
+
+
 def test_one_cell_conditions_and_constant_genes(make_data: Callable[..., PriorData]) -> None:
     data = make_data()
     variance_G = data.variance_G.copy()
