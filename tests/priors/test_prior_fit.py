@@ -134,6 +134,7 @@ def test_the_mean_alone_is_taken_where_it_is_clearly_better(
     make_data: Callable[..., PriorData], gain: float, taken: bool
 ) -> None:
     data = make_data()
+    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))  # no gene is measured
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
     fitted = fit_prior(data, lambda left_out_CG: -gain if np.allclose(left_out_CG, means_CG) else 0.0)
     assert fitted.prior.report["mean_only"] is taken
