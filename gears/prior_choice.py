@@ -121,7 +121,7 @@ def _perturbed_train(pert_data: PertData) -> list[Condition]:
 
 
 def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    data = _data(pert_data, conditions)
+    data = _data(pert_data, conditions, parts.start_PH)
     fitted = _fit(pert_data, conditions, data)
     _tell_score(pert_data, fitted.prior)
     gate, tried = _gate(pert_data, parts, conditions, data)
@@ -157,10 +157,12 @@ def without_training(filled: TrainOptions, given: TrainOptions, *, told: bool) -
     return dataclasses.replace(filled, epochs=None, steps=1, warmup_steps=0, early_stopping=None)
 
 
-def _data(pert_data: PertData, conditions: Sequence[Condition]) -> PriorData:
+def _data(
+    pert_data: PertData, conditions: Sequence[Condition], vectors_PH: np.ndarray | None = None
+) -> PriorData:
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
-    return prior_data(pert_data.screen, conditions, nodes, names, pert_data.annotation)
+    return prior_data(pert_data.screen, conditions, nodes, names, pert_data.annotation, vectors_PH)
 
 
 def _fit(pert_data: PertData, conditions: Sequence[Condition], data: PriorData) -> FittedPrior:

@@ -11,7 +11,14 @@ import numpy as np
 from gears.priors.amplitudes import solve
 from gears.priors.evidence import Weights, sample, settle_weights
 from gears.priors.gene_prior import GenePrior, target_part
-from gears.priors.kernels import NAMES, GeneSimilarity, sizes_of, specific_covariance, training_kernels
+from gears.priors.kernels import (
+    NAMES,
+    GeneSimilarity,
+    mixed,
+    sizes_of,
+    specific_covariance,
+    training_kernels,
+)
 from gears.priors.magnitude import fit_magnitude
 
 SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
@@ -42,6 +49,8 @@ class PriorData:
         Column of each node among the measured genes, -1 where it is not measured.
     genes
         Similarity of nodes.
+    further
+        More similarities, to the same trained nodes.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -51,6 +60,7 @@ class PriorData:
     control_mean_G: np.ndarray
     column_P: np.ndarray
     genes: GeneSimilarity
+    further: tuple[GeneSimilarity, ...] = ()
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.delta_CG.shape
@@ -65,8 +75,14 @@ class PriorData:
     def subset(self, rows: list[int]) -> PriorData:
         """Some of the conditions; the variance of a cell stays that of all."""
         sets = tuple(self.sets[row] for row in rows)
+        genes, *further = (part.among(sets) for part in (self.genes, *self.further))
         return dataclasses.replace(
-            self, sets=sets, delta_CG=self.delta_CG[rows], n_C=self.n_C[rows], genes=self.genes.among(sets)
+            self,
+            sets=sets,
+            delta_CG=self.delta_CG[rows],
+            n_C=self.n_C[rows],
+            genes=genes,
+            further=tuple(further),
         )
 
 
@@ -104,7 +120,7 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
         return _mean_only(data, target_G)
     weights, prior, summed_CG = _fit_sum(data, rest_CG, target_G)
     candidates = [(prior, summed_CG)]
-    found = fit_magnitude(data.sets, rest_CG, summed_CG, data.genes)
+    found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
     if found is not None:
         magnitude, factor_C = found
         candidates.append((dataclasses.replace(prior, magnitude=magnitude), summed_CG * factor_C[:, None]))
@@ -123,7 +139,7 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
     report = {
         "kind": "additive Gaussian process",
         "conditions": len(data.sets),
-        "weights": dict(zip(NAMES, weights.kernels, strict=True)),
+        "weights": dict(zip(NAMES, weights.kernels, strict=False)),
         "noise": weights.noise,
         "unexplained": weights.nugget,
         "unexplained_several_genes": weights.multiple,
@@ -147,20 +163,21 @@ def _fit_sum(
     noise_G = data.variance_G / typical
     level = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
     rows = sample(len(rest_CG))
-    kernels = training_kernels([data.sets[row] for row in rows], data.genes)
+    kernels = training_kernels([data.sets[row] for row in rows], data.genes, *data.further)
     weights = settle_weights(rest_CG[rows], kernels, level * noise_C[rows], size_C[rows])
-    _, shared, own, similar = weights.kernels  # what all conditions share is a free level of each gene
-    signal_CC = specific_covariance(data.sets, data.genes, shared, own, similar)
+    _, shared, own, *each = weights.kernels  # what all conditions share is a free level of each gene
+    genes, similar = mixed((data.genes, *data.further), each), float(sum(each))
+    signal_CC = specific_covariance(data.sets, genes, shared, own, similar)
     signal_CC[np.diag_indices(len(signal_CC))] += weights.unexplained(size_C)
     noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * level)
     found = solve(rest_CG, signal_CC, noise_C, noise_G)
     prior = GenePrior(
-        data.genes,
+        genes,
         found.level_G,
         shared * (size_C @ found.coefficient_CG),
         own,
         similar,
-        data.genes.membership(data.sets).T @ found.coefficient_CG,
+        genes.membership(data.sets).T @ found.coefficient_CG,
         data.column_P,
         target_G,
     )

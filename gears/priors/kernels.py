@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-NAMES = ("offset", "shared", "own", "similar")
+NAMES = ("offset", "shared", "own", "similar", "similar vectors")
 """Parts of a condition's change: common to all conditions, common to all genes (counted per
-gene of the condition), each gene's own, and that which similar genes share."""
+gene of the condition), each gene's own, that which similar genes share, and where vectors of genes
+are given that which genes of similar vectors share."""
+
+_LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,32 @@ class GeneSimilarity:
         return np.asarray((pick @ self.similar_PT).toarray(), dtype=np.float64)
 
 
+def mixed(parts: Sequence[GeneSimilarity], weights: Sequence[float]) -> GeneSimilarity:
+    """Weighted mean of similarities to the same trained nodes; parts that count for nothing are left out."""
+    total = sum(weights)
+    counted = [(part, weight / total) for part, weight in zip(parts, weights, strict=True) if total > 0]
+    counted = [(part, share) for part, share in counted if share > _LEAST_SHARE] or [(parts[0], 1.0)]
+    if len(counted) == 1:
+        return counted[0][0]
+    mean_PT = sparse.csr_matrix(sum(share * part.similar_PT for part, share in counted))
+    return GeneSimilarity(parts[0].trained_T, mean_PT)
+
+
 def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:
     """Number of perturbed genes of each set, (U,) float64."""
     return np.array([len(nodes) for nodes in sets], dtype=np.float64)
 
 
-def training_kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> list[np.ndarray]:
-    """The four covariances (see :data:`NAMES`) of the training conditions, (C, C) each."""
+def training_kernels(
+    sets: Sequence[Sequence[int]], genes: GeneSimilarity, *further: GeneSimilarity
+) -> list[np.ndarray]:
+    """The covariances (see :data:`NAMES`) of the training conditions, (C, C) each; one for each similarity."""
     size_C, member_CT = sizes_of(sets), genes.membership(sets)
     return [
         np.ones((len(sets), len(sets))),
         np.outer(size_C, size_C),
         member_CT @ member_CT.T,
-        _symmetric(genes.similarity(sets) @ member_CT.T),
+        *(_symmetric(part.similarity(sets) @ member_CT.T) for part in (genes, *further)),
     ]
 
 

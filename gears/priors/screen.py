@@ -26,6 +26,7 @@ def prior_data(
     nodes: Sequence[Sequence[int]],
     pert_names: Sequence[str],
     annotation: GeneAnnotation,
+    vectors_PH: np.ndarray | None = None,
 ) -> PriorData:
     """Training conditions of a prepared screen.
 
@@ -39,6 +40,8 @@ def prior_data(
         Names of all P nodes.
     annotation
         GO annotation, for the similarity of genes.
+    vectors_PH
+        Vectors of all nodes, for a second similarity; NaN where a node has none.
     """
     statistics = screen.statistics
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
@@ -54,7 +57,22 @@ def prior_data(
         control_mean_G,
         np.array([column.get(str(name), -1) for name in pert_names], dtype=np.int64),
         go_similarity(annotation, pert_names, nodes),
+        () if vectors_PH is None else (vector_similarity(vectors_PH, nodes),),
     )
+
+
+def vector_similarity(vectors_PH: np.ndarray, nodes: Sequence[Sequence[int]]) -> GeneSimilarity:
+    """Cosine of the vectors of all nodes and those that occur in `nodes`; a gene is 1 to itself.
+
+    A node without a vector (NaN or all zero) is like no other.
+    """
+    trained_T = np.unique(np.array([node for members in nodes for node in members], dtype=np.int64))
+    vectors_PH = np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64))
+    length_P1 = np.linalg.norm(vectors_PH, axis=1, keepdims=True)
+    unit_PH = np.divide(vectors_PH, length_P1, out=np.zeros_like(vectors_PH), where=length_P1 > 0)
+    cosine_PT = unit_PH @ unit_PH[trained_T].T
+    cosine_PT[trained_T, np.arange(len(trained_T))] = 1.0
+    return GeneSimilarity(trained_T, sparse.csr_matrix(cosine_PT))
 
 
 def go_similarity(

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior
+from gears.priors import FittedPrior, GenePrior, GeneSimilarity, PriorData, fit_prior
+from gears.priors.screen import vector_similarity
 
 UNSEEN_PAIRS = [(0, 13), (2, 9), (4, 7), (1, 8), (3, 5), (6, 9)]
 
@@ -53,6 +55,24 @@ def test_an_unseen_gene_is_like_its_neighbour(make_data: Callable[..., PriorData
     )
     predicted_G = fitted_to(less).prior([(9,)])[0]
     assert np.corrcoef(predicted_G, data.delta_CG[9])[0, 1] > 0.5
+
+
+def test_vectors_of_genes_help_where_the_annotation_says_nothing(make_data: Callable[..., PriorData]) -> None:
+    data = make_data(noise=0.02, n_pairs=0)
+    n_nodes = data.genes.similar_PT.shape[0]
+    vectors = np.repeat(np.eye(n_nodes // 2), 2, axis=0)  # two nodes each alike, as their effects are
+    kept = data.subset(list(range(9)))
+    kept = dataclasses.replace(
+        kept,
+        genes=GeneSimilarity(kept.genes.trained_T, sparse.identity(n_nodes, format="csr")[:, :9]),
+        further=(vector_similarity(vectors, kept.sets),),
+    )
+    fitted = fitted_to(kept)
+    assert fitted.prior.report["weights"]["similar vectors"] > fitted.prior.report["weights"]["similar"]
+    unseen = data.delta_CG[9]  # node 9 goes with node 8
+    assert np.corrcoef(fitted.prior([(9,)])[0], unseen)[0, 1] > 0.5
+    alone = fitted_to(dataclasses.replace(kept, further=())).prior([(9,)])[0]
+    assert np.corrcoef(alone, unseen)[0, 1] < 0.3
 
 
 def test_left_out_predictions_do_not_follow_their_own_condition(make_data: Callable[..., PriorData]) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from gears.priors import PriorData
 from gears.priors.evidence import MOST_CONDITIONS, sample
-from gears.priors.kernels import specific_covariance, training_kernels
+from gears.priors.kernels import mixed, specific_covariance, training_kernels
+from gears.priors.screen import vector_similarity
 
 
 def test_kernels_are_sums_over_pairs_of_genes(make_data: Callable[..., PriorData]) -> None:
@@ -57,6 +58,24 @@ def test_a_part_of_the_conditions_keeps_the_similarity_of_its_genes(
         np.testing.assert_allclose(kernel, full[among], atol=1e-12)
     assert set(part.genes.trained_T) == {node for nodes in part.sets for node in nodes}
     np.testing.assert_array_equal(part.delta_CG, data.delta_CG[rows])
+
+
+def test_similarities_are_mixed_by_weight(make_data: Callable[..., PriorData]) -> None:
+    genes = make_data().genes
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(genes.similar_PT.shape[0], 3))
+    vectors[4] = np.nan
+    other = vector_similarity(vectors, [(int(node),) for node in genes.trained_T])
+    np.testing.assert_array_equal(other.trained_T, genes.trained_T)
+    dense = other.similar_PT.toarray()
+    assert dense[4, list(genes.trained_T).index(4)] == 1
+    assert np.count_nonzero(dense[4]) == 1
+    expected = vectors[7] @ vectors[2] / np.linalg.norm(vectors[7]) / np.linalg.norm(vectors[2])
+    np.testing.assert_allclose(dense[7, list(genes.trained_T).index(2)], expected)
+    mean = mixed([genes, other], [3.0, 1.0]).similar_PT.toarray()
+    np.testing.assert_allclose(mean, 0.75 * genes.similar_PT.toarray() + 0.25 * dense)
+    assert mixed([genes, other], [1.0, 0.0]) is genes
+    assert mixed([genes, other], [0.0, 0.0]) is genes
 
 
 def test_many_conditions_are_sampled_the_same_way_each_time() -> None:
