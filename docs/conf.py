@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 from gears._install import __version__
 
 project = "gears"
+author = "the gears developers"
 copyright = "2026, the gears developers"
 release = __version__
 extensions = [
@@ -21,6 +22,7 @@ extensions = [
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
+toc_object_entries_show_parents = "hide"
 html_theme = "sphinx_book_theme"
 html_title = f"gears {__version__}"
 html_static_path = ["_static"]
@@ -29,7 +31,7 @@ html_show_sourcelink = False
 html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
-    "show_toc_level": 2,
+    "show_toc_level": 1,
     "show_navbar_depth": 1,
     "navbar_persistent": [],
     "navigation_with_keys": False,
@@ -42,3 +44,4 @@ myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
+napoleon_use_ivar = True

@@ -135,7 +135,7 @@ def test_a_notebook_becomes_a_page_with_its_outputs(tmp_path: Path) -> None:
     (tmp_path / "in" / "one.ipynb").write_text(json.dumps({"cells": cells}))
     (page,) = extension("site_pages").write_pages(tmp_path / "in", tmp_path / "out")
     text = page.read_text()
-    assert "```text\nprinted\n```" in text
+    assert "```{code-block} text\n:class: output\n\nprinted\n```" in text
     assert '<div class="output"><table><tr></tr></table></div>' in text
     assert (tmp_path / "out" / "one-1-2.png").read_bytes() == b"hi"
 

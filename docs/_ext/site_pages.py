@@ -55,7 +55,7 @@ def _output(output: dict[str, Any], pages: Path, picture: str) -> str:
 
 
 def _literal(text: str) -> str:
-    return f"```text\n{text.rstrip()}\n```" if text.strip() else ""
+    return f"```{{code-block}} text\n:class: output\n\n{text.rstrip()}\n```" if text.strip() else ""
 
 
 def _joined(value: Any) -> str:
