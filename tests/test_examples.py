@@ -95,6 +95,30 @@ def test_the_uncertainty_example(tmp_path: Path, monkeypatch, capsys) -> None:
     assert sum("+-" in line for line in lines) == 5
 
 
+def test_the_all_pairs_example(tmp_path: Path, monkeypatch, capsys) -> None:
+    from anndata import read_h5ad
+
+    lines = run_here("all_pairs.py", tmp_path, monkeypatch, capsys).splitlines()
+    assert lines[0].split() == ["rank", "condition", "gene_1", "gene_2", "score"]
+    assert len(lines) == 7
+    assert "all 91 pairs" in lines[-1]
+    assert read_h5ad(tmp_path / "pairs.h5ad").shape == (91, 60)
+
+
+def test_the_comparison_example(tmp_path: Path, monkeypatch, capsys) -> None:
+    out = run_here("compare_methods.py", tmp_path, monkeypatch, capsys)
+    assert "half" in out
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "closed form" in page
+
+
+@pytest.mark.long
+def test_all_gpus(tmp_path: Path) -> None:
+    done = run("all_gpus.py", "--epochs", 1, folder=tmp_path)
+    assert "1 worker(s) on c" in done.stdout or "worker(s) on cuda:0" in done.stdout
+    assert (tmp_path / "all_gpus_output" / "model" / "manifest.json").is_file()
+
+
 @pytest.mark.slow
 def test_one_worker_against_two(tmp_path: Path) -> None:
     done = run("single_vs_multi.py", "--epochs", 1, folder=tmp_path)

@@ -1,0 +1,48 @@
+"""Cross-validate a method of one's own beside GEARS' closed form and the baselines, and write the HTML report.
+
+python examples/compare_methods.py [folder]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from gears import PertData, simulated_screen
+from gears.data.splits import folds
+from gears.evaluation import compare, make_baseline
+from gears.judging import PriorEstimator
+
+
+class HalfAdditive:
+    """Half of the change that adding up single perturbations predicts: anything with `fit` and `predict` will do."""
+
+    def fit(self, screen, split):
+        self.additive = make_baseline("additive").fit(screen, split)
+        self.control_G = np.asarray(screen.statistics.mean[screen.control_id])
+        return self
+
+    def predict(self, conditions):
+        return 0.5 * (self.control_G + self.additive.predict(conditions))
+
+
+def main(folder: Path) -> None:
+    adata, _ = simulated_screen(n_genes=60, n_singles=14, n_pairs=10, cells_per_condition=20, n_control=80)
+    pert_data = PertData(folder, default_pert_graph=False)
+    pert_data.new_data_process("simulated", adata)
+    result = compare(
+        {"half": HalfAdditive, "closed form": PriorEstimator(pert_data)},
+        pert_data.screen,
+        folds(pert_data.screen, n_folds=3, seed=1),
+        baselines=["train_mean", "additive"],
+        metrics=["pearson_delta", "mse_top20_de"],
+        halvings=2,
+    )
+    print(result.verdict())
+    print(f"report: {result.save(folder / 'report')['page']}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "compare_output"))
