@@ -128,7 +128,13 @@ def condition_tables(
     nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
     mean_G = screen.statistics.mean[screen.control_id]
     return ConditionTables.build(
-        nodes, screen.statistics.loss_mask(), mean_G, prior_CG, device=device, dtype=dtype
+        nodes,
+        screen.statistics.loss_mask(),
+        mean_G,
+        prior_CG,
+        device=device,
+        dtype=dtype,
+        names=[condition.name for condition in screen.conditions],
     )
 
 

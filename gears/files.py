@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gears.messages import shorten
+
+LARGEST_UNCHECKED = 1 << 30
+MOST_TIMES = 200
+"""A zip file may unpack to so many times its size, if to more than so many bytes: deflate reaches a thousand."""
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
@@ -28,12 +36,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
     os.close(handle)
     temporary = Path(name)
     try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
+        with naming(path, temporary):
+            write(temporary)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
     return path
@@ -43,26 +52,62 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary sibling folder; swap it in as `path` when the block ends without error.
 
-    An existing `path` is replaced as a whole: it is moved aside, the new one
-    takes its name, and only then is the old one removed.
+    An existing `path` is replaced as a whole: the two change names in one step where the
+    system can (Linux); elsewhere it is moved aside, the new one takes its name, and only then
+    is the old one removed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent))
     try:
-        yield temporary
-        os.chmod(temporary, 0o777 & ~_umask())
-        _sync_folder(temporary)
-        if path.exists():
+        with naming(path, temporary):
+            yield temporary
+            os.chmod(temporary, 0o777 & ~_umask())
+            _sync_folder(temporary)
+        if path.exists() and not _exchange(temporary, path):
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", suffix=".tmp", dir=path.parent))
             os.rename(path, old / path.name)
             os.rename(temporary, path)
             shutil.rmtree(old, ignore_errors=True)
-        else:
+        elif temporary.exists() and not path.exists():
             os.rename(temporary, path)
         _sync_folder(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def naming(path: Path, temporary: Path) -> Iterator[None]:
+    """Errors of the system while `temporary` is written name `path` and say what is left.
+
+    Raises
+    ------
+    OSError
+        With the error's number: of the same class (``PermissionError``, ...).
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not str(error.filename).startswith(str(temporary)):
+            raise  # about another file
+        reason = error.strerror or str(error)
+        msg = (
+            f"{path} could not be written ({reason}); what was there before is as it was: free some space, or choose "
+            "another place"
+        )
+        raise OSError(error.errno or errno.EIO, msg) from error
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step, so that no moment has neither; False where the system cannot."""
+    import ctypes
+
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def clean_leftovers(path: str | Path) -> list[Path]:
@@ -71,6 +116,8 @@ def clean_leftovers(path: str | Path) -> list[Path]:
     Call it only where no other process can be writing `path` (under its lock).
     Temporary names are told from those of longer names by their random part
     (8 letters) and, for folders moved aside, by what they hold.
+
+    A folder that was moved aside for a new one that never came is put back.
 
     Returns
     -------
@@ -91,6 +138,8 @@ def clean_leftovers(path: str | Path) -> list[Path]:
             and place.is_dir()
             and [p.name for p in place.iterdir()] in ([], [path.name])
         )
+        if is_aside and (place / path.name).exists() and not path.exists():
+            os.rename(place / path.name, path)
         if is_aside or made.fullmatch(place.name):
             shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
             removed.append(place)
@@ -123,9 +172,9 @@ def read_json(path: str | Path) -> Any:
     """Read JSON; an unreadable file is named in the error."""
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        msg = f"{path} is not valid JSON ({error}); it may be damaged: restore it or make it anew"
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        msg = f"{path} is not valid JSON ({shorten([error])}); it may be damaged: restore it or make it anew"
         raise ValueError(msg) from error
 
 
@@ -143,6 +192,7 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compressed: bo
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     """Read every array of an npz file; pickled objects are refused."""
     try:
+        refuse_bomb(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
@@ -150,6 +200,22 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     except Exception as error:
         msg = f"{path} cannot be read as an npz file ({error}); it may be damaged: restore it or make it anew"
         raise ValueError(msg) from error
+
+
+def refuse_bomb(path: str | Path) -> None:
+    """Refuse a zip file whose content is out of all proportion to its size.
+
+    Raises
+    ------
+    ValueError
+        It would fill the memory.
+    """
+    with zipfile.ZipFile(path) as archive:
+        whole = sum(entry.file_size for entry in archive.infolist())
+    packed = Path(path).stat().st_size
+    if whole > LARGEST_UNCHECKED and whole > MOST_TIMES * packed:
+        msg = f"{packed} bytes would become {whole}: it is not unpacked"
+        raise ValueError(msg)
 
 
 def content_hash(*parts: Any) -> str:

@@ -14,10 +14,15 @@ def shorten(values: Iterable[object], limit: int = 8) -> str:
     >>> shorten(["A", "B", "C"], limit=2)
     'A, B and 1 more'
     """
-    names = [str(value) for value in values]
+    names = [_cut(str(value)) for value in values]
     if len(names) <= limit:
         return ", ".join(names)
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+
+
+def _cut(name: str, longest: int = 300) -> str:
+    """A name that nobody could read is given by its beginning."""
+    return name if len(name) <= longest else f"{name[:60]}... ({len(name)} characters)"
 
 
 def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:

@@ -130,8 +130,7 @@ class PertData(PerturbationNodes):
         if self._adata is None:
             from gears.data.uns import published_uns
 
-            self.whole_screen.check_unchanged()
-            adata = read_screen(self.whole_screen.folder / H5AD)
+            adata = read_screen(self.whole_screen.checked_file(H5AD))
             if self.whole_screen.cell_ids is not None:
                 adata = adata[self.whole_screen.cell_ids].copy()
                 for name in ("condition", "condition_name"):

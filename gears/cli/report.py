@@ -40,7 +40,11 @@ def run(arguments: list[str]) -> None:
     if not Path(options.table).is_file():
         msg = f"there is no file {options.table}"
         raise FileNotFoundError(msg)
-    table = pd.read_csv(options.table)
+    try:
+        table = pd.read_csv(options.table)
+    except (ValueError, OSError) as error:
+        msg = f"{options.table} cannot be read as a table ({error}); expected the evaluation.csv of a report"
+        raise ValueError(msg) from error
     missing = [column for column in COLUMNS if column not in table]
     if missing:
         msg = f"{options.table} lacks the columns {', '.join(missing)}; expected a table that an evaluation wrote"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.data.pickles import load_npy, load_plain
+from gears.files import read_json
 from gears.messages import shorten
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read_gene_set(path: str | Path) -> list[str]:
         except UnicodeDecodeError as error:
             msg = f"{path} is neither text, CSV, JSON nor a pickle of plain values; write one gene a line"
             raise ValueError(msg) from error
-        found = json.loads(text) if text.lstrip()[:1] in ("[", "{") else _from_text(text)
+        found = read_json(path) if text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{") else _from_text(text)
     if isinstance(found, np.ndarray):
         found = found.ravel().tolist()
     genes = list(found) if isinstance(found, Iterable) and not isinstance(found, str) else []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import logging
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,7 +121,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
     try:
         sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
         return pd.read_csv(path, sep=sep, dtype=str, keep_default_na=False)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
         msg = f"{path} cannot be read as a table ({error}); expected CSV or TSV with a line of column names"
         raise ValueError(msg) from error
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.files import read_json
+from gears.integrity import check_seal, need_types
 from gears.messages import shorten
 
 KIND = "gears prepared screen"
@@ -54,7 +55,16 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
             f"{FORMAT_VERSION}; prepare the screen again from its AnnData"
         )
         raise ValueError(msg)
-    _check_files(folder, manifest.get("files", {}))
+    check_seal(folder / MANIFEST, manifest)
+    expected = {
+        "content_hash": str,
+        "parameters": dict,
+        "files": dict,
+        "shape": dict,
+        "differential_expression": bool,
+    }
+    need_types(folder / MANIFEST, manifest, expected)
+    _check_files(folder, manifest["files"])
     return manifest
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import logging
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from gears.data.containers import refuse_beyond, refuse_odd_codecs
 from gears.data.reading import as_csr, read_screen
 from gears.messages import count, shorten
 
@@ -52,11 +55,7 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     path = Path(path)
     kind = kind_of(path)
     if kind == "h5ad":
-        if backed:
-            import anndata
-
-            return anndata.read_h5ad(path, backed="r")
-        return read_screen(path)
+        return read_screen(path, backed=backed)
     if kind == "zarr":
         return _read_zarr(path)
     if kind == "10x-h5":
@@ -85,12 +84,8 @@ def kind_of(path: Path) -> str:
     import h5py
 
     if h5py.is_hdf5(path):
-        try:
-            file = h5py.File(path, "r")
-        except OSError as error:
-            msg = f"{path} is damaged or cut short ({error}); get it again"
-            raise ValueError(msg) from error
-        with file:
+        refuse_beyond(path)
+        with h5py.File(path, "r") as file:
             names = set(file)
             if {"obs", "var"} <= names:
                 return "h5ad"
@@ -141,6 +136,7 @@ def _members(folder: Path) -> list[Path]:
 def _read_zarr(path: Path) -> AnnData:
     import anndata
 
+    refuse_odd_codecs(path)
     try:
         return anndata.read_zarr(path)
     except Exception as error:
@@ -186,6 +182,7 @@ def _read_several(folder: Path) -> AnnData:
 def _read_10x_h5(path: Path) -> AnnData:
     import h5py
 
+    refuse_beyond(path)
     try:
         with h5py.File(path, "r") as file:
             group = file["matrix"] if "matrix" in file else file[next(name for name in file)]
@@ -198,11 +195,15 @@ def _read_10x_h5(path: Path) -> AnnData:
             else:
                 ids, names = _texts(group["genes"]), _texts(group["gene_names"])
                 types = [EXPRESSION] * len(ids)
-    except (KeyError, OSError, StopIteration) as error:
-        msg = f"{path} cannot be read as a 10x h5 file ({error})"
+            # Stored by cell, as a matrix of features x cells in CSC: the transpose in CSR has the same arrays.
+            matrix = sparse.csr_matrix(parts, shape=(n_cells, n_features))
+            matrix.check_format(full_check=True)
+    except Exception as error:
+        msg = f"{path} cannot be read as a 10x h5 file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
-    # Stored by cell, as a matrix of features x cells in CSC: the transpose in CSR has the same arrays.
-    matrix = sparse.csr_matrix(parts, shape=(n_cells, n_features))
+    if (len(barcodes), len(ids)) != matrix.shape or len(names) != len(ids) or len(types) != len(ids):
+        msg = f"{path} has {len(barcodes)} barcodes and {len(ids)} features for a matrix of {matrix.shape}"
+        raise ValueError(msg)
     return _ten_x(path, matrix, barcodes, ids, names, types)
 
 
@@ -243,11 +244,19 @@ def _table(folder: Path, prefix: str, names: Sequence[str]) -> pd.DataFrame:
     for name in names:
         for place in (folder / f"{prefix}{name}", folder / f"{prefix}{name}.gz"):
             if place.is_file():
-                opener = gzip.open if place.suffix == ".gz" else open
-                with opener(place, "rt", encoding="utf-8") as file:
-                    return pd.read_csv(file, sep="\t", header=None, dtype=str, keep_default_na=False)
+                return _names_table(place)
     msg = f"{folder} has no {' or '.join(prefix + name for name in names)} (plain or .gz) beside the matrix"
     raise FileNotFoundError(msg)
+
+
+def _names_table(path: Path) -> pd.DataFrame:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            return pd.read_csv(file, sep="\t", header=None, dtype=str, keep_default_na=False)
+    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
+        msg = f"{path} cannot be read as a table of names ({type(error).__name__}: {error}); get it again"
+        raise ValueError(msg) from error
 
 
 def _ten_x(

@@ -1,39 +1,142 @@
-"""Published pickles, read so that nothing in them can run."""
+"""Published pickles, read so that nothing in them can run or reach beyond its own bytes.
+
+The interpreter of pickles is Python's own in Python, not the one in C: that one, and numpy's way of
+restoring arrays, trust numbers in the file (memo places, sizes, flags of a dtype) and can be made to
+write outside of their memory. Here an array is made from bytes whose number is checked.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
-_RECONSTRUCT = np.empty(0).__reduce__()[0]  # type: ignore[index]
-_SCALAR = np.float64(0).__reduce__()[0]  # type: ignore[index]
+_KINDS = "biufcOUS"
+_Interpreter: Any = pickle._Unpickler  # type: ignore[attr-defined]
 
 
-def _plain_scalar(dtype: np.dtype, value: Any = None) -> Any:
-    if dtype.hasobject:
-        msg = "it holds a scalar of objects"
+class _Admitted:
+    """Stands for something that a pickle names; without attributes, so that no pickle can change it."""
+
+    __slots__ = ()
+
+
+class _NoArray(_Admitted):
+    """In place of the class ``numpy.ndarray``, which only :class:`_Reconstruct` is given."""
+
+
+class _Type(_Admitted):
+    """In place of ``numpy.dtype``: numbers, text and objects, no structures."""
+
+    def __call__(self, code: Any, *_: Any) -> np.dtype:
+        found = np.dtype(code) if isinstance(code, str) and len(code) < 12 else None
+        if (
+            found is None
+            or found.kind not in _KINDS
+            or found.fields is not None
+            or found.subdtype is not None
+        ):
+            msg = f"it holds an array of type {str(code)[:20]!r}"
+            raise pickle.UnpicklingError(msg)
+        return found
+
+
+class _Blank:
+    """An array before its content is read."""
+
+    __slots__ = ()
+
+
+class _Reconstruct(_Admitted):
+    """In place of ``numpy._core.multiarray._reconstruct``."""
+
+    def __call__(self, *_: Any) -> _Blank:
+        return _Blank()
+
+
+class _Scalar(_Admitted):
+    """In place of ``numpy._core.multiarray.scalar``."""
+
+    def __call__(self, dtype: Any, value: Any = None) -> Any:
+        if not isinstance(dtype, np.dtype) or dtype.hasobject:
+            msg = "it holds a scalar of objects"
+            raise pickle.UnpicklingError(msg)
+        return _array(dtype, (), value, fortran=False)[()]
+
+
+_NAMES: dict[tuple[str, str], Any] = {
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("numpy", "ndarray"): _NoArray(),
+    ("numpy", "dtype"): _Type(),
+    **{(module, "_reconstruct"): _Reconstruct() for module in _ARRAY_MODULES},
+    **{(module, "scalar"): _Scalar() for module in _ARRAY_MODULES},
+}
+
+
+def _array(dtype: Any, shape: Any, raw: Any, *, fortran: bool) -> np.ndarray:
+    """An array from its bytes (or list of objects), which must be as many as its shape says."""
+    whole = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
+    if (
+        not isinstance(dtype, np.dtype)
+        or not whole
+        or not isinstance(raw, list if dtype.hasobject else bytes)
+    ):
+        msg = "an array in it is damaged"
         raise pickle.UnpicklingError(msg)
-    return _SCALAR(dtype, value)  # type: ignore[operator]
+    expected = math.prod(shape) * (1 if dtype.hasobject else dtype.itemsize)
+    if len(raw) != expected:
+        msg = f"an array of shape {shape} in it has {len(raw)} values or bytes, expected {expected}"
+        raise pickle.UnpicklingError(msg)
+    if dtype.hasobject:
+        flat = np.empty(len(raw), dtype=object)
+        for place, value in enumerate(raw):
+            flat[place] = value
+    else:
+        flat = (
+            np.frombuffer(bytes(raw), dtype=dtype).copy()
+            if dtype.itemsize
+            else np.empty(math.prod(shape), dtype)
+        )
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
-class PlainUnpickler(pickle.Unpickler):
+class PlainUnpickler(_Interpreter):
     """Admits plain containers, strings, numbers and numpy arrays; anything else is refused by name."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_Interpreter.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         """What a name in the pickle stands for; anything unknown is refused."""
-        if module == "builtins" and name in ("set", "frozenset"):
-            return {"set": set, "frozenset": frozenset}[name]
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        if module in _ARRAY_MODULES and name in ("_reconstruct", "scalar"):
-            return _RECONSTRUCT if name == "_reconstruct" else _plain_scalar
-        msg = f"it refers to {module}.{name}"
-        raise pickle.UnpicklingError(msg)
+        if (module, name) not in _NAMES:
+            msg = f"it refers to {module}.{name}"
+            raise pickle.UnpicklingError(msg)
+        return _NAMES[module, name]
+
+    def load_build(self) -> None:
+        """Complete an array or a dtype from its state; nothing else has one."""
+        state, found = self.stack.pop(), self.stack[-1]
+        made: Any
+        if isinstance(found, _Blank) and isinstance(state, tuple) and len(state) == 5:
+            _, shape, dtype, fortran, raw = state
+            made = _array(dtype, shape, raw, fortran=bool(fortran))
+        elif isinstance(found, np.dtype) and isinstance(state, tuple) and state[2:5] == (None, None, None):
+            made = found.newbyteorder(state[1]) if state[1] in ("<", ">") else found
+        else:
+            msg = f"it gives {type(found).__name__.lstrip('_')} a state"
+            raise pickle.UnpicklingError(msg)
+        self.stack[-1] = made
+        for place in reversed(self.memo):
+            if self.memo[place] is found:
+                self.memo[place] = made
+                break
+
+    dispatch[pickle.BUILD[0]] = load_build
 
 
 def is_pickle(path: str | Path) -> bool:

@@ -96,10 +96,13 @@ def _reusable(folder: Path, key: str) -> PreparedScreen | None:
         return None
     try:
         screen = PreparedScreen.open(folder)
+        if screen.content_hash != key:
+            return None
+        screen.verify()
     except (ValueError, OSError, KeyError) as error:
         logger.warning("%s; preparing it again", error)
         return None
-    return screen if screen.content_hash == key else None
+    return screen
 
 
 def _refuse_foreign(folder: Path) -> None:

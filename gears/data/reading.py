@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from gears.data.containers import refuse_beyond
+
 if TYPE_CHECKING:
     from anndata import AnnData
 
 DENSE_ROWS = 1024
 
 
-def read_screen(path: str | Path) -> AnnData:
-    """Read an h5ad file into memory.
+def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
+    """Read an h5ad file into memory, or all but its values.
 
     Raises
     ------
@@ -28,8 +30,9 @@ def read_screen(path: str | Path) -> AnnData:
     if not path.is_file():
         msg = f"there is no file {path}"
         raise FileNotFoundError(msg)
+    refuse_beyond(path)
     try:
-        return anndata.read_h5ad(path)
+        return anndata.read_h5ad(path, backed="r" if backed else None)
     except Exception as error:
         msg = f"{path} cannot be read as an h5ad file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error

@@ -22,6 +22,7 @@ from gears.data.manifest import (
 )
 from gears.data.statistics import ConditionStatistics, DERanking
 from gears.files import content_hash, read_json
+from gears.integrity import check_file
 from gears.messages import nearest, shorten
 
 __all__ = [
@@ -104,10 +105,26 @@ class PreparedScreen:
             msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
             raise ValueError(msg)
 
+    def checked_file(self, name: str, *, whole: bool = False) -> Path:
+        """A file of the folder, after a look whether it is still what was written."""
+        self.check_unchanged()
+        check_file(self.folder, name, self.manifest.get("checksums", {}), whole=whole)
+        return self.folder / name
+
+    def verify(self) -> None:
+        """Compare every file with its checksum, also those too large to be compared whenever they are used.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            A file is missing or damaged.
+        """
+        for name in self.manifest["files"]:
+            self.checked_file(name, whole=True)
+
     @cached_property
     def _tables(self) -> dict[str, Any]:
-        self.check_unchanged()
-        return read_json(self.folder / TABLES)
+        return read_json(self.checked_file(TABLES))
 
     @cached_property
     def gene_names(self) -> list[str]:
@@ -196,13 +213,13 @@ class PreparedScreen:
         return np.flatnonzero(np.isin(self._all_label_condition[self._cell_array("label")], self._kept))
 
     def _cell_array(self, name: str) -> np.ndarray:
-        self.check_unchanged()
-        return map_array(self.folder / "cells" / f"{name}.npy")
+        return map_array(self.checked_file(f"cells/{name}.npy"))
 
     @cached_property
     def cells(self) -> CellMatrix:
         """Expression of the cells, (N, G)."""
-        self.check_unchanged()
+        for name in ("data", "indices", "indptr"):
+            self.checked_file(f"cells/{name}.npy")
         cells = CellMatrix(self.folder / "cells", self.manifest["shape"]["genes"], self.cell_ids)
         cells.open()
         return cells
@@ -241,22 +258,17 @@ class PreparedScreen:
     @cached_property
     def statistics(self) -> ConditionStatistics:
         """Moments of each condition."""
-        self.check_unchanged()
-        folder = self.folder / "statistics"
-        tables = {name: map_array(folder / f"{name}.npy") for name in STATISTICS}
+        tables = {name: map_array(self.checked_file(f"statistics/{name}.npy")) for name in STATISTICS}
         whole = ConditionStatistics(**tables, control_id=self._tables["conditions"].index([]))
         return whole if self._kept is None else whole.subset(self._kept, self.control_id)
 
     @cached_property
     def de(self) -> DERanking | None:
         """Ranking of the genes by differential expression; None where it was skipped."""
-        folder = self.folder / "de"
         if not self.manifest["differential_expression"]:
             return None
-        self.check_unchanged()
-        ranking = DERanking(
-            map_array(folder / "order.npy"), map_array(folder / "scores.npy"), self.manifest["shape"]["genes"]
-        )
+        order, scores = (map_array(self.checked_file(f"de/{name}.npy")) for name in ("order", "scores"))
+        ranking = DERanking(order, scores, self.manifest["shape"]["genes"])
         return ranking if self._kept is None else ranking.subset(self._kept)
 
     def without(self, conditions: Sequence[Condition]) -> PreparedScreen:

@@ -21,6 +21,7 @@ from gears.data.manifest import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS
 from gears.data.passes import condition_moments
 from gears.data.statistics import ConditionStatistics
 from gears.files import content_hash, write_json
+from gears.integrity import checksums_of, sealed
 
 _PACKAGES = ("numpy", "scipy", "pandas", "anndata")
 
@@ -108,27 +109,31 @@ def write_screen(
             "condition_names": checked.condition_names,
         },
     )
+    files = _flushed_files(folder)
     write_json(
         folder / MANIFEST,
-        {
-            "kind": KIND,
-            "format_version": FORMAT_VERSION,
-            "content_hash": key,
-            "parameters": parameters,
-            **(more or {}),
-            "differential_expression": not parameters["skip_calc_de"],
-            "has_negative": checked.has_negative,
-            "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
-            "shape": {
-                "cells": checked.matrix.shape[0],
-                "genes": checked.matrix.shape[1],
-                "conditions": len(table.conditions),
-                "labels": len(table.labels),
-            },
-            "versions": {"python": platform.python_version()}
-            | {name: importlib.metadata.version(name) for name in _PACKAGES},
-            "files": _flushed_files(folder),
-        },
+        sealed(
+            {
+                "kind": KIND,
+                "format_version": FORMAT_VERSION,
+                "content_hash": key,
+                "parameters": parameters,
+                **(more or {}),
+                "differential_expression": not parameters["skip_calc_de"],
+                "has_negative": checked.has_negative,
+                "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
+                "shape": {
+                    "cells": checked.matrix.shape[0],
+                    "genes": checked.matrix.shape[1],
+                    "conditions": len(table.conditions),
+                    "labels": len(table.labels),
+                },
+                "versions": {"python": platform.python_version()}
+                | {name: importlib.metadata.version(name) for name in _PACKAGES},
+                "files": files,
+                "checksums": checksums_of(folder, files),
+            }
+        ),
     )
 
 

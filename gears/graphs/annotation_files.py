@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,11 @@ def _rows(path: Path, delimiter: str = "\t") -> Iterator[tuple[int, list[str]]]:
         reader = (
             csv.reader(file) if delimiter == "," else csv.reader(file, "excel-tab", quoting=csv.QUOTE_NONE)
         )
-        yield from enumerate(reader, start=1)
+        try:
+            yield from enumerate(reader, start=1)
+        except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+            msg = f"{path}, after line {reader.line_num}, cannot be read as text ({error}); get it again"
+            raise ValueError(msg) from error
 
 
 def _gaf(path: Path, taxon: int | None) -> AnnotationRows:

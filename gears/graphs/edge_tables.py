@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import logging
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,15 +107,17 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
         raise FileNotFoundError(msg)
     if path.suffix == ".npz":
         arrays = read_npz(path)
-        return pd.DataFrame(
-            {name: packing.unpack(arrays[name]) for name in ("source", "target")}
-            | {"weight": arrays["weight"]}
-        )
+        try:
+            ends = {name: packing.unpack(arrays[name]) for name in ("source", "target")}
+            return pd.DataFrame(ends | {"weight": arrays["weight"]})
+        except (KeyError, ValueError, TypeError) as error:
+            msg = f"{path} holds no edges as pack_edges gives them ({type(error).__name__}: {error})"
+            raise ValueError(msg) from error
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     delimiter = _DELIMITERS.get(kind, "\t")
     try:
         table = pd.read_csv(path, sep=r"\s+" if delimiter is None else delimiter, low_memory=False)
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
         msg = f"{path} cannot be read as a table of edges ({error}); expected CSV or TSV with a header"
         raise ValueError(msg) from error
     table.columns = [str(column).lstrip("#") for column in table.columns]

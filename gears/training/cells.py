@@ -48,6 +48,11 @@ class CellsTask(Objective):
         share_C = torch.where(total_C > 0, reducer.world_size / (total_C.clamp(min=1) * n_present), 0.0)
         return CellWindow(share_C.to(self.tables.control_mean_G.dtype), total_sizes)
 
+    def broken(self, batch: Any) -> Tensor:
+        """Ids of conditions with a cell, or a control cell beside it, that is not finite."""
+        whole_B = torch.isfinite(batch.x_BG).all(dim=1) & torch.isfinite(batch.y_BG).all(dim=1)
+        return torch.unique(batch.condition[~whole_B.cpu()])
+
     def loss(self, model: nn.Module, batch: Any, window: CellWindow, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
         dtype = self.tables.control_mean_G.dtype

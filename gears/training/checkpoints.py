@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,12 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def write_tensors(path: str | Path, value: Any) -> None:
     """``torch.save`` through a temporary name."""
-    write_atomically(path, lambda temporary: torch.save(value, temporary))
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:  # torch's own writer raises RuntimeError on a full disk
+            torch.save(value, file)
+
+    write_atomically(path, write)
 
 
 def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
@@ -38,11 +44,25 @@ def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
         msg = f"there is no file {path}"
         raise FileNotFoundError(msg)
     try:
+        _check_zip(path)
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         msg = f"{path} cannot be read as a file of tensors ({reason}); it may be damaged"
         raise ValueError(msg) from error
+
+
+def _check_zip(path: Path) -> None:
+    """Compare checksums, which ``torch.load`` does not, and refuse compressed entries, which may have no end."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                msg = "it holds compressed entries, which torch.save never writes"
+                raise ValueError(msg)
+            broken = archive.testzip()
+            if broken is not None:
+                msg = f"its entry {broken} does not fit its checksum"
+                raise ValueError(msg)
 
 
 def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> None:

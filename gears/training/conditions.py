@@ -165,6 +165,14 @@ class MomentsTask(Objective):
         super().__init__(tables, config, evaluate, monitor=monitor, lower_is_better=lower_is_better)
         self.pairs = pairs
 
+    def broken(self, batch: Tensor) -> Tensor:
+        """Ids of conditions whose moments are not finite."""
+        ids_U = batch.cpu()
+        weight_U = torch.ones(len(ids_U), dtype=torch.float64)
+        mask_UG = self.tables.mask_CG.cpu()[ids_U]
+        moments = self.pairs.of(ids_U.numpy(), mask_UG, weight_U, torch.float64)
+        return ids_U[~torch.stack([torch.isfinite(part).all(dim=1) for part in moments[:6]]).all(dim=0)]
+
     def prepare_window(self, batches: Sequence[Tensor], reducer: Reducer) -> ConditionWindow:
         """Count the conditions over micro-batches and workers (one reduction)."""
         dtype = self.tables.control_mean_G.dtype

@@ -13,12 +13,13 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gears.distributed import process_group, signals, world
+from gears.messages import shorten
 from gears.model.reducer import IDENTITY
 from gears.training import checkpoints, precision
 from gears.training.clock import Clock
 from gears.training.progress import Progress
 from gears.training.stepping import Stepper
-from gears.training.tasks import Reducer, SupervisedTask, Task
+from gears.training.tasks import Blaming, Reducer, SupervisedTask, Task
 from gears.training.windows import check_equal_lengths, set_epoch, windows
 from gears.training.wrapping import for_several_workers, unwrap, wrap
 
@@ -282,9 +283,11 @@ class TrainingEngine:
         try:
             return self.stepper.step(wrapped, window, task, self.optimizer, self.reducer)
         except FloatingPointError as error:
+            names = task.broken_in(window) if isinstance(task, Blaming) else []
+            data = f": the data of {shorten(names)} are not finite" if names else ""
             msg = (
-                f"{error} in epoch {self.progress.epoch + 1}, step {self.progress.step + 1}; "
-                "lower the learning rate or look for extreme values in the data"
+                f"{error} in epoch {self.progress.epoch + 1}, step {self.progress.step + 1}{data}; the weights are "
+                "those of the step before; lower the learning rate or look for extreme values in the data"
             )
             raise FloatingPointError(msg) from None
 

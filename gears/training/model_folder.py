@@ -17,6 +17,7 @@ from gears._install import __version__
 from gears.data.splits import Split
 from gears.files import content_hash, new_folder, read_json, read_npz, write_json, write_npz
 from gears.graphs import Graph
+from gears.integrity import check_file, check_seal, checksums_of, need_names, need_types, sealed
 from gears.messages import shorten
 from gears.model.config import ModelConfig
 from gears.model.initialisation import start_from
@@ -109,7 +110,9 @@ class ModelParts:
         if self.split is not None:
             self.split.save(folder / "split.json")
         write_tensors(folder / WEIGHTS, dict(weights))
-        write_json(folder / MANIFEST, self._manifest())
+        names_written = [place.name for place in folder.iterdir() if place.name != WEIGHTS]
+        manifest = self._manifest() | {"checksums": checksums_of(folder, names_written)}
+        write_json(folder / MANIFEST, sealed(manifest))
 
     def _manifest(self) -> dict[str, Any]:
         packages = ("torch", "numpy", "anndata")
@@ -188,13 +191,17 @@ def load_parts(path: str | Path) -> ModelParts:
             f"{path} has format version {manifest.get('format_version')}; this release reads {FORMAT_VERSION}"
         )
         raise ValueError(msg)
+    check_seal(path / MANIFEST, manifest)
+    need_types(path / MANIFEST, manifest, {"genes_hash": str})
     try:
+        for name in manifest.get("checksums", {}):
+            check_file(path, str(name), manifest["checksums"], whole=True)
         parts = _read(path, manifest)
     except FileNotFoundError as error:
         missing = Path(str(error.filename)).name if error.filename else str(error)
         msg = f"the model {path} is incomplete: {missing} is missing; copy the whole folder, or save it again"
         raise FileNotFoundError(msg) from error
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         msg = f"the model {path} is damaged or incomplete ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
     if content_hash(list(parts.gene_names)) != manifest["genes_hash"]:
@@ -205,13 +212,19 @@ def load_parts(path: str | Path) -> ModelParts:
 
 def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     genes = read_json(path / "genes.json")
+    need_types(path / "genes.json", genes, dict.fromkeys(("gene_names", "gene_ids", "pert_names"), list))
+    need_names(path / "genes.json", genes, "gene_names", "gene_ids", "pert_names")
     gene_names, pert_names = tuple(genes["gene_names"]), tuple(genes["pert_names"])
     graphs = read_npz(path / "graphs.npz")
     control_mean_G = read_npz(path / "statistics.npz")["control_mean"]
+    if control_mean_G.ndim != 1 or control_mean_G.dtype.kind != "f" or not np.isfinite(control_mean_G).all():
+        msg = f"{path / 'statistics.npz'} holds no control mean of finite numbers, one per gene; it may be damaged"
+        raise ValueError(msg)
     if len(control_mean_G) != len(gene_names):
         msg = f"{path}: statistics.npz has {len(control_mean_G)} genes, genes.json {len(gene_names)}"
         raise ValueError(msg)
     config = read_json(path / "config.json")
+    need_types(path / "config.json", config, {"model": dict, "prior": (dict, type(None))})
     split_file = path / "split.json"
     return ModelParts(
         config=ModelConfig.from_dict(config["model"]),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gears.model.config import ModelConfig
 from gears.training.tables import ConditionTables
@@ -46,6 +46,16 @@ class Objective:
     @property
     def device(self) -> torch.device:
         return self.tables.control_mean_G.device
+
+    def broken(self, batch: Any) -> Tensor:
+        """Ids of conditions of a batch whose data are not finite."""
+        raise NotImplementedError
+
+    def broken_in(self, batches: Sequence[Any]) -> list[str]:
+        """Names of conditions of a step whose data are not finite (control means and priors included)."""
+        found = {int(number) for batch in batches for number in self.broken(batch).tolist()}
+        names = self.tables.names
+        return [names[number] if names else f"condition {number}" for number in sorted(found)]
 
     def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
         """Metrics of condition means; no cell is read, so `loader` is not used."""

@@ -14,6 +14,9 @@ from torch.optim.swa_utils import AveragedModel
 from gears.training.tasks import Reducer, Task
 from gears.training.wrapping import note_waiting, synchronised
 
+RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers of batch norms."""
+
 
 @dataclass
 class Stepper:
@@ -62,11 +65,17 @@ class Stepper:
         Raises
         ------
         FloatingPointError
-            The loss is not finite; nothing was changed.
+            The loss or a gradient is not finite; no weight was changed.
         """
         optimizer.zero_grad(set_to_none=True)
-        total = self._backward(wrapped, window, task, reducer)
+        before = self._running()
+        loss = self._backward(wrapped, window, task, reducer)
         self.scaler.unscale_(optimizer)
+        try:
+            total = self._checked(loss)
+        except FloatingPointError:
+            self._put_back(before)
+            raise
         self._clip()
         self.scaler.step(optimizer)
         self.scaler.update()
@@ -74,18 +83,56 @@ class Stepper:
             self.ema.update_parameters(self.model)
         return total
 
-    def _backward(self, wrapped: nn.Module, window: Sequence[Any], task: Task, reducer: Reducer) -> float:
+    def _running(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Running statistics, which a forward pass changes before its loss is known, with a copy of each."""
+        buffers = [b for name, b in self.model.named_buffers() if name.rpartition(".")[2] in RUNNING]
+        floats = [b for b in buffers if b.is_floating_point()]
+        copies = torch._foreach_mul(floats, 1.0) if floats else ()
+        counts = [b for b in buffers if not b.is_floating_point()]
+        return [*zip(floats, copies, strict=True), *((b, b.clone()) for b in counts)]
+
+    @staticmethod
+    @torch.no_grad()
+    def _put_back(before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for buffer, copy in before:
+            buffer.copy_(copy)
+
+    def _backward(
+        self, wrapped: nn.Module, window: Sequence[Any], task: Task, reducer: Reducer
+    ) -> torch.Tensor:
+        """Gradients of the window; its loss as a float64 tensor that stays on the device."""
         context = task.prepare_window(window, reducer)
-        total = 0.0
+        total = torch.zeros(
+            (), dtype=torch.float64 if self.device.type != "mps" else torch.float32, device=self.device
+        )
         for position, batch in enumerate(window):
             with synchronised(wrapped, last=position == len(window) - 1):
                 with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.use_amp):
                     loss = task.loss(wrapped, batch, context, position)
                 self.scaler.scale(loss).backward()
             note_waiting(wrapped, reducer)
-            total += float(loss.detach())
+            total += loss.detach()
+        return total
+
+    def _checked(self, loss: torch.Tensor) -> float:
+        """The loss as a number, once it and every gradient are known to be finite: one read from the device.
+
+        Under float16 scaling the gradients may overflow now and then: the scaler leaves such steps out itself.
+        """
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        watched = loss
+        if gradients and not self.scaler.is_enabled():
+            # zero times the largest is NaN as soon as one gradient is NaN or infinite
+            largest = torch._foreach_norm(gradients, math.inf)
+            watched = loss + 0.0 * torch.stack(list(largest)).sum().to(loss)
+        total = float(watched)
         if not math.isfinite(total):
-            msg = f"the loss is {total}"
+            value = float(loss)
+            msg = (
+                f"the loss is {value}"
+                if not math.isfinite(value)
+                else f"a gradient is not finite (loss {value:g})"
+            )
             raise FloatingPointError(msg)
         return total
 

@@ -27,6 +27,8 @@ class ConditionTables:
         Mean of the control cells.
     prior_CG
         Known change of each condition, to which the network's is added, or None.
+    names
+        Of the conditions, for messages.
     """
 
     first: Tensor
@@ -34,6 +36,7 @@ class ConditionTables:
     mask_CG: Tensor
     control_mean_G: Tensor
     prior_CG: Tensor | None = None
+    names: tuple[str, ...] = ()
 
     @classmethod
     def build(
@@ -45,6 +48,7 @@ class ConditionTables:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        names: Sequence[str] = (),
     ) -> ConditionTables:
         """From the node list of each condition (empty for the control) and numpy tables."""
         lengths = [len(members) for members in nodes]
@@ -58,6 +62,7 @@ class ConditionTables:
             torch.from_numpy(np.array(mask_CG)).to(device),
             torch.from_numpy(np.array(control_mean_G)).to(device, dtype),
             None if prior_CG is None else torch.from_numpy(prior_CG).to(device, dtype),
+            tuple(names),
         )
 
     def change(self, network_UG: Tensor, ids_U: Tensor) -> Tensor:

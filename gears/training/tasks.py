@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -35,6 +35,13 @@ class Task(Protocol):
     def evaluate(
         self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer
     ) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class Blaming(Protocol):
+    """A task that can say which conditions of a step hold values that are not finite."""
+
+    def broken_in(self, batches: Sequence[Any]) -> list[str]: ...
 
 
 class SupervisedTask:

@@ -20,7 +20,7 @@ from gears.data.processing import prepare_screen
 from gears.data.reading import read_screen
 from gears.data.screen import PreparedScreen
 from gears.data.splits import Split, make_split, prepare_split
-from gears.files import clean_leftovers
+from gears.files import clean_leftovers, new_folder
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -96,13 +96,32 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / ".toy-old-abcdefgh.tmp" / "cells").mkdir()  # a data set "toy-old" that is being written
     (tmp_path / ".toy-old-hgfedcba.tmp" / "toy").mkdir(parents=True)
+    (tmp_path / "toy").mkdir()
     (tmp_path / ".toy-abcdefgh.tmp.h5ad").write_text("x")
     assert sorted(path.name for path in clean_leftovers(tmp_path / "toy")) == [
         names[0],
         ".toy-old-hgfedcba.tmp",
     ]
     assert [path.name for path in clean_leftovers(tmp_path / "toy.h5ad")] == [".toy-abcdefgh.tmp.h5ad"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "toy"])
+
+
+def test_what_was_moved_aside_for_a_folder_that_never_came_is_put_back(tmp_path: Path) -> None:
+    aside = tmp_path / ".toy-old-hgfedcba.tmp" / "toy"
+    aside.mkdir(parents=True)
+    (aside / "kept").write_text("x")
+    clean_leftovers(tmp_path / "toy")
+    assert [path.name for path in tmp_path.rglob("*")] == ["toy", "kept"]
+
+
+def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No moment without a folder: where the system can swap two names, nothing is moved aside."""
+    for content in ("old", "new"):
+        with new_folder(tmp_path / "toy") as folder:
+            (folder / "file").write_text(content)
+        monkeypatch.setattr("gears.files.os.rename", None)
+    assert (tmp_path / "toy" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
 # Splits

@@ -135,7 +135,11 @@ class Split:
             If there is none, or the file was changed since it was written.
         """
         plain = read_json(path)
-        split = cls.from_dict(plain)
+        try:
+            split = cls.from_dict(plain)
+        except (ValueError, TypeError, AttributeError) as error:
+            msg = f"{path} cannot be read as a split ({error}); it may be damaged: draw the split again"
+            raise ValueError(msg) from error
         if plain.get("hash", split.hash) != split.hash:
             msg = (
                 f"{path} was changed after it was written (its hash does not fit); draw the split again, or give the "

@@ -1,0 +1,66 @@
+"""Damaged files of every kind that the package reads: a refusal that names the file, or no effect at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mutating import Bench
+from readers import READERS
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+DRIVER = Path(__file__).with_name("mutating.py")
+IN_HDF5 = ("h5ad", "ten_x")
+"""A flipped bit within HDF5's own structures can bring its library down: such tries are made in a fork only."""
+
+
+@pytest.fixture(scope="module")
+def bench(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("bench"), toy_template)
+
+
+@pytest.mark.parametrize("name", sorted(set(READERS) - set(IN_HDF5)))
+def test_damage_is_named_or_without_effect(bench: Bench, name: str) -> None:
+    draw = random.Random(f"{name} 1")
+    found = [bench.try_once(READERS[name], draw) for _ in range(12)]
+    assert not [f"{done} -> {verdict}" for done, verdict in found if verdict.startswith("WRONG")]
+    # a cache is built anew instead
+    assert any(verdict == "refused" for _, verdict in found) or name == "cache"
+
+
+@pytest.mark.parametrize("name", IN_HDF5)
+@pytest.mark.parametrize("length", [0, 1, 9, 900, 20_000], ids=str)
+def test_cut_hdf5_files_are_refused_by_name(bench: Bench, name: str, length: int) -> None:
+    (file,) = bench.prepare(READERS[name]).iterdir()
+    cut = bench.folder / "cut" / file.name
+    cut.parent.mkdir(exist_ok=True)
+    cut.write_bytes(file.read_bytes()[:length])
+    assert bench.judge(READERS[name], cut.parent, cut) == "refused"
+    cut.unlink()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
+def test_six_hundred_damaged_files(toy_template: AnnData, tmp_path: Path) -> None:
+    """Each in a process with a limit of time and memory; HDF5's library alone may end by a signal."""
+    toy_template.write_h5ad(tmp_path / "toy.h5ad")
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(tmp_path / "bench"), str(tmp_path / "toy.h5ad"), "600", "3"],
+        capture_output=True, text=True, timeout=3500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))[6:])
+    print({key: value for key, value in found.items() if key != "wrong"})
+    assert found["tries"] == 600
+    in_hdf5 = [line for line in found["wrong"] if line.split("/")[0] in IN_HDF5 and "ended by signal" in line]
+    assert [line for line in found["wrong"] if line not in in_hdf5] == []
+    assert len(in_hdf5) <= 6, in_hdf5
