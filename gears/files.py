@@ -194,7 +194,12 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     try:
         refuse_bomb(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
+            arrays = {key: archive[key] for key in archive.files}
+        foreign = [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]
+        if foreign:
+            msg = f"it holds files that are no arrays: {shorten(foreign)}"
+            raise ValueError(msg)
+        return arrays
     except FileNotFoundError:
         raise
     except Exception as error:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ActionYesNo, ArgumentParser, Namespace
 
+from gears.cli.config_files import check_config_files
 from gears.messages import nearest
 from gears.reporting import show_progress
 
@@ -52,6 +53,7 @@ class CommandParser(ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """Parse, and set up progress on stderr."""
+        check_config_files(arguments)
         options = self.parse_args(list(arguments))
         if not options.quiet:
             show_progress()

@@ -1,0 +1,159 @@
+"""Files that swell, nest, point elsewhere or never end: refused before they fill memory or leave their place."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from readers import GENES
+
+from gears import cli
+from gears.data.gene_sets import read_gene_set
+from gears.data.opening import open_screen
+from gears.data.splits import make_split
+from gears.data.splits.custom import read_split_dict
+from gears.files import read_json, read_npz
+from gears.graphs import GeneAnnotation
+from gears.training.checkpoints import read_tensors
+
+MARK = "guard-was-here"
+
+
+def test_files_that_swell_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gears.files.LARGEST_UNCHECKED", 1 << 20)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 38,)}
+    )
+    path = tmp_path / "bomb.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("x.npy", "w", force_zip64=True) as file,
+    ):
+        file.write(header.getvalue())
+        for _ in range(8):
+            file.write(bytes(1 << 20))
+    with pytest.raises(ValueError, match=r"bomb\.npz .*would become"):
+        read_npz(path)
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+    with pytest.raises(ValueError, match=r"bomb\.pt .*compressed"):
+        read_tensors(tmp_path / "bomb.pt")
+
+
+def test_hdf5_files_that_point_elsewhere_or_swell(tmp_path: Path) -> None:
+    import h5py
+
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret bytes here")
+    with h5py.File(tmp_path / "raw.h5ad", "w") as file:
+        file.create_group("obs")
+        file.create_group("var")
+        file.create_dataset("X", shape=(16,), dtype="u1", external=[(str(secret), 0, 16)])
+    with h5py.File(tmp_path / "link.h5ad", "w") as file:
+        file["obs"] = h5py.ExternalLink("other.h5", "/obs")
+        file.create_group("var")
+    with h5py.File(tmp_path / "swell.h5ad", "w") as file:
+        file.create_group("obs")
+        file.create_group("var")
+        file.create_dataset("X", shape=(10**6, 10**6), dtype="f4", chunks=(100, 100))
+    with h5py.File(tmp_path / "circle.h5ad", "w") as file:
+        file.create_group("obs")["again"] = file["/"]
+        file.create_group("var")
+    for name, words in (
+        ("raw", "kept in other files"), ("link", "kept in other files"), ("swell", "would become"), ("circle", "read"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=rf"{name}\.h5ad .*{words}"):
+            open_screen(tmp_path / f"{name}.h5ad")
+
+
+@pytest.mark.parametrize("place", ["filters", "compressor"])
+def test_zarr_stores_with_codecs_that_run_code(place: str, tmp_path: Path) -> None:
+    store = tmp_path / "screen.zarr"
+    (store / "X").mkdir(parents=True)
+    (store / ".zgroup").write_text('{"zarr_format": 2}')
+    codec: Any = {"id": "pickle", "protocol": 4}
+    meta = {
+        "shape": [1],
+        "chunks": [1],
+        "dtype": "<f4",
+        "zarr_format": 2,
+        "compressor": None,
+        "filters": None,
+    }
+    (store / "X" / ".zarray").write_text(json.dumps(meta | {place: [codec] if place == "filters" else codec}))
+    with pytest.raises(ValueError, match=r"screen\.zarr has codecs that may run code \(pickle\)"):
+        open_screen(store)
+    (store / "X" / ".zarray").write_text(json.dumps(meta))
+    (store / "X" / "0").symlink_to("/etc/hostname")
+    with pytest.raises(ValueError, match=r"screen\.zarr has links \(X/0\)"):
+        open_screen(store)
+
+
+JSON_BOMBS = {
+    "nested": "[" * 100_000,
+    "nested objects": '{"a":' * 100_000,
+    "a huge number": "1" * 10_000,
+    "a huge number inside": f'{{"a": {"9" * 5000}}}',
+    "no text": b"\xff\xfe\x00",
+    "half a surrogate": '{"\\ud800": ["T1"]}',
+    "a page": "<!DOCTYPE html><html></html>",
+}
+
+
+@pytest.mark.parametrize("kind", JSON_BOMBS)
+def test_json_that_breaks_readers(kind: str, tmp_path: Path) -> None:
+    text = JSON_BOMBS[kind]
+    for name, read_file in (
+        ("split.json", read_split_dict), ("annotation.json", GeneAnnotation.from_path),
+        ("genes.json", read_gene_set), ("plain.json", read_json),
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        if (kind == "half a surrogate") or (name == "genes.json" and kind in ("a huge number", "a page")):
+            continue  # valid JSON, or a list of (odd) names in plain text
+        with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+            read_file(path)
+
+
+def test_text_bombs(tmp_path: Path) -> None:
+    row = "DB\tID\t{gene}\t\tGO:1\tREF\tIDA\t\tP\tname\tOLD\tprotein\ttaxon:9606\t20200101\tDB\n"
+    long = row.format(gene="G" * 200_000)
+    (tmp_path / "long.gaf").write_text(long)
+    with pytest.raises(ValueError, match=r"long\.gaf, after line 1, cannot be read as text .*field larger"):
+        GeneAnnotation.from_path(tmp_path / "long.gaf")
+    (tmp_path / "cut.gaf.gz").write_bytes(gzip.compress(row.format(gene="A").encode() * 50)[:-12])
+    with pytest.raises(ValueError, match=r"cut\.gaf\.gz.*cannot be read as text"):
+        GeneAnnotation.from_path(tmp_path / "cut.gaf.gz")
+    names = [f"{'N' * 100_000}{number}" for number in range(20)]
+    (tmp_path / "split.json").write_text(json.dumps({"train": names, "val": [], "test": []}))
+    with pytest.raises(ValueError, match="characters") as caught:
+        make_split(
+            ["ctrl", *[f"{gene}+ctrl" for gene in GENES]],
+            "custom",
+            split_dict=read_split_dict(tmp_path / "split.json"),
+        )
+    assert len(str(caught.value)) < 5000
+
+
+def test_settings_in_yaml_are_data(tmp_path: Path) -> None:
+    """Tags that make objects are refused, and nested aliases do not swell."""
+    ten = "\n".join(f"a{n}: &a{n} [{', '.join(['*a' + str(n - 1)] * 9)}]" for n in range(1, 30))
+    bodies = {
+        "tag": f"data: !!python/object/apply:os.system ['touch {tmp_path / MARK}']\n",
+        "name": "data: !!python/name:os.system\n",
+        "aliases": f"a0: &a0 [x, x]\n{ten}\ndata: *a29\n",
+        "no yaml": "data: [1, 2\n",
+        "a list": "- 1\n- 2\n",
+        "a page": "<!DOCTYPE html><html></html>",
+    }
+    for kind, body in bodies.items():
+        (tmp_path / "run.yaml").write_text(body)
+        assert cli.main(["train", "--config", str(tmp_path / "run.yaml")]) == 2, kind
+    assert not (tmp_path / MARK).exists()

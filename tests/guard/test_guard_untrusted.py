@@ -1,0 +1,222 @@
+"""Files that mean harm: nothing in them runs, nothing outside of them is read, nothing fills the memory."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gears.data.gene_sets import read_gene_set
+from gears.data.opening import open_screen
+from gears.data.pickles import load_npy, load_plain
+from gears.data.splits.custom import read_split_dict
+from gears.data.splits.published import read_published_split
+from gears.data.tensor_pickles import load_tensors
+from gears.files import read_json, read_npz
+from gears.graphs import GeneAnnotation, GeneEmbedding
+from gears.graphs.edge_tables import read_edge_table
+from gears.nodes import annotation_from
+from gears.training.checkpoints import read, read_tensors
+
+MARK = "guard-was-here"
+
+
+class Harm:
+    """A pickle of it runs a command when it is read freely."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.function, self.arguments
+
+
+def harms() -> dict[str, Any]:
+    harm = Harm(os.system, f"touch {MARK}")
+    inner = pickle.dumps(harm)
+    by_eval = Harm(eval, f"open({MARK!r}, 'w')")
+    nested = Harm(torch.storage._load_from_bytes, inner)  # how a plain pickle holds a tensor
+    objects = np.empty(1, dtype=object)
+    objects[0] = harm
+    return {
+        "system": harm,
+        "eval": by_eval,
+        "in a list": [1, "a", harm],
+        "as a key": {harm: 1},
+        "in an array": objects,
+        "in a tensor": nested,
+        "unpickle again": Harm(pickle.loads, inner),
+        "an open file": Harm(open, MARK, "w"),
+        "getattr": Harm(getattr, os.system, "__call__"),
+    }
+
+
+def as_zip(name: str, body: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(name, body)
+    return out.getvalue()
+
+
+def npy_of(body: bytes) -> bytes:
+    """A .npy file of objects, whose data are a pickle."""
+    out = io.BytesIO()
+    header = {"descr": "|O", "fortran_order": False, "shape": (1,)}
+    np.lib.format.write_array_header_1_0(out, header)
+    return out.getvalue() + body
+
+
+def torch_zip(body: bytes) -> bytes:
+    """What torch.save writes, with another pickle in it."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("archive/data.pkl", body)
+        archive.writestr("archive/version", "3\n")
+        archive.writestr("archive/byteorder", "little")
+    return out.getvalue()
+
+
+READS: dict[str, tuple[Callable[[Path], Any], Callable[[bytes], bytes]]] = {
+    "gene set.pkl": (read_gene_set, bytes),
+    "gene set.npy": (read_gene_set, npy_of),
+    "names.npy": (load_npy, npy_of),
+    "plain.pkl": (load_plain, bytes),
+    "config.pkl": (load_tensors, bytes),
+    "split.pkl": (read_split_dict, bytes),
+    "published.pkl": (lambda path: read_published_split(path, ["ctrl"]), bytes),
+    "gene2go.pkl": (annotation_from, bytes),
+    "model.pt": (read_tensors, torch_zip),
+    "old model.pt": (read_tensors, bytes),
+    "checkpoint.pt": (read, torch_zip),
+    "graphs.npz": (read_npz, lambda body: as_zip("x.npy", npy_of(body))),
+    "plain in a zip.npz": (read_npz, lambda body: as_zip("x", body)),
+    "annotation.npz": (GeneAnnotation.from_path, lambda body: as_zip("genes.npy", npy_of(body))),
+    "annotation.json": (GeneAnnotation.from_path, bytes),
+    "edges.csv": (read_edge_table, bytes),
+    "edges.npz": (read_edge_table, lambda body: as_zip("source.npy", npy_of(body))),
+    "vectors.npy": (lambda path: GeneEmbedding.of(path, names=["a"]), npy_of),
+    "vectors.npz": (GeneEmbedding.of, lambda body: as_zip("values.npy", npy_of(body))),
+    "screen.h5ad": (open_screen, bytes),
+    "manifest.json": (read_json, bytes),
+}
+
+
+def outcome(read_file: Callable[[Path], Any], path: Path) -> tuple[str, Any]:
+    """Words of a refusal, or what was read."""
+    try:
+        return "", read_file(path)
+    except (ValueError, OSError) as error:
+        return str(error), None
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4], ids=["protocol 0", "protocol 2", "protocol 4"])
+@pytest.mark.parametrize("name", READS)
+def test_nothing_in_a_pickle_runs(
+    name: str, protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    read_file, wrap = READS[name]
+    for kind, harm in harms().items():
+        path = tmp_path / name
+        path.write_bytes(wrap(pickle.dumps(harm, protocol)))
+        refusal, found = outcome(read_file, path)
+        # a pickle of protocol 0 is text, and may pass for a list of odd names
+        is_text = protocol == 0 and all(isinstance(entry, str) for entry in np.ravel(found))
+        assert name in refusal or (not refusal and is_text), kind
+        assert not (tmp_path / MARK).exists(), kind
+
+
+def test_what_runs_here_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pickles above are real: read freely they leave a mark."""
+    monkeypatch.chdir(tmp_path)
+    for kind in ("system", "in a list", "in an array", "an open file"):
+        held = pickle.loads(pickle.dumps(harms()[kind]))
+        if hasattr(held, "close"):
+            held.close()
+        assert (tmp_path / MARK).exists()
+        (tmp_path / MARK).unlink()
+
+
+# Pickles that break the interpreter
+
+
+class Raw:
+    """Pickles as a call with a state."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> Any:
+        return self.parts
+
+
+def with_state(array: np.ndarray, **changes: Any) -> Raw:
+    function, arguments, state = array.__reduce__()
+    names = ("version", "shape", "dtype", "fortran", "raw")
+    return Raw(
+        function, arguments, tuple(changes.get(name, value) for name, value in zip(names, state, strict=True))
+    )
+
+
+def breaking() -> dict[str, bytes]:
+    objects = np.array(["a", "b", "c"], dtype=object)
+    fields = Raw(np.dtype, ("V8", False, True), (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0))
+    numbers = np.arange(4.0)
+    return {
+        "too few objects": pickle.dumps([with_state(objects, raw=["a"])], 4),
+        "objects in bytes": pickle.dumps(
+            [with_state(np.zeros(1, dtype="i8"), dtype=fields, raw=b"A" * 8)], 4
+        ),
+        "too few bytes": pickle.dumps([with_state(numbers, raw=b"1234")], 4),
+        "a huge shape": pickle.dumps([with_state(numbers, shape=(1 << 40,))], 4),
+        "a shape below zero": pickle.dumps([with_state(numbers, shape=(-4,))], 4),
+        "more dimensions than there are": pickle.dumps([with_state(numbers, shape=(1,) * 70)], 4),
+        "a place far out": b"\x80\x04Nr\xff\xff\xff\x7fNh\x05.",
+        "text that never ends": b"\x80\x04X\xff\xff\xff\x7fabc.",
+        "bytes that never end": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc.",
+        "no end": pickle.dumps(list(range(50)), 4)[:-3],
+        "an empty stack": b"\x80\x04.",
+        "state for a set": b"\x80\x04\x8f}\x8c\x01a\x8c\x01bsb.",
+    }
+
+
+@pytest.mark.parametrize("kind", breaking())
+def test_sizes_in_a_pickle_are_checked(kind: str, tmp_path: Path) -> None:
+    """numpy's own way of restoring the first two reads and writes beyond their memory."""
+    path = tmp_path / "file.pkl"
+    path.write_bytes(breaking()[kind])
+    for read_file in (load_plain, load_tensors, read_gene_set):
+        with pytest.raises(ValueError, match=r"file\.pkl"):
+            read_file(path)
+
+
+def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
+    whole = {
+        "numbers": np.arange(6.0).reshape(2, 3),
+        "turned": np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3)),
+        "text": np.array(["a", "bcd"]),
+        "objects": np.array(["a", None, "c"], dtype=object),
+        "none": np.empty((0, 3)),
+        "flags": np.array([True, False]),
+        "number": np.float32(1.5),
+        "twice": [np.arange(3)] * 2,
+    }
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(whole, 4))
+    for read_file in (load_plain, load_tensors):
+        found = read_file(tmp_path / "a.pkl")
+        assert list(found) == list(whole)
+        for name in ("numbers", "turned", "text", "objects", "none", "flags"):
+            assert type(found[name]) is np.ndarray
+            assert found[name].dtype == whole[name].dtype
+            np.testing.assert_array_equal(found[name], whole[name])
+        assert found["number"] == whole["number"]
+        assert type(found["number"]) is np.float32
+        assert found["twice"][0] is found["twice"][1]
