@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,12 @@ def write_tensors(path: str | Path, value: Any) -> None:
     """``torch.save`` through a temporary name."""
 
     def write(temporary: Path) -> None:
-        with open(temporary, "wb") as file:  # torch's own writer raises RuntimeError on a full disk
-            torch.save(value, file)
+        with open(temporary, "wb") as file:
+            try:
+                torch.save(value, file)
+            except RuntimeError as error:  # what torch's writer makes of a full disk
+                reason = (str(error).splitlines() or ["no reason given"])[0]
+                raise OSError(errno.EIO, reason) from error
 
     write_atomically(path, write)
 

@@ -1,0 +1,213 @@
+"""A disk that is full, a folder that may not be written, one that vanishes: named errors, earlier results intact."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from readers import GENES, make_run
+
+from gears import GEARS, PertData
+from gears.data.processing import prepare_screen
+from gears.files import new_folder, write_json, write_npz
+from gears.training import checkpoints
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+
+
+@contextlib.contextmanager
+def full_disk(n_bytes: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes: what the system says is an OSError, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file below a folder and its hash; hidden leftovers included."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+@pytest.fixture(scope="module")
+def run(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    make_run(folder, toy_template.copy())
+    return folder
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(run, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def annotation() -> dict[str, set[str]]:
+    return {gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}
+
+
+def opened(folder: Path) -> GEARS:
+    data = PertData(folder / "data", gene2go=annotation())
+    data.load("toy")
+    data.prepare_split("simulation", seed=1)
+    data.get_dataloader(batch_size=64)
+    model = GEARS(data, device="cpu")
+    model.load_pretrained(folder / "run")
+    return model
+
+
+def prepare_again(folder: Path, adata: AnnData) -> None:
+    prepare_screen(adata[:180].copy(), folder / "data" / "toy")
+
+
+def save(folder: Path, _: AnnData) -> None:
+    opened(folder).save_model(folder / "run")
+
+
+def train_on(folder: Path, _: AnnData) -> None:
+    opened(folder).train(steps=2, evaluate_test=False, verbose=False, save_path=str(folder / "run"), resume=True)
+
+
+def predict(folder: Path, _: AnnData) -> None:
+    opened(folder).predict_to_file([["GX00"], ["GX01"]], folder / "run.h5ad")
+
+
+WRITERS: dict[str, tuple[Callable[[Path, AnnData], Any], str, int]] = {
+    "preparing": (prepare_again, "toy could not be written", 2000),
+    "saving": (save, "run could not be written", 2000),
+    "training": (train_on, r"epoch-.*\.pt could not be written|run could not be written", 3000),
+    "predicting": (predict, r"run\.h5ad could not be written", 2000),
+}
+
+
+OF_HDF5 = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""What HDF5's library could not write it tries again when its objects end, and says so on stderr."""
+
+
+@OF_HDF5
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_full_disk(what: str, copy: Path, toy_adata: AnnData) -> None:
+    """The error names what could not be written; every earlier file is as it was, and nothing is left over."""
+    write, words, size = WRITERS[what]
+    before = contents(copy)
+    with full_disk(size), pytest.raises(OSError, match=words) as caught:
+        write(copy, toy_adata)
+    assert "what was there before is as it was" in str(caught.value)
+    after = contents(copy)
+    assert {name: after.get(name) for name in before if "metrics" not in name} == {
+        name: value for name, value in before.items() if "metrics" not in name
+    }
+    assert not [name for name in after if ".tmp" in name]
+    write(copy, toy_adata)  # there is room again
+    opened(copy) if what != "preparing" else None
+
+
+@OF_HDF5
+def test_every_size_of_disk(copy: Path, toy_adata: AnnData) -> None:
+    """Wherever a preparation runs out of space, the screen before it is whole."""
+    before = contents(copy / "data" / "toy")
+    failed = 0
+    for size in (0, 100, 500, 900, 3000, 7000, 20_000, 50_000):
+        with full_disk(size), contextlib.suppress(OSError):
+            prepare_again(copy, toy_adata)
+            break
+        failed += 1
+        assert contents(copy / "data" / "toy") == before
+    assert failed >= 6
+
+
+@pytest.mark.parametrize("kind", ["json", "npz", "tensors", "folder"])
+def test_writers_name_their_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"file.{kind}"
+    values = np.arange(10_000.0) ** 0.5
+
+    def folder(place: Path) -> None:
+        with new_folder(place) as temporary:
+            np.save(temporary / "a.npy", values)
+
+    writes: dict[str, Callable[[Path], Any]] = {
+        "json": lambda place: write_json(place, values),
+        "npz": lambda place: write_npz(place, {"a": values}),
+        "tensors": lambda place: checkpoints.write_tensors(place, {"a": values.tolist()}),
+        "folder": folder,
+    }
+    with full_disk(4096), pytest.raises(OSError, match=rf"file\.{kind} could not be written"):
+        writes[kind](path)
+    assert not list(tmp_path.iterdir())
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
+    """As a user without rights over the folder: root may write anywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_that_may_only_be_read(copy: Path, toy_adata: AnnData) -> None:
+    """Reading works, predictions are the same; writing is an error that names the place."""
+    for place in [copy, *copy.rglob("*")]:
+        place.chmod(0o555 if place.is_dir() else 0o444)
+    parents = list(copy.parents)[:-1]
+    modes = {place: place.stat().st_mode for place in parents}
+    for place in parents:
+        if str(place).startswith(("/tmp/", str(copy.parent))):
+            place.chmod(place.stat().st_mode | 0o055)
+    before = contents(copy)
+    try:
+        with nobody():
+            model = GEARS.from_pretrained(copy / "run", device="cpu")
+            assert np.isfinite(model.predict([["GX00"]])["GX00"]).all()
+            with pytest.raises(PermissionError, match="run"):
+                model.save_model(copy / "run")
+            with pytest.raises(PermissionError, match="toy"):
+                prepare_screen(toy_adata[:180].copy(), copy / "data" / "toy")
+    finally:
+        for place in [copy, *copy.rglob("*")]:
+            place.chmod(0o755 if place.is_dir() else 0o644)
+        for place, mode in modes.items():
+            if str(place).startswith(("/tmp/", str(copy.parent))):
+                place.chmod(mode)
+    assert contents(copy) == before
+
+
+def test_a_folder_that_vanishes(copy: Path) -> None:
+    """The screen of an open model is removed: what needs it says so, what does not goes on."""
+    model = opened(copy)
+    shutil.rmtree(copy / "data")
+    shutil.rmtree(copy / "run")
+    assert np.isfinite(model.predict([["GX00"]])["GX00"]).all()
+    with pytest.raises((OSError, ValueError), match="toy"):
+        model.train(steps=1, evaluate_test=False, verbose=False, save_path=str(copy / "other"))
+    with pytest.raises(FileNotFoundError, match="run is no saved model"):
+        GEARS.from_pretrained(copy / "run")
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path, toy_adata: AnnData) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises((FileExistsError, NotADirectoryError), match="file"):
+        prepare_screen(toy_adata, tmp_path / "file" / "toy")
+    assert (tmp_path / "file").read_text() == "x"
