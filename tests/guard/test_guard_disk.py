@@ -83,7 +83,9 @@ def save(folder: Path, _: AnnData) -> None:
 
 
 def train_on(folder: Path, _: AnnData) -> None:
-    opened(folder).train(steps=2, evaluate_test=False, verbose=False, save_path=str(folder / "run"), resume=True)
+    opened(folder).train(
+        steps=2, evaluate_test=False, verbose=False, save_path=str(folder / "run"), resume=True
+    )
 
 
 def predict(folder: Path, _: AnnData) -> None:

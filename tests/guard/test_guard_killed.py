@@ -1,0 +1,48 @@
+"""Preparing and saving killed at random moments (training and resuming: tests/training/test_killed.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+DRIVER = Path(__file__).with_name("killing.py")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="forks, and replaces folders in one step as Linux does"
+)
+
+
+def killed(adata: AnnData, folder: Path, moments: int) -> dict[str, dict[str, int]]:
+    adata.write_h5ad(folder / "toy.h5ad")
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(folder), str(folder / "toy.h5ad"), str(moments), "5"],
+        capture_output=True, text=True, timeout=1500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    print(line)
+    return json.loads(line[6:])
+
+
+@pytest.mark.slow
+def test_killed_while_preparing_and_saving(toy_template: AnnData, tmp_path: Path) -> None:
+    found = killed(toy_template, tmp_path, 6)
+    for states in found.values():
+        assert states.get("first", 0) + states.get("second", 0) == 6
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_killed_a_hundred_times(toy_template: AnnData, tmp_path: Path) -> None:
+    found = killed(toy_template, tmp_path, 50)
+    for states in found.values():
+        assert states["first"] + states["second"] == 50
+        assert states["within a write"] > 5, "few kills hit a write: the moments show nothing"
