@@ -27,6 +27,7 @@ from gears.priors import (
     means_without,
     prior_data,
 )
+from gears.progress import followed
 from gears.training.conditions import ConditionLoader
 from gears.training.defaults import settle
 from gears.training.model_folder import ModelParts
@@ -190,7 +191,8 @@ def _gate(
         return 0.0, {}
     known, learned, order, means = [], [], [], []
     best, tried = 0.0, {}
-    for fold, (kept, out) in enumerate(_folds(len(conditions))):
+    folds = followed(_folds(len(conditions)), N_FOLDS, "weighing the network", "folds")
+    for fold, (kept, out) in enumerate(folds):
         inner, held_out = [conditions[row] for row in kept], [conditions[row] for row in out]
         fitted = _fit(pert_data, inner, data.subset(kept))
         network = _trained(pert_data, parts, inner, fitted, seed=fold)

@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Iterator
 
+from gears.progress import LineHandler
+
 
 def show_progress() -> None:
     """Let INFO lines of ``gears`` reach stderr, unless logging was configured by the caller.
@@ -16,7 +18,7 @@ def show_progress() -> None:
     logger = logging.getLogger("gears")
     if logger.handlers or logging.getLogger().handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.set_name("gears")  # a worker replaces it (gears.distributed.child)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)

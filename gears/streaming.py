@@ -18,6 +18,7 @@ from gears.model.network import GEARSNetwork
 from gears.prediction_adata import Origin
 from gears.prediction_files import ROWS_PER_BLOCK, write_predictions
 from gears.predictions import Predictions, asked_conditions, nodes_of
+from gears.progress import followed
 from gears.training.model_folder import ModelParts
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,9 @@ def predict_all_pairs(
     chunks = stream(network, parts, all_pairs(chosen), clip=clip, chunk=chunk)
     if output is None:
         return (predictions.to_frame(values) for predictions in chunks)
-    path = write_predictions(output, list(all_pairs(chosen)), parts, chunks, clip=clip)
+    pairs = list(all_pairs(chosen))
+    chunks = followed(chunks, len(pairs), "predicting", "conditions", len)
+    path = write_predictions(output, pairs, parts, chunks, clip=clip)
     logger.info("wrote predictions for all pairs of %d genes", len(chosen))
     return path
 
@@ -140,7 +143,9 @@ def predict_to_file(
     """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
     asked = asked_conditions(conditions)
     nodes_of(asked, parts.pert_names)  # an unknown gene ends it before a file is begun
-    chunks = stream(network, parts, asked, clip=clip, chunk=chunk)
+    chunks = followed(
+        stream(network, parts, asked, clip=clip, chunk=chunk), len(asked), "predicting", "conditions", len
+    )
     return write_predictions(output, asked, parts, chunks, clip=clip)
 
 
@@ -159,10 +164,10 @@ def screen(
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         msg = f"top is {top!r}; expected a whole number of at least 1"
         raise ValueError(msg)
-    best = _Best(top, largest)
-    for predictions in stream(
-        network, parts, all_pairs(candidate_genes(parts, genes)), clip=clip, chunk=chunk
-    ):
+    best, candidates = _Best(top, largest), candidate_genes(parts, genes)
+    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk)
+    n_pairs = len(candidates) * (len(candidates) - 1) // 2
+    for predictions in followed(chunks, n_pairs, "predicting", "conditions", len):
         best.add(predictions.conditions, _scores(score, predictions))
     return best.table()
 

@@ -157,6 +157,8 @@ def train_ddp_worker(
     joined_before = is_running()
     setup_ddp(rank, world_size)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
+    if not job.options.verbose:
+        logging.getLogger("gears").setLevel(logging.WARNING)
     result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
     if not joined_before:
         cleanup_ddp()

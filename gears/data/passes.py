@@ -15,6 +15,7 @@ from scipy import sparse
 from gears.data.cells import gather_rows
 from gears.data.moments import CHUNK_VALUES, ConditionMoments, SignCentre, condition_chunks
 from gears.data.reading import StoredMatrix, as_csr
+from gears.progress import followed
 
 _DASK_BLOCKS = 16
 """Blocks whose moments are held at once while a dask array is gone through."""
@@ -174,10 +175,11 @@ class _Pass:
         total = ConditionMoments(self.n_conditions, self.source.shape[1], centre)
         shares = _shares(chunks, self.source.row_lengths, self.workers)
         if self.pool is None or len(shares) < 2:
-            for rows in chunks:
+            for rows in followed(chunks, len(cells), "reading cells", "cells", len):
                 _add(total, self.source.csr(rows), self.ids[rows], self.chunk_values)
             return total
-        for present, part in self.pool.map(_share_moments, [self._task(share, centre) for share in shares]):
+        parts = self.pool.map(_share_moments, [self._task(share, centre) for share in shares])
+        for present, part in followed(parts, len(shares), "reading cells", "shares"):
             total.merge_conditions(present, part)
         return total
 

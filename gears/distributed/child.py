@@ -18,6 +18,7 @@ import torch.distributed as dist
 from gears.distributed.process_group import cleanup_ddp, join_group, use_loopback
 from gears.distributed.signals import die_with_parent, listen_for_stop
 from gears.distributed.world import World
+from gears.progress import send_progress
 
 HANDLER = "gears"
 """Name of the handler that the package itself adds (:func:`gears.reporting.show_progress` as well)."""
@@ -71,6 +72,8 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
         torch.set_num_threads(max(1, cores() // (setup.side_by_side or len(setup.devices))))
     torch.use_deterministic_algorithms(setup.deterministic)
     configure_worker_logging(rank, setup.label)
+    if rank == 0 and not setup.label:
+        send_progress(lambda report: setup.channels[0].send(("progress", tuple(report))))
     store = dist.TCPStore("127.0.0.1", setup.port, is_master=False)
     world = World(rank, rank, len(setup.devices), torch.device(setup.devices[rank]))
     join_group(world, backend=setup.backend, timeout=setup.timeout, store=store)
@@ -89,7 +92,8 @@ def configure_worker_logging(rank: int, label: str = "") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER)
     if rank == 0:
-        handler.setFormatter(logging.Formatter(f"{label}%(message)s"))
+        over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's bar may stand in this line
+        handler.setFormatter(logging.Formatter(f"{over_bar}{label}%(message)s"))
         logger.setLevel(logging.INFO)
     else:
         handler.setFormatter(logging.Formatter(f"[rank {rank}] %(levelname)s: %(message)s"))

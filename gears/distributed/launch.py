@@ -26,6 +26,7 @@ import torch.multiprocessing as torch_mp
 from gears.distributed.child import ChildSetup, run_child
 from gears.distributed.process_group import check_timeout
 from gears.distributed.signals import SignalWatch, signal_name
+from gears.progress import Report, show, watched
 
 GRACE_SECONDS = 2.0
 STOP_GRACE_SECONDS = 30.0
@@ -64,7 +65,7 @@ class Worker:
     def listen(self) -> None:
         """Take what the worker sent.
 
-        ("result", bytes), ("error", time, summary, traceback), or ("left", time, exit code).
+        ("result", bytes), ("error", time, summary, traceback), ("left", time, exit code), or ("progress", report).
         """
         while not self.channel.closed and self.channel.poll():
             try:
@@ -72,7 +73,10 @@ class Worker:
             except (EOFError, OSError):
                 self.channel.close()
                 return
-            if kind == "result":
+            if kind == "progress":
+                if watched():
+                    show(Report(*content[0]))
+            elif kind == "result":
                 self.result, self.finished = content[0], True
             elif kind == "left":
                 self.ended, self.left = content

@@ -25,6 +25,7 @@ from gears.evaluation.summary import verdict
 from gears.evaluation.table import score_table, with_scaled
 from gears.evaluation.truth import Truth, seen_subgroups
 from gears.messages import unknown_name
+from gears.progress import followed
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -219,7 +220,8 @@ def _one_split(
     predictions: dict[tuple[str, int | str], np.ndarray] = {}
     runs: list[tuple[Any, ...]] = []
     left_out: dict[str, str] = {}
-    for (name, seed), make in _makers(models, seeds, annotation, settings).items():
+    makers = _makers(models, seeds, annotation, settings)
+    for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
         try:
             with measured() as cost:
                 method = make()

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from gears.evaluation.metrics import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
+from gears.progress import followed
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -50,7 +51,7 @@ def halvings(
     other_UG
         The means of the other halves; NaN for a condition of one cell.
     """
-    for halving in range(n):
+    for halving in followed(range(n), n, "halving cells", "halvings"):
         pairs = [_half_means(screen, condition, (seed, halving)) for condition in truth.conditions]
         held_out_UG = np.stack([pair[0] for pair in pairs])
         n_cells_U = np.array([pair[2] for pair in pairs], dtype=np.int64)

@@ -14,6 +14,7 @@ import torch
 
 from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY, Reducer
+from gears.progress import progress
 from gears.training.adam import Adam
 from gears.training.cells import CellsTask
 from gears.training.conditions import MomentsTask, PairTables
@@ -152,8 +153,16 @@ def run_training(
     engine.on_epoch_end = _Report(folder, options, task.metric, loggers)
     traced = folder.path if folder is not None and options.profile and engine.is_main else None
     try:
-        with loggers, full_memory_explained(loader, options), profiled(traced, device) as traced_step:
-            engine.on_step_end = _each_step(folder, traced_step)
+        with (
+            loggers,
+            full_memory_explained(loader, options),
+            profiled(traced, device) as traced_step,
+            progress(
+                horizon.steps, "training", "steps", wanted=options.verbose and engine.is_main
+            ) as advance,
+        ):
+            advance(engine.progress.total_steps)
+            engine.on_step_end = _each_step(folder, traced_step, advance)
             engine.train(
                 loader,
                 None,
@@ -198,9 +207,12 @@ def _batch_over_workers(loader: Any, world_size: int) -> int | None:
     return None if size is None else int(size) * world_size
 
 
-def _each_step(folder: RunFolder | None, traced: Callable[[], None]) -> Callable[[TrainingEngine], None]:
+def _each_step(
+    folder: RunFolder | None, traced: Callable[[], None], advance: Callable[[int], None]
+) -> Callable[[TrainingEngine], None]:
     def after(engine: TrainingEngine) -> None:
         traced()
+        advance(1)
         if folder is not None:
             folder.step_end(engine)
 

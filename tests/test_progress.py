@@ -1,0 +1,142 @@
+"""Progress bars: where somebody watches, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gears import progress as module
+from gears.progress import LineHandler, Report, followed, progress, send_progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def write_to(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Give the module another stderr (pytest puts its own into sys between fixture and test)."""
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=stream, modules=sys.modules))
+    return stream
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """A terminal on stderr, INFO lines shown, and no delay."""
+    shown, logger = Terminal(), logging.getLogger("gears")
+    level = logger.level
+    write_to(shown, monkeypatch)
+    monkeypatch.setattr(module, "DELAY", 0.0)
+    logger.setLevel(logging.INFO)
+    yield shown
+    logger.setLevel(level)
+    assert not module._drawn
+
+
+def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal: Terminal) -> None:
+    with progress(4, "training", "steps") as advance:
+        advance(1)
+        bar = module._drawn["training"]
+        text = str(bar)
+        bar.refresh()
+    assert text.startswith("training:  25%|")
+    assert "1/4 [00:00<" in text  # elapsed and remaining
+    assert "steps/s" in text or "s/ steps" in text
+    assert "training:" in terminal.getvalue()
+
+
+def test_nothing_before_two_seconds(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DELAY", 2.0)
+    assert list(followed("abc", 3, "reading", "letters")) == ["a", "b", "c"]
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("why", ["no terminal", "no INFO lines", "verbose=False"])
+def test_quiet(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    shown: io.StringIO = terminal
+    if why == "no terminal":
+        shown = write_to(io.StringIO(), monkeypatch)
+    if why == "no INFO lines":
+        logging.getLogger("gears").setLevel(logging.WARNING)
+    with progress(2, "training", "steps", wanted=why != "verbose=False") as advance:
+        advance(1)
+        assert not module._drawn
+    assert shown.getvalue() == ""
+
+
+def test_a_notebook_counts_as_watching(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_to(io.StringIO(), monkeypatch)
+    assert not module.watched()
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    assert module.watched()
+
+
+def test_log_lines_stand_above_the_bar(terminal: Terminal) -> None:
+    handler = LineHandler(terminal)
+    with progress(2, "training", "steps") as advance:
+        advance(1)
+        handler.emit(logging.makeLogRecord({"msg": "epoch 1/2", "levelno": logging.INFO}))
+    lines = terminal.getvalue().split("\r")
+    assert any(part.endswith("epoch 1/2\n") and "training" not in part for part in lines)
+
+
+def test_an_error_takes_the_bar_away(terminal: Terminal) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        list(followed(broken(), 2, "reading", "cells"))
+    assert not module._drawn
+
+
+def test_a_worker_sends_and_its_parent_draws(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gears.distributed.launch import Worker
+
+    sent: list[Any] = []
+    monkeypatch.setattr(module, "EVERY", 0.0)
+    send_progress(sent.append)
+    try:
+        for _ in followed([3, 4], 7, "training", "steps", size=int):
+            assert not module._drawn
+    finally:
+        send_progress(None)
+    assert sent == [Report("training", "steps", done, 7) for done in (3, 7, None)]
+    waiting = [("progress", tuple(report)) for report in sent[:2]]
+    channel = SimpleNamespace(closed=False, poll=lambda: bool(waiting), recv=lambda: waiting.pop(0))
+    worker = Worker(0, SimpleNamespace(exitcode=None), channel)  # type: ignore[arg-type]
+    worker.listen()
+    assert module._drawn["training"].n == 7
+    waiting.append(("progress", tuple(sent[2])))
+    worker.listen()
+    assert not module._drawn
+    assert worker.error is None
+
+
+def test_training_is_followed_and_ends_without_a_bar(
+    terminal: Terminal, tmp_path: Any, toy_adata: Any, toy_go: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gears import GEARS, PertData
+
+    seen: list[Report] = []
+    real = module.show
+    monkeypatch.setattr(module, "show", lambda report: (seen.append(report), real(report)))
+    data = PertData(tmp_path, gene2go=toy_go)
+    data.new_data_process("toy", toy_adata)
+    data.prepare_split("simulation", seed=1)
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    options: dict[str, Any] = {"objective": "moments", "prior": None, "evaluate_test": False}
+    model.train(epochs=3, **options)
+    assert [r.done for r in seen if r.what == "training"] == [0, 1, 2, 3, None]
+    assert any(report.what == "reading cells" for report in seen)
+    seen.clear()
+    model.train(epochs=2, verbose=False, **options)
+    assert not [report for report in seen if report.what == "training"]
