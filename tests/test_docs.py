@@ -116,6 +116,14 @@ def test_the_gallery_can_be_drawn() -> None:
     assert all(ax.has_data() for figure in figures for ax in figure.axes if ax.get_label() != "<colorbar>")
 
 
+@pytest.mark.long
+def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
+    import runpy
+
+    runpy.run_path(str(DOCS / "picture.py"))["main"](tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_notebook_becomes_a_page_with_its_outputs(tmp_path: Path) -> None:
     import json
 
