@@ -20,11 +20,12 @@ class Solution:
     Attributes
     ----------
     coefficient_CG
-        With covariance k (U, C) to new conditions the prediction is ``level_G + k @ coefficient_CG``.
+        With covariance k (U, C) to new conditions the prediction is ``level_G + k @ coefficient_CG``, k
+        without the level's.
     left_out_CG
         Left-one-out predictions, at the same strengths.
     level_G
-        What all conditions share: not shrunk, since few conditions tell it well.
+        What all conditions share.
     """
 
     coefficient_CG: np.ndarray
@@ -32,8 +33,14 @@ class Solution:
     level_G: np.ndarray
 
 
-def solve(delta_CG: np.ndarray, signal_CC: np.ndarray, noise_C: np.ndarray, noise_G: np.ndarray) -> Solution:
-    """Gaussian-process regression of every gene around a level of its own (generalised least squares).
+def solve(
+    delta_CG: np.ndarray,
+    signal_CC: np.ndarray,
+    noise_C: np.ndarray,
+    noise_G: np.ndarray,
+    level: float | None = None,
+) -> Solution:
+    """Gaussian-process regression of every gene around a level of its own.
 
     Gene g's departures from its level have covariance ``strength_g signal_CC + noise_G[g] diag(noise_C)``. The
     strength of each gene is weighed over :data:`STRENGTHS` by its likelihood and how common a
@@ -48,9 +55,17 @@ def solve(delta_CG: np.ndarray, signal_CC: np.ndarray, noise_C: np.ndarray, nois
         Covariance of the conditions' signal.
     noise_C, noise_G
         Sampling variance is ``noise_C[c] * noise_G[g]``, all above zero.
+    level
+        Variance of the level, which is then shrunk by the gene's strength as the signal is; None leaves
+        it free (generalised least squares).
     """
     root_C = np.sqrt(noise_C)
-    values, vectors = _eigen_of_contrasts(signal_CC / np.outer(root_C, root_C), 1 / root_C)
+    whitened_CC = (signal_CC + (level or 0.0)) / np.outer(root_C, root_C)
+    if level is None:
+        values, vectors = _eigen_of_contrasts(whitened_CC, 1 / root_C)
+    else:
+        values, vectors = linalg.eigh(whitened_CC, overwrite_a=True)
+        values = np.maximum(values, 0.0)
     rotated_KG = vectors.T @ (delta_CG / root_C[:, None])
     share_MG = _strength_shares(rotated_KG, values, noise_G)
     coefficient_CG, left_out_CG = np.zeros_like(delta_CG), np.zeros_like(delta_CG)
@@ -65,7 +80,10 @@ def solve(delta_CG: np.ndarray, signal_CC: np.ndarray, noise_C: np.ndarray, nois
         diagonal_CN = squared @ (1 / variance_KN)
         left_out_CG[:, at] += share_N * (delta_CG[:, at] - root_C[:, None] * solved_CN / diagonal_CN)
         coefficient_CG[:, at] += share_N * strength * solved_CN / root_C[:, None]
-    level_G = (1 / noise_C) @ (delta_CG - signal_CC @ coefficient_CG) / (1 / noise_C).sum()
+    if level is None:
+        level_G = (1 / noise_C) @ (delta_CG - signal_CC @ coefficient_CG) / (1 / noise_C).sum()
+    else:
+        level_G = level * coefficient_CG.sum(axis=0)
     return Solution(coefficient_CG, left_out_CG, level_G)
 
 

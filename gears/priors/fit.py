@@ -23,6 +23,9 @@ from gears.priors.magnitude import fit_magnitude
 
 SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
 _LEAST_TARGETS = 3
+_SHRUNK_LEVEL = (
+    15  # conditions from which on shrinking what they share is tried: fewer do not tell what it does
+)
 _MEAN_MARGIN = 0.02  # that the criterion must gain before the mean alone is taken
 _NOISE_FLOOR = 1e-3
 
@@ -118,12 +121,17 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
     rest_CG = data.delta_CG - targets_CG
     if len(data.sets) < 2 or not rest_CG.any():
         return _mean_only(data, target_G)
-    weights, prior, summed_CG = _fit_sum(data, rest_CG, target_G)
-    candidates = [(prior, summed_CG)]
-    found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
-    if found is not None:
-        magnitude, factor_C = found
-        candidates.append((dataclasses.replace(prior, magnitude=magnitude), summed_CG * factor_C[:, None]))
+    weights = _settled(data, rest_CG)
+    candidates = []
+    for free_level in (True,) if len(data.sets) < _SHRUNK_LEVEL else (False, True):
+        prior, summed_CG = _fit_sum(data, rest_CG, target_G, weights, free_level=free_level)
+        candidates.append((prior, summed_CG))
+        found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
+        if found is not None:
+            magnitude, factor_C = found
+            candidates.append(
+                (dataclasses.replace(prior, magnitude=magnitude), summed_CG * factor_C[:, None])
+            )
     means_CG = (rest_CG.sum(axis=0) - rest_CG) / (len(rest_CG) - 1)
     candidates.append((_mean_prior(data, rest_CG.mean(axis=0), target_G), means_CG))
     tried = {
@@ -145,6 +153,7 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
         "unexplained_several_genes": weights.multiple,
         "factor": prior.magnitude is not None,
         "mean_only": place == mean,
+        "shrunk_level": len(data.sets) >= _SHRUNK_LEVEL and place < mean // 2,
         "slope": slope,
         "criterion": tried[place, slope],
     }
@@ -153,24 +162,35 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
     )
 
 
-def _fit_sum(
-    data: PriorData, rest_CG: np.ndarray, target_G: np.ndarray
-) -> tuple[Weights, GenePrior, np.ndarray]:
-    """The additive part: its weights, the prior without factor and slope, left-one-out predictions."""
-    size_C = sizes_of(data.sets)
+def _noise(data: PriorData, rest_CG: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Sampling variance as factors of conditions (C,) and genes (G,), and the latter's typical size."""
     typical = 1 / float((1 / data.n_C).mean())
-    noise_C = typical / data.n_C
     noise_G = data.variance_G / typical
-    level = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
+    size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
+    return typical / data.n_C, noise_G, size
+
+
+def _settled(data: PriorData, rest_CG: np.ndarray) -> Weights:
+    """Weights of the additive part's kernels by evidence."""
+    noise_C, _, size = _noise(data, rest_CG)
     rows = sample(len(rest_CG))
-    kernels = training_kernels([data.sets[row] for row in rows], data.genes, *data.further)
-    weights = settle_weights(rest_CG[rows], kernels, level * noise_C[rows], size_C[rows])
-    _, shared, own, *each = weights.kernels  # what all conditions share is a free level of each gene
+    sets = [data.sets[row] for row in rows]
+    kernels = training_kernels(sets, data.genes, *data.further)
+    return settle_weights(rest_CG[rows], kernels, size * noise_C[rows], sizes_of(sets))
+
+
+def _fit_sum(
+    data: PriorData, rest_CG: np.ndarray, target_G: np.ndarray, weights: Weights, *, free_level: bool
+) -> tuple[GenePrior, np.ndarray]:
+    """The additive part: the prior without factor and slope, and left-one-out predictions."""
+    size_C = sizes_of(data.sets)
+    noise_C, noise_G, size = _noise(data, rest_CG)
+    offset, shared, own, *each = weights.kernels
     genes, similar = mixed((data.genes, *data.further), each), float(sum(each))
     signal_CC = specific_covariance(data.sets, genes, shared, own, similar)
     signal_CC[np.diag_indices(len(signal_CC))] += weights.unexplained(size_C)
-    noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * level)
-    found = solve(rest_CG, signal_CC, noise_C, noise_G)
+    noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
+    found = solve(rest_CG, signal_CC, noise_C, noise_G, None if free_level else offset)
     prior = GenePrior(
         genes,
         found.level_G,
@@ -181,7 +201,7 @@ def _fit_sum(
         data.column_P,
         target_G,
     )
-    return weights, prior, found.left_out_CG
+    return prior, found.left_out_CG
 
 
 def _target_change(data: PriorData) -> np.ndarray:

@@ -49,6 +49,23 @@ def test_one_strength_is_universal_kriging(
             np.testing.assert_allclose(found.left_out_CG[row, gene], expected[0], rtol=1e-7, atol=1e-9)
 
 
+def test_a_shrunk_level_is_plain_kriging(
+    problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delta_CG, signal_CC, noise_C, noise_G = problem
+    monkeypatch.setattr(amplitudes, "STRENGTHS", np.array([2.5]))
+    found = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G, 0.3)
+    for gene in (0, 33):
+        signal = 2.5 * (signal_CC + 0.3)
+        covariance = signal + noise_G[gene] * np.diag(noise_C)
+        expected_C = signal @ np.linalg.solve(covariance, delta_CG[:, gene])
+        fitted_C = found.level_G[gene] + signal_CC @ found.coefficient_CG[:, gene]
+        np.testing.assert_allclose(fitted_C, expected_C, rtol=1e-8, atol=1e-10)
+        others = np.arange(len(delta_CG)) != 11
+        weight = np.linalg.solve(covariance[np.ix_(others, others)], delta_CG[others, gene])
+        np.testing.assert_allclose(found.left_out_CG[11, gene], signal[11, others] @ weight, atol=1e-9)
+
+
 def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(
     problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
