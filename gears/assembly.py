@@ -11,21 +11,25 @@ import numpy as np
 import torch
 
 from gears.conditions import Condition
+from gears.contexts.evaluation import unit_validation
+from gears.contexts.means import model_contexts, overall_control_mean
+from gears.data.unit_screen import UnitScreen
 from gears.evaluation.metrics import get_metric
 from gears.evaluation.truth import Truth
 from gears.graphs import Graph, cached_graph, coexpression_graph, go_graph
 from gears.graphs.own import GO_THRESHOLD, GraphMaker, embedding_of
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
-from gears.priors import GenePrior
 from gears.training.conditions import ConditionLoader, PairTables
 from gears.training.defaults import RunPlan, settle
 from gears.training.model_folder import ModelParts, difference
 from gears.training.options import TrainOptions
 from gears.training.tables import ConditionTables
+from gears.training.units import UnitPairTables
 from gears.training.validation import DEFAULT_METRICS, Validation
 
 if TYPE_CHECKING:
+    from gears.data.screen import PreparedScreen
     from gears.data.splits import Split
     from gears.pertdata import PertData
 
@@ -74,7 +78,8 @@ def build_parts(
         pert_names=nodes,
         go=go_maker.make(go),
         coexpress=coexpress_maker.make(coexpress),
-        control_mean_G=np.array(screen.statistics.mean[screen.control_id], dtype=np.float64),
+        control_mean_G=_control_mean(screen),
+        contexts=model_contexts(screen) if isinstance(screen, UnitScreen) else None,
         split=pert_data.split,
         start_PH=start_PH,
         provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash},
@@ -120,49 +125,76 @@ def _coexpression(pert_data: PertData, config: ModelConfig) -> Graph:
     return cached_graph(screen.folder / "graphs", key, build)
 
 
+def _control_mean(screen: PreparedScreen) -> np.ndarray:
+    """Mean of all control cells, (G,) float64."""
+    if isinstance(screen, UnitScreen):
+        return overall_control_mean(screen)
+    return np.array(screen.statistics.mean[screen.control_id], dtype=np.float64)
+
+
 def condition_tables(
-    pert_data: PertData, device: torch.device, dtype: torch.dtype, *, prior_CG: np.ndarray | None = None
+    pert_data: PertData,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    prior_CG: np.ndarray | None = None,
+    mask_target: bool = False,
 ) -> ConditionTables:
     """Nodes, loss masks, control mean and known changes of all conditions of a screen on the training device."""
     screen = pert_data.screen
     nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
-    mean_G = screen.statistics.mean[screen.control_id]
-    return ConditionTables.build(
+    mask_CG = screen.statistics.loss_mask()
+    if mask_target:
+        column = {gene: place for place, gene in enumerate(screen.gene_names)}
+        for row, condition in enumerate(screen.conditions):
+            mask_CG[row, [column[gene] for gene in condition.genes if gene in column]] = False
+    tables = ConditionTables.build(
         nodes,
-        screen.statistics.loss_mask(),
-        mean_G,
+        mask_CG,
+        _control_mean(screen),
         prior_CG,
         device=device,
         dtype=dtype,
         names=[condition.name for condition in screen.conditions],
     )
+    if isinstance(screen, UnitScreen):
+        return tables.matched(screen.control_mean_SG, screen.cell_stratum)
+    return tables
 
 
 def pair_tables(pert_data: PertData) -> PairTables:
     """Moments of all conditions of a screen; its control mean is that of all control cells."""
-    return PairTables(pert_data.screen.statistics)
+    screen = pert_data.screen
+    return (
+        UnitPairTables(screen.statistics) if isinstance(screen, UnitScreen) else PairTables(screen.statistics)
+    )
 
 
 def validation_of(
-    pert_data: PertData, monitor: str, *, prior: GenePrior | None = None
+    pert_data: PertData, monitor: str, parts: ModelParts | None = None
 ) -> tuple[Validation, str]:
     """Scorer of the validation part, and the metric that chooses the best epoch.
 
     A metric over differential genes falls back to ``mse`` where the screen has no ranking.
     """
-    split = pert_data.split
+    split, screen = pert_data.split, pert_data.screen_of("val")
     check_monitor(monitor)
     chosen = perturbed_in(split, "val")
     if not chosen:
         return Validation(None, []), monitor
-    truth = Truth.of(pert_data.screen_of("val"), chosen, perturbed_in(split, "train"))
-    nodes = [pert_data.condition_nodes(condition) for condition in chosen]
-    if not truth.has_de:
+    kept: tuple[str, ...] = DEFAULT_METRICS
+    if screen.de is None:
         kept = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
         monitor = "mse" if monitor.endswith("_de") else monitor
-        return Validation(truth, nodes, metrics=tuple(dict.fromkeys((*kept, monitor))), prior=prior), monitor
-    metrics = tuple(dict.fromkeys((*DEFAULT_METRICS, monitor)))
-    return Validation(truth, nodes, metrics=metrics, prior=prior), monitor
+    metrics = tuple(dict.fromkeys((*kept, monitor)))
+    how: dict[str, Any] = {"prior": None, "mask_target": False}
+    if parts is not None:
+        how = {"prior": parts.prior, "mask_target": parts.config.mask_target}
+    if isinstance(screen, UnitScreen):
+        return unit_validation(pert_data, chosen, metrics, **how), monitor
+    truth = Truth.of(screen, chosen, perturbed_in(split, "train"))
+    nodes = [pert_data.condition_nodes(condition) for condition in chosen]
+    return Validation(truth, nodes, metrics=metrics, **how), monitor
 
 
 def check_monitor(monitor: str) -> None:

@@ -3,16 +3,21 @@
 The only place in the package that splits a label. A condition is a *set* of
 perturbed genes; the empty set is the control. Screens spell one condition in
 several ways ("A+ctrl", "ctrl+A", " A + ctrl "): all of them parse to the same
-:class:`Condition`, whose canonical spelling is :attr:`Condition.name`.
+:class:`Condition`, whose canonical spelling is :attr:`Condition.name`. In a screen with
+contexts or perturbation types the condition also says where and how: "A+B [CRISPRa] @ K562".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CONTROL_LABEL = "ctrl"
 SEPARATOR = "+"
+AT = " @ "
+"""Stands before the context in a label."""
+_PLACED = re.compile(r"^(?P<genes>.*?)(?: \[(?P<kind>[^\[\]]+)\])?(?: @ (?P<context>.+))?$", re.DOTALL)
 
 
 @dataclass(frozen=True, order=True)
@@ -23,6 +28,10 @@ class Condition:
     ----------
     genes
         Perturbed gene symbols; an empty tuple is the control.
+    context
+        Cell type, donor, ... of a screen with contexts; "" elsewhere.
+    kind
+        Type of perturbation of a screen that names several; "" elsewhere and for controls.
 
     Examples
     --------
@@ -32,9 +41,13 @@ class Condition:
     True
     >>> Condition.parse("ctrl").is_control
     True
+    >>> Condition.parse("KLF1+ctrl [CRISPRa] @ K562")
+    Condition('KLF1+ctrl [CRISPRa] @ K562')
     """
 
     genes: tuple[str, ...] = ()
+    context: str = ""
+    kind: str = ""
 
     def __post_init__(self) -> None:
         genes = tuple(sorted(set(self.genes)))
@@ -65,14 +78,15 @@ class Condition:
         if not isinstance(label, str):
             msg = f"a condition label is a string such as 'A+B' or 'A+{ctrl_label}'; found {label!r}"
             raise ValueError(msg)
-        tokens = [token.strip() for token in label.split(sep)]
+        genes, kind, context = _parts(label)
+        tokens = [token.strip() for token in genes.split(sep)]
         if not all(tokens):
             msg = (
                 f"condition label {label!r} has an empty gene name; expected genes joined by {sep!r}, "
                 f"such as 'A{sep}B' or 'A{sep}{ctrl_label}'"
             )
             raise ValueError(msg)
-        return cls(tuple(token for token in tokens if token != ctrl_label))
+        return cls(tuple(token for token in tokens if token != ctrl_label), context, kind)
 
     @classmethod
     def of(cls, value: Condition | str | Iterable[str]) -> Condition:
@@ -94,15 +108,28 @@ class Condition:
 
     @property
     def name(self) -> str:
-        """Canonical spelling: ``"ctrl"``, ``"A+ctrl"`` or ``"A+B"`` (genes sorted)."""
-        if len(self.genes) < 2:
-            return SEPARATOR.join((*self.genes, CONTROL_LABEL))
-        return SEPARATOR.join(self.genes)
+        """Canonical spelling: ``"ctrl"``, ``"A+ctrl"`` or ``"A+B"`` (genes sorted), then type and context."""
+        genes = self.genes if len(self.genes) > 1 else (*self.genes, CONTROL_LABEL)
+        return SEPARATOR.join(genes) + self.suffix
 
     @property
     def key(self) -> str:
         """Spelling of published prediction keys: genes joined by ``"_"`` (``"ctrl"`` for the control)."""
-        return "_".join(self.genes) or CONTROL_LABEL
+        return ("_".join(self.genes) or CONTROL_LABEL) + self.suffix
+
+    @property
+    def suffix(self) -> str:
+        """What stands behind the genes: ``" [type] @ context"``, as far as there are any."""
+        return (f" [{self.kind}]" if self.kind else "") + (f"{AT}{self.context}" if self.context else "")
+
+    @property
+    def plain(self) -> Condition:
+        """The condition without context and type."""
+        return Condition(self.genes)
+
+    def at(self, context: str = "", kind: str = "") -> Condition:
+        """The same genes in a context and by a type of perturbation (none for the control)."""
+        return replace(self, context=context, kind=kind if self.genes else "")
 
     def __len__(self) -> int:
         return len(self.genes)
@@ -122,4 +149,13 @@ def split_label(label: str) -> list[str]:
     >>> split_label("ctrl+AHR")
     ['ctrl', 'AHR']
     """
-    return [token.strip() for token in label.split(SEPARATOR)]
+    return [token.strip() for token in _parts(label)[0].split(SEPARATOR)]
+
+
+def _parts(label: str) -> tuple[str, str, str]:
+    """Genes, type and context of a label; the last two are "" where it names none."""
+    if AT not in label and not label.endswith("]"):
+        return label, "", ""
+    found = _PLACED.match(label)
+    assert found is not None
+    return found["genes"], found["kind"] or "", found["context"] or ""

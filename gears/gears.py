@@ -236,10 +236,10 @@ class GEARS(TrainedModel):
         parts, options = self.parts, plan.options
         if not network_counts(parts):
             options = without_training(options, choices, told=self.rank == 0)
-        validation, monitor = validation_of(pert_data, choices.monitor, prior=parts.prior)
+        validation, monitor = validation_of(pert_data, choices.monitor, parts)
         run = run_training(
             network,
-            partial(condition_tables, pert_data, prior_CG=known_CG),
+            partial(condition_tables, pert_data, prior_CG=known_CG, mask_target=parts.config.mask_target),
             partial(pair_tables, pert_data),
             loader,
             parts,

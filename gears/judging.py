@@ -12,6 +12,8 @@ import pandas as pd
 
 from gears.assembly import check_names, perturbed_in, subgroups_of
 from gears.conditions import Condition
+from gears.contexts.evaluation import unit_table_of
+from gears.data.unit_screen import UnitScreen
 from gears.evaluation.baselines.means_table import training_conditions
 from gears.evaluation.cells import ScreenCells
 from gears.evaluation.report import Profiles, write_report
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from gears.data.splits import Split
     from gears.gears import GEARS
     from gears.pertdata import PertData
-    from gears.priors import GenePrior
+    from gears.priors import Prior
 
 DRAWN = ("additive", "matching_mean", "train_mean")  # baselines in the figures of single conditions
 
@@ -46,19 +48,21 @@ def evaluate_model(
     if split is None or not chosen or not perturbed_in(split, "train"):
         return None
     predicted_UG = model.predict(chosen, clip=clip).expression_UG
-    table = comparison_table(
-        predicted_UG,
-        chosen,
-        pert_data.screen,
-        split,
-        subgroups=subgroups_of(split, part, chosen),
-        clip=clip,
-        method=name,
-        annotation=pert_data.annotation,
-        **{"truth_screen": pert_data.screen_of(part)} | options,
-    )
+    settings: dict[str, Any] = {"clip": clip, "method": name, "annotation": pert_data.annotation}
+    settings |= {"mask_target": model.parts is not None and model.parts.config.mask_target}
+    divided, screen = isinstance(pert_data.screen, UnitScreen), pert_data.screen
+    if isinstance(screen, UnitScreen):
+        table = unit_table_of(predicted_UG, chosen, screen, split, **settings | options)
+    else:
+        settings |= {
+            "subgroups": subgroups_of(split, part, chosen),
+            "truth_screen": pert_data.screen_of(part),
+        }
+        table = comparison_table(predicted_UG, chosen, screen, split, **settings | options)
     if report is not None:
-        profiles = _profiles(pert_data, part, split, chosen, {name: predicted_UG}, clip, shown)
+        profiles = None
+        if not divided:
+            profiles = _profiles(pert_data, part, split, chosen, {name: predicted_UG}, clip, shown)
         details = {
             "screen": str(pert_data.dataset_name),
             "split": f"{split.name}, seed {split.seed}, part {part}",
@@ -189,7 +193,7 @@ class PriorEstimator:
 
     def __init__(self, pert_data: PertData, *, clip: bool = True) -> None:
         self.pert_data, self.clip = pert_data, clip
-        self.prior: GenePrior | None = None
+        self.prior: Prior | None = None
 
     def fit(self, screen: PreparedScreen, split: Split) -> PriorEstimator:
         """Fit to the means of the split's training part and return the estimator itself."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
+from gears.contexts.names import ModelContexts
 from gears.data import gene_sets
 from gears.data.divided import DividedScreen
 from gears.data.pickles import is_pickle, load_plain
+from gears.data.unit_screen import UnitScreen
 from gears.messages import count, nearest, shorten
 
 if TYPE_CHECKING:
@@ -40,8 +42,10 @@ class PerturbationNodes(DividedScreen):
             self._annotation = own if self._obo is None else own.with_ancestors(self._obo)
         return self._annotation
 
-    def condition_nodes(self, condition: Condition | str) -> list[int]:
-        """Nodes of the perturbation graph that a condition perturbs; [] for the control.
+    def condition_nodes(self, condition: Condition | str) -> Sequence[int]:
+        """Nodes of the perturbation graph that a condition perturbs; empty for the control.
+
+        In a screen with contexts they say where and how, too (:class:`gears.node_sets.NodeSet`).
 
         Raises
         ------
@@ -55,7 +59,12 @@ class PerturbationNodes(DividedScreen):
                 hint = f"; did you mean {' or '.join(near)}?" if near else ""
                 msg = f"gene {gene!r} is not in the perturbation graph{hint}"
                 raise KeyError(msg)
-        return [self.node_map_pert[gene] for gene in genes]
+        nodes = [self.node_map_pert[gene] for gene in genes]
+        screen = self.whole_screen
+        if isinstance(screen, UnitScreen):
+            known = ModelContexts(screen.contexts, screen.kinds, np.empty((max(1, len(screen.contexts)), 0)))
+            return known.node_sets([Condition.of(condition)], [nodes])[0]
+        return nodes
 
     def get_pert_idx(self, pert_category: str) -> list[int]:
         """Nodes that a label perturbs in its own order, [-1] for the control: ``pert_idx`` of its cells."""

@@ -72,6 +72,9 @@ def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> p
         },
         index=pd.Index(names),
     )
+    if any(condition.suffix for condition in conditions):
+        table["context"] = [condition.context for condition in conditions]
+        table["perturbation_type"] = [condition.kind for condition in conditions]
     if origin is not None and origin.trained_on is not None:
         seen = {gene for condition in origin.trained_on for gene in condition.genes}
         table["subgroup"] = [
@@ -82,12 +85,15 @@ def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> p
     return table
 
 
-def gene_table(gene_names: Sequence[str], control_mean_G: np.ndarray, origin: Origin | None) -> pd.DataFrame:
-    """One row per gene: ``gene_name``, ``gene_id`` (where known), ``control_mean``."""
+def gene_table(
+    gene_names: Sequence[str], control_mean_G: np.ndarray | None, origin: Origin | None
+) -> pd.DataFrame:
+    """One row per gene: ``gene_name``, ``gene_id`` (where known), ``control_mean`` (where it is one for all)."""
     table = pd.DataFrame({"gene_name": list(gene_names)}, index=pd.Index(list(gene_names)))
     if origin is not None:
         table["gene_id"] = list(origin.gene_ids)
-    table["control_mean"] = np.array(control_mean_G, dtype=np.float64)
+    if control_mean_G is not None:
+        table["control_mean"] = np.array(control_mean_G, dtype=np.float64)
     return table
 
 

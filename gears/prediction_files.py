@@ -74,7 +74,7 @@ def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool) -> An
     origin = Origin.of(parts)
     return AnnData(
         obs=condition_table(conditions, origin),
-        var=gene_table(parts.gene_names, parts.control_mean_G, origin),
+        var=gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
         uns={"gears": provenance(clip, origin)},
     )
 

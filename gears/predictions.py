@@ -18,6 +18,8 @@ from gears.prediction_adata import Origin, condition_table, gene_table, provenan
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from gears.training.model_folder import ModelParts
+
 Key = str | Condition | Sequence[str]
 VALUES = ("expression", "delta", "logvar")
 
@@ -40,7 +42,7 @@ class Predictions(Mapping[str, np.ndarray]):
     expression_UG
         Predicted expression (log-normalised scale of the screen), clipped if `clip`.
     control_mean_G
-        Mean of the control cells, from which changes count.
+        Mean of the control cells, from which changes count; (U, G) where each condition's context has its own.
     logvar_UG
         Predicted log-variance, or None.
     clip
@@ -116,10 +118,13 @@ class Predictions(Mapping[str, np.ndarray]):
         sd_UG = self._sd_UG()
         if sd_UG is not None:
             layers["sd"] = sd_UG
+        of_all = self.control_mean_G.ndim == 1
+        if not of_all:
+            layers["control_mean"] = self.control_mean_G.copy()
         return AnnData(
             X=self.expression_UG.copy(),
             obs=condition_table(self.conditions, self.origin),
-            var=gene_table(self.gene_names, self.control_mean_G, self.origin),
+            var=gene_table(self.gene_names, self.control_mean_G if of_all else None, self.origin),
             layers=layers,
             uns={"gears": self._provenance()},
         )
@@ -187,7 +192,8 @@ class Predictions(Mapping[str, np.ndarray]):
         for condition, row in self._rows.items():
             orders = itertools.permutations(condition.genes) if len(condition) <= 5 else [condition.genes]
             for genes in orders:
-                joined.setdefault("_".join(genes) or condition.key, set()).add(row)
+                key = "_".join(genes) + condition.suffix if genes else condition.key
+                joined.setdefault(key, set()).add(row)
         return joined
 
     def _row(self, key: Key) -> int:
@@ -205,6 +211,33 @@ class Predictions(Mapping[str, np.ndarray]):
             return row
         name = key if isinstance(key, str) else Condition.of(key).name
         raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))
+
+
+def placed(
+    conditions: Sequence[Condition],
+    parts: ModelParts,
+    context: str | Sequence[str] | None = None,
+    kind: str | None = None,
+) -> tuple[tuple[Condition, ...], list[Sequence[int]], np.ndarray]:
+    """Conditions in the contexts asked for, their nodes, and the control mean of each (or of all).
+
+    Raises
+    ------
+    ValueError
+        A gene is no node, or a context or type is unknown to the model (or the model has none).
+    """
+    known = parts.contexts
+    if known is None:
+        if context is not None or kind is not None or any(condition.suffix for condition in conditions):
+            msg = (
+                "this model has one context and one type of perturbation; prepare the screen with context_key= or "
+                "perturbation_type_key= and train on it, or leave context and type out"
+            )
+            raise ValueError(msg)
+        return tuple(conditions), list(nodes_of(conditions, parts.pert_names)), parts.control_mean_G
+    units = known.placed(conditions, context, kind)
+    sets = known.node_sets(units, nodes_of(units, parts.pert_names))
+    return units, list(sets), known.control_means(units)
 
 
 def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list[list[int]]:

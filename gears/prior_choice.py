@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,18 +15,10 @@ import torch
 from gears.assembly import condition_tables, pair_tables, perturbed_in, validation_of
 from gears.caching import cached_arrays
 from gears.conditions import Condition
+from gears.contexts.prior import PriorSource, prior_source
 from gears.files import content_hash
 from gears.model.network import GEARSNetwork
-from gears.priors import (
-    FittedPrior,
-    GenePrior,
-    PriorData,
-    fit_prior,
-    judge,
-    mean_of,
-    means_without,
-    prior_data,
-)
+from gears.priors import FittedPrior, Prior, read_prior
 from gears.progress import followed
 from gears.training.conditions import ConditionLoader
 from gears.training.defaults import settle
@@ -67,6 +59,7 @@ def prior_of(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> F
         "format": FORMAT,
         "screen": screen.content_hash,
         "conditions": [screen.id_of(condition) for condition in conditions],
+        "groups": [str(group) for group in prior_source(pert_data).groups(conditions)],
         "nodes": list(parts.pert_names),
         "annotation": pert_data.annotation.content_hash,
         "graphs": [parts.go.hash, parts.coexpress.hash],
@@ -78,7 +71,7 @@ def prior_of(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> F
     )
     report = json.loads(str(arrays.pop("report")))
     left_out_CG = arrays.pop("left_out")
-    return FittedPrior(GenePrior.from_arrays(arrays, report), left_out_CG)
+    return FittedPrior(read_prior(arrays, report), left_out_CG)
 
 
 def take_up_prior(
@@ -122,19 +115,21 @@ def _perturbed_train(pert_data: PertData) -> list[Condition]:
 
 
 def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    data = _data(pert_data, conditions, parts.start_PH)
-    fitted = _fit(pert_data, conditions, data)
+    source = prior_source(pert_data)
+    data = source.data(conditions, parts.start_PH)
+    fitted = source.fit(conditions, data)
     _tell_score(pert_data, fitted.prior)
-    gate, tried = _gate(pert_data, parts, conditions, data)
+    gate, tried = _gate(source, parts, conditions, data)
     report = {**fitted.prior.report, "gate": gate, "gates": tried}
     prior = dataclasses.replace(fitted.prior, gate=gate, report=report)
     return {**prior.arrays(), "report": np.array(json.dumps(report)), "left_out": fitted.left_out_CG}
 
 
-def closed_form(pert_data: PertData) -> GenePrior:
+def closed_form(pert_data: PertData) -> Prior:
     """The prior alone, without a network, fitted to the training conditions of the split."""
     conditions = _perturbed_train(pert_data)
-    fitted = _fit(pert_data, conditions, _data(pert_data, conditions))
+    source = prior_source(pert_data)
+    fitted = source.fit(conditions, source.data(conditions))
     return dataclasses.replace(fitted.prior, gate=0.0)
 
 
@@ -158,20 +153,7 @@ def without_training(filled: TrainOptions, given: TrainOptions, *, told: bool) -
     return dataclasses.replace(filled, epochs=None, steps=1, warmup_steps=0, early_stopping=None)
 
 
-def _data(
-    pert_data: PertData, conditions: Sequence[Condition], vectors_PH: np.ndarray | None = None
-) -> PriorData:
-    nodes = [pert_data.condition_nodes(condition) for condition in conditions]
-    names = [str(name) for name in pert_data.pert_names]
-    return prior_data(pert_data.screen, conditions, nodes, names, pert_data.annotation, vectors_PH)
-
-
-def _fit(pert_data: PertData, conditions: Sequence[Condition], data: PriorData) -> FittedPrior:
-    screen = pert_data.screen
-    return fit_prior(data, judge(screen, conditions, means_without(screen, conditions)))
-
-
-def _tell_score(pert_data: PertData, prior: GenePrior) -> None:
+def _tell_score(pert_data: PertData, prior: Prior) -> None:
     """Log what the closed form alone reaches on the validation part: it is there before any training."""
     validation, monitor = validation_of(pert_data, TrainOptions().monitor)
     scores = validation.of_changes(prior(validation.nodes))
@@ -181,7 +163,7 @@ def _tell_score(pert_data: PertData, prior: GenePrior) -> None:
 
 
 def _gate(
-    pert_data: PertData, parts: ModelParts, conditions: Sequence[Condition], data: PriorData
+    source: PriorSource, parts: ModelParts, conditions: Sequence[Condition], data: Any
 ) -> tuple[float, dict[str, float]]:
     """Weight of the network by inner folds, and the criterion of each weight tried (lower is better).
 
@@ -191,17 +173,18 @@ def _gate(
         return 0.0, {}
     known, learned, order, means = [], [], [], []
     best, tried = 0.0, {}
-    folds = followed(_folds(len(conditions)), N_FOLDS, "weighing the network", "folds")
-    for fold, (kept, out) in enumerate(folds):
+    groups = source.groups(conditions)
+    n_folds = min(N_FOLDS, len(set(groups)))
+    for fold, (kept, out) in enumerate(followed(_folds(groups), n_folds, "weighing the network", "folds")):
         inner, held_out = [conditions[row] for row in kept], [conditions[row] for row in out]
-        fitted = _fit(pert_data, inner, data.subset(kept))
-        network = _trained(pert_data, parts, inner, fitted, seed=fold)
+        fitted = source.fit(inner, data.subset(kept))
+        network = _trained(source.pert_data, parts, inner, fitted, seed=fold)
         nodes = [data.sets[row] for row in out]
         known.append(fitted.prior(nodes))
         learned.append(predict_changes(network, nodes)[0])
         order += held_out
-        means += [mean_of(pert_data.screen, inner)] * len(held_out)
-        criterion = judge(pert_data.screen, order, np.array(means))
+        means.append(source.known_means(inner, held_out))
+        criterion = source.judge(order, np.concatenate(means))
         known_UG, learned_UG = np.concatenate(known), np.concatenate(learned)
         tried = {gate: criterion(known_UG + gate * learned_UG) for gate in GATES}
         best = min(GATES, key=lambda gate: (round(tried[gate], 9), gate))
@@ -215,19 +198,22 @@ def _gate(
     return best, {f"{gate:g}": value for gate, value in tried.items()}
 
 
-def _folds(n_conditions: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Rows of the conditions that are kept and left out."""
-    order = np.random.Generator(np.random.Philox(key=n_conditions)).permutation(n_conditions)
-    for fold in range(N_FOLDS):
-        out = sorted(order[fold::N_FOLDS].tolist())
-        yield [row for row in range(n_conditions) if row not in set(out)], out
+def _folds(groups: Sequence[Hashable]) -> Iterator[tuple[list[int], list[int]]]:
+    """Rows of the conditions that are kept and left out; those of one group go together."""
+    place = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    order = np.random.Generator(np.random.Philox(key=len(place))).permutation(len(place))
+    for fold in range(min(N_FOLDS, len(place))):
+        gone = set(order[fold::N_FOLDS].tolist())
+        held = [place[group] in gone for group in groups]
+        yield [row for row, out in enumerate(held) if not out], [row for row, out in enumerate(held) if out]
 
 
 def _trained(
     pert_data: PertData, parts: ModelParts, inner: Sequence[Condition], fitted: FittedPrior, *, seed: int
 ) -> GEARSNetwork:
     """A network trained on what the prior leaves over of some training conditions."""
-    tables = partial(condition_tables, pert_data, prior_CG=prior_rows(pert_data, inner, fitted))
+    known_CG, masked = prior_rows(pert_data, inner, fitted), parts.config.mask_target
+    tables = partial(condition_tables, pert_data, prior_CG=known_CG, mask_target=masked)
     ids = np.array([pert_data.screen.id_of(condition) for condition in inner])
     plan = settle(TrainOptions(objective="moments", verbose=False), len(inner))
     network = parts.network(seed=seed)

@@ -17,7 +17,7 @@ from gears.messages import shorten
 from gears.model.network import GEARSNetwork
 from gears.prediction_adata import Origin
 from gears.prediction_files import ROWS_PER_BLOCK, write_predictions
-from gears.predictions import Predictions, asked_conditions, nodes_of
+from gears.predictions import Predictions, asked_conditions, nodes_of, placed
 from gears.progress import followed
 from gears.training.model_folder import ModelParts
 
@@ -69,18 +69,16 @@ def stream(
     prepared, origin = network.prepared(), Origin.of(parts)
     rest = iter(conditions)
     while part := tuple(islice(rest, size)):
-        nodes = nodes_of(part, parts.pert_names)
+        units, nodes, control_mean = placed(part, parts)
         delta, logvar = prepared(nodes)
         delta_UG = _numpy(delta)
         if parts.prior is not None:
             delta_UG = parts.prior.complete(nodes, delta_UG)
-        expression_UG = parts.control_mean_G + delta_UG
+        expression_UG = control_mean + delta_UG
         if clip:
             np.maximum(expression_UG, 0.0, out=expression_UG)
         logvar_UG = None if logvar is None else _numpy(logvar)
-        yield Predictions(
-            part, parts.gene_names, expression_UG, parts.control_mean_G, logvar_UG, clip, origin
-        )
+        yield Predictions(units, parts.gene_names, expression_UG, control_mean, logvar_UG, clip, origin)
 
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:

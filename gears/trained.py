@@ -18,7 +18,7 @@ from gears.distributed import current_world, is_running
 from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
 from gears.prediction_adata import Origin
-from gears.predictions import Predictions, asked_conditions, nodes_of
+from gears.predictions import Predictions, asked_conditions, placed
 from gears.published_names import PublishedNames
 from gears.training.model_folder import ModelParts, load_parts, load_weights, save_model
 from gears.training.published_folder import is_published, read_published
@@ -85,7 +85,13 @@ class TrainedModel(PublishedNames):
     # -- prediction ------------------------------------------------------------------------
 
     def predict(
-        self, pert_list: Iterable[str | Sequence[str] | Condition], *, clip: bool = True, chunk: int = 32
+        self,
+        pert_list: Iterable[str | Sequence[str] | Condition],
+        *,
+        clip: bool = True,
+        chunk: int = 32,
+        context: str | Sequence[str] | None = None,
+        perturbation_type: str | None = None,
     ) -> Predictions:
         """Mean expression after each perturbation: control mean plus predicted change, deterministic.
 
@@ -98,6 +104,9 @@ class TrainedModel(PublishedNames):
             Set negative predictions to zero (log-normalised expression has none).
         chunk
             Conditions computed at once; bounds memory, not the result.
+        context, perturbation_type
+            Of a model with contexts or types: where, and how, the genes are perturbed. All of them when left out;
+            a label such as "A+ctrl [CRISPRi] @ K562" says both itself.
 
         Raises
         ------
@@ -105,15 +114,16 @@ class TrainedModel(PublishedNames):
             No or an empty condition, or a gene outside the perturbation graph (near matches named).
         """
         parts, network = self._need_model(), self.best_model
-        conditions = asked_conditions(pert_list)
-        nodes = nodes_of(conditions, parts.pert_names)
+        conditions, nodes, control_mean = placed(
+            asked_conditions(pert_list), parts, context, perturbation_type
+        )
         assert network is not None
         delta_UG, logvar_UG = predict_changes(network, nodes, prior=parts.prior, chunk=chunk)
-        expression_UG = parts.control_mean_G + delta_UG
+        expression_UG = control_mean + delta_UG
         if clip:
             expression_UG = np.maximum(expression_UG, 0.0)
-        genes, mean_G, origin = parts.gene_names, parts.control_mean_G, Origin.of(parts)
-        return Predictions(conditions, genes, expression_UG, mean_G, logvar_UG, clip, origin)
+        genes, origin = parts.gene_names, Origin.of(parts)
+        return Predictions(conditions, genes, expression_UG, control_mean, logvar_UG, clip, origin)
 
     def GI_predict(
         self,

@@ -128,7 +128,7 @@ def test_held_out_conditions_are_not_looked_at(
 def test_it_is_made_once(pert_data: PertData, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = initialised(pert_data).parts
     first = prior_of(pert_data, parts, TrainOptions())
-    monkeypatch.setattr(prior_choice, "fit_prior", None)
+    monkeypatch.setattr("gears.contexts.prior.fit_prior", None)
     again = prior_of(pert_data, parts, TrainOptions(lr=0.5))
     np.testing.assert_array_equal(again.left_out_CG, first.left_out_CG)
     other = dataclasses.replace(parts, config=dataclasses.replace(parts.config, hidden_size=9))

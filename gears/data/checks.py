@@ -18,6 +18,8 @@ from gears.messages import count, shorten
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from gears.data.units import UnitTable
+
 LOG_MAXIMUM = 25.0
 """log1p of any sensible normalised count lies far below this."""
 MOSTLY_COUNTS = 0.5
@@ -87,7 +89,8 @@ def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
     if len(found) > 1 and not pool:
         what = f"{len(found)} cell types ({shorten(found)}): a model describes one"
         remedy = (
-            "prepare one screen per cell type, or pass pool_cell_types=True to treat all cells as one type"
+            "pass context_key='cell_type' to learn each condition in each type, match_controls_by='cell_type' to "
+            "compare with controls of the same type, or pool_cell_types=True to treat all cells as one type"
         )
         findings.append(Finding("several-cell-types", what, remedy, len(found), found[1]))
     return findings
@@ -137,6 +140,17 @@ def value_findings(
         remedy = "predictions should not be clipped at 0"
         return [Finding("negative-values", what, remedy, int((values < 0).sum()), f"{low:g}", "warning")]
     return []
+
+
+def small_unit_findings(units: UnitTable, needed: int) -> list[Finding]:
+    """Units with too few cells for a variance in their context."""
+    counts = np.bincount(units.cell_unit, minlength=len(units.units))
+    small = [f"{unit} ({n})" for unit, n in zip(units.units, counts.tolist(), strict=True) if n < needed]
+    if not small:
+        return []
+    what = f"{len(small)} conditions have fewer than {needed} cells in a context: {shorten(small, 20)}"
+    remedy = "leave these cells out, or pass skip_calc_de=True (no differential expression)"
+    return [Finding("small-unit", what, remedy, len(small), small[0])]
 
 
 def small_condition_findings(table: LabelTable, needed: int) -> list[Finding]:

@@ -94,6 +94,9 @@ def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]
     shares = split.arguments.get("control_shares")
     if shares is None:
         return {}
+    if len(screen.control_ids) > 1:
+        msg = "control_shares divides the cells of one control; this screen has one in each context: leave it out"
+        raise ValueError(msg)
     cells = screen.control_cells
     order = np.random.default_rng([split.seed, STREAM]).permutation(len(cells))
     wanted = {part: share for part, share in zip(("train", "val", "test"), shares, strict=True) if share > 0}

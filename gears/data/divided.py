@@ -102,6 +102,7 @@ class DividedScreen:
         repeat: int = 0,
         fold_by: str = "condition",
         control_shares: Sequence[float] | None = None,
+        test_contexts: str | Sequence[str] | None = None,
     ) -> pd.DataFrame:
         """Divide the conditions into training, validation and test.
 
@@ -110,7 +111,7 @@ class DividedScreen:
         split
             "simulation", "simulation_single", "combo_seen0", "combo_seen1",
             "combo_seen2", "single", "no_test", "no_split", "custom",
-            "gene_held_out" or "cross_validation"
+            "gene_held_out", "cross_validation", "context_held_out" or "unit_held_out"
             (:func:`gears.data.splits.describe_splits` says what each holds out).
         seed
             Of the draw.
@@ -143,6 +144,8 @@ class DividedScreen:
             Shares of the control cells that train, validate and test, such as
             (0.8, 0.1, 0.1): training then never sees the others. None: all control
             cells serve every part, as published.
+        test_contexts
+            Contexts to hold out (context_held_out); one by the seed when left out.
 
         Returns
         -------
@@ -177,6 +180,7 @@ class DividedScreen:
             repeat=repeat,
             fold_by=fold_by,
             control_shares=control_shares,
+            test_contexts=test_contexts,
         )
         summary = self.use_split(made)
         self.train_gene_set_size = train_gene_set_size

@@ -84,9 +84,9 @@ class CellDataset(Dataset):
         """Paired control of each cell in this epoch; control cells pair with themselves."""
         if self._paired is None or self._paired[0] != self.epoch:
             screen = self.screen
-            paired = paired_controls(len(screen.cells), screen.control_cells, self.seed, self.epoch)
-            self._paired = (self.epoch, paired)
-        is_control = self.screen.cell_condition[cells] == self.screen.control_id
+            draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
+            self._paired = (self.epoch, screen.paired_controls(draw))
+        is_control = np.isin(self.screen.cell_condition[cells], self.screen.control_ids)
         return np.where(is_control, cells, self._paired[1][cells])
 
     def __getitem__(self, index: int) -> CellBatch:
@@ -116,7 +116,7 @@ class CellDataset(Dataset):
         ranking = self.screen.de
         if ranking is None:
             return np.array([-1])
-        if condition_id == self.screen.control_id:
+        if condition_id in self.screen.control_ids:
             return np.full(min(N_TOP, ranking.n_genes), -1)
         return np.sort(ranking.top(condition_id, N_TOP))
 
@@ -224,7 +224,7 @@ def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
     wanted = set(split.parts[part])
     chosen = np.array([label in wanted for label in screen.labels])
     if split.name == "no_split":
-        chosen &= screen.label_condition != screen.control_id
+        chosen &= ~np.isin(screen.label_condition, screen.control_ids)
     return np.flatnonzero(chosen[screen.cell_label])
 
 

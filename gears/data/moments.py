@@ -83,6 +83,25 @@ class ConditionMoments:
             np.zeros(shape if centre is not None else (n_conditions, 0), dtype=np.int64) for _ in range(2)
         )
 
+    @classmethod
+    def from_central(
+        cls,
+        n: np.ndarray,
+        mean: np.ndarray,
+        m2: np.ndarray,
+        m3: np.ndarray,
+        m4: np.ndarray,
+        nonzero: np.ndarray | None = None,
+    ) -> ConditionMoments:
+        """From cell numbers (C,), means, central moments divided by n, and shares of cells other than 0, (C, G)."""
+        made = cls(*mean.shape)
+        n_C1 = n[:, None]
+        made.n, made.mean = n.astype(np.int64), mean
+        made._sum2, made._sum3, made._sum4 = n_C1 * m2, n_C1 * m3, n_C1 * m4
+        if nonzero is not None:
+            made._n_nonzero = np.rint(n_C1 * nonzero).astype(np.int64)
+        return made
+
     def update(self, chunk: sparse.csr_matrix, condition_ids: np.ndarray) -> None:
         """Add cells.
 

@@ -57,6 +57,15 @@ class ProcessingOptions:
         is more than this share of the control's; None: off.
     max_cell_residual
         The same for single cells; None: off.
+    match_controls_by
+        Columns of obs (cell type, batch, donor): the cells of a condition are compared with the
+        control cells that agree in all of them. "cell_type" is the column of cell types.
+    context_key
+        Column of obs whose values are contexts: each condition in each context is a unit of its own, with
+        that context's control. It is matched by as well.
+    perturbation_type_key
+        Column of obs with the type of perturbation (CRISPRi, CRISPRa, knock-out) of perturbed cells:
+        conditions of the same genes but another type are units of their own.
     """
 
     skip_calc_de: bool = False
@@ -77,6 +86,9 @@ class ProcessingOptions:
     guide_count_key: str | None = None
     max_residual: float | None = None
     max_cell_residual: float | None = None
+    match_controls_by: list[str] | None = None
+    context_key: str | None = None
+    perturbation_type_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.min_cells is not None and (not isinstance(self.min_cells, int) or self.min_cells < 1):
@@ -86,6 +98,7 @@ class ProcessingOptions:
         if self.drop_labels is not None:
             dropped = _one_or_list(self.drop_labels, "drop_labels")
             object.__setattr__(self, "drop_labels", [dropped] if isinstance(dropped, str) else dropped)
+        self._match_by_context()
         from gears.data.styles import STYLES
 
         if self.style != "auto" and self.style not in STYLES:
@@ -102,6 +115,17 @@ class ProcessingOptions:
             if value is not None and not (isinstance(value, (int, float)) and value > 0):
                 msg = f"{name} is a share of the control's expression above 0, such as 0.3, or None; found {value!r}"
                 raise ValueError(msg)
+
+    def _match_by_context(self) -> None:
+        """Columns to match by as a list, the context's among them."""
+        given = self.match_controls_by
+        if given is None and self.context_key is None:
+            return
+        columns = [] if given is None else _one_or_list(given, "match_controls_by")
+        columns = [columns] if isinstance(columns, str) else list(columns)
+        if self.context_key is not None:
+            columns = sorted({*columns, self.context_key})
+        object.__setattr__(self, "match_controls_by", columns)
 
     @classmethod
     def of(cls, **options: Any) -> ProcessingOptions:

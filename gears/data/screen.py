@@ -74,7 +74,12 @@ class PreparedScreen:
         ValueError
             If it has another format version, or files are missing or cut short.
         """
-        return cls(Path(folder), read_manifest(folder))
+        manifest = read_manifest(folder)
+        if cls is PreparedScreen and manifest.get("units"):
+            from gears.data.unit_screen import UnitScreen
+
+            return UnitScreen(Path(folder), manifest)
+        return cls(Path(folder), manifest)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "manifest": self.manifest, "_kept": self._kept}
@@ -82,7 +87,7 @@ class PreparedScreen:
     def __repr__(self) -> str:
         n_cells, n_genes = self.cells.shape
         size = f"{n_cells} cells, {n_genes} genes, {len(self.conditions)} conditions"
-        return f"PreparedScreen({self.folder.name!r}: {size})"
+        return f"{type(self).__name__}({self.folder.name!r}: {size})"
 
     # Names and labels
 
@@ -253,6 +258,16 @@ class PreparedScreen:
         """Cells of the control, int64."""
         return self.cells_of(self.control_id)
 
+    @cached_property
+    def control_ids(self) -> np.ndarray:
+        """Ids of the controls: one, or one per context."""
+        return np.flatnonzero([condition.is_control for condition in self.conditions])
+
+    def paired_controls(self, draw: np.random.Generator) -> np.ndarray:
+        """A drawn control cell for each cell, (N,) int64."""
+        control_cells = self.control_cells
+        return control_cells[draw.integers(0, len(control_cells), size=len(self.cells))]
+
     # Statistics
 
     @cached_property
@@ -283,13 +298,13 @@ class PreparedScreen:
         if not dropped:
             return self
         kept = np.asarray([i for i in range(len(self.conditions)) if i not in dropped], dtype=np.int64)
-        if self.control_id in dropped or len(kept) < 2:
+        if dropped & set(self.control_ids.tolist()) or len(kept) <= len(self.control_ids):
             msg = (
                 f"leaving out {len(dropped)} of {len(self.conditions)} conditions would leave a screen "
                 "without control or without perturbed conditions"
             )
             raise ValueError(msg)
-        return PreparedScreen(self.folder, self.manifest, kept if self._kept is None else self._kept[kept])
+        return type(self)(self.folder, self.manifest, kept if self._kept is None else self._kept[kept])
 
     @staticmethod
     def _renumber(ids: np.ndarray, kept: np.ndarray | None) -> np.ndarray:

@@ -20,6 +20,7 @@ from gears.data.labels import LabelTable
 from gears.data.layout import INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.options import ProcessingOptions
 from gears.data.reading import as_csr, log_normalize, values_of
+from gears.data.units import column_findings, is_divided, one_type_per_stratum, unit_table
 from gears.data.writing import CheckedScreen
 from gears.messages import nearest, shorten
 
@@ -116,6 +117,15 @@ def survey_screen(
     table = survey.table = LabelTable.of(labels[keep])
     if not options.skip_calc_de:
         survey.findings += checks.small_condition_findings(table, MIN_CELLS_DE)
+    divided, is_control = is_divided(options), np.array([c.is_control for c in table.conditions])
+    columns = adata.obs.iloc[kept].assign(cell_type=cell_types.iloc[kept]) if divided else None
+    if columns is not None:
+        survey.findings += column_findings(columns, options, is_control[table.cell_condition])
+    if survey_failed(survey):
+        return survey
+    units = None if columns is None else unit_table(columns, table, options)
+    if units is not None and not options.skip_calc_de:
+        survey.findings += checks.small_unit_findings(units, MIN_CELLS_DE)
     if survey_failed(survey):
         return survey
     if len(kept) < len(keep):
@@ -123,7 +133,7 @@ def survey_screen(
     obs, condition_names = published_obs(adata.obs.iloc[kept], cell_types.iloc[kept], table, layout)
     var = plain_frame(adata.var.assign(gene_name=names.to_numpy()))
     has_negative = bool((matrix.data < 0).any())
-    survey.checked = CheckedScreen(matrix, table, obs, var, condition_names, has_negative)
+    survey.checked = CheckedScreen(matrix, table, obs, var, condition_names, has_negative, units)
     return survey
 
 
@@ -153,7 +163,8 @@ def _cell_types(
         missing = any(finding.kind == "missing-column" for finding in survey.findings)
         return None if missing else pd.Series(ONE_TYPE, index=adata.obs.index)
     cell_types = adata.obs[layout.cell_type_key]
-    survey.findings += checks.cell_type_findings(cell_types, options.pool_cell_types)
+    matched = one_type_per_stratum(adata.obs.assign(cell_type=cell_types), options)
+    survey.findings += checks.cell_type_findings(cell_types, options.pool_cell_types or matched)
     return cell_types
 
 

@@ -20,6 +20,8 @@ from gears.data.labels import LabelTable
 from gears.data.manifest import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS, TABLES
 from gears.data.passes import condition_moments
 from gears.data.statistics import ConditionStatistics
+from gears.data.unit_writing import write_units
+from gears.data.units import UnitTable
 from gears.files import content_hash, write_json
 from gears.integrity import checksums_of, sealed
 
@@ -40,6 +42,8 @@ class CheckedScreen:
     condition_names : list of str
         Published condition name of each label.
     has_negative : bool
+    units : UnitTable or None
+        How the cells are divided by context and type, where they are.
     """
 
     matrix: sparse.csr_matrix
@@ -48,6 +52,7 @@ class CheckedScreen:
     var: pd.DataFrame
     condition_names: list[str]
     has_negative: bool
+    units: UnitTable | None = None
 
 
 def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
@@ -97,6 +102,8 @@ def write_screen(
         (folder / "de").mkdir()
         np.save(folder / "de" / "order.npy", ranking.order)
         np.save(folder / "de" / "scores.npy", ranking.scores)
+    if checked.units is not None:
+        write_units(folder, checked.units, parameters, gene_names, workers=workers)
     _write_h5ad(folder / H5AD, checked)
     write_json(
         folder / TABLES,
@@ -121,6 +128,7 @@ def write_screen(
                 **(more or {}),
                 "differential_expression": not parameters["skip_calc_de"],
                 "has_negative": checked.has_negative,
+                "units": checked.units is not None,
                 "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
                 "shape": {
                     "cells": checked.matrix.shape[0],

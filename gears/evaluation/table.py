@@ -11,7 +11,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.evaluation.baselines import DEFAULT_BASELINES, make_baseline
-from gears.evaluation.baselines.means_table import training_conditions
+from gears.evaluation.baselines.means_table import ConditionMeans, training_conditions
 from gears.evaluation.cells import MAX_CELLS, ScreenCells
 from gears.evaluation.halving import half_scores, scaled_shares
 from gears.evaluation.metrics import ALL, DEFAULT, condition_metrics, get_metric, set_metrics
@@ -69,6 +69,8 @@ def comparison_table(
     seed: int = 0,
     max_cells: int = MAX_CELLS,
     truth_screen: PreparedScreen | None = None,
+    mask_target: bool = False,
+    means: ConditionMeans | None = None,
 ) -> pd.DataFrame:
     """Score a model's predictions and those of the baselines on the same conditions.
 
@@ -107,6 +109,12 @@ def comparison_table(
     truth_screen
         The screen with other control cells, from which true changes count; `screen` by default.
         Baselines are fitted to `screen`.
+    mask_target
+        Leave each condition's own target genes out of its metrics
+        (:func:`gears.evaluation.metrics.condition_metrics`); scaled scores count every gene.
+    means
+        What baselines are fitted to and the reference is the mean of, instead of the split's
+        training part.
 
     Returns
     -------
@@ -124,20 +132,21 @@ def comparison_table(
     if all(get_metric(name).scope == "set" for name in metrics):
         msg = f"metrics {list(metrics)} hold none with a value per condition; add one, such as 'mse'"
         raise ValueError(msg)
-    train = training_conditions(split)
+    train = training_conditions(split) if means is None else means.train
     names = list(seen_subgroups(chosen, train) if subgroups is None else subgroups)
     if len(names) != len(chosen):
         msg = f"{len(names)} subgroup names for {len(chosen)} conditions; give one name per condition"
         raise ValueError(msg)
     fitted, left_out = baseline_predictions(
-        chosen, screen, split, baselines, clip=clip, annotation=annotation
+        chosen, screen, split, baselines, clip=clip, annotation=annotation, means=means
     )
     with_cells = any(get_metric(name).needs_cells for name in metrics)
     true = screen if truth_screen is None else truth_screen
     cells = ScreenCells(true, max_cells, seed) if with_cells else None
-    truth = Truth.of(true, chosen, train, n_top=n_top, cells=cells)
+    reference_mean_G = None if means is None else means.reference_mean()
+    truth = Truth.of(true, chosen, train, n_top=n_top, cells=cells, reference_mean_G=reference_mean_G)
     methods = {method: np.asarray(predicted_UG), **(others or {}), **fitted}
-    table = score_table(methods, truth, names, metrics)
+    table = score_table(methods, truth, names, metrics, mask_target=mask_target)
     if halvings:
         table = with_scaled(table, methods, true, truth, halvings=halvings, seed=seed)
     table.attrs.update(left_out=left_out, model=method)
@@ -145,11 +154,19 @@ def comparison_table(
 
 
 def score_table(
-    methods: Mapping[str, np.ndarray], truth: Truth, subgroups: Sequence[str], metrics: Sequence[str]
+    methods: Mapping[str, np.ndarray],
+    truth: Truth,
+    subgroups: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    mask_target: bool = False,
 ) -> pd.DataFrame:
     """Values of every method, condition and metric, tidy (columns of :func:`comparison_table`)."""
     return pd.concat(
-        [_scores(name, values, truth, list(subgroups), metrics) for name, values in methods.items()],
+        [
+            _scores(name, values, truth, list(subgroups), metrics, mask_target)
+            for name, values in methods.items()
+        ],
         ignore_index=True,
     )
 
@@ -185,6 +202,7 @@ def baseline_predictions(
     *,
     clip: bool = True,
     annotation: GeneAnnotation | None = None,
+    means: ConditionMeans | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Predicted means (U, G) of fitted baselines by name, and why others could not be fitted."""
     predictions: dict[str, np.ndarray] = {}
@@ -192,7 +210,7 @@ def baseline_predictions(
     for name in names:
         baseline = make_baseline(name, clip=clip, annotation=annotation)
         try:
-            baseline.fit(screen, split)
+            baseline.fit(screen, split) if means is None else baseline.fit_means(means)
         except ValueError as error:
             left_out[name] = str(error)
             log.warning("baseline %s is left out: %s", name, error)
@@ -202,10 +220,15 @@ def baseline_predictions(
 
 
 def _scores(
-    method: str, predicted_UG: np.ndarray, truth: Truth, subgroups: list[str], metrics: Sequence[str]
+    method: str,
+    predicted_UG: np.ndarray,
+    truth: Truth,
+    subgroups: list[str],
+    metrics: Sequence[str],
+    mask_target: bool = False,
 ) -> pd.DataFrame:
     single = [name for name in metrics if get_metric(name).scope == "condition"]
-    values_UM = condition_metrics(predicted_UG, truth, single)
+    values_UM = condition_metrics(predicted_UG, truth, single, mask_target=mask_target)
     labels = [condition.name for condition in truth.conditions]
     records = [
         (label, subgroup, int(n_cells), method, name, float(value))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -145,6 +146,7 @@ class Truth:
         n_top: int = 20,
         weights: str = "conditions",
         cells: CellSource | None = None,
+        reference_mean_G: np.ndarray | None = None,
     ) -> Truth:
         """Read the truth of some conditions from a prepared screen.
 
@@ -162,6 +164,8 @@ class Truth:
             ``"conditions"`` (each training condition once) or ``"cells"``.
         cells
             Cells for metrics that compare distributions, such as :class:`gears.evaluation.cells.ScreenCells`.
+        reference_mean_G
+            Instead of the mean of the training conditions' means.
         """
         chosen = tuple(Condition.of(condition) for condition in conditions)
         ids = np.array([screen.id_of(condition) for condition in chosen], dtype=np.int64)
@@ -173,7 +177,11 @@ class Truth:
             np.asarray(statistics.mean[ids]).reshape(len(ids), -1),
             control_mean_G,
             conditions=chosen,
-            reference_mean_G=reference_mean(screen, train_conditions, weights=weights),
+            reference_mean_G=(
+                reference_mean(screen, train_conditions, weights=weights)
+                if reference_mean_G is None
+                else reference_mean_G
+            ),
             std_UG=np.sqrt(np.maximum(statistics.m2[ids], 0.0)),
             t_UG=welch_t(statistics, ids),
             n_cells_U=statistics.n[ids],
@@ -207,6 +215,27 @@ class Truth:
             control_std_G=self.control_std_G,
             n_control=self.n_control,
             cells=self.cells,
+        )
+
+    def without_genes(self, genes: np.ndarray) -> Truth:
+        """The same truth without some measured genes (a condition's own targets, say)."""
+        kept_G = np.setdiff1d(np.arange(len(self.control_mean_G)), genes)
+        lists: dict[str, Any] = {
+            name: tuple(np.searchsorted(kept_G, own[~np.isin(own, genes)]) for own in getattr(self, name))
+            for name in ("top_de", "top_de_non_dropout", "targets")
+        }
+        rows: dict[str, Any] = {
+            name: getattr(self, name)[:, kept_G] for name in ("mean_UG", "std_UG", "t_UG", "panel_mean_VG")
+        }
+        std_G = None if self.control_std_G is None else self.control_std_G[kept_G]
+        return dataclasses.replace(
+            self,
+            **rows,
+            **lists,
+            control_mean_G=self.control_mean_G[kept_G],
+            reference_mean_G=self.reference_mean_G[kept_G],
+            control_std_G=std_G,
+            cells=None,
         )
 
     @property

@@ -58,6 +58,9 @@ class ModelConfig:
         A baseline that predicts no change. The whole network runs all the same
         and its result is multiplied by 0, so training, several workers and
         saving work as for any model; parameters get zero gradients from the change.
+    mask_target
+        Leave the perturbed genes' own expression out, in the loss and in metrics: what a knock-down does
+        to its own gene is no prediction of a response.
 
     Raises
     ------
@@ -79,13 +82,14 @@ class ModelConfig:
     direction: str = "smooth"
     tau: float = 0.1
     no_perturb: bool = False
+    mask_target: bool = False
 
     def __post_init__(self) -> None:
         for name in _POSITIVE_COUNTS:
             self._check(
                 name, _is_integer(value := getattr(self, name)) and value >= 1, "an integer from 1 up"
             )
-        for name in ("uncertainty", "no_perturb"):
+        for name in ("uncertainty", "no_perturb", "mask_target"):
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         for name in ("uncertainty_reg", "direction_lambda"):
             self._check(name, _is_number(value := getattr(self, name)) and value >= 0, "a number from 0 up")

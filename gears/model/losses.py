@@ -44,7 +44,7 @@ def cell_loss(
         bool, genes that count for each condition: those whose mean over all of its cells in
         the screen is not 0, all for the control. A condition without any has loss 0.
     mu_G
-        Mean expression of the control cells that training uses.
+        Mean expression of the control cells that training uses; (B, G) where each cell has its own.
     cell_weight_B
         Weight of each cell, from counts over the whole batch.
     config

@@ -22,6 +22,7 @@ from gears.model.blockwise import Layer, own_values
 from gears.model.buffers import BufferPool
 from gears.model.cellwise import predict_cells
 from gears.model.config import ModelConfig
+from gears.model.contexts import Placing
 from gears.model.decoder import per_gene_dot
 from gears.model.fallback import Fallback
 from gears.model.initialisation import initialise
@@ -50,6 +51,8 @@ class GEARSNetwork(nn.Module):
         Sizes and options.
     seed
         Seed of the initial weights, drawn from a local generator.
+    n_contexts, kinds
+        Number of contexts and names of types of perturbation (:class:`gears.model.contexts.Placing`).
 
     Attributes
     ----------
@@ -76,6 +79,8 @@ class GEARSNetwork(nn.Module):
         config: ModelConfig,
         *,
         seed: int = 0,
+        n_contexts: int = 1,
+        kinds: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self.n_genes, self.n_perts, self.config = n_genes, n_perts, config
@@ -105,6 +110,7 @@ class GEARSNetwork(nn.Module):
         if config.uncertainty:
             self.uncertainty_w = MLP([size, 2 * size, size, 1])
         self.fallback = Fallback()
+        self.placing = Placing(n_contexts, kinds, size)
         initialise(self, seed)
         for name in self.shift_parameters():
             self.get_parameter(name).register_hook(torch.zeros_like)
@@ -138,6 +144,9 @@ class GEARSNetwork(nn.Module):
         pert_node: Tensor,
         weight: Tensor,
         total_weight: Tensor | float | None = None,
+        *,
+        context: Tensor | None = None,
+        kind: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Changes of all genes under U conditions.
 
@@ -153,6 +162,8 @@ class GEARSNetwork(nn.Module):
         total_weight
             Number of cells of all workers; summed over workers when None. Used
             in training mode only. All workers must do the same, give it or not.
+        context, kind
+            (U,) int64 numbers of each condition's context and type of perturbation; 0 where left out.
 
         Returns
         -------
@@ -164,7 +175,7 @@ class GEARSNetwork(nn.Module):
         self.renormalise_embeddings()
         weight_U = weight.to(self.indv_w1.dtype)
         base_GH = self._base(self._rows_of_trunk(weight_U, total_weight))
-        effect_UH = self._effects(pert_row, pert_node, weight_U)
+        effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U), context, kind)
         if (
             self.training
             and not self.config.uncertainty

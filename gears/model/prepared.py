@@ -12,12 +12,15 @@ genes x conditions x hidden is ever in memory.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from gears.node_sets import contexts_of, kinds_of
 
 if TYPE_CHECKING:
     from gears.model.batchnorm import WeightedBatchNorm
@@ -51,6 +54,7 @@ class PreparedNetwork:
         self._scale_H = self._own(scale_H)
         self._node_PH = network.node_effects()
         self._fuse = self._folded(network.pert_fuse)
+        self._placing = copy.deepcopy(network.placing)
         *hidden, last = folded(network.recovery_w)
         self._hidden = [self._own_pair(layer) for layer in hidden]
         weight_GH = exact(network.indv_w1.squeeze(-1))
@@ -68,7 +72,8 @@ class PreparedNetwork:
         Parameters
         ----------
         nodes
-            Perturbation-graph nodes of each condition; none for the control.
+            Perturbation-graph nodes of each condition; none for the control. A
+            :class:`gears.node_sets.NodeSet` also says in which context and by which type.
 
         Returns
         -------
@@ -115,7 +120,9 @@ class PreparedNetwork:
         perturbed_U = torch.tensor(
             [len(members) > 0 for members in nodes], dtype=torch.bool, device=self.device
         )
-        return torch.where(perturbed_U.unsqueeze(1), effect_UH * self._scale_H, 0.0)
+        effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
+        numbers = (torch.from_numpy(part).to(self.device) for part in (contexts_of(nodes), kinds_of(nodes)))
+        return self._placing(effect_UH, *numbers) * self._scale_H
 
     def _folded(self, mlp: MLP) -> list[Linear]:
         return [self._own_pair(layer) for layer in folded(mlp)]

@@ -4,15 +4,18 @@ An additive Gaussian process over perturbed genes whose weights maximise the evi
 ``docs/prior.md``.
 """
 
+from gears.priors.context_prior import ContextPrior, Prior, read_prior
 from gears.priors.fit import FittedPrior, PriorData, fit_prior
 from gears.priors.gene_prior import GenePrior
 from gears.priors.kernels import GeneSimilarity
 from gears.priors.screen import go_similarity, judge, mean_of, means_without, prior_data
 
 __all__ = [
+    "ContextPrior",
     "FittedPrior",
     "GenePrior",
     "GeneSimilarity",
+    "Prior",
     "PriorData",
     "fit_prior",
     "go_similarity",
@@ -20,4 +23,5 @@ __all__ = [
     "mean_of",
     "means_without",
     "prior_data",
+    "read_prior",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gears.priors.amplitudes import solve
+from gears.priors.context_prior import Prior
 from gears.priors.evidence import Weights, sample, settle_weights
 from gears.priors.gene_prior import GenePrior, target_part
 from gears.priors.kernels import (
@@ -101,7 +102,7 @@ class FittedPrior:
         Changes of the training conditions, each predicted without itself.
     """
 
-    prior: GenePrior
+    prior: Prior
     left_out_CG: np.ndarray
 
 

@@ -109,7 +109,11 @@ def judge(screen: PreparedScreen, conditions: Sequence[Condition], known_mean_UG
         The train mean of each prediction, (U, G): mean of the conditions that it is made from, without
         the condition itself, since a mean that held it would be beaten by its own opposite.
     """
-    truth = Truth.of(screen, conditions, conditions)
+    return criterion_of(Truth.of(screen, conditions, conditions), known_mean_UG)
+
+
+def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
+    """The criterion of :func:`judge` against a truth."""
     errors = ["mse", "mse_top20_de"] if truth.has_de else ["mse"]
     base = np.nanmean(condition_metrics(known_mean_UG, truth, errors), axis=0)
     specific_UG, noise_of_truth = changes(truth.mean_UG, known_mean_UG)

@@ -60,7 +60,8 @@ class CellsTask(Objective):
         ids_U, row_B = torch.unique(condition_B, return_inverse=True)
         cells_U = torch.bincount(row_B, minlength=len(ids_U)).to(dtype)
         pert_row, pert_node = self.tables.members(ids_U)
-        delta_UG, logvar_UG = model(pert_row, pert_node, cells_U, window.sizes[position])
+        where = self.tables.placing(ids_U)
+        delta_UG, logvar_UG = model(pert_row, pert_node, cells_U, window.sizes[position], **where)
         return cell_loss(
             self.tables.change(delta_UG, ids_U),
             logvar_UG,
@@ -68,7 +69,7 @@ class CellsTask(Objective):
             batch.x_BG.to(self.device, dtype, non_blocking=True),
             batch.y_BG.to(self.device, dtype, non_blocking=True),
             self.tables.mask_CG[ids_U],
-            self.tables.control_mean_G,
+            self.tables.origin(batch),
             window.share_C[condition_B],
             self.config,
         )

@@ -186,6 +186,7 @@ class MomentsTask(Objective):
         ids_U = batch.to(self.device)
         pert_row, pert_node = self.tables.members(ids_U)
         once_U = torch.ones(len(ids_U), dtype=dtype, device=self.device)
-        delta_UG, logvar_UG = model(pert_row, pert_node, once_U, window.sizes[position])
+        where = self.tables.placing(ids_U)
+        delta_UG, logvar_UG = model(pert_row, pert_node, once_U, window.sizes[position], **where)
         moments = self.pairs.of(batch.numpy(), self.tables.mask_CG[ids_U], once_U * window.share, dtype)
         return moment_loss(self.tables.change(delta_UG, ids_U), logvar_UG, moments, self.config)

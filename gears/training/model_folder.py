@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from gears._install import __version__
+from gears.conditions import Condition
+from gears.contexts.names import ModelContexts
 from gears.data.splits import Split
 from gears.files import content_hash, new_folder, read_json, read_npz, write_json, write_npz
 from gears.graphs import Graph
@@ -23,7 +25,7 @@ from gears.model.config import ModelConfig
 from gears.model.initialisation import start_from
 from gears.model.network import GEARSNetwork
 from gears.model.published import published_state
-from gears.priors import GenePrior
+from gears.priors import Prior, read_prior
 from gears.training.checkpoints import read_tensors, write_tensors
 
 KIND = "gears model"
@@ -31,6 +33,7 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "model.pt"
 PRIOR = "prior.npz"
+CONTEXTS = "contexts.json"
 CHECKPOINTS = "checkpoints"
 
 
@@ -54,6 +57,8 @@ class ModelParts:
         The split that the model was trained on, if any.
     prior
         Closed-form prediction that the network's change is added to, if any.
+    contexts
+        Contexts and types of perturbation, if the model has any.
     start_PH
         Rows that the perturbation embedding starts from, NaN where it starts at random; not saved.
     provenance
@@ -68,7 +73,8 @@ class ModelParts:
     coexpress: Graph
     control_mean_G: np.ndarray
     split: Split | None = None
-    prior: GenePrior | None = None
+    prior: Prior | None = None
+    contexts: ModelContexts | None = None
     start_PH: np.ndarray | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -83,18 +89,25 @@ class ModelParts:
             torch.from_numpy(np.array(self.coexpress.weight)),
             self.config,
             seed=seed,
+            n_contexts=1 if self.contexts is None else max(1, len(self.contexts.contexts)),
+            kinds=() if self.contexts is None else self.contexts.kinds,
         )
         if self.start_PH is not None:
             start_from(network, self.start_PH)
         network.fallback.set(self.go.edge_index, len(self.pert_names), self.trained_nodes())
+        if self.contexts is not None and self.contexts.contexts:
+            network.placing.trained_on({self.contexts.numbers(unit)[0] for unit in self._trained()})
         return network
+
+    def _trained(self) -> list[Condition]:
+        """Training conditions; none where the split is unknown or trains nothing."""
+        known = self.split is not None and "train" in self.split.parts
+        return self.split.conditions("train") if known and self.split is not None else []
 
     def trained_nodes(self) -> list[int]:
         """Perturbation nodes that a training condition perturbs."""
-        if self.split is None or "train" not in self.split.parts:
-            return []
         place = {name: node for node, name in enumerate(self.pert_names)}
-        genes = {gene for condition in self.split.conditions("train") for gene in condition.genes}
+        genes = {gene for condition in self._trained() for gene in condition.genes}
         return sorted(place[gene] for gene in genes if gene in place)
 
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
@@ -106,7 +119,11 @@ class ModelParts:
         names = {"gene_names": self.gene_names, "gene_ids": self.gene_ids, "pert_names": self.pert_names}
         write_json(folder / "genes.json", {key: list(value) for key, value in names.items()})
         write_npz(folder / "graphs.npz", {**self.go.arrays("go"), **self.coexpress.arrays("coexpress")})
-        write_npz(folder / "statistics.npz", {"control_mean": self.control_mean_G})
+        means = {"control_mean": self.control_mean_G}
+        if self.contexts is not None:
+            write_json(folder / CONTEXTS, self.contexts.to_dict())
+            means["control_mean_by_context"] = self.contexts.control_mean_KG
+        write_npz(folder / "statistics.npz", means)
         if self.split is not None:
             self.split.save(folder / "split.json")
         write_tensors(folder / WEIGHTS, dict(weights))
@@ -216,7 +233,8 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     need_names(path / "genes.json", genes, "gene_names", "gene_ids", "pert_names")
     gene_names, pert_names = tuple(genes["gene_names"]), tuple(genes["pert_names"])
     graphs = read_npz(path / "graphs.npz")
-    control_mean_G = read_npz(path / "statistics.npz")["control_mean"]
+    means = read_npz(path / "statistics.npz")
+    control_mean_G = means["control_mean"]
     if control_mean_G.ndim != 1 or control_mean_G.dtype.kind != "f" or not np.isfinite(control_mean_G).all():
         msg = f"{path / 'statistics.npz'} holds no control mean of finite numbers, one per gene; it may be damaged"
         raise ValueError(msg)
@@ -225,6 +243,9 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         raise ValueError(msg)
     config = read_json(path / "config.json")
     need_types(path / "config.json", config, {"model": dict, "prior": (dict, type(None))})
+    contexts = None
+    if "control_mean_by_context" in means:
+        contexts = ModelContexts.from_dict(read_json(path / CONTEXTS), means["control_mean_by_context"])
     split_file = path / "split.json"
     return ModelParts(
         config=ModelConfig.from_dict(config["model"]),
@@ -236,14 +257,15 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         control_mean_G=control_mean_G,
         split=Split.load(split_file) if split_file.is_file() else None,
         prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
+        contexts=contexts,
         provenance=manifest.get("provenance", {}),
     )
 
 
-def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> GenePrior | None:
+def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> Prior | None:
     if report is None:
         return None
-    prior = GenePrior.from_arrays(read_npz(path / PRIOR), report)
+    prior = read_prior(read_npz(path / PRIOR), report)
     if (len(prior.column_P), len(prior.offset_G)) != (n_perts, n_genes):
         msg = (
             f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {len(prior.offset_G)} measured genes, "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gears.model.network import GEARSNetwork
-from gears.priors import GenePrior
+from gears.node_sets import contexts_of, kinds_of
+from gears.priors import Prior
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class ConditionTables:
         Known change of each condition, to which the network's is added, or None.
     names
         Of the conditions, for messages.
+    context_C, kind_C
+        Numbers of each condition's context and type of perturbation; None where all are 0.
+    control_mean_SG, cell_stratum
+        Where controls are matched: mean of each stratum's control cells, and every cell's stratum.
     """
 
     first: Tensor
@@ -37,6 +43,10 @@ class ConditionTables:
     control_mean_G: Tensor
     prior_CG: Tensor | None = None
     names: tuple[str, ...] = ()
+    context_C: Tensor | None = None
+    kind_C: Tensor | None = None
+    control_mean_SG: Tensor | None = None
+    cell_stratum: Tensor | None = None
 
     @classmethod
     def build(
@@ -63,7 +73,27 @@ class ConditionTables:
             torch.from_numpy(np.array(control_mean_G)).to(device, dtype),
             None if prior_CG is None else torch.from_numpy(prior_CG).to(device, dtype),
             tuple(names),
+            _numbers(contexts_of(nodes), device),
+            _numbers(kinds_of(nodes), device),
         )
+
+    def matched(self, control_mean_SG: np.ndarray, cell_stratum: np.ndarray) -> ConditionTables:
+        """The same with control means by stratum (for objectives over cells)."""
+        like = self.control_mean_G
+        means = torch.from_numpy(np.array(control_mean_SG)).to(like.device, like.dtype)
+        strata = torch.from_numpy(np.asarray(cell_stratum).astype(np.int64))
+        return replace(self, control_mean_SG=means, cell_stratum=strata)
+
+    def origin(self, batch: Any) -> Tensor:
+        """Mean of the control cells that each cell of a batch is compared with: (B, G), or (G,) where it is one."""
+        if self.control_mean_SG is None or self.cell_stratum is None:
+            return self.control_mean_G
+        return self.control_mean_SG[self.cell_stratum[batch.cell.cpu()].to(self.control_mean_G.device)]
+
+    def placing(self, ids_U: Tensor) -> dict[str, Tensor]:
+        """Context and type of U conditions, as the network's forward takes them."""
+        named = {"context": self.context_C, "kind": self.kind_C}
+        return {name: table[ids_U] for name, table in named.items() if table is not None}
 
     def change(self, network_UG: Tensor, ids_U: Tensor) -> Tensor:
         """Change of U conditions: the network's, on top of what is known, (U, G)."""
@@ -77,12 +107,17 @@ class ConditionTables:
         return row, self.nodes[start[row] + within]
 
 
+def _numbers(numbers_C: np.ndarray, device: torch.device) -> Tensor | None:
+    """Numbers on a device; None where all are 0."""
+    return torch.from_numpy(numbers_C).to(device) if numbers_C.any() else None
+
+
 @torch.no_grad()
 def predict_changes(
     network: GEARSNetwork,
     nodes: Sequence[Sequence[int]],
     *,
-    prior: GenePrior | None = None,
+    prior: Prior | None = None,
     chunk: int = 32,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.

@@ -10,7 +10,7 @@ from torch import nn
 
 from gears.evaluation.metrics import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
-from gears.priors import GenePrior
+from gears.priors import Prior
 from gears.training.tables import predict_changes
 from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
@@ -37,6 +37,8 @@ class Validation:
         Whether negative predictions are set to zero, as at prediction time.
     prior
         What the network's changes are added to.
+    mask_target
+        Leave each condition's own target genes out.
     """
 
     def __init__(
@@ -46,9 +48,11 @@ class Validation:
         *,
         metrics: Sequence[str] = DEFAULT_METRICS,
         clip: bool = True,
-        prior: GenePrior | None = None,
+        prior: Prior | None = None,
+        mask_target: bool = False,
     ) -> None:
         self.truth, self.nodes, self.clip, self.prior = truth, list(nodes), clip, prior
+        self.mask_target = mask_target
         self.metrics = [get_metric(name).name for name in metrics]
 
     def __call__(self, network: nn.Module, reducer: Reducer) -> dict[str, float]:
@@ -84,7 +88,9 @@ class Validation:
         predicted_UG = self.truth.control_mean_G + delta_UG
         if self.clip:
             predicted_UG = np.maximum(predicted_UG, 0.0)
-        return condition_metrics(predicted_UG, self.truth.subset(rows), self.metrics)
+        return condition_metrics(
+            predicted_UG, self.truth.subset(rows), self.metrics, mask_target=self.mask_target
+        )
 
 
 def _mean(values: np.ndarray) -> float:

@@ -17,7 +17,7 @@ PAIRS = [f"{a}+{b}" for i, a in enumerate(GENES[:10]) for b in GENES[i + 1 : 10]
 TRIPLES = ["GX00+GX01+GX15", "GX03+GX04+GX16"]
 LABELS = ["ctrl", *SINGLES, *PAIRS]
 MIRRORED = [*LABELS, *("+".join(reversed(label.split("+"))) for label in LABELS[1:]), *TRIPLES]
-KINDS = [name for name in SPLITS if name not in ("custom", "no_split")]
+KINDS = [name for name in SPLITS if name not in ("custom", "no_split", "context_held_out")]
 
 
 def train_genes(split: Split) -> set[str]:

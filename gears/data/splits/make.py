@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import Condition
+from gears.data.splits.contexts import UNIT_KINDS, in_all_contexts, plain_labels
 from gears.data.splits.labels import Labels
 from gears.data.splits.registry import SPLITS, Draw, SplitArguments, split_kind
 from gears.data.splits.split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
@@ -48,6 +49,9 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
         If the kind is unknown, an argument does not fit, or a part stays empty.
     """
     kind = split_kind(name)
+    members = plain_labels(labels) if name not in UNIT_KINDS else {}
+    if len(members) and list(members) != list(labels) and not _names_units(arguments):
+        return in_all_contexts(make_split(list(members), name, **arguments), members)
     settings = SplitArguments(**arguments)
     idle = [argument for argument in settings.changed() if argument not in kind.uses | ALWAYS_USED]
     if idle:
@@ -57,6 +61,15 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
     if settings.keep_excluded:
         _keep_excluded(table, draw)
     return finish(table, name, settings, draw)
+
+
+def _names_units(arguments: dict[str, Any]) -> bool:
+    """Whether a custom split names single units (labels with a context or type)."""
+    given = arguments.get("split_dict")
+    if not isinstance(given, Mapping):
+        return False
+    names = [name for part in given.values() if isinstance(part, list | tuple | set) for name in part]
+    return any(isinstance(name, str) and bool(Condition.parse(name).suffix) for name in names)
 
 
 def finish(table: Labels, name: str, settings: SplitArguments, draw: Draw) -> Split:

@@ -35,6 +35,7 @@ class SplitArguments:
     repeat: int = 0
     fold_by: str = "condition"
     control_shares: Any = None
+    test_contexts: Any = None
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, np.integer):
@@ -53,7 +54,9 @@ class SplitArguments:
                 msg = f"{name} is a share between 0 and 1; found {value!r}"
                 raise ValueError(msg)
 
-        for name in ("test_perts", "test_pert_genes"):
+        if isinstance(self.test_contexts, str):
+            object.__setattr__(self, "test_contexts", [self.test_contexts])
+        for name in ("test_perts", "test_pert_genes", "test_contexts"):
             object.__setattr__(self, name, _plain_list(getattr(self, name)))
         if isinstance(self.split_dict, Mapping):
             plain = {part: _plain_list(names) for part, names in self.split_dict.items()}

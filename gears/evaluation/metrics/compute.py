@@ -24,7 +24,9 @@ DEFAULT = (
 ALL = "all"  # name of the subgroup that holds every condition
 
 
-def condition_metrics(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = DEFAULT) -> np.ndarray:
+def condition_metrics(
+    predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = DEFAULT, *, mask_target: bool = False
+) -> np.ndarray:
     """Values of per-condition metrics, NaN where undefined.
 
     A shard (``truth.subset(rows)`` with the same rows of the predictions)
@@ -39,6 +41,9 @@ def condition_metrics(predicted_UG: np.ndarray, truth: Truth, names: Sequence[st
         What they are compared with.
     names
         Metrics of scope ``"condition"``.
+    mask_target
+        Leave each condition's own target genes out, as far as they are measured. Metrics that compare all
+        predictions at once (``needs_all``) or cells count every gene all the same.
 
     Returns
     -------
@@ -51,6 +56,8 @@ def condition_metrics(predicted_UG: np.ndarray, truth: Truth, names: Sequence[st
         For a wrong shape, an unknown metric, one of scope ``"set"``, or one that needs all conditions on a shard.
     """
     predicted_UG = _checked(predicted_UG, truth)
+    if mask_target:
+        return _without_targets(predicted_UG, truth, names)
     finite_U = np.isfinite(predicted_UG).all(axis=1)
     values_UM = np.full((len(predicted_UG), len(names)), np.nan)
     some_U, some_truth = predicted_UG[finite_U], truth.subset(finite_U)
@@ -67,6 +74,26 @@ def condition_metrics(predicted_UG: np.ndarray, truth: Truth, names: Sequence[st
             raise ValueError(msg)
         if finite_U.any() and not (metric.needs_all and not finite_U.all()):
             values_UM[finite_U, column] = metric.function(some_U, some_truth)
+    return values_UM
+
+
+def _without_targets(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str]) -> np.ndarray:
+    """Per-condition metrics over the genes that a condition does not target."""
+    whole = [name for name in names if get_metric(name).needs_all or get_metric(name).needs_cells]
+    values_UM = np.full((len(predicted_UG), len(names)), np.nan)
+    at = [names.index(name) for name in whole]
+    values_UM[:, at] = condition_metrics(predicted_UG, truth, whole)
+    masked = [name for name in names if name not in whole]
+    columns = [names.index(name) for name in masked]
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row, genes in enumerate(truth.targets):
+        rows_of.setdefault(tuple(sorted(genes.tolist())), []).append(row)
+    for targets, rows in rows_of.items():
+        genes = np.array(targets, dtype=np.int64)
+        own = truth.subset(rows) if not targets else truth.subset(rows).without_genes(genes)
+        values_UM[np.ix_(rows, columns)] = condition_metrics(
+            np.delete(predicted_UG[rows], genes, axis=1), own, masked
+        )
     return values_UM
 
 

@@ -1,0 +1,94 @@
+"""Splits of screens with contexts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gears.conditions import Condition
+from gears.data.splits import make_split
+
+GENES = ["A", "B", "C", "D", "E", "F", "G", "H"]
+PLAIN = ["ctrl", *(f"{gene}+ctrl" for gene in GENES), "A+B", "C+D", "A+B+C", "D+E", "E+F"]
+LINES = ("L1", "L2", "L3")
+LABELS = [f"{label} @ {line}" for line in LINES for label in PLAIN if (label, line) != ("H+ctrl", "L2")]
+
+
+def contexts(split, part: str) -> set[str]:
+    return {condition.context for condition in split.conditions(part) if not condition.is_control}
+
+
+def test_other_kinds_hold_conditions_out_of_all_contexts():
+    for name in ("simulation", "cross_validation", "gene_held_out", "combo_seen2"):
+        units = make_split(LABELS, name, seed=2, mode="strict")
+        plain = make_split(PLAIN, name, seed=2, mode="strict")
+        for part, labels in plain.parts.items():
+            want = {f"{label} @ {line}" for label in labels for line in LINES} & set(LABELS)
+            assert set(units.parts[part]) == want
+        if plain.subgroup:
+            groups = {
+                name: {one.split(" @ ")[0] for one in own}
+                for name, own in units.subgroup["test_subgroup"].items()
+            }
+            assert groups == {name: set(own) for name, own in plain.subgroup["test_subgroup"].items()}
+
+
+def test_a_context_is_held_out_with_its_control():
+    split = make_split(LABELS, "context_held_out", seed=1, test_contexts="L2")
+    assert contexts(split, "test") == {"L2"}
+    assert contexts(split, "train") == {"L1", "L3"}
+    assert "L2" not in contexts(split, "val")
+    controls = {part: {c.context for c in split.conditions(part) if c.is_control} for part in split.parts}
+    assert controls == {"train": {"L1", "L3"}, "val": set(), "test": {"L2"}}
+    assert sum(map(len, split.parts.values())) == len(LABELS)
+    drawn = {next(iter(contexts(make_split(LABELS, "context_held_out", seed=s), "test"))) for s in range(12)}
+    assert drawn == set(LINES)
+    with pytest.raises(ValueError, match="did you mean 'L2'"):
+        make_split(LABELS, "context_held_out", test_contexts=["L22"])
+    with pytest.raises(ValueError, match="context_key="):
+        make_split(PLAIN, "context_held_out")
+
+
+def test_units_are_held_out_one_by_one():
+    split = make_split(LABELS, "unit_held_out", seed=1, combo_single_split_test_set_fraction=0.25)
+    test = split.conditions("test")
+    n_units = sum(not Condition.parse(label).is_control for label in LABELS)
+    assert len(test) == round(0.25 * n_units)
+    trained = {unit.genes for unit in split.conditions("train")}
+    assert any(unit.genes in trained for unit in test)
+    assert {c.context for c in split.conditions("train") if c.is_control} == set(LINES)
+
+
+def test_custom_parts_name_units_or_conditions():
+    parts = {"train": ["A+ctrl", "B+ctrl", "ctrl"], "val": ["C+ctrl"], "test": ["D+ctrl"]}
+    split = make_split(LABELS, "custom", split_dict=parts)
+    assert set(split.parts["test"]) == {f"D+ctrl @ {line}" for line in LINES}
+    parts = {"train": ["A+ctrl @ L1", "ctrl @ L1"], "val": ["C+ctrl @ L1"], "test": ["ctrl+A @ L2"]}
+    split = make_split(LABELS, "custom", split_dict=parts)
+    assert split.parts["test"] == ("A+ctrl @ L2",)
+
+
+def test_any_number_of_genes_is_seen_exactly():
+    """Singles, pairs, triples and a set of four: seen-k counts the genes that training perturbs."""
+    genes = [f"G{i}" for i in range(12)]
+    labels = ["ctrl", *(f"{gene}+ctrl" for gene in genes)]
+    labels += [f"{a}+{b}" for a, b in itertools.pairwise(genes)]
+    labels += ["+".join(genes[i : i + 3]) for i in range(0, 9)] + [
+        "+".join(genes[i : i + 4]) for i in range(8)
+    ]
+    sizes = set()
+    for seed in range(8):
+        split = make_split(labels, "simulation", seed=seed, mode="strict")
+        sizes |= {len(condition) for condition in split.conditions("test")}
+        seen = {gene for condition in split.conditions("train") for gene in condition.genes}
+        for name, own in split.subgroup["test_subgroup"].items():
+            for label in own:
+                condition = Condition.parse(label)
+                k = sum(gene in seen for gene in condition.genes)
+                want = {
+                    1: "seen_single" if k else "unseen_single",
+                    2: f"combo_seen{k}",
+                }.get(len(condition), f"combo_seen{k}_of_{len(condition)}")
+                assert name == want
+    assert sizes == {1, 2, 3, 4}

@@ -1,0 +1,211 @@
+"""Condition x context units: how cells are divided, their matched statistics, and the single contexts."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from anndata import AnnData
+from scipy import sparse
+
+from gears.conditions import Condition
+from gears.data.loaders import CellDataset
+from gears.data.processing import prepare_screen
+from gears.data.screen import PreparedScreen
+from gears.data.unit_screen import UnitScreen
+
+
+@pytest.fixture(scope="module")
+def divided() -> AnnData:
+    """Two lines in two batches each, three genes by two types; batches shift expression."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for line in ("L1", "L2"):
+        for batch in ("b1", "b2"):
+            rows += [(line, batch, "ctrl", "none")] * 9
+            for gene in ("G0", "G1", "G2"):
+                if (line, batch, gene) == ("L2", "b2", "G2"):
+                    continue
+                rows += [(line, batch, f"{gene}+ctrl", "CRISPRi")] * int(rng.integers(4, 8))
+            rows += [(line, batch, "G0+ctrl", "CRISPRa")] * 5 if line == "L1" else []
+    obs = pd.DataFrame(rows, columns=["line", "batch", "condition", "how"]).astype("category")
+    obs.index = [f"c{i}" for i in range(len(obs))]
+    obs["cell_type"] = obs["line"]
+    order = rng.permutation(len(obs))
+    obs = obs.iloc[order]
+    base = rng.uniform(0.5, 3, size=12) + (obs["batch"] == "b2").to_numpy()[:, None] * rng.uniform(0, 2, 12)
+    x = np.log1p(rng.poisson(base * (1 + (obs["line"] == "L2").to_numpy()[:, None])))
+    var = pd.DataFrame({"gene_name": [f"G{i}" for i in range(12)]}, index=[f"E{i}" for i in range(12)])
+    return AnnData(sparse.csr_matrix(x.astype(np.float32)), obs=obs, var=var)
+
+
+@pytest.fixture(scope="module")
+def screen(divided: AnnData, tmp_path_factory) -> UnitScreen:
+    folder = tmp_path_factory.mktemp("units") / "screen"
+    made = prepare_screen(
+        divided, folder, context_key="line", match_controls_by=["batch"], perturbation_type_key="how"
+    )
+    assert isinstance(made, UnitScreen)
+    return made
+
+
+def test_units_labels_and_names(screen: UnitScreen, divided: AnnData):
+    assert screen.contexts == ("L1", "L2")
+    assert screen.kinds == ("CRISPRa", "CRISPRi")
+    names = {unit.name for unit in screen.conditions}
+    assert {"ctrl @ L1", "ctrl @ L2", "G0+ctrl [CRISPRa] @ L1", "G0+ctrl [CRISPRi] @ L2"} <= names
+    assert len(names) == 2 + 3 * 2 + 1
+    for cell in (0, 7, 30):
+        row = divided.obs.iloc[cell]
+        unit = screen.conditions[screen.cell_condition[cell]]
+        kind = "" if row["condition"] == "ctrl" else row["how"]
+        assert unit == Condition.parse(row["condition"]).at(row["line"], kind)
+        assert screen.labels[screen.cell_label[cell]] == row["condition"] + unit.suffix
+    assert screen.id_of("ctrl+G0 [CRISPRi] @ L2") == screen.id_of(Condition(("G0",), "L2", "CRISPRi"))
+    with pytest.raises(KeyError, match="no condition"):
+        screen.id_of("G0+ctrl")
+    with pytest.raises(ValueError, match="control in each of 2 contexts"):
+        _ = screen.control_id
+    again = pickle.loads(pickle.dumps(screen))
+    assert again.conditions == screen.conditions
+    assert isinstance(PreparedScreen.open(screen.folder), UnitScreen)
+
+
+def pairs_of(divided: AnnData, unit: Condition) -> np.ndarray:
+    """Every difference of a cell of the unit and a control cell of the same line and batch, by brute force."""
+    x, obs = divided.X.toarray().astype(np.float64), divided.obs
+    found, weights = [], []
+    own = (
+        (obs["condition"] == f"{unit.genes[0]}+ctrl")
+        & (obs["line"] == unit.context)
+        & (obs["how"] == unit.kind)
+    )
+    for batch in ("b1", "b2"):
+        cells = np.flatnonzero(own & (obs["batch"] == batch))
+        controls = np.flatnonzero(
+            (obs["condition"] == "ctrl") & (obs["line"] == unit.context) & (obs["batch"] == batch)
+        )
+        d = (x[cells][:, None] - x[controls][None]).reshape(-1, x.shape[1])
+        found.append(d)
+        weights.append(np.full(len(d), 1 / len(controls)))
+    weight = np.concatenate(weights)
+    return np.concatenate(found), weight / weight.sum()
+
+
+@pytest.mark.parametrize(
+    "name", ["G1+ctrl [CRISPRi] @ L1", "G2+ctrl [CRISPRi] @ L2", "G0+ctrl [CRISPRa] @ L1"]
+)
+def test_pair_moments_are_those_of_all_matched_pairs(screen: UnitScreen, divided: AnnData, name: str):
+    unit, s = Condition.parse(name), screen.statistics
+    d, weight = pairs_of(divided, unit)
+    row = np.array([screen.id_of(unit)])
+    mean = weight @ d
+    np.testing.assert_allclose(s.delta(row)[0], mean, atol=1e-12)
+    for order, table in ((2, s.v2), (3, s.v3), (4, s.v4)):
+        np.testing.assert_allclose(table[row[0]], weight @ (d - mean) ** order, atol=1e-12)
+
+
+def test_signs_count_about_the_matched_control(screen: UnitScreen, divided: AnnData):
+    x, obs, s = divided.X.toarray().astype(np.float64), divided.obs, screen.statistics
+    row = screen.id_of("G1+ctrl [CRISPRi] @ L2")
+    cells = np.flatnonzero((obs["condition"] == "G1+ctrl") & (obs["line"] == "L2"))
+    signs = []
+    for cell in cells:
+        batch = obs["batch"].iloc[cell]
+        control = (obs["condition"] == "ctrl") & (obs["line"] == "L2") & (obs["batch"] == batch)
+        difference = x[cell] - x[np.flatnonzero(control)].mean(axis=0)
+        signs.append(np.where(np.abs(difference) < 1e-9, 0, np.sign(difference)))
+    np.testing.assert_allclose(s.above[row] - s.below[row], np.mean(signs, axis=0), atol=1e-12)
+
+
+def test_one_stratum_per_context_gives_plain_statistics(divided: AnnData, tmp_path: Path):
+    """Each context is then, bit for bit, the screen that its own cells alone would give."""
+    cells = divided[divided.obs["how"] != "CRISPRa"].copy()
+    both = prepare_screen(cells, tmp_path / "both", context_key="line")
+    assert isinstance(both, UnitScreen)
+    for line in ("L1", "L2"):
+        alone = prepare_screen(cells[cells.obs["line"] == line].copy(), tmp_path / line)
+        view = both.setting(line)
+        assert set(view.conditions) == set(alone.conditions)
+        for condition in alone.conditions:
+            a, b = view.id_of(condition), alone.id_of(condition)
+            for table in ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below"):
+                np.testing.assert_array_equal(
+                    getattr(view.statistics, table)[a], getattr(alone.statistics, table)[b]
+                )
+            np.testing.assert_array_equal(view.de.top(a, 12), alone.de.top(b, 12))
+        np.testing.assert_array_equal(
+            view.cells.csr().toarray(), cells[cells.obs["line"] == line].X.toarray()
+        )
+    with pytest.raises(ValueError, match="unknown context"):
+        both.setting("L3")
+
+
+def test_cells_are_paired_within_their_stratum(screen: UnitScreen, divided: AnnData):
+    dataset = CellDataset(screen, np.arange(len(screen.cells)), [[0]] * len(screen.labels), seed=2)
+    obs, cells = divided.obs, np.arange(divided.n_obs)
+    seen = set()
+    for epoch in range(40):
+        dataset.set_epoch(epoch)
+        paired = dataset.control_of(cells)
+        for column in ("line", "batch"):
+            assert (obs[column].to_numpy()[paired] == obs[column].to_numpy()).all()
+        assert (obs["condition"].to_numpy()[paired] == "ctrl").all()
+        own = obs["condition"].to_numpy() == "ctrl"
+        assert (paired[own] == cells[own]).all()
+        seen |= set(paired.tolist())
+    assert seen == set(np.flatnonzero(obs["condition"] == "ctrl").tolist())
+    dataset.set_epoch(3)
+    np.testing.assert_array_equal(dataset.control_of(cells[::-1])[::-1], dataset.control_of(cells))
+
+
+def test_leaving_units_out(screen: UnitScreen):
+    gone = Condition.parse("G1+ctrl [CRISPRi] @ L2")
+    less = screen.without([gone])
+    assert set(screen.conditions) - set(less.conditions) == {gone}
+    kept = Condition.parse("G2+ctrl [CRISPRi] @ L2")
+    np.testing.assert_array_equal(
+        less.statistics.delta(np.array([less.id_of(kept)])),
+        screen.statistics.delta(np.array([screen.id_of(kept)])),
+    )
+    assert len(less.cells) == len(screen.cells) - len(screen.cells_of(screen.id_of(gone)))
+    with pytest.raises(ValueError, match="without control"):
+        screen.without([Condition((), "L1")])
+
+
+def test_what_cannot_be_divided_is_said(divided: AnnData, tmp_path: Path):
+    with pytest.raises(ValueError, match=r"did you mean 'line'"):
+        prepare_screen(divided, tmp_path / "x", context_key="lines")
+    with pytest.raises(ValueError, match="context_key='cell_type'"):
+        prepare_screen(divided, tmp_path / "x")
+    lost = divided.copy()
+    lost.obs["batch"] = lost.obs["batch"].astype(object)
+    lost.obs.iloc[3, list(lost.obs.columns).index("batch")] = None
+    with pytest.raises(ValueError, match=r"obs\['batch'\] is missing for 1 cell"):
+        prepare_screen(lost, tmp_path / "x", match_controls_by=["cell_type", "batch"])
+    bare = divided[~((divided.obs["condition"] == "ctrl") & (divided.obs["batch"] == "b2"))].copy()
+    with pytest.raises(ValueError, match=r"without a control cell: b2 \| L1"):
+        prepare_screen(bare, tmp_path / "x", context_key="line", match_controls_by="batch")
+    odd = divided.copy()
+    odd.obs["line"] = odd.obs["line"].astype(str) + " [x]"
+    with pytest.raises(ValueError, match="brackets"):
+        prepare_screen(odd, tmp_path / "x", context_key="line", match_controls_by="cell_type")
+    activated = np.flatnonzero(divided.obs["how"] == "CRISPRa")
+    single = divided[np.setdiff1d(np.arange(divided.n_obs), activated[1:])].copy()
+    with pytest.raises(ValueError, match="fewer than 2 cells in a context"):
+        prepare_screen(single, tmp_path / "x", context_key="line", perturbation_type_key="how")
+
+
+def test_matching_alone_leaves_the_conditions_as_they_are(divided: AnnData, tmp_path: Path):
+    cells = divided[divided.obs["how"] != "CRISPRa"].copy()
+    screen = prepare_screen(cells, tmp_path / "m", match_controls_by=["cell_type", "batch"])
+    assert isinstance(screen, UnitScreen)
+    assert {unit.name for unit in screen.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
+    assert screen.contexts == ()
+    control = np.flatnonzero(cells.obs["condition"] == "ctrl")
+    np.testing.assert_allclose(
+        screen.statistics.mean[screen.control_id], cells.X[control].toarray().mean(axis=0, dtype=np.float64)
+    )

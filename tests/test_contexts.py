@@ -1,0 +1,248 @@
+"""Screens of several contexts, batches and types of perturbation, from preparing to a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from anndata import AnnData
+from scipy import sparse
+
+from gears import GEARS, PertData
+from gears.train_distributed import train_multi_gpu
+
+GENES = [f"GX{i:02d}" for i in range(30)]
+LABELS = ["ctrl", *(f"GX{i:02d}+ctrl" for i in range(8)), "GX00+GX01", "GX02+GX03", "GX00+GX01+GX02"]
+
+
+@pytest.fixture(scope="module")
+def divided() -> AnnData:
+    """Two lines in two batches; GX05 to GX07 by activation in both, the others by interference."""
+    rng = np.random.default_rng(11)
+    rows, rates = [], []
+    base = {line: rng.uniform(0.5, 6.0, size=30) for line in ("L1", "L2")}
+    for line in base:
+        for batch in ("b1", "b2"):
+            for label in LABELS:
+                genes = [GENES.index(token) for token in label.split("+") if token != "ctrl"]
+                up = bool(genes) and min(genes) >= 5
+                rate = base[line] * (1.0 if batch == "b1" else 1.5)
+                for gene in genes:
+                    effect = (0.5 if line == "L2" else 1.0) * (-1 if up else 1)
+                    rate[gene] *= 4.0 if up else 0.1
+                    rate[gene + 1 : gene + 4] *= 3.0**effect
+                n = 14 if label == "ctrl" else 6
+                rows += [(label, line, batch, "CRISPRa" if up else "CRISPRi")] * n
+                rates += [rate] * n
+    counts = rng.poisson(np.array(rates))
+    obs = pd.DataFrame(rows, columns=["condition", "cell_type", "batch", "guide"])
+    obs.index = [f"c{i}" for i in range(len(obs))]
+    var = pd.DataFrame({"gene_name": GENES}, index=[f"E{i}" for i in range(30)])
+    return AnnData(sparse.csr_matrix(np.log1p(counts).astype(np.float32)), obs=obs, var=var)
+
+
+@pytest.fixture
+def pert_data(tmp_path: Path, divided: AnnData, toy_go: dict) -> PertData:
+    data = PertData(tmp_path / "data", gene2go=toy_go)
+    data.new_data_process(
+        "lines", divided, context_key="cell_type", match_controls_by=["batch"], perturbation_type_key="guide"
+    )
+    return data
+
+
+def trained(data: PertData, **options) -> GEARS:
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8, mask_target=options.pop("mask_target", False))
+    model.train(**{"epochs": 3, "objective": "moments", "verbose": False, "evaluate_test": False} | options)
+    return model
+
+
+def test_one_context_is_the_model_without_contexts(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+    """Screen, split, prior, training and predictions are the same to the last bit."""
+    models = []
+    for name, options in (
+        ("plain", {}),
+        ("one", {"context_key": "cell_type", "match_controls_by": "cell_type"}),
+    ):
+        data = PertData(tmp_path / name, gene2go=toy_go)
+        data.new_data_process("toy", toy_adata, **options)
+        data.prepare_split("simulation", seed=1)
+        models.append(trained(data, epochs=2))
+    plain, one = models
+    assert one.parts.contexts.contexts == ("cellA",)
+    state, placed = plain.best_model.state_dict(), one.best_model.state_dict()
+    assert list(state) == list(placed)
+    assert all(torch.equal(state[key], placed[key]) for key in state)
+    want, found = plain.predict(["GX00", "GX02+GX09"]), one.predict(["GX00", "GX02+GX09"])
+    np.testing.assert_array_equal(found.expression_UG, want.expression_UG)
+    table, own = plain.evaluate("test", halvings=0), one.evaluate("test", halvings=0)
+    pd.testing.assert_series_equal(own["value"], table["value"])
+    assert set(own["context"]) == {"cellA"}
+
+
+@pytest.mark.parametrize("objective", ["moments", "cells"])
+def test_contexts_and_types_from_training_to_a_saved_model(
+    tmp_path: Path, pert_data: PertData, objective: str
+) -> None:
+    pert_data.prepare_split("simulation", seed=1)
+    if objective == "cells":
+        pert_data.get_dataloader(32)
+    model = trained(pert_data, objective=objective)
+    assert not torch.equal(*model.model.placing.context_shift)
+    assert not torch.equal(*model.model.placing.context_scale)
+    assert not torch.equal(-model.model.placing.type_scale[0], model.model.placing.type_scale[1])
+    everywhere = model.predict(["GX00", ["GX05", "GX20"]])
+    assert len(everywhere) == 2 * 2 * 2
+    one = model.predict(["GX00"], context="L2", perturbation_type="CRISPRi")
+    np.testing.assert_allclose(one.expression_UG[0], everywhere["GX00+ctrl [CRISPRi] @ L2"], atol=1e-6)
+    means = {unit.context: i for i, unit in enumerate(pert_data.screen.conditions) if unit.is_control}
+    np.testing.assert_allclose(one.control_mean_G[0], pert_data.screen.statistics.mean[means["L2"]])
+    table = model.evaluate("test", halvings=2)
+    units = pert_data.split.conditions("test")
+    assert set(table["condition"]) - {"*"} == {unit.name for unit in units}
+    assert set(table["context"]) == {"L1", "L2"}
+    assert {"gears", "additive", "train_mean", "no_change"} <= set(table["method"])
+    model.save_model(tmp_path / "model")
+    loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(
+        loaded.predict(["GX00", ["GX05", "GX20"]]).expression_UG, everywhere.expression_UG
+    )
+    adata = loaded.predict(["GX00"]).to_adata()
+    assert adata.obs["context"].tolist() == ["L1", "L1", "L2", "L2"]
+    with pytest.raises(ValueError, match="unknown context 'L3'"):
+        loaded.predict(["GX00"], context="L3")
+    chunks = list(loaded.predict_all_pairs(["GX00", "GX01"]))
+    assert [list(frame.index) for frame in chunks] == [
+        [f"GX00+GX01 [{kind}] @ {line}" for line in ("L1", "L2") for kind in ("CRISPRa", "CRISPRi")]
+    ]
+
+
+def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
+    pert_data.prepare_split("context_held_out", test_contexts="L2")
+    model = trained(pert_data)
+    placing = model.best_model.placing
+    assert placing.seen.tolist() == [True, False]
+    assert placing.context_shift[1].abs().sum() == 0
+    one, two = model.predict(["GX00+ctrl [CRISPRi] @ L1", "GX00+ctrl [CRISPRi] @ L2"], clip=False).delta_UG
+    # the change is that of the context that was trained on, but for what that has of its own
+    assert np.corrcoef(one[1:], two[1:])[0, 1] > 0.8
+    table = model.evaluate("test", halvings=0)
+    assert set(table["context"]) == {"L2"}
+    scores = table[table["metric"] == "pearson_delta"].groupby("method")["value"].mean()
+    assert scores["additive"] > 0.5  # the same condition's change in the other context
+
+
+def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
+    from gears.assembly import condition_tables
+
+    pert_data.prepare_split("simulation", seed=1)
+    screen = pert_data.screen
+    args = (pert_data, torch.device("cpu"), torch.float64)
+    plain, masked = condition_tables(*args).mask_CG, condition_tables(*args, mask_target=True).mask_CG
+    for row, unit in enumerate(screen.conditions):
+        own = [GENES.index(gene) for gene in unit.genes]
+        assert not masked[row, own].any()
+        rest = np.setdiff1d(np.arange(30), own)
+        assert torch.equal(masked[row, rest], plain[row, rest])
+    model = trained(pert_data, mask_target=True)
+    assert model.config["mask_target"]
+    own, whole = (model.evaluate("test", halvings=0, **more) for more in ({}, {"mask_target": False}))
+    unit = pert_data.split.conditions("test")[0]
+    predicted = model.predict([unit]).expression_UG[0]
+    true = screen.statistics.mean[screen.id_of(unit)]
+    rest = np.setdiff1d(np.arange(30), [GENES.index(gene) for gene in unit.genes])
+    for table, genes in ((own, rest), (whole, np.arange(30))):
+        row = (table["condition"] == unit.name) & (table["method"] == "gears") & (table["metric"] == "mse")
+        want = ((predicted - true)[genes] ** 2).mean()
+        np.testing.assert_allclose(table.loc[row, "value"], want, rtol=1e-10)
+
+
+def test_batches_alone_are_taken_out_of_the_changes(tmp_path: Path, divided: AnnData, toy_go: dict) -> None:
+    """One line: with a batch that most cells of a condition come from, matched changes are those within batches."""
+    cells = divided[divided.obs["cell_type"] == "L1"]
+    lost = (cells.obs["batch"] == "b1") & (cells.obs["condition"] == "GX00+ctrl")
+    keep = np.setdiff1d(np.arange(cells.n_obs), np.flatnonzero(lost)[2:])
+    cells = cells[keep].copy()
+    changes = {}
+    for name, options in (("matched", {"match_controls_by": ["batch"]}), ("pooled", {})):
+        data = PertData(tmp_path / name, gene2go=toy_go)
+        data.new_data_process("line", cells, **options)
+        row, origin = data.screen.id_of("GX00+ctrl"), data.screen.control_id
+        changes[name] = data.screen.statistics.mean[row] - data.screen.statistics.mean[origin]
+    far = np.arange(10, 30)  # genes that GX00 does not touch
+    assert np.abs(changes["matched"][far]).mean() < np.abs(changes["pooled"][far]).mean()
+    data = PertData(tmp_path / "matched", gene2go=toy_go)
+    data.load("line")
+    data.prepare_split("simulation", seed=1)
+    assert np.isfinite(trained(data).predict(["GX00"])["GX00"]).all()
+
+
+def test_two_workers_are_one_with_contexts_graphs_and_types(
+    tmp_path: Path, divided: AnnData, toy_go: dict
+) -> None:
+    """Everything of its own at once: prior, contexts, types, masked targets, own graphs and vectors."""
+    vectors = pd.DataFrame(np.random.default_rng(1).normal(size=(30, 5)), index=GENES)
+    table = pd.DataFrame({"source": GENES[:-1], "target": GENES[1:], "weight": 1.0})
+    network = {
+        "hidden_size": 8,
+        "mask_target": True,
+        "G_go": ["go", table, {"embedding": vectors, "k": 3}],
+        "pert_embedding": vectors,
+    }
+    processing = {
+        "context_key": "cell_type",
+        "match_controls_by": ["batch"],
+        "perturbation_type_key": "guide",
+    }
+    training = {"epochs": 4, "objective": "moments", "dtype": "float64", "verbose": False}
+    split = {"split": "simulation", "seed": 1}
+    data = PertData(tmp_path / "data", gene2go=toy_go)
+    data.new_data_process("lines", divided, **processing)
+    data.prepare_split(**split)
+    alone = GEARS(data, device="cpu")
+    alone.model_initialize(**network)
+    alone.train(**training, batch_size=8, evaluate_test=False)
+    result = train_multi_gpu(
+        tmp_path / "data", "lines", split,
+        {"save_path": tmp_path / "model", "model_config": network, "batch_size": 4, **training},
+        n_gpus=2, device="cpu", data_config={"gene2go": toy_go, **processing},
+    )  # fmt: skip
+    both = GEARS.from_pretrained(tmp_path / "model", device="cpu")
+    assert both.parts.go.hash == alone.parts.go.hash
+    state = alone.best_model.state_dict()
+    for name, value in both.best_model.state_dict().items():
+        torch.testing.assert_close(value, state[name], atol=1e-6, rtol=0, msg=name)
+    np.testing.assert_allclose(
+        both.predict(["GX00", "GX03+GX06"]).expression_UG,
+        alone.predict(["GX00", "GX03+GX06"]).expression_UG,
+        atol=1e-7,
+    )
+    assert set(result.table["context"]) == {"L1", "L2"}
+
+
+@pytest.mark.shared
+@pytest.mark.long
+def test_three_lines_and_one_left_out(tmp_path: Path, shared: Path) -> None:
+    """A real screen of three glioma lines: trained over all, and with each line left out in turn."""
+    import anndata
+
+    data = PertData(tmp_path)
+    screen = anndata.read_h5ad(shared / "data" / "mcfaline2023_subset.h5ad")
+    data.new_data_process("mcfaline", screen, context_key="cell_type")
+    data.prepare_split("cross_validation", seed=1, n_folds=3, fold=0)
+    model = GEARS(data, device="cpu")
+    model.model_initialize()
+    table = model.train(verbose=False).table
+    scores = table[table["metric"] == "pearson_delta"].groupby("method")["value"].mean()
+    assert scores["gears"] > 0.55
+    assert scores["gears"] > scores["train_mean"] - 0.03
+    for line in ("A172", "T98G", "U87MG"):
+        data.prepare_split("context_held_out", seed=1, test_contexts=line)
+        model = GEARS(data, device="cpu")
+        model.model_initialize()
+        table = model.train(verbose=False).table
+        scores = table[table["metric"] == "mse"].groupby("method")["value"].mean()
+        assert scores["gears"] < scores["additive"]
