@@ -9,7 +9,7 @@ import pandas as pd
 
 from gears.messages import unknown_name
 from gears.plotting.checks import columns_of
-from gears.plotting.style import BLUE, FONT, GREY, ORANGE, bare, new_axes
+from gears.plotting.style import BLUE, FONT, GREY, ORANGE, bare, legend_below, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,13 +76,7 @@ def method_differences(
     ax.set_xlabel(f"{model} minus other", fontsize=FONT)
     ax.set_yticks(range(len(others)), others)
     if legend:
-        ax.legend(
-            handles=difference_handles(),
-            fontsize=FONT,
-            frameon=False,
-            loc="upper left",
-            bbox_to_anchor=(1, 1),
-        )
+        legend_below(ax, columns=2, handles=difference_handles())
     return ax
 
 
