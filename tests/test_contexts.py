@@ -246,3 +246,19 @@ def test_three_lines_and_one_left_out(tmp_path: Path, shared: Path) -> None:
         table = model.train(verbose=False).table
         scores = table[table["metric"] == "mse"].groupby("method")["value"].mean()
         assert scores["gears"] < scores["additive"]
+
+
+def test_a_context_is_plotted_against_its_own_control(pert_data: PertData) -> None:
+    pert_data.prepare_split("simulation", seed=1)
+    model = trained(pert_data, epochs=1, prior=None)
+    screen, label = pert_data.screen, "GX00+ctrl [CRISPRi] @ L2"
+    ax = model.plot_perturbation(label, n_genes=6)
+    genes = [screen.gene_names.index(tick.get_text()) for tick in ax.get_xticklabels()]
+    change = screen.statistics.mean[screen.id_of(label)] - screen.statistics.mean[screen.id_of("ctrl @ L2")]
+    (means,) = (c for c in ax.collections if c.get_label() == "observed mean")
+    np.testing.assert_allclose([line[0, 1] for line in means.get_segments()], change[genes], rtol=1e-6)
+    (drawn,) = (line for line in ax.lines if line.get_label() == "predicted")
+    np.testing.assert_allclose(drawn.get_ydata(), model.predict([label]).delta(label)[genes])
+    assert ax.get_title() == label
+    with pytest.raises(KeyError, match="GX00"):
+        model.plot_perturbation("GX00+ctrl")

@@ -48,8 +48,9 @@ def names_of(gene_names: Sequence[str], n_genes: int) -> list[str]:
 
 
 def condition_names(conditions: Iterable[Condition | str]) -> list[str]:
-    """Labels of conditions, each in the canonical spelling; a gene alone without "+ctrl"."""
-    return ["+".join(Condition.of(condition).genes) or "ctrl" for condition in conditions]
+    """Labels of conditions: genes, type and context; a gene alone without "+ctrl"."""
+    parsed = [Condition.of(condition) for condition in conditions]
+    return [("+".join(one.genes) or "ctrl") + one.suffix for one in parsed]
 
 
 def positions(genes: Iterable[int | np.integer | str], gene_names: Sequence[str]) -> np.ndarray:

@@ -29,7 +29,8 @@ def plot_perturbation(
     model
         A trained :class:`gears.GEARS` with its screen.
     query
-        A condition of the screen, such as ``"A+B"``, ``"A+ctrl"`` or ``["A", "B"]``.
+        A condition of the screen, such as ``"A+B"``, ``"A+ctrl"`` or ``["A", "B"]``; in a screen of several
+        contexts or types with both, ``"A+ctrl [CRISPRi] @ K562"``.
     save_file
         Write the figure to this file as well (PNG, SVG or PDF by its suffix).
     n_genes
@@ -56,9 +57,13 @@ def plot_perturbation(
     if condition.is_control:
         msg = "the control has no change to plot; give a perturbed condition, such as 'A+ctrl' or 'A+B'"
         raise ValueError(msg)
-    truth = Truth.of(screen, [condition], n_top=n_genes)
+    row = screen.id_of(condition)
+    if condition.suffix:  # one context of several, with its own control
+        screen = screen.setting(condition.context, condition.kind)
+        row = screen.id_of(condition.plain)
+    truth = Truth.of(screen, [condition.plain], n_top=n_genes)
     predictions = model.predict([condition])
-    cells_NG = dense_rows(screen, screen.cells_of(screen.id_of(condition))) - truth.control_mean_G
+    cells_NG = dense_rows(screen, screen.cells_of(row)) - truth.control_mean_G
     genes = truth.top_de_non_dropout[0]
     ax = gene_changes(
         truth.delta_UG[0],
