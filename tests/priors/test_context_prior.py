@@ -1,0 +1,113 @@
+"""The prior of several contexts: what is shared, what is a context's own, and contexts that training never saw."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from gears.node_sets import NodeSet
+from gears.priors import ContextPrior, GeneSimilarity, PriorData, read_prior
+from gears.priors.context_fit import UnitData, fit_context_prior, levels
+
+N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
+
+
+def unit_data(shared: float, own: float, contexts=(0, 1, 2), seed: int = 0) -> tuple[UnitData, np.ndarray]:
+    """Units of 12 genes in some of 3 contexts: a level per context, effects that all share and each has alone."""
+    rng = np.random.default_rng(seed)
+    level_KG = rng.normal(size=(N_CONTEXTS, N_GENES))
+    effect_PG = shared * rng.normal(size=(N_NODES, N_GENES))
+    own_KPG = own * rng.normal(size=(N_CONTEXTS, N_NODES, N_GENES))
+    truth_KPG = level_KG[:, None] + effect_PG + own_KPG
+    pairs = [(context, node) for context in contexts for node in range(N_NODES)]
+    n_C = np.full(len(pairs), 50.0)
+    noise = rng.normal(size=(len(pairs), N_GENES)) * np.sqrt(0.5 / 50)
+    delta_CG = np.array([truth_KPG[context, node] for context, node in pairs]) + noise
+    genes = GeneSimilarity(np.arange(N_NODES), sparse.eye(N_NODES, format="csr"))
+    column = np.full(N_NODES, -1)
+    sets = [NodeSet([node], context=context) for context, node in pairs]
+    units = PriorData(
+        tuple(tuple(one) for one in sets),
+        delta_CG,
+        np.full(N_GENES, 0.5),
+        n_C,
+        np.ones(N_GENES),
+        column,
+        genes,
+    )
+    setting = np.array([context for context, _ in pairs])
+    group = np.array([node for _, node in pairs])
+    return UnitData(units, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group, sets), truth_KPG
+
+
+def error_of(delta_CG: np.ndarray):
+    return lambda left_out_CG: float(((left_out_CG - delta_CG) ** 2).mean())
+
+
+@pytest.mark.parametrize(("shared", "own"), [(1.0, 0.0), (0.0, 1.0)], ids=["shared", "own"])
+def test_evidence_finds_what_contexts_share(shared: float, own: float) -> None:
+    data, truth_KPG = unit_data(shared, own)
+    prior = fit_context_prior(data, error_of(data.units.delta_CG)).prior
+    weights, within = (sum(prior.report[name].values()) for name in ("weights", "weights_within_settings"))
+    assert (weights > 5 * within) if shared else (within > 5 * weights)
+    if shared:  # what a unit has alone cannot be told from chance: only what units share comes back whole
+        error = prior(data.sets) - truth_KPG.reshape(-1, N_GENES)
+        assert (error**2).mean() < 0.02
+
+
+def test_a_unit_borrows_from_other_contexts() -> None:
+    """A condition that one context lacks is known from the others, where effects are shared."""
+    data, truth_KPG = unit_data(1.0, 0.2)
+    kept = [row for row in range(len(data.sets)) if (data.sets[row].context, data.sets[row][0]) != (1, 4)]
+    less = data.subset(kept)
+    prior = fit_context_prior(less, error_of(less.units.delta_CG)).prior
+    found = prior([NodeSet([4], context=1)])[0]
+    level = truth_KPG[1].mean(axis=0)
+    assert ((found - truth_KPG[1, 4]) ** 2).mean() < 0.25 * ((level - truth_KPG[1, 4]) ** 2).mean()
+
+
+def test_a_context_without_units_takes_the_mean_of_the_others() -> None:
+    data, truth_KPG = unit_data(1.0, 0.0, contexts=(0, 2))
+    prior = fit_context_prior(data, error_of(data.units.delta_CG)).prior
+    at = [prior([NodeSet([node], context=context) for node in range(N_NODES)]) for context in range(3)]
+    np.testing.assert_allclose(at[1], (at[0] + at[2]) / 2, atol=0.05)
+    departure = truth_KPG[0] - truth_KPG[0].mean(axis=0)
+    assert np.corrcoef((at[1] - at[1].mean(axis=0)).ravel(), departure.ravel())[0, 1] > 0.95
+    one, _ = unit_data(1.0, 0.0, contexts=(0,))
+    alone = fit_context_prior(one, error_of(one.units.delta_CG)).prior
+    here, there = (alone([NodeSet([node], context=k) for node in range(N_NODES)]) for k in (0, 1))
+    np.testing.assert_allclose(here, there, atol=1e-9)
+
+
+def test_left_out_predictions_do_not_look_at_what_is_left_out() -> None:
+    data, _ = unit_data(1.0, 0.3)
+    fitted = fit_context_prior(data, lambda left_out_CG: 0.0)
+    row = 5
+    other = np.array(data.units.delta_CG)
+    same = data.group_C == data.group_C[row]
+    # what a whole group is says nothing about its own predictions but through the weights
+    weights_kept = other.copy()
+    weights_kept[same] = other[same][::-1]
+    changed = dataclasses.replace(data, units=dataclasses.replace(data.units, delta_CG=weights_kept))
+    again = fit_context_prior(changed, lambda left_out_CG: 0.0)
+    near = np.abs(again.left_out_CG[row] - fitted.left_out_CG[row]).mean()
+    assert near < 0.05 * np.abs(other[row] - weights_kept[row]).mean()
+
+
+def test_it_comes_back_from_its_arrays() -> None:
+    data, _ = unit_data(1.0, 0.3)
+    prior = fit_context_prior(data, error_of(data.units.delta_CG)).prior
+    again = read_prior(prior.arrays(), prior.report)
+    assert isinstance(again, ContextPrior)
+    np.testing.assert_array_equal(again(data.sets), prior(data.sets))
+    assert again.report == prior.report
+
+
+def test_levels() -> None:
+    change = np.array([[1.0], [3.0], [10.0]])
+    found = levels(change, np.array([0, 0, 2]), 4, 2)
+    # settings 0 and 2 are of one type: 1 and 3 of the other, which has no units
+    np.testing.assert_allclose(found[:, 0], [2.0, 6.0, (10 + 6) / 2, 6.0])
