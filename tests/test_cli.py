@@ -238,7 +238,7 @@ def test_predictions_are_written(
     assert main(["predict", folder, pair, "--output", str(deltas), "--values", "delta", "--quiet"]) == 0
     assert main(["predict", folder, pair, "--output", str(whole), "--json", "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{deltas}: 1 conditions x 40 genes\n")
+    assert shown.startswith(f"{deltas}: 1 condition x 40 genes\n")
     written = read_h5ad(whole)
     table = pd.read_csv(deltas, index_col=0)
     assert list(table.index) == list(written.obs_names)

@@ -16,17 +16,17 @@ from gears._install import __version__
 
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
-COMMANDS = {
+COMMANDS = {  # in the order in which a newcomer needs them
+    "doctor": "look at this machine: torch, CUDA, GPUs and who uses them, cores, versions, variables",
+    "simulate": "write a simulated screen to an h5ad file",
+    "inspect": "report on a screen: what was found, what would be left out, what to mend",
+    "prepare": "check a screen and prepare it for training",
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
     "evaluate": "score a trained model and simple baselines, write a report",
     "compare": "score baselines, and GEARS trained anew, over several splits",
     "report": "the HTML page of a table that evaluate or compare wrote",
-    "inspect": "report on a screen: what was found, what would be left out, what to mend",
-    "prepare": "check a screen and prepare it for training",
     "convert": "take over what cell-gears left: screens, splits, saved models",
-    "simulate": "write a simulated screen to an h5ad file",
-    "doctor": "look at this machine: torch, CUDA, GPUs and who uses them, cores, versions, variables",
 }
 
 HELP = f"""usage: gears [--version] [--help] COMMAND ...
@@ -37,9 +37,9 @@ commands:
 {chr(10).join(f"  {name:<10}{text}" for name, text in COMMANDS.items())}
 
 examples:
+  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20     (no screen at hand? one to try)
   gears inspect screen.h5ad
   gears prepare screen.h5ad --style auto
-  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20
   gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
   gears train screen.h5ad --save-path models/run2 --gpu-ids 0 2
   gears train --config run.yaml

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
-from gears.messages import unknown_name
+from gears.messages import count, unknown_name
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
@@ -80,7 +80,9 @@ def run(arguments: list[str]) -> None:
     if output is not None:
         n_conditions = _write(model, asked, output, options)
         value = {"output": str(output), "n_conditions": n_conditions, "n_genes": model.num_genes}
-        show(options, value, f"{output}: {n_conditions} conditions x {model.num_genes} genes")
+        show(
+            options, value, f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
+        )
         return
     top = model.predict(asked, clip=options.clip).top(options.top)
     show(options, top.to_dict("records"), top.round(4).to_string(index=False))

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Build wheel and sdist, install the wheel into a new environment, run tests of the unpacked sdist against it.
+#
+#   tools/check_installed.sh python3.11 -c constraints.txt           # the pinned versions
+#   tools/check_installed.sh python3.13                              # the newest ones
+#   TESTS="tests/test_cli.py" tools/check_installed.sh python3.12
+#
+# Everything goes into a temporary folder; the checkout's own gears/ is not on the path of the tests.
+set -euo pipefail
+python=${1:?name a Python, such as python3.12}
+shift
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+quick="tests/test_drop_in.py tests/test_published_model.py tests/test_published.py tests/test_cli_files.py
+  tests/test_pertdata.py tests/test_predictions.py tests/test_prediction_adata.py tests/test_conditions.py tests/test_files.py"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$root"
+"$python" -m venv "$folder/env"
+pip=("$folder/env/bin/python" -m pip --quiet --disable-pip-version-check)
+"${pip[@]}" install build
+"$folder/env/bin/python" -m build --outdir "$folder/dist" . > "$folder/build.log" || { cat "$folder/build.log"; exit 1; }
+wheel=$(ls "$folder"/dist/*.whl)
+"${pip[@]}" install "$@" "${wheel}[test]"
+mkdir "$folder/src"
+tar xzf "$folder"/dist/*.tar.gz -C "$folder/src" --strip-components=1
+rm -r "$folder/src/gears"
+cd "$folder/src"
+unset PYTHONPATH
+time "$folder/env/bin/python" -W error -c "import gears; print(gears.__file__)"
+"$folder/env/bin/gears" --version
+# shellcheck disable=SC2086
+"$folder/env/bin/python" -m pytest -q -m "not long and not slow" ${TESTS:-$quick}
