@@ -236,6 +236,11 @@ def test_tunable_parameters_are_described(model: GEARS) -> None:
     assert set(texts) == set(model.config)
 
 
+def test_the_top_genes_are_plotted_into_a_file(model: GEARS, tmp_path: Path) -> None:
+    model.plot_perturbation("FEV+ctrl", save_file=tmp_path / "FEV.png")
+    assert (tmp_path / "FEV.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
 def test_saved_pred_is_gone_and_says_so(model: GEARS) -> None:
     with pytest.raises(AttributeError, match="predict computes anew"):
         model.saved_pred  # noqa: B018
