@@ -254,6 +254,12 @@ def predict_interaction(
         raise ValueError(msg)
     first, second = list(combo) if not isinstance(combo, str | Condition) else pair.genes
     predictions = model.predict([[first], [second], pair], clip=False)
+    if len(predictions) != 3:
+        msg = (
+            f"this model predicts {len(predictions) // 3} contexts or types of perturbation; choose one: "
+            "interaction_scores over the delta_UG of model.predict(..., context=..., clip=False)"
+        )
+        raise ValueError(msg)
     positions = slice(None) if genes is None else _positions(genes, list(predictions.gene_names))
     delta_UG = predictions.delta_UG[:, positions]
     return interaction_scores(delta_UG[0], delta_UG[1], delta_UG[2])

@@ -122,7 +122,7 @@ def predict_all_pairs(
     chunks = stream(network, parts, all_pairs(chosen), clip=clip, chunk=chunk)
     if output is None:
         return (predictions.to_frame(values) for predictions in chunks)
-    pairs = list(all_pairs(chosen))
+    pairs = _units(all_pairs(chosen), parts)
     chunks = followed(chunks, len(pairs), "predicting", "conditions", len)
     path = write_predictions(output, pairs, parts, chunks, clip=clip)
     logger.info("wrote predictions for all pairs of %d genes", len(chosen))
@@ -141,10 +141,11 @@ def predict_to_file(
     """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
     asked = asked_conditions(conditions)
     nodes_of(asked, parts.pert_names)  # an unknown gene ends it before a file is begun
+    units = _units(asked, parts)
     chunks = followed(
-        stream(network, parts, asked, clip=clip, chunk=chunk), len(asked), "predicting", "conditions", len
+        stream(network, parts, asked, clip=clip, chunk=chunk), len(units), "predicting", "conditions", len
     )
-    return write_predictions(output, asked, parts, chunks, clip=clip)
+    return write_predictions(output, units, parts, chunks, clip=clip)
 
 
 def screen(
@@ -222,6 +223,12 @@ def _trained_genes(parts: ModelParts) -> list[str]:
         msg = "this model knows no training conditions to take genes from; give the genes whose pairs are wanted"
         raise ValueError(msg)
     return found
+
+
+def _units(conditions: Iterable[Condition], parts: ModelParts) -> list[Condition]:
+    """What a stream of conditions yields: each in every context and by every type that the model knows."""
+    known = parts.contexts
+    return list(conditions) if known is None else list(known.placed(conditions, None, None))
 
 
 def _checked_chunk(chunk: int | None, n_genes: int) -> int:

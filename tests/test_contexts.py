@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -114,6 +115,11 @@ def test_contexts_and_types_from_training_to_a_saved_model(
     assert adata.obs["context"].tolist() == ["L1", "L1", "L2", "L2"]
     with pytest.raises(ValueError, match="unknown context 'L3'"):
         loaded.predict(["GX00"], context="L3")
+    with pytest.raises(ValueError, match="4 contexts or types"):
+        loaded.GI_predict(["GX00", "GX01"])
+    loaded.predict_all_pairs(["GX00", "GX01"], output=tmp_path / "pairs.h5ad", chunk=1)
+    written = anndata.read_h5ad(tmp_path / "pairs.h5ad")
+    assert written.obs["context"].tolist() == ["L1", "L1", "L2", "L2"]
     chunks = list(loaded.predict_all_pairs(["GX00", "GX01"]))
     assert [list(frame.index) for frame in chunks] == [
         [f"GX00+GX01 [{kind}] @ {line}" for line in ("L1", "L2") for kind in ("CRISPRa", "CRISPRi")]
@@ -227,8 +233,6 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(
 @pytest.mark.long
 def test_three_lines_and_one_left_out(tmp_path: Path, shared: Path) -> None:
     """A real screen of three glioma lines: trained over all, and with each line left out in turn."""
-    import anndata
-
     data = PertData(tmp_path)
     screen = anndata.read_h5ad(shared / "data" / "mcfaline2023_subset.h5ad")
     data.new_data_process("mcfaline", screen, context_key="cell_type")
