@@ -111,6 +111,7 @@ class GEARSNetwork(nn.Module):
             self.uncertainty_w = MLP([size, 2 * size, size, 1])
         self.fallback = Fallback()
         self.placing = Placing(n_contexts, kinds, size)
+        self.to(torch.float32)  # whatever the process takes for its default
         initialise(self, seed)
         for name in self.shift_parameters():
             self.get_parameter(name).register_hook(torch.zeros_like)

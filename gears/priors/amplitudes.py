@@ -64,7 +64,7 @@ def solve(
     if level is None:
         values, vectors = _eigen_of_contrasts(whitened_CC, 1 / root_C)
     else:
-        values, vectors = linalg.eigh(whitened_CC, overwrite_a=True)
+        values, vectors = _eigh(whitened_CC)
         values = np.maximum(values, 0.0)
     rotated_KG = vectors.T @ (delta_CG / root_C[:, None])
     share_MG = _strength_shares(rotated_KG, values, noise_G)
@@ -98,10 +98,18 @@ def _eigen_of_contrasts(covariance_CC: np.ndarray, level_C: np.ndarray) -> tuple
     product_C = covariance_CC @ mirror_C
     product_C -= (mirror_C @ product_C) * mirror_C
     cross = np.outer(2 * mirror_C, product_C)
-    values, inner = linalg.eigh((covariance_CC - cross - cross.T)[1:, 1:], overwrite_a=True)
+    values, inner = _eigh((covariance_CC - cross - cross.T)[1:, 1:])
     vectors = np.vstack([np.zeros((1, inner.shape[1])), inner])
     vectors -= np.outer(2 * mirror_C, mirror_C @ vectors)
     return np.maximum(values, 0.0), vectors
+
+
+def _eigh(matrix_CC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and vectors; the fastest method fails where very many eigenvalues are alike, another then does it."""
+    try:
+        return linalg.eigh(matrix_CC)
+    except linalg.LinAlgError:
+        return linalg.eigh(matrix_CC, driver="evd")
 
 
 def _strength_shares(rotated_CG: np.ndarray, values_C: np.ndarray, noise_G: np.ndarray) -> np.ndarray:

@@ -78,7 +78,8 @@ def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> Non
             write()
         except (OSError, ValueError, RuntimeError) as error:
             failure = error
-    failed = engine.reducer.sum(torch.tensor([float(failure is not None)], device=engine.device))
+    mine = torch.tensor([float(failure is not None)], dtype=torch.float32, device=engine.device)
+    failed = engine.reducer.sum(mine)
     if failure is not None:
         raise failure
     if float(failed) > 0:

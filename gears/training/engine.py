@@ -339,7 +339,7 @@ class TrainingEngine:
         """Whether any worker was asked to stop: all leave at the same step."""
         if not self.distributed:
             return signals.stop_requested()
-        vote = torch.tensor([float(signals.stop_requested())], device=self.device)
+        vote = torch.tensor([float(signals.stop_requested())], dtype=torch.float32, device=self.device)
         return bool(self.reducer.sum(vote).item())
 
     # -- parts of a step ----------------------------------------------------------------

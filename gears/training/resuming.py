@@ -104,7 +104,7 @@ def check_same_place(epoch: int, step: int, reducer: Reducer, device: torch.devi
     RuntimeError
         They found different checkpoints: the folder is not the same on all machines.
     """
-    places = reducer.gather(torch.tensor([float(epoch), float(step)], device=device)).tolist()
+    places = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
     if any(place != places[0] for place in places):
         found = ", ".join(f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(places))
         msg = f"the workers found different checkpoints ({found}); save_path must be storage that all machines share"

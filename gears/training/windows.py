@@ -48,7 +48,7 @@ def check_equal_lengths(loader: Iterable[Any], reducer: Reducer, device: torch.d
     """
     if not isinstance(loader, Sized):
         return
-    length = torch.tensor([float(len(loader))], device=device)
+    length = torch.tensor([float(len(loader))], dtype=torch.float32, device=device)
     lengths = reducer.gather(length).flatten().tolist()
     if len(set(lengths)) > 1:
         msg = f"the workers' loaders have different numbers of batches: {[int(n) for n in lengths]}"
