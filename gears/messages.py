@@ -43,7 +43,7 @@ def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
 
 def unknown_name(kind: str, name: str, valid: Sequence[str]) -> str:
     """Message for a name that is not among the valid ones, with near matches or the whole list."""
-    matches = nearest(name, valid)
+    matches = nearest(str(name), valid)
     hint = f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""
     return f"unknown {kind} {name!r}{hint} (valid: {shorten(valid, 20)})"
 
