@@ -119,7 +119,8 @@ def test_twenty_thousand_genes(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("default")
-def test_ten_thousand_conditions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prior", [None, "auto"], ids=["network alone", "with the prior"])
+def test_ten_thousand_conditions(prior: str | None, tmp_path: Path) -> None:
     names = [f"GX{i:02d}" for i in range(150)]
     labels = [f"{a}+{b}" for i, a in enumerate(names) for b in names[i + 1 :]][:9900]
     labels += [f"{name}+ctrl" for name in names]
@@ -131,5 +132,5 @@ def test_ten_thousand_conditions(tmp_path: Path) -> None:
     data.get_dataloader(batch_size=512)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=4)
-    model.train(steps=2, verbose=False)
+    model.train(steps=2, verbose=False, evaluate_test=False, prior=prior)
     assert np.isfinite(model.predict(data.screen.labels[1:300]).expression_UG).all()
