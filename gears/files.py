@@ -76,6 +76,23 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def need_space(path: str | Path, n_bytes: int) -> None:
+    """Refuse to begin what the disk has no room for: HDF5's library does not outlive a disk that fills up under it.
+
+    Raises
+    ------
+    OSError
+        There is less space than so many bytes where `path` is to go.
+    """
+    place = Path(path)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < n_bytes:
+        msg = f"{path} needs about {n_bytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; make room or go elsewhere"
+        raise OSError(errno.ENOSPC, msg)
+
+
 @contextlib.contextmanager
 def naming(path: Path, temporary: Path) -> Iterator[None]:
     """Errors of the system while `temporary` is written name `path` and say what is left.

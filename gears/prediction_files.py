@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.files import new_folder, write_atomically
+from gears.files import need_space, new_folder, write_atomically
 from gears.messages import unknown_name
 from gears.prediction_adata import Origin, condition_table, gene_table, provenance
 from gears.predictions import Predictions
@@ -60,6 +60,7 @@ def write_predictions(
         raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
     shell = _shell(conditions, parts, clip)
     layers = ["delta", *(["sd"] if parts.config.uncertainty else [])]
+    need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
     if path.suffix == ".h5ad":
         return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
     with new_folder(path) as temporary:

@@ -15,13 +15,16 @@ from gears.data.options import ProcessingOptions
 from gears.data.screen import PreparedScreen
 from gears.data.survey import Survey, survey_screen
 from gears.data.writing import screen_hash, write_screen
-from gears.files import clean_leftovers, new_folder
+from gears.files import clean_leftovers, need_space, new_folder
 from gears.messages import shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
+
+BYTES_PER_VALUE = 16
+"""Of a prepared screen on disk: value and gene, in the mapped cells and in the h5ad file."""
 
 __all__ = ["ProcessingOptions", "check_same_options", "prepare_screen"]
 
@@ -86,6 +89,7 @@ def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers
         left = clean_leftovers(folder)
         if left:
             logger.info("removed what an interrupted preparation left behind: %s", shorten(left))
+        need_space(folder, BYTES_PER_VALUE * checked.matrix.nnz)
         with new_folder(folder) as temporary:
             write_screen(temporary, checked, key, parameters, workers=workers, more=origin)
         return PreparedScreen.open(folder)

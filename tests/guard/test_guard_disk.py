@@ -96,15 +96,9 @@ WRITERS: dict[str, tuple[Callable[[Path, AnnData], Any], str, int]] = {
     "preparing": (prepare_again, "toy could not be written", 2000),
     "saving": (save, "run could not be written", 2000),
     "training": (train_on, r"epoch-.*\.pt could not be written|run could not be written", 3000),
-    "predicting": (predict, r"run\.h5ad could not be written", 2000),
 }
 
 
-OF_HDF5 = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""What HDF5's library could not write it tries again when its objects end, and says so on stderr."""
-
-
-@OF_HDF5
 @pytest.mark.parametrize("what", WRITERS)
 def test_a_full_disk(what: str, copy: Path, toy_adata: AnnData) -> None:
     """The error names what could not be written; every earlier file is as it was, and nothing is left over."""
@@ -122,18 +116,61 @@ def test_a_full_disk(what: str, copy: Path, toy_adata: AnnData) -> None:
     opened(copy) if what != "preparing" else None
 
 
-@OF_HDF5
 def test_every_size_of_disk(copy: Path, toy_adata: AnnData) -> None:
     """Wherever a preparation runs out of space, the screen before it is whole."""
     before = contents(copy / "data" / "toy")
     failed = 0
-    for size in (0, 100, 500, 900, 3000, 7000, 20_000, 50_000):
+    for size in (0, 100, 300, 500, 900, 3000, 7000):  # beyond these HDF5 writes, see below
         with full_disk(size), contextlib.suppress(OSError):
             prepare_again(copy, toy_adata)
             break
         failed += 1
         assert contents(copy / "data" / "toy") == before
-    assert failed >= 6
+    assert failed == 7
+
+
+def in_fork(action: Callable[[], Any]) -> str:
+    """What is raised in a process of its own: HDF5's library does not outlive a disk that fills up under it."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            action()
+            os.write(writer, b"nothing was raised")
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode()[:4000])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader, "rb") as file:
+        return file.read().decode()
+
+
+@pytest.mark.parametrize("what", ["predicting", "preparing"])
+def test_a_disk_that_fills_up_within_hdf5(what: str, copy: Path, toy_adata: AnnData) -> None:
+    before = contents(copy)
+
+    def write() -> None:
+        with full_disk(2000 if what == "predicting" else 50_000):
+            (predict if what == "predicting" else prepare_again)(copy, toy_adata)
+
+    words = in_fork(write)
+    assert words.startswith("OSError")
+    assert f"{'run.h5ad' if what == 'predicting' else 'toy'} could not be written" in words
+    assert contents(copy) == before
+
+
+def test_no_room_is_said_before_anything_is_written(
+    copy: Path, toy_adata: AnnData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(copy)
+    monkeypatch.setattr("gears.files.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    with pytest.raises(OSError, match=r"toy needs about 0 MB, 0 MB are free"):
+        prepare_again(copy, toy_adata)
+    with pytest.raises(OSError, match=r"run\.h5ad needs about"):
+        predict(copy, toy_adata)
+    assert contents(copy) == before
 
 
 @pytest.mark.parametrize("kind", ["json", "npz", "tensors", "folder"])
@@ -179,7 +216,8 @@ def test_a_folder_that_may_only_be_read(copy: Path, toy_adata: AnnData) -> None:
         if str(place).startswith(("/tmp/", str(copy.parent))):
             place.chmod(place.stat().st_mode | 0o055)
     before = contents(copy)
-    try:
+
+    def use() -> str:
         with nobody():
             model = GEARS.from_pretrained(copy / "run", device="cpu")
             assert np.isfinite(model.predict([["GX00"]])["GX00"]).all()
@@ -187,6 +225,14 @@ def test_a_folder_that_may_only_be_read(copy: Path, toy_adata: AnnData) -> None:
                 model.save_model(copy / "run")
             with pytest.raises(PermissionError, match="toy"):
                 prepare_screen(toy_adata[:180].copy(), copy / "data" / "toy")
+        return "refused as it should be"
+
+    def tell() -> None:
+        raise RuntimeError(use())
+
+    try:
+        opened(copy)  # whatever is imported on the way, the other user may not read
+        assert in_fork(tell) == "RuntimeError: refused as it should be"
     finally:
         for place in [copy, *copy.rglob("*")]:
             place.chmod(0o755 if place.is_dir() else 0o644)
