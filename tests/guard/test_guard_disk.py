@@ -25,7 +25,10 @@ from gears.training import checkpoints
 if TYPE_CHECKING:
     from anndata import AnnData
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
 
 
 @contextlib.contextmanager
