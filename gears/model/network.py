@@ -225,7 +225,8 @@ class GEARSNetwork(nn.Module):
         """
         for embedding in (self.gene_emb, self.emb_pos, self.pert_emb):
             norm = torch.linalg.vector_norm(embedding.weight, dim=1, keepdim=True)
-            embedding.weight.data.mul_(torch.where(norm > 1, 1 / (norm + 1e-7), 1.0))
+            longest = 1 + 8 * torch.finfo(norm.dtype).eps  # rounding: what was shortened once stays as it is
+            embedding.weight.data.mul_(torch.where(norm > longest, 1 / (norm + 1e-7), 1.0))
 
     @torch.no_grad()
     def prepared(self) -> PreparedNetwork:

@@ -180,3 +180,20 @@ def test_float32_stays_near_float64() -> None:
 
 def test_state_dict_holds_no_graph() -> None:
     assert not any("graph" in name for name in small_network().state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shortening_embeddings_twice_is_shortening_them_once(dtype: torch.dtype) -> None:
+    """Else the second prediction of a new model would differ from the first."""
+    network = small_network().to(dtype)
+    draw = torch.Generator().manual_seed(0)
+    tables = (network.gene_emb, network.emb_pos, network.pert_emb)
+    for table in tables:  # thousands of rows, so that rounding leaves some just above 1
+        rows = torch.randn(5000, HIDDEN, generator=draw, dtype=torch.float64).to(dtype)
+        table.weight = torch.nn.Parameter(3 * rows)
+    network.renormalise_embeddings()
+    once = [table.weight.clone() for table in tables]
+    network.renormalise_embeddings()
+    for table, before in zip(tables, once, strict=True):
+        assert torch.equal(table.weight, before)
+        assert torch.linalg.vector_norm(before, dim=1).max() < 1 + 1e-6
