@@ -42,7 +42,7 @@ def assert_flat(found: dict[str, Any], mebibytes: float) -> None:
     assert end["memory"] - warm["memory"] < mebibytes, found
     assert end["files"] <= warm["files"], found
     assert end["threads"] <= warm["threads"], found
-    assert end["children"] == warm["children"] == 0, found
+    assert end["children"] <= warm["children"], found  # other tests of the process may have left one
 
 
 def predictions(model: GEARS, n: int) -> None:
