@@ -51,6 +51,7 @@ def predictions(model: GEARS, n: int) -> None:
         assert np.isfinite(model.predict(asked).expression_UG).all()
 
 
+@pytest.mark.long  # measures its process, which other tests share
 def test_two_hundred_predictions_hold_memory(toy_template: AnnData, tmp_path: Path) -> None:
     make_run(tmp_path, toy_template.copy())
     model = GEARS.from_pretrained(tmp_path / "run", device="cpu")
