@@ -24,9 +24,8 @@ from gears.priors.magnitude import fit_magnitude
 
 SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
 _LEAST_TARGETS = 3
-_SHRUNK_LEVEL = (
-    15  # conditions from which on shrinking what they share is tried: fewer do not tell what it does
-)
+# Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
+_SHRUNK_LEVEL = 15
 _MEAN_MARGIN = 0.02  # that the criterion must gain before the mean alone is taken
 _NOISE_FLOOR = 1e-3
 
@@ -123,9 +122,11 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
     if len(data.sets) < 2 or not rest_CG.any():
         return _mean_only(data, target_G)
     weights = _settled(data, rest_CG)
-    candidates = []
+    part = _sum_of(data, rest_CG, weights)
+    candidates: list[tuple[GenePrior, np.ndarray]] = []
+    shrunk: list[int] = []
     for free_level in (True,) if len(data.sets) < _SHRUNK_LEVEL else (False, True):
-        prior, summed_CG = _fit_sum(data, rest_CG, target_G, weights, free_level=free_level)
+        prior, summed_CG = _fit_sum(data, rest_CG, target_G, part, free_level=free_level)
         candidates.append((prior, summed_CG))
         found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
         if found is not None:
@@ -133,6 +134,7 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
             candidates.append(
                 (dataclasses.replace(prior, magnitude=magnitude), summed_CG * factor_C[:, None])
             )
+        shrunk += [] if free_level else range(len(candidates))
     means_CG = (rest_CG.sum(axis=0) - rest_CG) / (len(rest_CG) - 1)
     candidates.append((_mean_prior(data, rest_CG.mean(axis=0), target_G), means_CG))
     tried = {
@@ -154,7 +156,7 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
         "unexplained_several_genes": weights.multiple,
         "factor": prior.magnitude is not None,
         "mean_only": place == mean,
-        "shrunk_level": len(data.sets) >= _SHRUNK_LEVEL and place < mean // 2,
+        "shrunk_level": place in shrunk,
         "slope": slope,
         "criterion": tried[place, slope],
     }
@@ -180,25 +182,42 @@ def _settled(data: PriorData, rest_CG: np.ndarray) -> Weights:
     return settle_weights(rest_CG[rows], kernels, size * noise_C[rows], sizes_of(sets))
 
 
-def _fit_sum(
-    data: PriorData, rest_CG: np.ndarray, target_G: np.ndarray, weights: Weights, *, free_level: bool
-) -> tuple[GenePrior, np.ndarray]:
-    """The additive part: the prior without factor and slope, and left-one-out predictions."""
-    size_C = sizes_of(data.sets)
+@dataclass(frozen=True)
+class _Sum:
+    """What the additive part is made of, whether its level is shrunk or free."""
+
+    genes: GeneSimilarity
+    offset: float
+    shared: float
+    own: float
+    similar: float
+    signal_CC: np.ndarray
+    noise_C: np.ndarray
+    noise_G: np.ndarray
+
+
+def _sum_of(data: PriorData, rest_CG: np.ndarray, weights: Weights) -> _Sum:
     noise_C, noise_G, size = _noise(data, rest_CG)
     offset, shared, own, *each = weights.kernels
     genes, similar = mixed((data.genes, *data.further), each), float(sum(each))
     signal_CC = specific_covariance(data.sets, genes, shared, own, similar)
-    signal_CC[np.diag_indices(len(signal_CC))] += weights.unexplained(size_C)
+    signal_CC[np.diag_indices(len(signal_CC))] += weights.unexplained(sizes_of(data.sets))
     noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
-    found = solve(rest_CG, signal_CC, noise_C, noise_G, None if free_level else offset)
+    return _Sum(genes, offset, shared, own, similar, signal_CC, noise_C, noise_G)
+
+
+def _fit_sum(
+    data: PriorData, rest_CG: np.ndarray, target_G: np.ndarray, part: _Sum, *, free_level: bool
+) -> tuple[GenePrior, np.ndarray]:
+    """The additive part: the prior without factor and slope, and left-one-out predictions."""
+    found = solve(rest_CG, part.signal_CC, part.noise_C, part.noise_G, None if free_level else part.offset)
     prior = GenePrior(
-        genes,
+        part.genes,
         found.level_G,
-        shared * (size_C @ found.coefficient_CG),
-        own,
-        similar,
-        genes.membership(data.sets).T @ found.coefficient_CG,
+        part.shared * (sizes_of(data.sets) @ found.coefficient_CG),
+        part.own,
+        part.similar,
+        part.genes.membership(data.sets).T @ found.coefficient_CG,
         data.column_P,
         target_G,
     )
