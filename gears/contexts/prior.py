@@ -12,19 +12,10 @@ from gears.contexts.means import by_setting, control_means
 from gears.data.unit_screen import UnitScreen
 from gears.evaluation.truth import Truth
 from gears.node_sets import contexts_of, kinds_of
-from gears.priors import (
-    FittedPrior,
-    PriorData,
-    fit_prior,
-    go_similarity,
-    judge,
-    mean_of,
-    means_without,
-    prior_data,
-)
+from gears.priors import FittedPrior, fit_prior, judge, mean_of, means_without, prior_data
 from gears.priors.context_fit import UnitData, fit_context_prior
-from gears.priors.fit import Criterion
-from gears.priors.screen import criterion_of, vector_similarity
+from gears.priors.fit import Criterion, mean_of_others
+from gears.priors.screen import criterion_of, data_of, profiles
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -84,20 +75,9 @@ class UnitSource(PriorSource):
         """Changes of units against the control of their context."""
         screen, nodes, names = self.screen, self._nodes(conditions), self._names
         ids = np.array([screen.id_of(unit) for unit in conditions], dtype=np.int64)
-        n_C = np.asarray(screen.statistics.n[ids], dtype=np.float64)
-        squares_G = (n_C[:, None] * screen.statistics.m2[ids]).sum(axis=0)
-        column = {gene: place for place, gene in enumerate(screen.gene_names)}
         mean_KG, n_kinds = control_means(screen), max(1, len(screen.kinds))
-        units = PriorData(
-            tuple(tuple(members) for members in nodes),
-            screen.statistics.delta(ids),
-            squares_G / max(1.0, float((n_C - 1).sum())),
-            n_C,
-            mean_KG.mean(axis=0),
-            np.array([column.get(name, -1) for name in names], dtype=np.int64),
-            go_similarity(self.pert_data.annotation, names, nodes),
-            () if vectors_PH is None else (vector_similarity(vectors_PH, nodes),),
-        )
+        delta_CG, mean_G = screen.statistics.delta(ids), mean_KG.mean(axis=0)
+        units = data_of(screen, ids, delta_CG, mean_G, nodes, names, self.pert_data.annotation, vectors_PH)
         groups = self.groups(conditions)
         numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
         setting_C = contexts_of(nodes) * n_kinds + kinds_of(nodes)
@@ -106,13 +86,10 @@ class UnitSource(PriorSource):
 
     def fit(self, conditions: Sequence[Condition], data: UnitData) -> FittedPrior:
         """The prior of training units."""
-        profiles_CG = self._profiles(conditions)
+        profiles_CG = profiles(self.screen, conditions)
         known_CG = np.empty_like(profiles_CG)
         for _, rows in by_setting(self.screen, conditions):
-            others = max(1, len(rows) - 1)
-            known_CG[rows] = (profiles_CG[rows].sum(axis=0) - profiles_CG[rows]) / others
-            if len(rows) == 1:
-                known_CG[rows] = profiles_CG[rows]
+            known_CG[rows] = mean_of_others(profiles_CG[rows])
         return fit_context_prior(data, self.judge(conditions, known_CG))
 
     def known_means(self, inner: Sequence[Condition], held_out: Sequence[Condition]) -> np.ndarray:
@@ -124,7 +101,7 @@ class UnitSource(PriorSource):
         for row, unit in enumerate(held_out):
             same = [one for one in inner if (one.context, one.kind) == (unit.context, unit.kind)]
             control = screen.statistics.mean[screen.id_of(Condition((), unit.context))]
-            known_UG[row] = self._profiles(same).mean(axis=0) if same else control + change_G
+            known_UG[row] = mean_of(screen, same) if same else control + change_G
         return known_UG
 
     def judge(self, conditions: Sequence[Condition], known_mean_UG: np.ndarray) -> Criterion:
@@ -153,10 +130,6 @@ class UnitSource(PriorSource):
         if name == "unit_held_out":
             return list(range(len(conditions)))
         return [unit.genes for unit in conditions]
-
-    def _profiles(self, units: Sequence[Condition]) -> np.ndarray:
-        ids = [self.screen.id_of(unit) for unit in units]
-        return np.asarray(self.screen.statistics.mean[ids], dtype=np.float64)
 
 
 def prior_source(pert_data: PertData) -> PriorSource:

@@ -135,8 +135,7 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
                 (dataclasses.replace(prior, magnitude=magnitude), summed_CG * factor_C[:, None])
             )
         shrunk += [] if free_level else range(len(candidates))
-    means_CG = (rest_CG.sum(axis=0) - rest_CG) / (len(rest_CG) - 1)
-    candidates.append((_mean_prior(data, rest_CG.mean(axis=0), target_G), means_CG))
+    candidates.append((_mean_prior(data, rest_CG.mean(axis=0), target_G), mean_of_others(rest_CG)))
     tried = {
         (place, slope): criterion(slope * (left_out_CG + targets_CG))
         for place, (_, left_out_CG) in enumerate(candidates)
@@ -163,6 +162,13 @@ def fit_prior(data: PriorData, criterion: Criterion) -> FittedPrior:
     return FittedPrior(
         dataclasses.replace(prior, slope=slope, report=report), slope * (left_out_CG + targets_CG)
     )
+
+
+def mean_of_others(values_CG: np.ndarray) -> np.ndarray:
+    """Mean over the other rows, for each row (C, G); of a single row itself."""
+    if len(values_CG) < 2:
+        return values_CG
+    return np.asarray((values_CG.sum(axis=0) - values_CG) / (len(values_CG) - 1))
 
 
 def _noise(data: PriorData, rest_CG: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

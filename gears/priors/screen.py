@@ -14,7 +14,7 @@ from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.truth import Truth
 from gears.graphs import GeneAnnotation
 from gears.graphs.go import jaccard
-from gears.priors.fit import Criterion, PriorData
+from gears.priors.fit import Criterion, PriorData, mean_of_others
 from gears.priors.kernels import GeneSimilarity
 
 _ROWS = 2048
@@ -46,12 +46,28 @@ def prior_data(
     statistics = screen.statistics
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
     control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
+    delta_CG = np.asarray(statistics.mean[ids], dtype=np.float64) - control_mean_G
+    return data_of(screen, ids, delta_CG, control_mean_G, nodes, pert_names, annotation, vectors_PH)
+
+
+def data_of(
+    screen: PreparedScreen,
+    ids: np.ndarray,
+    delta_CG: np.ndarray,
+    control_mean_G: np.ndarray,
+    nodes: Sequence[Sequence[int]],
+    pert_names: Sequence[str],
+    annotation: GeneAnnotation,
+    vectors_PH: np.ndarray | None = None,
+) -> PriorData:
+    """Training conditions, by their rows in the screen's table of statistics, with changes that are known already."""
+    statistics = screen.statistics
     n_C = np.asarray(statistics.n[ids], dtype=np.float64)
     variance_G = (n_C[:, None] * statistics.m2[ids]).sum(axis=0) / max(1.0, float((n_C - 1).sum()))
     column = {gene: place for place, gene in enumerate(screen.gene_names)}
     return PriorData(
         tuple(tuple(members) for members in nodes),
-        np.asarray(statistics.mean[ids], dtype=np.float64) - control_mean_G,
+        delta_CG,
         variance_G,
         n_C,
         control_mean_G,
@@ -132,17 +148,15 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
 
 def means_without(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
     """Mean of the others' profiles for each of several conditions, (C, G) float64; of one alone its own."""
-    profiles_CG = _profiles(screen, conditions)
-    if len(profiles_CG) < 2:
-        return profiles_CG
-    return (profiles_CG.sum(axis=0) - profiles_CG) / (len(profiles_CG) - 1)
+    return mean_of_others(profiles(screen, conditions))
 
 
 def mean_of(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
     """Mean profile of several conditions, each counting once, (G,) float64."""
-    return np.asarray(_profiles(screen, conditions).mean(axis=0))
+    return np.asarray(profiles(screen, conditions).mean(axis=0))
 
 
-def _profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
+def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
+    """Mean expression of each condition, (C, G) float64."""
     ids = [screen.id_of(condition) for condition in conditions]
     return np.asarray(screen.statistics.mean[ids], dtype=np.float64)
