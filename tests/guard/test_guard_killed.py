@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from driving import found_by
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -22,14 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 def killed(adata: AnnData, folder: Path, moments: int) -> dict[str, dict[str, int]]:
     adata.write_h5ad(folder / "toy.h5ad")
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), str(folder), str(folder / "toy.h5ad"), str(moments), "5"],
-        capture_output=True, text=True, timeout=1500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    print(line)
-    return json.loads(line[6:])
+    return found_by(DRIVER, folder, folder / "toy.h5ad", moments, 5)
 
 
 @pytest.mark.slow

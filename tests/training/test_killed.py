@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from driving import found_by
 
 from gears import PertData
 
@@ -23,14 +21,7 @@ DRIVER = Path(__file__).with_name("killed.py")
 def killed(adata: AnnData, folder: Path, workers: int, moments: int) -> dict[str, Any]:
     data = PertData(folder, default_pert_graph=False)
     data.new_data_process("small", adata)
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), str(folder), str(workers), str(moments), "7"],
-        capture_output=True, text=True, timeout=1500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    print(line)
-    return json.loads(line[6:])
+    return found_by(DRIVER, folder, workers, moments, 7)
 
 
 @pytest.mark.slow
