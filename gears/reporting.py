@@ -26,12 +26,12 @@ def show_progress() -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Let only errors of ``gears`` through: for work that a parent process has reported already."""
+def quiet(level: int = logging.ERROR) -> Iterator[None]:
+    """Let only lines of ``gears`` from ``level`` on through, and put the caller's level back at the end."""
     logger = logging.getLogger("gears")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    before = logger.level
+    logger.setLevel(level)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.setLevel(before)

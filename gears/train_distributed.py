@@ -7,6 +7,7 @@ any number of workers at the same global batch.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from gears.distributed import (
 )
 from gears.distributed.gpus import resolve_gpu_ids
 from gears.job import TrainingJob
-from gears.reporting import show_progress
+from gears.reporting import quiet, show_progress
 from gears.results import MultiProcessResult
 from gears.torchrun import started_by_launcher, train_joined
 from gears.training.engine import TrainingEngine
@@ -157,9 +158,8 @@ def train_ddp_worker(
     joined_before = is_running()
     setup_ddp(rank, world_size)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
-    if not job.options.verbose:
-        logging.getLogger("gears").setLevel(logging.WARNING)
-    result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
+    with contextlib.nullcontext() if job.options.verbose else quiet(logging.WARNING):
+        result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
     if not joined_before:
         cleanup_ddp()
     return {"history": result.history, "best_epoch": result.best_epoch, "stopped": result.stopped}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,18 @@ TOY_GENES = [f"GX{i:02d}" for i in range(30)]
 TOY_SINGLES = [f"GX{i:02d}+ctrl" for i in range(8)]
 TOY_PAIRS = ["GX00+GX01", "GX02+GX03", "GX04+GX05", "GX00+GX02", "GX01+GX03"]
 TOY_LABELS = ["ctrl", *TOY_SINGLES, *TOY_PAIRS]
+
+
+@pytest.fixture(autouse=True)
+def as_a_new_process_logs() -> Iterator[None]:
+    """Each test starts with the package's logger as it is after an import, whatever ran before in this process."""
+    logger = logging.getLogger("gears")
+    before = logger.level, logger.propagate, logger.handlers[:]
+    logger.setLevel(logging.NOTSET)
+    logger.propagate, logger.handlers[:] = True, []
+    yield
+    logger.setLevel(before[0])
+    logger.propagate, logger.handlers[:] = before[1:]
 
 
 @pytest.fixture(scope="session")

@@ -190,9 +190,11 @@ def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: P
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
     args = arguments(tmp_path / "m", batch_size=GLOBAL_BATCH, epochs=1, data_config=DATA)
+    level = logging.getLogger("gears").level
     outcome = train_ddp_worker(0, 1, str(screens), "small", SPLIT, args)
     assert len(outcome["history"]) == 1
     assert not torch.distributed.is_initialized()
+    assert logging.getLogger("gears").level == level, "the caller's logger stays as it was"
 
 
 def test_dictionary_annotation_travels_as_a_file(
