@@ -1,4 +1,4 @@
-"""The one place that writes files: to a temporary name, flushed to disk, then renamed."""
+"""The one place that writes files: in a workplace beside their own, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gears.messages import shorten
+from gears.workplace import ASIDE, workplace
 
 LARGEST_UNCHECKED = 1 << 30
 MOST_TIMES = 200
@@ -27,24 +26,16 @@ MOST_TIMES = 200
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
     """Let ``write(temporary_path)`` fill a file beside `path`, then put it in place by one rename.
 
-    A reader sees the old file or the new one, never a part. The temporary
-    file keeps the suffix of `path` (some writers choose the format by it).
+    A reader sees the old file or the new one, never a part. The temporary file has the
+    name of `path` (some writers choose the format by it), in a folder of its own.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=f".tmp{path.suffix}", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        with naming(path, temporary):
-            write(temporary)
-            with open(temporary, "rb+") as file:
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
-            _sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with workplace(path) as temporary, naming(path, temporary.parent):
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
     return path
 
 
@@ -57,23 +48,16 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     is the old one removed.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent))
-    try:
-        with naming(path, temporary):
+    with workplace(path) as temporary:
+        with naming(path, temporary.parent):
+            temporary.mkdir()
             yield temporary
-            os.chmod(temporary, 0o777 & ~_umask())
             _sync_folder(temporary)
         if path.exists() and not _exchange(temporary, path):
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", suffix=".tmp", dir=path.parent))
-            os.rename(path, old / path.name)
-            os.rename(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
-        elif temporary.exists() and not path.exists():
+            os.rename(path, temporary.with_name(f"{path.name}{ASIDE}"))
+        if temporary.exists() and not path.exists():
             os.rename(temporary, path)
         _sync_folder(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def need_space(path: str | Path, n_bytes: int) -> None:
@@ -127,51 +111,12 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
-def clean_leftovers(path: str | Path) -> list[Path]:
-    """Remove what writers of `path` left behind when they were killed.
-
-    Call it only where no other process can be writing `path` (under its lock).
-    Temporary names are told from those of longer names by their random part
-    (8 letters) and, for folders moved aside, by what they hold.
-
-    A folder that was moved aside for a new one that never came is put back.
-
-    Returns
-    -------
-    list of Path
-        What was removed.
-    """
-    path = Path(path)
-    if not path.parent.is_dir():
-        return []
-    made = re.compile(
-        rf"\.({re.escape(path.name)}-[a-z0-9_]{{8}}\.tmp|{re.escape(path.stem)}-[a-z0-9_]{{8}}\.tmp{re.escape(path.suffix)})"
-    )
-    aside = re.compile(rf"\.{re.escape(path.name)}-old-[a-z0-9_]{{8}}\.tmp")
-    removed = []
-    for place in path.parent.iterdir():
-        is_aside = (
-            aside.fullmatch(place.name)
-            and place.is_dir()
-            and [p.name for p in place.iterdir()] in ([], [path.name])
-        )
-        if is_aside and (place / path.name).exists() and not path.exists():
-            os.rename(place / path.name, path)
-        if is_aside or made.fullmatch(place.name):
-            shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
-            removed.append(place)
-    return removed
-
-
 @contextlib.contextmanager
 def scratch_folder(parent: str | Path) -> Iterator[Path]:
     """Yield a hidden folder in `parent` (made if need be) that is removed when the block ends."""
-    Path(parent).mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".scratch-", suffix=".tmp", dir=parent))
-    try:
+    with workplace(Path(parent) / "scratch") as folder:
+        folder.mkdir()
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -267,13 +212,6 @@ def _plain(value: Any) -> Any:
         return str(value)
     msg = f"cannot write {type(value).__name__} as JSON"
     raise TypeError(msg)
-
-
-def _umask() -> int:
-    """The process's umask, read without a moment in which it is changed (Linux), else the usual one."""
-    with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/self/status") as status:
-        return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
-    return 0o022
 
 
 def _sync_folder(folder: Path) -> None:

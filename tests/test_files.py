@@ -35,11 +35,16 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
 
 
-def test_the_temporary_name_keeps_the_suffix(tmp_path: Path) -> None:
+def test_the_temporary_file_has_the_name(tmp_path: Path) -> None:
     seen = []
-    write_atomically(tmp_path / "x.h5ad", lambda temporary: seen.append(temporary) or None)
-    assert seen[0].suffix == ".h5ad"
-    assert seen[0].parent == tmp_path
+
+    def write(temporary: Path) -> None:
+        seen.append(temporary)
+        temporary.write_bytes(b"")
+
+    write_atomically(tmp_path / "x.h5ad", write)
+    assert seen[0].name == "x.h5ad"
+    assert seen[0].parent.parent == tmp_path
 
 
 def test_files_have_the_usual_permissions(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from gears.data.archives import extract_file, is_archive
 from gears.data.manifest import H5AD
 from gears.data.opening import kind_of
 from gears.data.transfer import TransferError, TransferOptions, fetch, file_hash
-from gears.files import clean_leftovers, read_json, write_json
+from gears.files import read_json, write_json
 from gears.messages import unknown_name
+from gears.workplace import clean_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def published_screen(
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{name}.h5ad"
     with FileLock(folder / f".{name}.lock"):
-        clean_leftovers(target)
+        clean_leftovers(folder, target.name, alone=True)
         if target.is_file():
             _check(folder, target, file_hash(target))
             return target

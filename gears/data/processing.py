@@ -15,8 +15,9 @@ from gears.data.options import ProcessingOptions
 from gears.data.screen import PreparedScreen
 from gears.data.survey import Survey, survey_screen
 from gears.data.writing import screen_hash, write_screen
-from gears.files import clean_leftovers, need_space, new_folder
+from gears.files import need_space, new_folder
 from gears.messages import shorten
+from gears.workplace import clean_leftovers
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -86,7 +87,7 @@ def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers
             logger.info("reusing the prepared screen %s", folder)
             return reusable
         _refuse_foreign(folder)
-        left = clean_leftovers(folder)
+        left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
             logger.info("removed what an interrupted preparation left behind: %s", shorten(left))
         need_space(folder, BYTES_PER_VALUE * checked.matrix.nnz)

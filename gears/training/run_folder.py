@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from gears.training.model_folder import (
 )
 from gears.training.options import TrainOptions
 from gears.training.resuming import check_facts, check_parts, check_same_place
+from gears.workplace import clean_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -163,12 +163,6 @@ class RunFolder:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Temporary files that a killed process of this run left in its folder, or of its first writing."""
-    for folder in (path, path / CHECKPOINTS):
-        for file in folder.glob(".*.tmp*"):
-            if file.is_file():
-                file.unlink(missing_ok=True)
-    unfinished = re.compile(rf"\.{re.escape(path.name)}-[a-z0-9_]{{8}}\.tmp")
-    for entry in path.parent.glob(".*.tmp"):
-        if unfinished.fullmatch(entry.name):
-            shutil.rmtree(entry, ignore_errors=True)
+    """What a killed process of this run, which nobody else writes, left in its folder or of its first writing."""
+    for folder, name in ((path, None), (path / CHECKPOINTS, None), (path.parent, path.name)):
+        clean_leftovers(folder, name, alone=True)

@@ -20,7 +20,7 @@ from gears.data.processing import prepare_screen
 from gears.data.reading import read_screen
 from gears.data.screen import PreparedScreen
 from gears.data.splits import Split, make_split, prepare_split
-from gears.files import clean_leftovers, new_folder
+from gears.files import new_folder
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -82,36 +82,6 @@ def test_a_killed_preparation_is_done_again(
     screen = prepare_screen(read_screen(source), tmp_path / "toy")
     assert screen.cells.shape == (216, 30)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
-
-
-def test_leftovers_of_others_stay(tmp_path: Path) -> None:
-    names = [
-        ".toy-abcdefgh.tmp",
-        ".toy-b-abcdefgh.tmp",
-        ".toy-old-abcdefgh.tmp",
-        ".toy.json-abcdefgh.tmp",
-        ".toyb-abcdefgh.tmp",
-    ]
-    for name in names:
-        (tmp_path / name).mkdir()
-    (tmp_path / ".toy-old-abcdefgh.tmp" / "cells").mkdir()  # a data set "toy-old" that is being written
-    (tmp_path / ".toy-old-hgfedcba.tmp" / "toy").mkdir(parents=True)
-    (tmp_path / "toy").mkdir()
-    (tmp_path / ".toy-abcdefgh.tmp.h5ad").write_text("x")
-    assert sorted(path.name for path in clean_leftovers(tmp_path / "toy")) == [
-        names[0],
-        ".toy-old-hgfedcba.tmp",
-    ]
-    assert [path.name for path in clean_leftovers(tmp_path / "toy.h5ad")] == [".toy-abcdefgh.tmp.h5ad"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "toy"])
-
-
-def test_what_was_moved_aside_for_a_folder_that_never_came_is_put_back(tmp_path: Path) -> None:
-    aside = tmp_path / ".toy-old-hgfedcba.tmp" / "toy"
-    aside.mkdir(parents=True)
-    (aside / "kept").write_text("x")
-    clean_leftovers(tmp_path / "toy")
-    assert [path.name for path in tmp_path.rglob("*")] == ["toy", "kept"]
 
 
 def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Trains, saves, loads and predicts again and again, and looks at what the process holds.
 
 ``python soaking.py FOLDER SECONDS`` goes on for so many seconds (at least one round) and prints a line of JSON:
-rounds, and resident memory (MiB), open files, threads and child processes after the third round and at the end.
+rounds, and resident memory (MiB), open files, threads and child processes after the third round, now and then
+(at most sixty times) and at the end. Every fiftieth round, the second first, trains with two worker processes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from readers import GENES
 
 from gears import GEARS, PertData
 from gears.simulate import simulated_screen
+from gears.train_distributed import train_multi_gpu
 
-WARM = 3
+WARM, WITH_WORKERS, LOOKS = 3, 50, 60
 
 
 def held() -> dict[str, float]:
@@ -52,6 +54,12 @@ def one_round(folder: Path, number: int) -> None:
     found = again.predict(asked).expression_UG
     assert np.array_equal(found, model.predict(asked).expression_UG)
     again.predict_to_file(asked, folder / "predicted.h5ad")
+    if number % WITH_WORKERS == 1:
+        options = {"batch_size": 32, "steps": 2, "save_path": str(folder / "workers"), "verbose": False}
+        train_multi_gpu(
+            folder / "data", "soak", {"split": "simulation"}, options,
+            n_gpus=2, device="cpu", data_config={"default_pert_graph": False},
+        )  # fmt: skip
 
 
 def main(folder: Path, seconds: float) -> dict[str, Any]:
@@ -60,13 +68,16 @@ def main(folder: Path, seconds: float) -> dict[str, Any]:
         n_genes=len(GENES), n_singles=8, n_pairs=4, cells_per_condition=8, n_control=30, seed=2
     )
     PertData(folder / "data", default_pert_graph=False).new_data_process("soak", adata)
-    end, rounds, after_warming = time.monotonic() + seconds, 0, held()
-    while rounds == 0 or time.monotonic() < end:
+    begun = time.monotonic()
+    rounds, looks, warm = 0, [], held()
+    while rounds == 0 or time.monotonic() - begun < seconds:
         one_round(folder, rounds)
         rounds += 1
         if rounds == WARM:
-            after_warming = held()
-    return {"rounds": rounds, "warm": after_warming, "end": held()}
+            warm = held()
+        if time.monotonic() - begun > len(looks) * seconds / LOOKS:
+            looks.append({"seconds": round(time.monotonic() - begun), "rounds": rounds, **held()})
+    return {"rounds": rounds, "warm": warm, "end": held(), "looks": looks}
 
 
 if __name__ == "__main__":

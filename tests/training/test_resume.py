@@ -118,7 +118,8 @@ def test_leftovers_and_a_damaged_newest_file_do_no_harm(
     kept = sorted(folder.iterdir())
     assert len(kept) == 3
     kept[-1].write_bytes(kept[-1].read_bytes()[:1000])
-    (folder / ".epoch-00002-abc.tmp.pt").write_bytes(b"half")
+    (folder / ".epoch-00002.pt-abcdefgh.tmp").mkdir()
+    (folder / ".epoch-00002.pt-abcdefgh.tmp" / "epoch-00002.pt").write_bytes(b"half")
     again, _ = trained(pert_data, tmp_path / "m", resume=True, **options)
     assert "it may be damaged; trying the one before" in caplog.text
     assert equal(whole.model.state_dict(), again.model.state_dict())

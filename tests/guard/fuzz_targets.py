@@ -1,0 +1,123 @@
+"""Every reader as a function of bytes: one file among those that it reads is made of them."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from readers import READERS, files
+
+from gears.cli.config_files import check_config_files
+from gears.conditions import Condition
+from gears.files import read_json, write_json
+from gears.model.config import ModelConfig
+from gears.training.checkpoints import read_tensors
+from gears.training.model_folder import load_parts
+from gears.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+ALLOWED = (ValueError, OSError)
+LEFT_OUT = ("h5ad", "ten_x", "cache")
+"""HDF5's own library is not ours to fuzz; a cache that cannot be read is built anew, whatever is in it."""
+
+
+@dataclass
+class Target:
+    """A reader that takes bytes: they become one file among those it reads."""
+
+    name: str
+    place: Path
+    file: Path
+    read: Callable[[Path], Any]
+
+    def seed(self) -> bytes:
+        return self.file.read_bytes()
+
+    def finding(self, content: bytes) -> str | None:
+        """What is wrong with how these bytes are read; None if nothing is."""
+        self.file.write_bytes(content)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.read(self.place)
+        except ALLOWED as error:
+            text = str(error)
+            if self.file.name in text or str(self.place) in text:
+                return None
+            return f"no name in {text[:200]!r} ({_where(error)})"
+        except BaseException as error:
+            return f"{type(error).__name__}: {str(error)[:200]} ({_where(error)})"
+        return None
+
+
+def _where(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def _read_model(place: Path) -> None:
+    load_parts(place)
+    read_tensors(place / "model.pt")
+
+
+def _read_label(place: Path) -> None:
+    Condition.parse((place / "label.txt").read_bytes().decode("utf-8", "replace"))
+
+
+def _read_settings(place: Path) -> None:
+    """Settings as a saved model or a file of options gives them."""
+    check_config_files(["--config", str(place / "settings.json")])
+    values = read_json(place / "settings.json")
+    if isinstance(values, dict):
+        known = {key: value for key, value in values.items() if key in TrainOptions.__dataclass_fields__}
+        for make in (lambda: ModelConfig.from_dict(values), lambda: TrainOptions(**known)):
+            with contextlib.suppress(ValueError, TypeError):  # words of settings name the setting, not a file
+                make()
+
+
+def unsealed(place: Path) -> None:
+    """Take seals and checksums out, as a forger would: what they hide must be read with care too."""
+    for path in place.rglob("*.json"):
+        plain = read_json(path)
+        if isinstance(plain, dict):
+            write_json(path, {k: v for k, v in plain.items() if k not in ("checksum", "checksums", "hash")})
+
+
+def targets(folder: Path, adata: AnnData) -> dict[str, Target]:
+    """One for each kind of file; a folder of several files gives one for each."""
+    found: dict[str, Target] = {}
+    for reader in READERS.values():
+        if reader.name in LEFT_OUT:
+            continue
+        place = folder / reader.name
+        place.mkdir(parents=True)
+        reader.make(place, adata.copy())
+        if reader.sealed:
+            unsealed(place)
+        read = _read_model if reader.name == "model" else reader.read
+        for file in files(place):
+            name = f"{reader.name}/{file.relative_to(place).as_posix()}"
+            if file.suffix != ".h5ad":
+                found[name] = Target(name, place, file, read)
+    more = {
+        "label.txt": ("GX00+ctrl", _read_label),
+        "settings.json": (
+            '{"hidden_size": 64, "epochs": 3, "objective": "cells", "lr": 0.001}',
+            _read_settings,
+        ),
+    }
+    for file_name, (text, read) in more.items():
+        place = folder / file_name.partition(".")[0]
+        place.mkdir()
+        (place / file_name).write_text(text)
+        found[f"{place.name}/{file_name}"] = Target(
+            f"{place.name}/{file_name}", place, place / file_name, read
+        )
+    return found
