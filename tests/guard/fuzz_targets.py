@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import traceback
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 ALLOWED = (ValueError, OSError)
 LEFT_OUT = ("h5ad", "ten_x", "cache")
 """HDF5's own library is not ours to fuzz; a cache that cannot be read is built anew, whatever is in it."""
+ONE_BY_ONE = ("gene_sets", "annotations", "edges", "embeddings", "split_dicts")
+"""Readers that take the files of a folder one after the other: each has a folder of its own here."""
+LABEL, SETTINGS = "GX00+ctrl", '{"hidden_size": 64, "epochs": 3, "objective": "cells", "lr": 0.001}'
 
 
 @dataclass
@@ -40,8 +44,8 @@ class Target:
     def seed(self) -> bytes:
         return self.file.read_bytes()
 
-    def finding(self, content: bytes) -> str | None:
-        """What is wrong with how these bytes are read; None if nothing is."""
+    def finding(self, content: bytes) -> tuple[str, str] | None:
+        """What is wrong with how these bytes are read: its kind and place, and in words; None if nothing is."""
         self.file.write_bytes(content)
         try:
             with warnings.catch_warnings():
@@ -51,9 +55,9 @@ class Target:
             text = str(error)
             if self.file.name in text or str(self.place) in text:
                 return None
-            return f"no name in {text[:200]!r} ({_where(error)})"
+            return f"no name, {_where(error)}", text[:200]
         except BaseException as error:
-            return f"{type(error).__name__}: {str(error)[:200]} ({_where(error)})"
+            return f"{type(error).__name__}, {_where(error)}", str(error)[:200]
         return None
 
 
@@ -68,13 +72,15 @@ def _read_model(place: Path) -> None:
 
 
 def _read_label(place: Path) -> None:
-    Condition.parse((place / "label.txt").read_bytes().decode("utf-8", "replace"))
+    label = (place / "label.txt").read_bytes().decode("utf-8", "replace")
+    with contextlib.suppress(ValueError):  # words of labels name the label, not a file
+        assert Condition.parse(Condition.parse(label).name) == Condition.parse(label)
 
 
 def _read_settings(place: Path) -> None:
     """Settings as a saved model or a file of options gives them."""
-    check_config_files(["--config", str(place / "settings.json")])
-    values = read_json(place / "settings.json")
+    check_config_files(["--config", str(place / "settings.txt")])
+    values = read_json(place / "settings.txt")
     if isinstance(values, dict):
         known = {key: value for key, value in values.items() if key in TrainOptions.__dataclass_fields__}
         for make in (lambda: ModelConfig.from_dict(values), lambda: TrainOptions(**known)):
@@ -90,11 +96,11 @@ def unsealed(place: Path) -> None:
             write_json(path, {k: v for k, v in plain.items() if k not in ("checksum", "checksums", "hash")})
 
 
-def targets(folder: Path, adata: AnnData) -> dict[str, Target]:
-    """One for each kind of file; a folder of several files gives one for each."""
+def targets(folder: Path, adata: AnnData, only: str = "") -> dict[str, Target]:
+    """One for each file of each reader (of all, or of one); a reader of any number of files gets one."""
     found: dict[str, Target] = {}
     for reader in READERS.values():
-        if reader.name in LEFT_OUT:
+        if reader.name in LEFT_OUT or only.partition("/")[0] not in ("", reader.name):
             continue
         place = folder / reader.name
         place.mkdir(parents=True)
@@ -104,20 +110,22 @@ def targets(folder: Path, adata: AnnData) -> dict[str, Target]:
         read = _read_model if reader.name == "model" else reader.read
         for file in files(place):
             name = f"{reader.name}/{file.relative_to(place).as_posix()}"
+            home = place
+            if reader.name in ONE_BY_ONE:
+                home = folder / f"{reader.name}-{file.name}"
+                home.mkdir()
+                file = Path(shutil.copy(file, home))
             if file.suffix != ".h5ad":
-                found[name] = Target(name, place, file, read)
-    more = {
-        "label.txt": ("GX00+ctrl", _read_label),
-        "settings.json": (
-            '{"hidden_size": 64, "epochs": 3, "objective": "cells", "lr": 0.001}',
-            _read_settings,
-        ),
-    }
-    for file_name, (text, read) in more.items():
-        place = folder / file_name.partition(".")[0]
-        place.mkdir()
-        (place / file_name).write_text(text)
-        found[f"{place.name}/{file_name}"] = Target(
-            f"{place.name}/{file_name}", place, place / file_name, read
-        )
+                found[name] = Target(name, home, file, read)
+    return found | _of_text(folder)
+
+
+def _of_text(folder: Path) -> dict[str, Target]:
+    """Labels and settings, which have no file of their own."""
+    found = {}
+    for name, text, read in (("label", LABEL, _read_label), ("settings", SETTINGS, _read_settings)):
+        file = folder / name / f"{name}.txt"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        found[f"{name}/{file.name}"] = Target(f"{name}/{file.name}", file.parent, file, read)
     return found

@@ -29,7 +29,7 @@ def fuzz(folder: Path, screen: str, name: str, seconds: int) -> None:
     import anndata
 
     logging.getLogger("gears").setLevel(logging.CRITICAL)
-    target = targets(folder / "files", anndata.read_h5ad(screen))[name]
+    target = targets(folder / "files", anndata.read_h5ad(screen), only=name)[name]
     corpus, log, seen, tries = folder / "corpus", folder / "findings.json", {}, 0
     corpus.mkdir()
     (corpus / "seed").write_bytes(target.seed())
@@ -38,13 +38,11 @@ def fuzz(folder: Path, screen: str, name: str, seconds: int) -> None:
         nonlocal tries
         tries += 1
         wrong = target.finding(content)
-        if wrong is not None:
-            kind = wrong.partition(":")[0] + wrong.rpartition("(")[2]
-            if kind not in seen and len(seen) < 50:
-                seen[kind] = wrong
-                (folder / f"finding-{len(seen)}").write_bytes(content)
+        if wrong is not None and wrong[0] not in seen:
+            seen[wrong[0]] = wrong[1]
+            (folder / f"finding-{len(seen)}").write_bytes(content)
         if wrong is not None or tries % 50 == 0:
-            log.write_text(json.dumps({"tries": tries, "findings": list(seen.values())}))
+            log.write_text(json.dumps({"tries": tries, "findings": seen}))
 
     arguments = [f"-max_total_time={seconds}", f"-artifact_prefix={folder}/", *LIMITS]
     atheris.Setup([sys.argv[0], str(corpus), *arguments], one)
@@ -66,7 +64,7 @@ def main(folder: Path, screen: str, seconds: float, names: list[str]) -> dict[st
             capture_output=True, text=True, timeout=each + 300, check=False,
         )  # fmt: skip
         log = place / "findings.json"
-        found[name] = json.loads(log.read_text()) if log.exists() else {"tries": 0, "findings": []}
+        found[name] = json.loads(log.read_text()) if log.exists() else {"tries": 0, "findings": {}}
         ends = [path.name for path in place.iterdir() if path.name.startswith(ENDS)]
         if done.returncode or ends:
             found[name]["ended by"] = [*ends, *done.stderr.splitlines()[-12:]]
