@@ -2,6 +2,7 @@
 
     python benchmarks/ablation.py DATA_FOLDER              (the real subsets there, two simulated screens)
     python benchmarks/ablation.py DATA_FOLDER --parts prior --repeats 5
+    python benchmarks/ablation.py DATA_FOLDER --parts network --name ablation_network
 
 Folds are over conditions. A figure is the mean over left-out conditions (undefined ones count 0)
 and, for each change, the mean difference to the whole with a paired bootstrap interval.
@@ -51,6 +52,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "half as wide": {"hidden_size": 16},
     "twice as wide": {"hidden_size": 64},
     "no direction term": {"direction_lambda": 0.0},
+    "loss by evidence": {"loss": "evidence"},
 }
 
 
@@ -146,7 +148,7 @@ def rows(table: pd.DataFrame) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run, and write `ablation.md`."""
+    """Run, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with NAME_subset.h5ad")
     parser.add_argument("--parts", nargs="+", default=["prior", "network"], choices=["prior", "network"])
@@ -155,6 +157,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="of the closed form; the network has one")
     parser.add_argument("--epochs", type=int, default=100, help="of the network")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--name", default="ablation", help="of the files written")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     logging.getLogger("gears").setLevel(logging.ERROR)
@@ -180,8 +183,8 @@ def main() -> None:
             lines += [f"## {part}: {name}", "", "| change | " + " | ".join(METRICS) + " |"]
             lines += ["|---" * (len(METRICS) + 1) + "|", *rows(table), ""]
             print(f"{name} {part}: {time.perf_counter() - start:.0f} s", flush=True)
-            write_text(options.output / "ablation.md", "\n".join(lines))
-    write_json(options.output / "ablation.json", told)
+            write_text(options.output / f"{options.name}.md", "\n".join(lines))
+    write_json(options.output / f"{options.name}.json", told)
 
 
 if __name__ == "__main__":

@@ -196,10 +196,6 @@ def main() -> None:
     parser.add_argument("--name", default="accuracy", help="of the files written")
     options = parser.parse_args()
     logging.getLogger("gears").setLevel(logging.ERROR)
-    tables = {}
-    for name, adata in screens(options):
-        print(name, flush=True)
-        tables[name] = run(adata, options)
     settings = {
         "folds": options.folds,
         "repeats": options.repeats,
@@ -207,6 +203,15 @@ def main() -> None:
         "epochs_published": options.epochs_published or 20,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
     }
+    tables: dict[str, pd.DataFrame] = {}
+    for name, adata in screens(options):
+        print(name, flush=True)
+        tables[name] = run(adata, options)
+        write(tables, settings, options)
+
+
+def write(tables: dict[str, pd.DataFrame], settings: dict[str, Any], options: argparse.Namespace) -> None:
+    """Report, values by condition and settings, after each screen."""
     write_text(options.output / f"{options.name}.md", report(tables, options.methods, settings))
     everything = pd.concat([table.assign(screen=name) for name, table in tables.items()], ignore_index=True)
     path = options.output / f"{options.name}.csv.gz"

@@ -13,6 +13,7 @@ import torch
 from gears.conditions import Condition
 from gears.contexts.evaluation import unit_validation
 from gears.contexts.means import model_contexts, overall_control_mean
+from gears.data.statistics import variance_within
 from gears.data.unit_screen import UnitScreen
 from gears.evaluation.metrics import get_metric
 from gears.evaluation.truth import Truth
@@ -22,6 +23,7 @@ from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.training.conditions import ConditionLoader, PairTables
 from gears.training.defaults import RunPlan, settle
+from gears.training.evidence import evidence_weights
 from gears.training.model_folder import ModelParts, difference
 from gears.training.options import TrainOptions
 from gears.training.tables import ConditionTables
@@ -137,17 +139,19 @@ def condition_tables(
     device: torch.device,
     dtype: torch.dtype,
     *,
+    config: ModelConfig | None = None,
     prior_CG: np.ndarray | None = None,
-    mask_target: bool = False,
 ) -> ConditionTables:
-    """Nodes, loss masks, control mean and known changes of all conditions of a screen on the training device."""
-    screen = pert_data.screen
+    """Nodes, weights in the loss, control mean and known changes of all conditions on the training device."""
+    screen, config = pert_data.screen, config or ModelConfig()
     nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
     mask_CG = screen.statistics.loss_mask()
-    if mask_target:
+    if config.mask_target:
         column = {gene: place for place, gene in enumerate(screen.gene_names)}
         for row, condition in enumerate(screen.conditions):
             mask_CG[row, [column[gene] for gene in condition.genes if gene in column]] = False
+    if config.loss == "evidence":
+        mask_CG = mask_CG * _evidence_weights(pert_data)
     tables = ConditionTables.build(
         nodes,
         mask_CG,
@@ -160,6 +164,19 @@ def condition_tables(
     if isinstance(screen, UnitScreen):
         return tables.matched(screen.control_mean_SG, screen.cell_stratum)
     return tables
+
+
+def _evidence_weights(pert_data: PertData) -> np.ndarray:
+    """Weights of every gene of every condition, from the training conditions' cells; 1 for the control."""
+    screen, statistics = pert_data.screen, pert_data.screen.statistics
+    train = np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+    perturbed = np.array([not condition.is_control for condition in screen.conditions])
+    weight_CG = np.ones((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
+    if len(train):
+        n_C, delta_TG = np.asarray(statistics.n, dtype=np.float64), statistics.delta(train)
+        variance_G = variance_within(statistics, train)
+        weight_CG[perturbed] = evidence_weights(delta_TG, variance_G, n_C[train], n_C[perturbed])
+    return weight_CG
 
 
 def pair_tables(pert_data: PertData) -> PairTables:

@@ -239,7 +239,7 @@ class GEARS(TrainedModel):
         validation, monitor = validation_of(pert_data, choices.monitor, parts)
         run = run_training(
             network,
-            partial(condition_tables, pert_data, prior_CG=known_CG, mask_target=parts.config.mask_target),
+            partial(condition_tables, pert_data, config=parts.config, prior_CG=known_CG),
             partial(pair_tables, pert_data),
             loader,
             parts,

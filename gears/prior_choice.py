@@ -212,8 +212,8 @@ def _trained(
     pert_data: PertData, parts: ModelParts, inner: Sequence[Condition], fitted: FittedPrior, *, seed: int
 ) -> GEARSNetwork:
     """A network trained on what the prior leaves over of some training conditions."""
-    known_CG, masked = prior_rows(pert_data, inner, fitted), parts.config.mask_target
-    tables = partial(condition_tables, pert_data, prior_CG=known_CG, mask_target=masked)
+    known_CG = prior_rows(pert_data, inner, fitted)
+    tables = partial(condition_tables, pert_data, config=parts.config, prior_CG=known_CG)
     ids = np.array([pert_data.screen.id_of(condition) for condition in inner])
     plan = settle(TrainOptions(objective="moments", verbose=False), len(inner))
     network = parts.network(seed=seed)

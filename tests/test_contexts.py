@@ -143,11 +143,13 @@ def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
 
 def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
     from gears.assembly import condition_tables
+    from gears.model.config import ModelConfig
 
     pert_data.prepare_split("simulation", seed=1)
     screen = pert_data.screen
     args = (pert_data, torch.device("cpu"), torch.float64)
-    plain, masked = condition_tables(*args).mask_CG, condition_tables(*args, mask_target=True).mask_CG
+    plain = condition_tables(*args).mask_CG
+    masked = condition_tables(*args, config=ModelConfig(mask_target=True)).mask_CG
     for row, unit in enumerate(screen.conditions):
         own = [GENES.index(gene) for gene in unit.genes]
         assert not masked[row, own].any()

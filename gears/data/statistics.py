@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -60,12 +61,26 @@ class ConditionStatistics:
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.m2 * (self.n / (self.n - 1))[:, None]
 
+    def delta(self, conditions: np.ndarray) -> np.ndarray:
+        """Change of conditions against the control, (n, G) float64."""
+        return np.asarray(self.mean[conditions], dtype=np.float64) - self.mean[self.control_id]
+
     def subset(self, conditions: np.ndarray, control_id: int) -> ConditionStatistics:
         """Rows of the given conditions; `control_id` is the control's row among them."""
         names = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
         tables = {name: getattr(self, name) for name in names}
         rows = {name: None if table is None else table[conditions] for name, table in tables.items()}
         return ConditionStatistics(**rows, control_id=control_id)  # type: ignore[arg-type]
+
+
+def variance_within(statistics: Any, conditions: np.ndarray) -> np.ndarray:
+    """Variance of a cell's expression within a condition, pooled over some of them, (G,) float64.
+
+    `statistics` are those of conditions or of units (:class:`gears.data.unit_statistics.UnitStatistics`).
+    """
+    n = np.asarray(statistics.n[conditions], dtype=np.float64)
+    squares_G = (n[:, None] * statistics.m2[conditions]).sum(axis=0)
+    return np.asarray(squares_G / max(1.0, float((n - 1).sum())))
 
 
 @dataclass(frozen=True)

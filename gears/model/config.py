@@ -13,15 +13,15 @@ from gears.messages import shorten, unknown_name
 
 UNCERTAINTY_KINDS = ("nll", "gears")
 DIRECTIONS = ("smooth", "sign")
+LOSSES = ("gears", "evidence")
 
 _POSITIVE_COUNTS = (
     "hidden_size",
     "num_go_gnn_layers",
     "num_gene_gnn_layers",
     "decoder_hidden_size",
-    "num_similar_genes_go_graph",
-    "num_similar_genes_co_express_graph",
 )
+_COUNTS = ("num_similar_genes_go_graph", "num_similar_genes_co_express_graph")
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,13 @@ class ModelConfig:
     decoder_hidden_size
         Kept from the published signature, without effect: the decoder is as wide as `hidden_size`.
     num_similar_genes_go_graph, num_similar_genes_co_express_graph
-        Neighbours kept per gene in either graph.
+        Neighbours kept per gene in either graph; 0 is a graph without neighbours.
     coexpress_threshold
         Smallest absolute correlation of a co-expression edge, from 0 to 1.
+    loss
+        ``"gears"``: fourth powers of the errors and the direction term, as published; ``"evidence"``: squared
+        errors, each gene of each condition weighted by how well its mean change is known
+        (:func:`gears.training.evidence.evidence_weights`), without a direction term.
     uncertainty
         Whether a log-variance is predicted beside the change.
     uncertainty_reg
@@ -75,6 +79,7 @@ class ModelConfig:
     num_similar_genes_go_graph: int = 20
     num_similar_genes_co_express_graph: int = 20
     coexpress_threshold: float = 0.4
+    loss: str = "gears"
     uncertainty: bool = False
     uncertainty_reg: float = 1.0
     uncertainty_kind: str = "nll"
@@ -89,6 +94,10 @@ class ModelConfig:
             self._check(
                 name, _is_integer(value := getattr(self, name)) and value >= 1, "an integer from 1 up"
             )
+        for name in _COUNTS:
+            self._check(
+                name, _is_integer(value := getattr(self, name)) and value >= 0, "an integer from 0 up"
+            )
         for name in ("uncertainty", "no_perturb", "mask_target"):
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         for name in ("uncertainty_reg", "direction_lambda"):
@@ -98,7 +107,11 @@ class ModelConfig:
         self._check(
             "coexpress_threshold", _is_number(threshold) and 0 <= threshold <= 1, "a number from 0 to 1"
         )
-        for name, valid in (("uncertainty_kind", UNCERTAINTY_KINDS), ("direction", DIRECTIONS)):
+        for name, valid in (
+            ("loss", LOSSES),
+            ("uncertainty_kind", UNCERTAINTY_KINDS),
+            ("direction", DIRECTIONS),
+        ):
             if getattr(self, name) not in valid:
                 raise ValueError(unknown_name(name, str(getattr(self, name)), valid))
 

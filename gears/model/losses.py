@@ -42,13 +42,13 @@ def cell_loss(
         Control expression each cell is paired with, and observed expression (log scale).
     mask_UG
         bool, genes that count for each condition: those whose mean over all of its cells in
-        the screen is not 0, all for the control. A condition without any has loss 0.
+        the screen is not 0, all for the control. A condition without any has loss 0. Or their weights.
     mu_G
         Mean expression of the control cells that training uses; (B, G) where each cell has its own.
     cell_weight_B
         Weight of each cell, from counts over the whole batch.
     config
-        Chooses the direction and uncertainty terms.
+        Chooses the power of the errors and the direction and uncertainty terms.
 
     Returns
     -------
@@ -59,21 +59,22 @@ def cell_loss(
     dtype = delta_BG.dtype
     x_BG, y_BG, mu_G = x_BG.to(dtype), y_BG.to(dtype), mu_G.to(dtype)
     square_BG = (x_BG + delta_BG - y_BG).square()
-    term_BG = square_BG.square()
+    term_BG = square_BG if config.loss == "evidence" else square_BG.square()
     if config.uncertainty:
         logvar_BG = required_logvar(logvar_UG).index_select(0, row_B)
         term_BG = with_uncertainty(term_BG, square_BG, logvar_BG, config)
-    if config.direction == "smooth":
-        predicted_BG = smooth_direction(delta_UG, config).index_select(0, row_B)
-    else:
-        predicted_BG = torch.sign((x_BG + delta_BG).detach() - mu_G)
-    term_BG = term_BG + config.direction_lambda * (torch.sign(y_BG - mu_G) - predicted_BG).square()
+    if config.loss != "evidence":
+        if config.direction == "smooth":
+            predicted_BG = smooth_direction(delta_UG, config).index_select(0, row_B)
+        else:
+            predicted_BG = torch.sign((x_BG + delta_BG).detach() - mu_G)
+        term_BG = term_BG + config.direction_lambda * (torch.sign(y_BG - mu_G) - predicted_BG).square()
     gene_weight_BG = gene_weights(mask_UG, dtype).index_select(0, row_B)
     return (gene_weight_BG * term_BG * cell_weight_B.to(dtype).unsqueeze(1)).sum()
 
 
 def with_uncertainty(fourth: Tensor, square: Tensor, logvar: Tensor, config: ModelConfig) -> Tensor:
-    """Add the uncertainty term to fourth powers of errors, given their squares.
+    """Add the uncertainty term to a power of the errors, given their squares.
 
     ``"gears"`` shrinks with the log-variance s without end; ``"nll"`` is least at
     s = log(square).
@@ -90,9 +91,8 @@ def smooth_direction(delta_UG: Tensor, config: ModelConfig) -> Tensor:
 
 
 def gene_weights(mask_UG: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights that take the mean over each row's masked genes; zeros where there is none."""
-    mask_UG = mask_UG.to(dtype)
-    return mask_UG / mask_UG.sum(1, keepdim=True).clamp(min=1)
+    """Weights that take the (weighted) mean over each row's masked genes; zeros where there is none."""
+    return mask_UG.to(dtype) / (mask_UG != 0).sum(1, keepdim=True).clamp(min=1)
 
 
 def required_logvar(logvar_UG: Tensor | None) -> Tensor:

@@ -29,7 +29,7 @@ class PairMoments(NamedTuple):
     sign_mean, sign_sq
         (U, G) means of sign(y - mu) and of its square.
     mask_UG
-        bool, genes that count for each condition, as in :func:`gears.model.losses.cell_loss`.
+        Genes that count for each condition, or their weights, as in :func:`gears.model.losses.cell_loss`.
     condition_weight_U
         Weight of each condition, 1/K for K conditions in the whole step (times W over W workers).
     """
@@ -86,13 +86,16 @@ def moment_loss(
     mean_d, v2, v3, v4, sign_mean, sign_sq = (moment.to(dtype) for moment in moments[:6])
     error_UG = delta_UG - mean_d
     square_UG = error_UG.square()
-    fourth_UG = square_UG.square() + 6 * v2 * square_UG - 4 * v3 * error_UG + v4
-    term_UG = fourth_UG
+    if config.loss == "evidence":
+        term_UG = square_UG + v2
+    else:
+        term_UG = square_UG.square() + 6 * v2 * square_UG - 4 * v3 * error_UG + v4
     if config.uncertainty:
-        term_UG = with_uncertainty(fourth_UG, square_UG + v2, required_logvar(logvar_UG), config)
-    smooth = config.direction == "smooth"
-    predicted_UG = smooth_direction(delta_UG, config) if smooth else torch.sign(delta_UG.detach())
-    direction_UG = sign_sq - 2 * predicted_UG * sign_mean + predicted_UG.square()
-    term_UG = term_UG + config.direction_lambda * direction_UG
+        term_UG = with_uncertainty(term_UG, square_UG + v2, required_logvar(logvar_UG), config)
+    if config.loss != "evidence":
+        smooth = config.direction == "smooth"
+        predicted_UG = smooth_direction(delta_UG, config) if smooth else torch.sign(delta_UG.detach())
+        direction_UG = sign_sq - 2 * predicted_UG * sign_mean + predicted_UG.square()
+        term_UG = term_UG + config.direction_lambda * direction_UG
     weight_U1 = moments.condition_weight_U.to(dtype).unsqueeze(1)
     return (gene_weights(moments.mask_UG, dtype) * term_UG * weight_U1).sum()

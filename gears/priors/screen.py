@@ -9,6 +9,7 @@ from scipy import sparse
 
 from gears.conditions import Condition
 from gears.data.screen import PreparedScreen
+from gears.data.statistics import variance_within
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.truth import Truth
@@ -46,8 +47,9 @@ def prior_data(
     statistics = screen.statistics
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
     control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
-    delta_CG = np.asarray(statistics.mean[ids], dtype=np.float64) - control_mean_G
-    return data_of(screen, ids, delta_CG, control_mean_G, nodes, pert_names, annotation, vectors_PH)
+    return data_of(
+        screen, ids, statistics.delta(ids), control_mean_G, nodes, pert_names, annotation, vectors_PH
+    )
 
 
 def data_of(
@@ -62,14 +64,12 @@ def data_of(
 ) -> PriorData:
     """Training conditions, by their rows in the screen's table of statistics, with changes that are known already."""
     statistics = screen.statistics
-    n_C = np.asarray(statistics.n[ids], dtype=np.float64)
-    variance_G = (n_C[:, None] * statistics.m2[ids]).sum(axis=0) / max(1.0, float((n_C - 1).sum()))
     column = {gene: place for place, gene in enumerate(screen.gene_names)}
     return PriorData(
         tuple(tuple(members) for members in nodes),
         delta_CG,
-        variance_G,
-        n_C,
+        variance_within(statistics, ids),
+        np.asarray(statistics.n[ids], dtype=np.float64),
         control_mean_G,
         np.array([column.get(str(name), -1) for name in pert_names], dtype=np.int64),
         go_similarity(annotation, pert_names, nodes),

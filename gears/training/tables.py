@@ -24,7 +24,7 @@ class ConditionTables:
     first, nodes
         Perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]``.
     mask_CG
-        Genes that count in the loss of each condition.
+        Genes that count in the loss of each condition (bool), or their weights.
     control_mean_G
         Mean of the control cells.
     prior_CG

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -95,27 +97,33 @@ def environment() -> dict[str, str]:
     return values | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
-def run_all(commands: list[list[str]], timeout: float = 240) -> list[str]:
-    """Start the commands at once; their outputs. All must end with 0."""
-    started = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
-        )
-        for command in commands
-    ]
+def run_all(commands: list[list[str]], folder: Path, timeout: float = 240) -> list[str]:
+    """Start the commands at once; their outputs. All must end with 0; what does not end is killed with all of its own."""
+    folder.mkdir()
+    files = [(folder / f"out{place}", folder / f"err{place}") for place in range(len(commands))]
+    started = []
+    for command, (out, err) in zip(commands, files, strict=True):
+        with out.open("w") as to_out, err.open("w") as to_err:
+            started.append(
+                subprocess.Popen(
+                    command, stdout=to_out, stderr=to_err, env=environment(), cwd=ROOT, start_new_session=True
+                )
+            )
     deadline = time.monotonic() + timeout
-    outputs = []
     try:
+        for process, (_, err) in zip(started, files, strict=True):
+            try:
+                code: int | None = process.wait(timeout=max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                code = None
+            assert code == 0, f"ended with {code} (None: not within {timeout:g} s)\n{err.read_text()[-6000:]}"
+    except AssertionError:
         for process in started:
-            out, err = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
-            assert process.returncode == 0, err[-4000:]
-            outputs.append(out)
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    return outputs
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        raise
+    return [out.read_text() for out, _ in files]
 
 
 def torchrun(*options: str) -> list[str]:
@@ -125,7 +133,7 @@ def torchrun(*options: str) -> list[str]:
 NAMESPACES = """
 set -euo pipefail
 ip link set lo up
-unshare -n sleep 600 & other=$!
+unshare -n sleep 600 >/dev/null 2>&1 & other=$!
 trap 'kill $other 2>/dev/null || true' EXIT
 while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
 ip link add v0 type veth peer name v1 netns $other
@@ -177,13 +185,16 @@ def test_a_restarted_machine_and_two_machines_give_the_same_model(screens: Path,
     script.write_text(SCRIPT)
     one, two = tmp_path / "one", tmp_path / "two"
     single = ("--standalone", "--nproc_per_node=2", "--max-restarts=1")
-    (out,) = run_all([torchrun(*single, str(script), str(screens), str(one), "12", "crash")])
+    crashing = torchrun(*single, str(script), str(screens), str(one), "12", "crash")
+    (out,) = run_all([crashing], tmp_path / "said-one")
     newest = sorted((one / "checkpoints").iterdir())[-1]
     steps = torch.load(newest, weights_only=True)["progress"]["total_steps"]
     assert results(out) == [f"RESULT 0 2 True {steps - 8}", f"RESULT 1 2 False {steps - 8}"], (
         "it did not resume"
     )
-    outputs = run_all(two_machines(tmp_path, str(script), str(screens), str(two), "12"))
+    outputs = run_all(
+        two_machines(tmp_path, str(script), str(screens), str(two), "12"), tmp_path / "said-two"
+    )
     assert results(*outputs) == [f"RESULT 0 2 True {steps}", f"RESULT 1 2 False {steps}"]
     left, right = (torch.load(path / "model.pt", weights_only=True) for path in (one, two))
     assert all((left[key].double() - right[key].double()).abs().max() < 1e-9 for key in left)
@@ -204,22 +215,8 @@ def test_shell_script_runs_the_module(screens: Path, tmp_path: Path) -> None:
         "default_pert_graph: false\nbatch_size: 12\n"
     )
     script = str(ROOT / "scripts" / "train_dist_torchrun.sh")
-    (out,) = run_all(
-        [
-            [
-                bash,
-                script,
-                "--num_gpus",
-                "2",
-                "--config",
-                str(config),
-                str(screens),
-                "--dataset",
-                "small",
-                "--json",
-            ]
-        ]
-    )
+    given = ["--num_gpus", "2", "--config", str(config), str(screens), "--dataset", "small", "--json"]
+    (out,) = run_all([[bash, script, *given]], tmp_path / "said")
     assert json.loads(out)["devices"] == ["cpu", "cpu"], "only rank 0 may print"
     missing = subprocess.run(
         [bash, str(ROOT / "scripts" / "train_multinode.sh"), "--num_nodes", "2"],

@@ -28,6 +28,11 @@ def test_frozen() -> None:
     ("settings", "message"),
     [
         ({"hidden_size": 0}, "hidden_size is 0; expected an integer from 1 up"),
+        (
+            {"num_similar_genes_go_graph": -1},
+            "num_similar_genes_go_graph is -1; expected an integer from 0 up",
+        ),
+        ({"loss": "evidnce"}, "loss"),
         ({"hidden_size": 8.0}, "expected an integer"),
         ({"num_go_gnn_layers": True}, "expected an integer"),
         ({"tau": 0.0}, "tau is 0.0; expected a number above 0"),

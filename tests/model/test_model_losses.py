@@ -50,7 +50,7 @@ def by_loops(values: dict[str, torch.Tensor], config: ModelConfig) -> torch.Tens
                 delta, y, mu = values["delta_UG"][u, g], values["y_BG"][i, g], values["mu_G"][g]
                 prediction = values["x_BG"][i, g] + delta
                 error = prediction - y
-                term = error**4
+                term = error**2 if config.loss == "evidence" else error**4
                 if config.uncertainty:
                     s = values["logvar_UG"][u, g]
                     if config.uncertainty_kind == "gears":
@@ -59,7 +59,9 @@ def by_loops(values: dict[str, torch.Tensor], config: ModelConfig) -> torch.Tens
                         term = term + config.uncertainty_reg * (torch.exp(-s) * error**2 + s)
                 smooth = config.direction == "smooth"
                 t = torch.tanh(delta / config.tau) if smooth else torch.sign(prediction - mu).detach()
-                terms.append(term + config.direction_lambda * (torch.sign(y - mu) - t) ** 2)
+                if config.loss != "evidence":
+                    term = term + config.direction_lambda * (torch.sign(y - mu) - t) ** 2
+                terms.append(values["mask_UG"][u, g] * term)
             cells.append(torch.stack(terms).mean())
         conditions.append(torch.stack(cells).mean())
     return torch.stack(conditions).mean()

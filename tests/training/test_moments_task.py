@@ -29,6 +29,8 @@ CONFIGS = {
     "plain": ModelConfig(hidden_size=6),
     "nll": ModelConfig(hidden_size=6, uncertainty=True, uncertainty_reg=0.7, direction_lambda=0.4),
     "gears": ModelConfig(hidden_size=6, uncertainty=True, uncertainty_kind="gears"),
+    "evidence": ModelConfig(hidden_size=6, loss="evidence"),
+    "evidence-nll": ModelConfig(hidden_size=6, loss="evidence", uncertainty=True, uncertainty_reg=0.7),
 }
 
 
@@ -45,7 +47,7 @@ def evaluate(model: Any, reducer: Any) -> dict[str, float]:
 
 
 def task_of(pert_data: PertData, config: ModelConfig) -> MomentsTask:
-    tables = condition_tables(pert_data, torch.device("cpu"), torch.float64)
+    tables = condition_tables(pert_data, torch.device("cpu"), torch.float64, config=config)
     return MomentsTask(tables, pair_tables(pert_data), config, evaluate, monitor="mse")
 
 
@@ -58,7 +60,7 @@ def all_pairs_loss(
 ) -> torch.Tensor:
     """Mean over conditions, of the mean over all pairs (cell, control cell), cell by cell in float64."""
     screen = pert_data.screen
-    tables = condition_tables(pert_data, torch.device("cpu"), torch.float64)
+    tables = condition_tables(pert_data, torch.device("cpu"), torch.float64, config=config)
     ids_U = torch.from_numpy(ids)
     delta_UG, logvar_UG = network(*tables.members(ids_U), torch.ones(len(ids), dtype=torch.float64))
     x_all = torch.from_numpy(screen.cells.rows(screen.control_cells)).double()
