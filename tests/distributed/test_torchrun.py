@@ -98,7 +98,7 @@ def environment() -> dict[str, str]:
 
 
 def run_all(commands: list[list[str]], folder: Path, timeout: float = 240) -> list[str]:
-    """Start the commands at once; their outputs. All must end with 0; what does not end is killed with all of its own."""
+    """Start the commands at once; their outputs. All must end with 0; else what they started is killed as well."""
     folder.mkdir()
     files = [(folder / f"out{place}", folder / f"err{place}") for place in range(len(commands))]
     started = []

@@ -64,7 +64,7 @@ def test_tables_hold_weights_where_the_mask_is(pert_data: PertData) -> None:
 
 
 def test_held_out_cells_do_not_change_weights(toy_adata: AnnData, toy_go: dict, tmp_path: Path) -> None:
-    tables = []
+    tables, held_out = [], set[str]()
     for poisoned in (False, True):
         own = toy_adata.copy()
         data = PertData(tmp_path / str(poisoned), gene2go=toy_go, default_pert_graph=False)
