@@ -173,3 +173,41 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
     assert "no perturbation" in refused(
         capsys, "predict", tmp_path / "model", "--file", tmp_path / "empty.txt"
     )
+
+
+@pytest.mark.slow
+def test_own_graphs_vectors_and_an_ontology(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gears import GEARS, PertData
+
+    toy_adata.write_h5ad(tmp_path / "mine.h5ad")
+    genes = toy_adata.var["gene_name"].tolist()
+    annotated = [f"{gene}\tGO:00000{term[1:]}" for gene in genes for term in sorted(toy_go[gene])]
+    (tmp_path / "terms.tsv").write_text("\n".join(["gene\tterm", *annotated]) + "\n")
+    stanzas = [f"[Term]\nid: GO:00000{t:02d}\nname: t{t}\nis_a: GO:0000099\n" for t in range(15)]
+    stanzas.append(
+        "[Term]\nid: GO:0000099\nname: all\nis_a: GO:0000100\n\n[Term]\nid: GO:0000100\nname: root\n"
+    )
+    (tmp_path / "terms.obo").write_text("format-version: 1.2\n\n" + "\n".join(stanzas))
+    (tmp_path / "edges.tsv").write_text("source\ttarget\tweight\nGX05\tGX09\t0.75\n")
+    vectors = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 4)), index=pd.Index(genes, name="gene"))
+    vectors.to_csv(tmp_path / "vectors.csv")
+    given = ["--gene2go", "terms.tsv", "--obo", "terms.obo", "--coexpress-graph", "edges.tsv"]
+    given += ["--pert-embedding", "vectors.csv", "--no-default-pert-graph", "--min-cells", "5"]
+    options = [str(tmp_path / word) if (tmp_path / word).is_file() else word for word in given]
+    where = ["--save-path", tmp_path / "model", "--work-dir", tmp_path / "work", "--device", "cpu"]
+    called(capsys, "train", tmp_path / "mine.h5ad", *where, "--n-gpus", "1", "--hidden-size", "4", *options)
+    model = GEARS.from_pretrained(tmp_path / "model")
+    graph = model.parts.coexpress
+    edges = {(genes[s], genes[t]): w for (s, t), w in zip(graph.edge_index.T, graph.weight, strict=True)}
+    assert edges["GX05", "GX09"] == pytest.approx(0.75)
+    assert "pert_embedding" in (tmp_path / "model" / "run.yaml").read_text()
+    again = PertData(
+        tmp_path / "work",
+        gene2go=tmp_path / "terms.tsv",
+        obo=tmp_path / "terms.obo",
+        default_pert_graph=False,
+    )
+    again.load("mine")
+    assert "GO:0000099" in again.annotation.terms

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import DROP_UNMAPPED, add_nodes, need_file
+from gears.cli.screens import DROP_UNMAPPED, add_nodes, need_file, node_options
 
 EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> None:
         chosen |= {"guides": options.guides, "guide_targets": options.guide_targets}
     if options.workers != 1:
         chosen["workers"] = options.workers
-    data = PertData(options.work_dir, default_pert_graph=options.default_pert_graph, gene2go=options.gene2go)
+    data = PertData(options.work_dir, **node_options(options))
     data.load(data_path=file, **chosen)
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
     show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")

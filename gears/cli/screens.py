@@ -28,10 +28,23 @@ def add_screen(parser: CommandParser) -> None:
 
 def add_nodes(parser: CommandParser) -> None:
     """Options that say which genes are nodes of the perturbation graph."""
-    parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
+    add_annotation(parser)
     action = ActionYesNo(yes_prefix="", no_prefix="no-")
     text = "all annotated genes are nodes of GEARS's graph, not only measured and perturbed ones"
     parser.add_argument("--default-pert-graph", action=action, default=True, help=text)
+
+
+def add_annotation(parser: Any) -> None:
+    """Options (of a parser or a group) that say what is known of the genes."""
+    parser.add_argument(
+        "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
+    )
+    parser.add_argument("--obo", help="ontology file (OBO): genes get the ancestors of their terms as well")
+
+
+def node_options(options: Any) -> dict[str, Any]:
+    """What :class:`gears.PertData` is made with."""
+    return {name: options[name] for name in ("default_pert_graph", "gene2go", "obo")}
 
 
 def need_file(name: str) -> Path:
@@ -67,7 +80,7 @@ def open_screen(options: Any) -> PertData:
     from gears.pertdata import PertData
 
     data = need_file(options.data)
-    given: dict[str, Any] = {"default_pert_graph": options.default_pert_graph, "gene2go": options.gene2go}
+    given = node_options(options)
     if data.is_dir() and options.dataset is not None:
         pert_data = PertData(data, **given)
         pert_data.load(data_name=options.dataset)

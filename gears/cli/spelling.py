@@ -65,5 +65,17 @@ def option_names() -> frozenset[str]:
         "guides",
     }
     return frozenset(
-        names | more | {"guide_targets", "gene2go", "gene_set_path", "split_dict_path"} - {"split_dict"}
+        names
+        | more
+        | {
+            "guide_targets",
+            "gene2go",
+            "obo",
+            "go_graph",
+            "coexpress_graph",
+            "pert_embedding",
+            "gene_set_path",
+            "split_dict_path",
+        }
+        - {"split_dict"}
     )

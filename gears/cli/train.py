@@ -12,7 +12,7 @@ from typing import Any
 from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import DROP_UNMAPPED
+from gears.cli.screens import DROP_UNMAPPED, add_annotation
 from gears.files import write_text
 
 EPILOG = """examples:
@@ -52,7 +52,9 @@ LOADING, DEVICES = (
     ("n_gpus", "gpu_ids", "device", "timeout"),
 )
 CONFIG = "run.yaml"
-PERTDATA_OPTIONS = ("gene2go", "gene_set_path", "default_pert_graph")
+PERTDATA_OPTIONS = ("gene2go", "obo", "gene_set_path", "default_pert_graph")
+OWN_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}
+"""Options that take files, and what `model_initialize` calls them."""
 SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "training"
 
 
@@ -85,6 +87,7 @@ def make_parser() -> CommandParser:
         texts={"seed": "seed of the draw, and of the initial weights"},
     )
     parser.add_options(MODEL, ModelConfig)
+    _add_own_graphs(parser)
     _add_graph_options(parser)
     parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
     parser.add_options(SCREEN, ProcessingOptions)
@@ -101,6 +104,7 @@ def run(arguments: list[str]) -> None:
         raise ValueError(msg)
     gpu_ids = _gpu_ids(options.gpu_ids)
     _check(chosen, options, gpu_ids)
+    own = {name: options[option] for option, name in OWN_GRAPHS.items() if options[option] is not None}
     data_config = _data_config(options, parser)
     folder, dataset = _locate(options, data_config)
     from gears.train_distributed import train_multi_gpu
@@ -113,7 +117,7 @@ def run(arguments: list[str]) -> None:
             {
                 **chosen[TRAINING],
                 "verbose": not options.quiet,
-                "model_config": chosen[MODEL],
+                "model_config": chosen[MODEL] | own,
                 **{name: options[name] for name in LOADING},
             },
             n_gpus=options.n_gpus,
@@ -176,13 +180,23 @@ def _add_loading(parser: CommandParser) -> None:
 
 def _add_graph_options(parser: CommandParser) -> None:
     group = parser.add_argument_group("the perturbation graph")
-    group.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
+    add_annotation(group)
     group.add_argument(
         "--gene-set-path", help="file with the genes of the graph, instead of all annotated ones"
     )
     action = ActionYesNo(yes_prefix="", no_prefix="no-")
     text = "all annotated genes are nodes, not only measured and perturbed ones"
     group.add_argument("--default-pert-graph", action=action, default=True, help=text)
+
+
+def _add_own_graphs(parser: CommandParser) -> None:
+    group = parser.add_argument_group("graphs of your own")
+    edges = "edge table (TSV or CSV: source, target, weight) instead of"
+    group.add_argument("--go-graph", help=f"{edges} the GO graph of the perturbed genes")
+    group.add_argument("--coexpress-graph", help=f"{edges} the co-expression graph of the measured genes")
+    group.add_argument(
+        "--pert-embedding", help="vectors of genes (npz, parquet or h5ad) that their embeddings start from"
+    )
 
 
 def _gpu_ids(entries: list[int | str] | None) -> list[int] | str | None:

@@ -179,17 +179,26 @@ def spawning() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _importable_main() -> Iterator[None]:
-    """Hide a ``__main__.__file__`` that is no file (``python -``), which spawned children would try to run."""
+    """Around a start of children that would stumble over the caller's ``__main__``.
+
+    A ``__file__`` that is no file (``python -``), which they would try to run, is hidden; a ``__spec__``
+    that is missing (``%reset -f`` in a notebook removes it) is None meanwhile.
+    """
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     hidden = path is not None and not os.path.isfile(path)
     if hidden:
         del main.__file__
+    bare = not hasattr(main, "__spec__")
+    if bare:
+        main.__spec__ = None
     try:
         yield
     finally:
         if hidden:
             main.__file__ = path
+        if bare:
+            del main.__spec__
 
 
 @contextlib.contextmanager
