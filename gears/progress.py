@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -78,8 +79,17 @@ def _bar(report: Report) -> Any:
         file=sys.stderr,
         leave=False,
         delay=DELAY,
-        dynamic_ncols=True,
+        **_size(),
     )
+
+
+def _size() -> dict[str, Any]:
+    """The bar follows the terminal's width; where that says 0 (some containers) 80 columns stand for it."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):  # a notebook, a stream without a file
+        return {"dynamic_ncols": True}
+    return {"dynamic_ncols": True} if columns and rows else {"ncols": columns or 80, "nrows": rows or 24}
 
 
 @contextlib.contextmanager

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import logging
+import os
+import pty
+import struct
+import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +55,21 @@ def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal: Terminal) -> N
     assert "1/4 [00:00<" in text  # elapsed and remaining
     assert "steps/s" in text or "s/ steps" in text
     assert "training:" in terminal.getvalue()
+
+
+def test_a_terminal_without_a_width_gets_a_bar_all_the_same() -> None:
+    """In a real terminal whose width is 0, as some containers give it."""
+    code = (
+        "import logging, gears.progress as module; logging.getLogger('gears').setLevel(20); module.DELAY = 0.0\n"
+        "with module.progress(4, 'training', 'steps') as advance: advance(1); module._drawn['training'].refresh()"
+    )
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+    subprocess.run([sys.executable, "-c", code], stdin=child, stdout=child, stderr=child, check=True)
+    shown = os.read(parent, 4096)
+    os.close(child)
+    os.close(parent)
+    assert b"training:  25%|" in shown
 
 
 def test_nothing_before_two_seconds(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
