@@ -14,8 +14,9 @@ from gears.evaluation.truth import Truth
 from gears.node_sets import contexts_of, kinds_of
 from gears.priors import FittedPrior, fit_prior, judge, mean_of, means_without, prior_data
 from gears.priors.context_fit import UnitData, fit_context_prior
+from gears.priors.evidence import sample
 from gears.priors.fit import Criterion, mean_of_others
-from gears.priors.screen import criterion_of, data_of, profiles
+from gears.priors.screen import MOST_JUDGED, criterion_of, data_of, profiles
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -49,9 +50,11 @@ class PriorSource:
         return prior_data(self.screen, plain, nodes, self._names, self.pert_data.annotation, vectors_PH)
 
     def fit(self, conditions: Sequence[Condition], data: Any) -> FittedPrior:
-        """The prior of training conditions."""
+        """The prior of training conditions; of very many a fixed sample is judged."""
         plain = [condition.plain for condition in conditions]
-        return fit_prior(data, judge(self.screen, plain, means_without(self.screen, plain)))
+        rows = sample(len(plain), MOST_JUDGED)
+        some = [plain[row] for row in rows.tolist()]
+        return fit_prior(data, judge(self.screen, some, means_without(self.screen, plain, rows)), rows)
 
     def known_means(self, inner: Sequence[Condition], held_out: Sequence[Condition]) -> np.ndarray:
         """Train mean of each held-out condition, (U, G)."""

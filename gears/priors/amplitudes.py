@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
+
+from gears.priors.spectrum import Spectrum
 
 STRENGTHS = np.exp(np.linspace(np.log(1 / 64), np.log(64), 13))
 """Strengths that a gene's signal may have, relative to the average gene's."""
 _ROUNDS = 30
+_BLOCK_VALUES = 1 << 23  # conditions x genes of a block
 _LEAST_SHARE = 1e-3  # of a strength for a gene: less is not worth the product of matrices
 
 
@@ -59,65 +61,85 @@ def solve(
         Variance of the level, which is then shrunk by the gene's strength as the signal is; None leaves
         it free (generalised least squares).
     """
-    root_C = np.sqrt(noise_C)
-    whitened_CC = (signal_CC + (level or 0.0)) / np.outer(root_C, root_C)
-    if level is None:
-        values, vectors = _eigen_of_contrasts(whitened_CC, 1 / root_C)
-    else:
-        values, vectors = _eigh(whitened_CC)
-        values = np.maximum(values, 0.0)
-    rotated_KG = vectors.T @ (delta_CG / root_C[:, None])
-    share_MG = _strength_shares(rotated_KG, values, noise_G)
-    coefficient_CG, left_out_CG = np.zeros_like(delta_CG), np.zeros_like(delta_CG)
-    squared = vectors**2
-    for strength, share_G in zip(STRENGTHS, share_MG, strict=True):
-        at = np.flatnonzero(share_G)
-        if not len(at):
-            continue
-        share_N = share_G[at]
-        variance_KN = strength * values[:, None] + noise_G[at]
-        solved_CN = vectors @ (rotated_KG[:, at] / variance_KN)
-        diagonal_CN = squared @ (1 / variance_KN)
-        left_out_CG[:, at] += share_N * (delta_CG[:, at] - root_C[:, None] * solved_CN / diagonal_CN)
-        coefficient_CG[:, at] += share_N * strength * solved_CN / root_C[:, None]
-    if level is None:
-        level_G = (1 / noise_C) @ (delta_CG - signal_CC @ coefficient_CG) / (1 / noise_C).sum()
-    else:
-        level_G = level * coefficient_CG.sum(axis=0)
-    return Solution(coefficient_CG, left_out_CG, level_G)
+    return solve_in(Spectrum.of(signal_CC, noise_C, level), delta_CG, noise_G)
 
 
-def _eigen_of_contrasts(covariance_CC: np.ndarray, level_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues (C - 1,) and vectors (C, C - 1) of a covariance within what is orthogonal to a level.
-
-    By the reflection that takes the level to the first axis, so that nothing but the eigenvalues costs C^3.
-    """
-    mirror_C = level_C / np.linalg.norm(level_C)
-    mirror_C[0] += np.copysign(1.0, mirror_C[0])
-    mirror_C /= np.linalg.norm(mirror_C)
-    product_C = covariance_CC @ mirror_C
-    product_C -= (mirror_C @ product_C) * mirror_C
-    cross = np.outer(2 * mirror_C, product_C)
-    values, inner = _eigh((covariance_CC - cross - cross.T)[1:, 1:])
-    vectors = np.vstack([np.zeros((1, inner.shape[1])), inner])
-    vectors -= np.outer(2 * mirror_C, mirror_C @ vectors)
-    return np.maximum(values, 0.0), vectors
-
-
-def _eigh(matrix_CC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and vectors; the fastest method fails where very many eigenvalues are alike, another then does it."""
-    try:
-        return linalg.eigh(matrix_CC)
-    except linalg.LinAlgError:
-        return linalg.eigh(matrix_CC, driver="evd")
+def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray) -> Solution:
+    """:func:`solve` by a covariance's eigenvalues; block of genes by block, whose tables are small."""
+    noise_G = noise_G * spectrum.noise
+    blocks = _gene_blocks(delta_CG)
+    rotated_KG = np.empty((len(spectrum.values_K), delta_CG.shape[1]))
+    log_MG = np.empty((len(STRENGTHS), delta_CG.shape[1]))
+    for genes in blocks:
+        rotated_KG[:, genes], log_MG[:, genes] = _likelihood(spectrum, delta_CG[:, genes], noise_G[genes])
+    share_MG = _strength_shares(log_MG)
+    coefficient_CG, left_out_CG = np.empty_like(delta_CG), np.empty_like(delta_CG)
+    squared_CK, across_C = spectrum.vectors_CK**2, spectrum.across_C
+    for genes in blocks:
+        part = _Part(spectrum, delta_CG[:, genes], rotated_KG[:, genes], noise_G[genes], squared_CK, across_C)
+        coefficient_CG[:, genes], left_out_CG[:, genes] = part.solved(share_MG[:, genes])
+    return Solution(coefficient_CG, left_out_CG, spectrum.level_of(delta_CG, coefficient_CG))
 
 
-def _strength_shares(rotated_CG: np.ndarray, values_C: np.ndarray, noise_G: np.ndarray) -> np.ndarray:
-    """Posterior weight of each strength for each gene, (M, G); columns sum to 1."""
-    log_MG = np.empty((len(STRENGTHS), rotated_CG.shape[1]))
+def _gene_blocks(delta_CG: np.ndarray) -> list[slice]:
+    n_genes = delta_CG.shape[1]
+    step = max(1, _BLOCK_VALUES // len(delta_CG))
+    return [slice(start, min(start + step, n_genes)) for start in range(0, n_genes, step)]
+
+
+def _likelihood(
+    spectrum: Spectrum, delta_CN: np.ndarray, noise_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values along the vectors (K, N), and the log-likelihood of each strength for each gene (M, N)."""
+    white_CN = delta_CN / spectrum.root_C[:, None]
+    rotated_KN = spectrum.vectors_CK.T @ white_CN
+    rest_N = (spectrum.across(white_CN, rotated_KN) ** 2).sum(axis=0) if spectrum.n_rest else None
+    log_MN = np.empty((len(STRENGTHS), len(noise_N)))
     for row, strength in enumerate(STRENGTHS):
-        variance_CG = strength * values_C[:, None] + noise_G
-        log_MG[row] = -0.5 * (np.log(variance_CG) + rotated_CG**2 / variance_CG).sum(axis=0)
+        variance_KN = strength * spectrum.values_K[:, None] + noise_N
+        log_MN[row] = -0.5 * (np.log(variance_KN) + rotated_KN**2 / variance_KN).sum(axis=0)
+        if rest_N is not None:
+            variance_N = strength * spectrum.rest + noise_N
+            log_MN[row] -= 0.5 * (spectrum.n_rest * np.log(variance_N) + rest_N / variance_N)
+    return rotated_KN, log_MN
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The regression of some genes."""
+
+    spectrum: Spectrum
+    delta_CN: np.ndarray
+    rotated_KN: np.ndarray
+    noise_N: np.ndarray
+    squared_CK: np.ndarray
+    across_C: np.ndarray
+
+    def solved(self, share_MN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and left-one-out predictions, weighed over the strengths."""
+        spectrum, delta_CN = self.spectrum, self.delta_CN
+        root_C1 = spectrum.root_C[:, None]
+        coefficient_CN, left_out_CN = np.zeros_like(delta_CN), np.zeros_like(delta_CN)
+        rest_CN = spectrum.across(delta_CN / root_C1, self.rotated_KN) if spectrum.n_rest else None
+        for strength, share_N in zip(STRENGTHS, share_MN, strict=True):
+            at = np.flatnonzero(share_N)
+            if not len(at):
+                continue
+            share_A = share_N[at]
+            variance_KA = strength * spectrum.values_K[:, None] + self.noise_N[at]
+            solved_CA = spectrum.vectors_CK @ (self.rotated_KN[:, at] / variance_KA)
+            diagonal_CA = self.squared_CK @ (1 / variance_KA)
+            if rest_CN is not None:
+                variance_A = strength * spectrum.rest + self.noise_N[at]
+                solved_CA += rest_CN[:, at] / variance_A
+                diagonal_CA += np.outer(self.across_C, 1 / variance_A)
+            left_out_CN[:, at] += share_A * (delta_CN[:, at] - root_C1 * solved_CA / diagonal_CA)
+            coefficient_CN[:, at] += share_A * strength * solved_CA / root_C1
+        return coefficient_CN, left_out_CN
+
+
+def _strength_shares(log_MG: np.ndarray) -> np.ndarray:
+    """Posterior weight of each strength for each gene, (M, G), from their log-likelihoods; columns sum to 1."""
     common_M = np.full(len(STRENGTHS), 1 / len(STRENGTHS))
     for _ in range(_ROUNDS):
         weight_MG = log_MG + np.log(common_M)[:, None]

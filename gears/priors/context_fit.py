@@ -10,8 +10,9 @@ import numpy as np
 
 from gears.priors.amplitudes import solve
 from gears.priors.context_prior import ContextPrior
+from gears.priors.data import PriorData
 from gears.priors.evidence import Weights, sample, settle_weights
-from gears.priors.fit import SLOPES, Criterion, FittedPrior, PriorData
+from gears.priors.fit import SLOPES, Criterion, FittedPrior
 from gears.priors.gene_prior import GenePrior, target_part
 from gears.priors.kernels import NAMES, mixed, sizes_of, training_kernels
 

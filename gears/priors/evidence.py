@@ -44,12 +44,12 @@ class Weights:
         return self.nugget + self.multiple * (size_C > 1)
 
 
-def sample(n_conditions: int) -> np.ndarray:
-    """Rows of the conditions that the weights are settled on: all, or a fixed sample of many."""
-    if n_conditions <= MOST_CONDITIONS:
+def sample(n_conditions: int, most: int = MOST_CONDITIONS) -> np.ndarray:
+    """Rows of all conditions, or of a fixed sample of many, ascending."""
+    if n_conditions <= most:
         return np.arange(n_conditions)
     draw = np.random.Generator(np.random.Philox(key=n_conditions))
-    return np.sort(draw.permutation(n_conditions)[:MOST_CONDITIONS])
+    return np.sort(draw.permutation(n_conditions)[:most])
 
 
 def settle_weights(

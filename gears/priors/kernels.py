@@ -36,14 +36,18 @@ class GeneSimilarity:
         kept = np.isin(self.trained_T, [node for nodes in sets for node in nodes])
         return GeneSimilarity(self.trained_T[kept], self.similar_PT[:, np.flatnonzero(kept)])
 
+    def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
+        """Which trained nodes each set holds, ones in CSR (U, T) float64; other nodes are left out."""
+        column = {int(node): place for place, node in enumerate(self.trained_T)}
+        places = [sorted({column[node] for node in nodes if node in column}) for nodes in sets]
+        bounds = np.concatenate(([0], np.cumsum([len(own) for own in places], dtype=np.int64)))
+        at = np.fromiter((place for own in places for place in own), dtype=np.int64, count=int(bounds[-1]))
+        shape = (len(sets), len(self.trained_T))
+        return sparse.csr_matrix((np.ones(len(at)), at, bounds), shape=shape)
+
     def membership(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Which trained nodes each set holds, (U, T) float64; other nodes are left out."""
-        column = {int(node): place for place, node in enumerate(self.trained_T)}
-        member_UT = np.zeros((len(sets), len(self.trained_T)))
-        for row, nodes in enumerate(sets):
-            places = [column[node] for node in nodes if node in column]
-            member_UT[row, places] = 1.0
-        return member_UT
+        return np.asarray(self.members(sets).toarray())
 
     def similarity(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Sum over each set's nodes of their similarity to the trained nodes, (U, T) float64."""

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 from scipy.optimize import minimize
 
+from gears.priors.evidence import sample
+from gears.priors.features import MOST_EXACT, gene_features
 from gears.priors.kernels import GeneSimilarity, sizes_of
 
 LEAST_SETS = 8
 _CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
 _LARGEST = 4.0
 _PRIOR_SD = 3.0
+_MOST_SETTLED = 1000  # sets that the weights are settled on
 
 
 @dataclass(frozen=True)
@@ -70,44 +73,99 @@ def fit_magnitude(
         fewer than 8 sets of several genes.
     """
     rows = np.array([row for row, nodes in enumerate(sets) if len(nodes) > 1], dtype=np.int64)
-    size_of_sum = (summed_CG[rows] ** 2).sum(axis=1)
-    rows, size_of_sum = rows[size_of_sum > 0], size_of_sum[size_of_sum > 0]
+    factor_S, error_S = _factors(delta_CG, summed_CG, rows)
+    defined = np.isfinite(factor_S)
+    rows, factor_S, error_S = rows[defined], factor_S[defined], error_S[defined]
     if len(rows) < LEAST_SETS:
         return None
-    factor_S = (delta_CG[rows] * summed_CG[rows]).sum(axis=1) / size_of_sum
-    residual_SG = delta_CG[rows] - factor_S[:, None] * summed_CG[rows]
-    error_S = _CORRELATED_GENES * (residual_SG**2).mean(axis=1) / size_of_sum
     chosen = [sets[row] for row in rows]
-    half_ST = genes.membership(chosen) * (2 / sizes_of(chosen))[:, None]
-    near_ST = genes.similarity(chosen) * (2 / sizes_of(chosen))[:, None]
-    alike = near_ST @ half_ST.T
-    parts = [np.ones((len(rows), len(rows))), half_ST @ half_ST.T, (alike + alike.T) / 2]
-    departure_S = factor_S - 1
-    weight, inverse = _settle(departure_S, error_S, parts)
-    solved_S = inverse @ departure_S
-    fit = Magnitude(float(weight[0] * solved_S.sum()), weight[1], weight[2], half_ST.T @ solved_S)
+    weight, left_over = _settled(factor_S - 1, error_S, chosen, genes)
+    solve = _by_pairs if len(rows) <= MOST_EXACT else _by_features
+    solved_S, diagonal_S = solve(factor_S - 1, error_S + left_over, chosen, genes, weight)
+    coefficient_T = _halved(chosen, genes).T @ solved_S
+    fit = Magnitude(float(weight[0] * solved_S.sum()), weight[1], weight[2], coefficient_T)
     left_out_C = np.ones(len(sets))
-    left_out_C[rows] = np.clip(1 + departure_S - solved_S / np.diag(inverse), 0, _LARGEST)
+    left_out_C[rows] = np.clip(factor_S - solved_S / diagonal_S, 0, _LARGEST)
     return fit, left_out_C
 
 
-def _settle(
-    departure_S: np.ndarray, error_S: np.ndarray, parts: Sequence[np.ndarray]
+def _factors(delta_CG: np.ndarray, summed_CG: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factor on the sum that fits each of some conditions best, and its variance; NaN where nothing is summed."""
+    factor_S, error_S = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for place, row in enumerate(rows.tolist()):
+        size = float(summed_CG[row] @ summed_CG[row])
+        if size > 0:
+            factor_S[place] = float(delta_CG[row] @ summed_CG[row]) / size
+            residual_G = delta_CG[row] - factor_S[place] * summed_CG[row]
+            error_S[place] = _CORRELATED_GENES * float((residual_G**2).mean()) / size
+    return factor_S, error_S
+
+
+def _halved(chosen: Sequence[Sequence[int]], genes: GeneSimilarity) -> sparse.csr_matrix:
+    """Twice each gene's share of its set, (S, T)."""
+    return sparse.csr_matrix(sparse.diags(2 / sizes_of(chosen)) @ genes.members(chosen))
+
+
+def _parts(chosen: Sequence[Sequence[int]], genes: GeneSimilarity) -> list[np.ndarray]:
+    """Covariances of the factors of sets: common to all, by their genes, by similar genes."""
+    half_ST = _halved(chosen, genes)
+    near_ST = genes.similarity(chosen) * (2 / sizes_of(chosen))[:, None]
+    alike = near_ST @ half_ST.T
+    own = np.asarray((half_ST @ half_ST.T).toarray())
+    return [np.ones((len(chosen), len(chosen))), own, np.asarray(alike + alike.T) / 2]
+
+
+def _by_pairs(
+    departure_S: np.ndarray,
+    noise_S: np.ndarray,
+    chosen: Sequence[Sequence[int]],
+    genes: GeneSimilarity,
+    weight: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of the parts by evidence, and the inverse of the covariance that they make."""
+    """Solution of the departures and diagonal of the inverse, by the covariance of all pairs of sets."""
+    covariance = sum(w * part for w, part in zip(weight, _parts(chosen, genes), strict=True))
+    inverse = np.linalg.inv(covariance + np.diag(noise_S))
+    return inverse @ departure_S, np.diag(inverse)
+
+
+def _by_features(
+    departure_S: np.ndarray,
+    noise_S: np.ndarray,
+    chosen: Sequence[Sequence[int]],
+    genes: GeneSimilarity,
+    weight: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same by features of genes, for very many sets."""
+    found = gene_features(_halved(chosen, genes), genes, 0.0, weight[1], weight[2])
+    feature_SM = np.hstack([np.full((len(chosen), 1), np.sqrt(weight[0])), found.feature_CM])
+    noise_S = noise_S + found.rest_C
+    scaled_SM = feature_SM / noise_S[:, None]
+    inner_MM = feature_SM.T @ scaled_SM
+    inner_MM[np.diag_indices(len(inner_MM))] += 1.0
+    factor = linalg.cho_factor(inner_MM)
+    solved_S = departure_S / noise_S - scaled_SM @ linalg.cho_solve(factor, scaled_SM.T @ departure_S)
+    explained_S = np.einsum("sm,ms->s", scaled_SM, linalg.cho_solve(factor, scaled_SM.T))
+    return solved_S, 1 / noise_S - explained_S
+
+
+def _settled(
+    departure_S: np.ndarray, error_S: np.ndarray, chosen: Sequence[Sequence[int]], genes: GeneSimilarity
+) -> tuple[np.ndarray, float]:
+    """Weights of the parts and of what none explains, by evidence; of very many sets a fixed sample is looked at."""
+    rows = sample(len(chosen), _MOST_SETTLED)
+    departure_S, error_S = departure_S[rows], error_S[rows]
+    parts = _parts([chosen[row] for row in rows.tolist()], genes)
     scale = max(float(departure_S.var()), 1e-6)
 
-    def covariance(log_weights: np.ndarray) -> np.ndarray:
+    def negative_evidence(log_weights: np.ndarray) -> float:
         weight = scale * np.exp(log_weights)
         total = sum(w * part for w, part in zip(weight[:-1], parts, strict=True))
-        return np.asarray(total + np.diag(error_S + weight[-1]))
-
-    def negative_evidence(log_weights: np.ndarray) -> float:
-        factor = linalg.cholesky(covariance(log_weights), lower=True)
+        factor = linalg.cholesky(total + np.diag(error_S + weight[-1]), lower=True)
         white = linalg.solve_triangular(factor, departure_S, lower=True)
         penalty = 0.5 * ((log_weights / _PRIOR_SD) ** 2).sum()
         return float(np.log(np.diag(factor)).sum() + 0.5 * white @ white + penalty)
 
     n = len(parts) + 1
     found = minimize(negative_evidence, np.full(n, -1.0), method="L-BFGS-B", bounds=[(-8, 3)] * n)
-    return scale * np.exp(found.x[:-1]), np.linalg.inv(covariance(found.x))
+    weight = scale * np.exp(found.x)
+    return weight[:-1], float(weight[-1])

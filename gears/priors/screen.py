@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy import sparse
@@ -15,10 +15,14 @@ from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.truth import Truth
 from gears.graphs import GeneAnnotation
 from gears.graphs.go import jaccard
-from gears.priors.fit import Criterion, PriorData, mean_of_others
+from gears.priors.data import PriorData
+from gears.priors.fit import Criterion, mean_of_others
 from gears.priors.kernels import GeneSimilarity
 
+MOST_JUDGED = 2000
+"""Conditions whose predictions decide among candidates; of more a fixed sample is taken."""
 _ROWS = 2048
+_BLOCK_VALUES = 1 << 23
 
 
 def prior_data(
@@ -146,17 +150,33 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
     return criterion
 
 
-def means_without(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
-    """Mean of the others' profiles for each of several conditions, (C, G) float64; of one alone its own."""
-    return mean_of_others(profiles(screen, conditions))
+def means_without(
+    screen: PreparedScreen, conditions: Sequence[Condition], rows: np.ndarray | None = None
+) -> np.ndarray:
+    """Mean of all others' profiles for some of several conditions, (R, G) float64; of one alone its own."""
+    if rows is None or len(rows) == len(conditions):
+        return mean_of_others(profiles(screen, conditions))
+    total_G = mean_of(screen, conditions) * len(conditions)
+    own_RG = profiles(screen, [conditions[row] for row in rows.tolist()])
+    return np.asarray((total_G - own_RG) / (len(conditions) - 1))
 
 
 def mean_of(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
     """Mean profile of several conditions, each counting once, (G,) float64."""
-    return np.asarray(profiles(screen, conditions).mean(axis=0))
+    total_G = np.zeros(len(screen.gene_names))
+    for rows in _row_blocks(len(conditions), len(total_G)):
+        total_G += profiles(screen, conditions[rows]).sum(axis=0)
+    return total_G / len(conditions)
 
 
 def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
     """Mean expression of each condition, (C, G) float64."""
     ids = [screen.id_of(condition) for condition in conditions]
     return np.asarray(screen.statistics.mean[ids], dtype=np.float64)
+
+
+def _row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
+    """Rows of a table in blocks of a bounded size."""
+    step = max(1, _BLOCK_VALUES // max(n_columns, 1))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))

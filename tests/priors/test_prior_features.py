@@ -1,0 +1,153 @@
+"""The prior of very many conditions: features of genes instead of all pairs of conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from gears.priors import GeneSimilarity, PriorData, additive, amplitudes, fit_prior, magnitude
+from gears.priors.features import gene_features
+from gears.priors.kernels import specific_covariance
+from gears.priors.spectrum import Spectrum
+
+SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
+
+
+@pytest.fixture
+def genes() -> GeneSimilarity:
+    """12 nodes of which 9 were perturbed, similar in threes."""
+    groups = np.repeat(np.arange(4), 3)
+    similar_PP = np.where(groups[:, None] == groups, 0.6, 0.1)
+    np.fill_diagonal(similar_PP, 1.0)
+    return GeneSimilarity(np.arange(9), sparse.csr_matrix(similar_PP[:, :9]))
+
+
+SETS = tuple((node,) for node in range(9)) + tuple(combinations(range(6), 2))
+
+
+def test_features_of_few_genes_are_exact(genes: GeneSimilarity) -> None:
+    found = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
+    expected_CC = specific_covariance(SETS, genes, SHARED, OWN, SIMILAR)
+    np.testing.assert_allclose(found.feature_CM @ found.feature_CM.T, expected_CC, atol=1e-12)
+    assert not found.rest_C.any()
+
+
+def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes: GeneSimilarity) -> None:
+    singles = [(node,) for node in range(9)] + [(0, 1), (0, 2)]
+    found = gene_features(genes.members(singles), genes, SHARED, OWN, SIMILAR, 6)
+    expected_CC = specific_covariance(singles, genes, SHARED, OWN, SIMILAR)
+    product_CC = found.feature_CM @ found.feature_CM.T
+    assert found.feature_CM.shape == (11, 6)
+    # of single genes the whole variance is kept, of pairs what the two share beyond the leading directions is not
+    np.testing.assert_allclose((np.diag(product_CC) + found.rest_C)[:9], np.diag(expected_CC)[:9], atol=1e-12)
+    # gene 0 occurs most often: what its sets share of its own effect is there, for gene 8 it is its own alone
+    assert product_CC[0, 9] == pytest.approx(expected_CC[0, 9], abs=0.5)
+    assert product_CC[0, 9] > OWN
+    assert found.rest_C[8] > OWN
+
+
+def problem(genes: GeneSimilarity, noise_C: np.ndarray) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(8)
+    signal_CC = specific_covariance(SETS, genes, SHARED, OWN, SIMILAR) + 0.2 * np.eye(len(SETS))
+    noise_G = rng.uniform(0.05, 0.4, 30)
+    delta_CG = 0.7 + np.linalg.cholesky(signal_CC) @ rng.standard_normal((len(SETS), 30))
+    delta_CG += np.sqrt(noise_C)[:, None] * np.sqrt(noise_G) * rng.standard_normal(delta_CG.shape)
+    return delta_CG, signal_CC, noise_G
+
+
+def by_features(genes: GeneSimilarity, noise_C: np.ndarray, typical: float) -> Spectrum:
+    found = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
+    return Spectrum.of_features(found, np.full(len(SETS), 0.2), noise_C, typical)
+
+
+def test_the_regression_by_features_is_exact_where_noise_is_alike(genes: GeneSimilarity) -> None:
+    noise_C = np.full(len(SETS), 1.7)
+    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
+    whole = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    found = amplitudes.solve_in(by_features(genes, noise_C, 0.1), delta_CG, noise_G)
+    np.testing.assert_allclose(found.coefficient_CG, whole.coefficient_CG, atol=1e-10)
+    np.testing.assert_allclose(found.left_out_CG, whole.left_out_CG, atol=1e-10)
+    np.testing.assert_allclose(found.level_G, whole.level_G, atol=1e-10)
+
+
+def test_the_regression_by_features_is_near_where_noise_differs(genes: GeneSimilarity) -> None:
+    noise_C = np.random.default_rng(3).uniform(0.3, 3.0, len(SETS))
+    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
+    whole = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    found = amplitudes.solve_in(by_features(genes, noise_C, float(noise_G.mean())), delta_CG, noise_G)
+    away_CG = found.left_out_CG - whole.left_out_CG
+    assert np.sqrt((away_CG**2).mean()) < 0.05 * whole.left_out_CG.std()
+
+
+def test_blocks_of_genes_do_not_matter(genes: GeneSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise_C = np.linspace(0.5, 2.0, len(SETS))
+    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
+    whole = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    monkeypatch.setattr(amplitudes, "_BLOCK_VALUES", 7 * len(SETS))
+    parts = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    np.testing.assert_allclose(parts.coefficient_CG, whole.coefficient_CG, atol=1e-12)
+    np.testing.assert_allclose(parts.left_out_CG, whole.left_out_CG, atol=1e-12)
+
+
+def synergy(nodes: tuple[int, ...]) -> float:
+    return 1 + 0.8 * sum(node < 4 for node in nodes) if len(nodes) > 1 else 1.0
+
+
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few conditions count as more than are solved exactly."""
+    monkeypatch.setattr(additive, "MOST_EXACT", 5)
+    monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
+
+
+def test_a_prior_of_many_conditions_is_near_the_exact_one(
+    make_data: Callable[..., PriorData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_data(noise=0.1, n_pairs=30, factor=synergy)
+
+    def error(left_out_CG: np.ndarray) -> float:
+        return float(((left_out_CG - data.delta_CG) ** 2).mean())
+
+    monkeypatch.setattr(additive, "_SHRUNK_LEVEL", 10**6)  # a free level in both
+    exact = fit_prior(data, error)
+    few_are_many(monkeypatch)
+    found = fit_prior(data, error)
+    assert exact.prior.report["exact"]
+    assert not found.prior.report["exact"]
+    assert found.prior.report["factor"] == exact.prior.report["factor"]
+    unseen = [(0, 13), (2, 9), (4, 7), (11,), (3, 5, 8), ()]
+    expected_UG = exact.prior(unseen)
+    away = np.sqrt(((found.prior(unseen) - expected_UG) ** 2).mean() / (expected_UG**2).mean())
+    assert away < 0.05
+    assert error(found.left_out_CG) < 1.1 * error(exact.left_out_CG)
+
+
+def test_the_factor_by_features_is_that_by_pairs(
+    make_data: Callable[..., PriorData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_data(noise=0.02, n_pairs=30, factor=synergy)
+    summed_CG = np.array([data.delta_CG[list(nodes)].sum(axis=0) for nodes in data.sets])
+    pairs = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
+    monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
+    features = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
+    assert pairs is not None
+    assert features is not None
+    assert features[0].offset == pytest.approx(pairs[0].offset, abs=1e-9)
+    np.testing.assert_allclose(features[0].coefficient_T, pairs[0].coefficient_T, atol=1e-9)
+    np.testing.assert_allclose(features[1], pairs[1], atol=1e-9)
+
+
+def test_only_judged_conditions_are_judged(make_data: Callable[..., PriorData]) -> None:
+    data, rows = make_data(), np.array([1, 4, 20])
+    seen = []
+
+    def criterion(left_out_RG: np.ndarray) -> float:
+        seen.append(left_out_RG.shape)
+        return float(((left_out_RG - data.delta_CG[rows]) ** 2).mean())
+
+    fitted = fit_prior(data, criterion, rows)
+    assert set(seen) == {(3, data.delta_CG.shape[1])}
+    assert fitted.left_out_CG.shape == data.delta_CG.shape
