@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gears.mapped import pieces
 from gears.messages import shorten
 from gears.workplace import ASIDE, workplace
 
@@ -194,7 +195,8 @@ def content_hash(*parts: Any) -> str:
     for part in parts:
         if isinstance(part, np.ndarray) and part.dtype.kind not in "OUT":
             digest.update(f"{part.dtype.str}{part.shape}".encode())
-            digest.update(np.ascontiguousarray(part).data)
+            for piece in pieces(np.ascontiguousarray(part).reshape(-1)):
+                digest.update(piece.data)
         elif isinstance(part, bytes):
             digest.update(part)
         else:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from gears.mapped import release, save_array
+
 ROWS_PER_CHUNK = 4096
 
 
@@ -37,9 +39,9 @@ class CellMatrix:
     def write(folder: Path, matrix: sparse.csr_matrix) -> None:
         """Write a canonical CSR matrix into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / "data.npy", matrix.data.astype(np.float32, copy=False))
-        np.save(folder / "indices.npy", matrix.indices.astype(np.int32, copy=False))
-        np.save(folder / "indptr.npy", matrix.indptr.astype(np.int64, copy=False))
+        save_array(folder / "data.npy", matrix.data, np.float32)
+        save_array(folder / "indices.npy", matrix.indices, np.int32)
+        save_array(folder / "indptr.npy", matrix.indptr, np.int64)
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -133,7 +135,9 @@ def gather_rows(
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     at = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
-    return data[at], indices[at], lengths
+    taken = data[at], indices[at], lengths
+    release(data, indices)
+    return taken
 
 
 class CellWriter:

@@ -13,6 +13,7 @@ from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.data.findings import Finding
 from gears.data.labels import LabelTable
 from gears.data.reading import share_of_integers
+from gears.mapped import pieces
 from gears.messages import count, shorten
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def value_findings(
     """Values that are not finite, and counts where log-normalised values belong (or the reverse)."""
     values = matrix.data
     place = f"layers[{layer!r}]" if layer else "X"
-    if not np.isfinite(values).all():
-        bad = int((~np.isfinite(values)).sum())
+    bad = sum(int(np.count_nonzero(~np.isfinite(piece))) for piece in pieces(values))
+    if bad:
         what = f"{place} holds {bad} NaN or infinite {'values' if bad > 1 else 'value'}"
         return [Finding("not-finite", what, "replace them, or drop those cells or genes", bad)]
     if not len(values):
@@ -115,7 +116,8 @@ def value_findings(
                 f"{remedy} (layers: {shorten(layers) or 'none'})",
             )
         ]
-    low, high = float(values.min()), float(values.max())
+    ends = np.array([(piece.min(), piece.max()) for piece in pieces(values)])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
     whole = share_of_integers(values)
     if normalize:
         if low >= 0 and (whole > MOSTLY_COUNTS or high > LOG_MAXIMUM):

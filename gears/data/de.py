@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gears.data.statistics import ConditionStatistics, DERanking
+from gears.mapped import release
 
 N_RANKED = 200
 """Genes of a ranking that are kept with a prepared screen."""
@@ -86,3 +87,4 @@ def _t_chunks(statistics: ConditionStatistics) -> Iterator[tuple[np.ndarray, np.
     for start in range(0, len(perturbed), step):
         ids = perturbed[start : start + step]
         yield ids, welch_t(statistics, ids)
+        release(statistics.mean, statistics.m2)

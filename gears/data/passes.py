@@ -101,6 +101,48 @@ def row_source(matrix: Any) -> RowSource:
     return stored if stored is not None else MemoryRows(as_csr(matrix))
 
 
+def moment_blocks(
+    matrix: Any,
+    condition_ids: np.ndarray,
+    n_conditions: int,
+    *,
+    control_id: int,
+    most_values: int,
+    chunk_values: int = CHUNK_VALUES,
+    workers: int = 1,
+) -> Iterator[ConditionMoments]:
+    """The moments of consecutive conditions, block by block, of cells whose rows are at hand in any order.
+
+    Parameters
+    ----------
+    matrix, condition_ids, n_conditions, chunk_values, workers
+        As for :func:`condition_moments`.
+    control_id
+        Cells above and below this condition's mean are counted.
+    most_values
+        Conditions x genes of a block, at least one condition.
+    """
+    source, ids = row_source(matrix), np.asarray(condition_ids)
+    step = max(1, most_values // max(1, source.shape[1]))
+    with _pool(workers) as pool:
+        control = _Pass(source, ids - control_id, 1, chunk_values, workers, pool)
+        centre = SignCentre.of(control.run(np.flatnonzero(ids == control_id), None), 0)
+        for first in range(0, n_conditions, step):
+            number = min(step, n_conditions - first)
+            work = _Pass(source, ids - first, number, chunk_values, workers, pool)
+            yield work.run(np.flatnonzero((ids >= first) & (ids < first + number)), centre)
+
+
+@contextlib.contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes that share passes, or none."""
+    if workers <= 1:
+        yield None
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
 def condition_moments(
     matrix: Any,
     condition_ids: np.ndarray,
@@ -147,12 +189,8 @@ def condition_moments(
         raise ValueError(msg)
     if is_dask:
         return _by_dask(matrix, condition_ids, n_conditions, control_id, centre, chunk_values)
-    work = _Pass(source, condition_ids, n_conditions, chunk_values)
-    with contextlib.ExitStack() as stack:
-        if workers > 1:
-            context = multiprocessing.get_context("spawn")
-            work.pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
-            work.workers = workers
+    with _pool(workers) as pool:
+        work = _Pass(source, condition_ids, n_conditions, chunk_values, workers, pool)
         if control_id is not None and centre is None:
             centre = SignCentre.of(work.run(np.flatnonzero(condition_ids == control_id), None), control_id)
         return work.run(np.arange(len(condition_ids)), centre)

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.data.containers import refuse_beyond
+from gears.mapped import PIECE, pieces, release
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -174,12 +175,26 @@ def _canonical(matrix: Any) -> sparse.csr_matrix:
     # (scipy's checks of order and duplicates store flags on the object.)
     values = csr.data.astype(np.float32, copy=False)
     plain = sparse.csr_matrix((values, csr.indices, csr.indptr), shape=csr.shape, copy=False)
-    if not (plain.has_canonical_format and np.all(plain.data)):
+    if not is_canonical(plain):
         plain = sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=True)
         plain.sum_duplicates()
         plain.data = plain.data.astype(np.float32)
         plain.eliminate_zeros()
     return _plain_types(plain)
+
+
+def is_canonical(csr: sparse.csr_matrix) -> bool:
+    """Whether every row is sorted, without duplicates and explicit zeros; looked at in pieces."""
+    step = max(1, PIECE * len(csr.indptr) // max(1, csr.nnz))
+    for start in range(0, csr.shape[0], step):
+        bounds = csr.indptr[start : start + step + 1].astype(np.int64)
+        own = slice(int(bounds[0]), int(bounds[-1]))
+        parts = csr.data[own], csr.indices[own], (bounds - bounds[0]).astype(csr.indices.dtype)
+        rows = sparse.csr_matrix(parts, shape=(len(bounds) - 1, csr.shape[1]), copy=False)
+        if not (rows.has_canonical_format and np.all(rows.data)):
+            return False
+        release(csr.data, csr.indices)
+    return True
 
 
 def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
@@ -209,9 +224,5 @@ def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_
 
 def share_of_integers(values: np.ndarray) -> float:
     """Share of whole numbers among the values, looked at in pieces; 0 for no values."""
-    step = 1 << 20
-    n = sum(
-        int(np.count_nonzero(piece == np.rint(piece)))
-        for piece in (values[start : start + step] for start in range(0, len(values), step))
-    )
+    n = sum(int(np.count_nonzero(piece == np.rint(piece))) for piece in pieces(values))
     return n / len(values) if len(values) else 0.0

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gears.mapped import pieces
+
 
 @dataclass(frozen=True)
 class ConditionStatistics:
@@ -52,7 +54,7 @@ class ConditionStatistics:
 
     def loss_mask(self) -> np.ndarray:
         """Genes that count in the loss of each condition, bool (C, G): mean not 0; every gene for the control."""
-        mask = self.mean_nonzero.copy()
+        mask = np.concatenate([piece != 0 for piece in pieces(self.mean)])
         mask[self.control_id] = True
         return mask
 

@@ -22,6 +22,7 @@ from gears.data.options import ProcessingOptions
 from gears.data.reading import as_csr, log_normalize, values_of
 from gears.data.units import column_findings, is_divided, one_type_per_stratum, unit_table
 from gears.data.writing import CheckedScreen
+from gears.mapped import pieces
 from gears.messages import nearest, shorten
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def survey_screen(
         matrix = as_csr(matrix[kept])
     obs, condition_names = published_obs(adata.obs.iloc[kept], cell_types.iloc[kept], table, layout)
     var = plain_frame(adata.var.assign(gene_name=names.to_numpy()))
-    has_negative = bool((matrix.data < 0).any())
+    has_negative = any(bool((piece < 0).any()) for piece in pieces(matrix.data))
     survey.checked = CheckedScreen(matrix, table, obs, var, condition_names, has_negative, units)
     return survey
 

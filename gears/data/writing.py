@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,21 @@ import pandas as pd
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.data.cells import CellMatrix
+from gears.data.cells import CellMatrix, map_array
 from gears.data.de import rank_genes
 from gears.data.labels import LabelTable
 from gears.data.manifest import FORMAT_VERSION, H5AD, KIND, MANIFEST, STATISTICS, TABLES
-from gears.data.passes import condition_moments
+from gears.data.moments import ConditionMoments
+from gears.data.passes import condition_moments, moment_blocks
 from gears.data.statistics import ConditionStatistics
 from gears.data.unit_writing import write_units
 from gears.data.units import UnitTable
 from gears.files import content_hash, write_json
 from gears.integrity import checksums_of, sealed
+from gears.mapped import TableWriter, pieces
 
+MOST_TABLE_VALUES = 1 << 23
+"""Conditions x genes of a table of statistics that is held in memory; a larger one is made block by block."""
 _PACKAGES = ("numpy", "scipy", "pandas", "anndata")
 
 
@@ -92,11 +98,7 @@ def write_screen(
     np.save(folder / "cells" / "label.npy", table.cell_label)
     # several processes share the written cells; one has them at hand already
     cells = CellMatrix(folder / "cells", checked.matrix.shape[1]) if workers > 1 else checked.matrix
-    control_id = table.conditions.index(Condition())
-    statistics = statistics_of(cells, table.cell_condition, len(table.conditions), control_id, workers)
-    (folder / "statistics").mkdir()
-    for name in STATISTICS:
-        np.save(folder / "statistics" / f"{name}.npy", getattr(statistics, name))
+    statistics = _written_statistics(folder / "statistics", cells, table, workers)
     if not parameters["skip_calc_de"]:
         ranking = rank_genes(statistics, gene_names)
         (folder / "de").mkdir()
@@ -145,6 +147,46 @@ def write_screen(
     )
 
 
+def _written_statistics(
+    folder: Path, cells: sparse.csr_matrix | CellMatrix, table: LabelTable, workers: int
+) -> ConditionStatistics:
+    """Write the moments of all conditions; tables too large to be held are written block by block, then mapped."""
+    folder.mkdir()
+    control_id, n_conditions = table.conditions.index(Condition()), len(table.conditions)
+    shape = n_conditions, cells.shape[1]
+    if shape[0] * shape[1] <= MOST_TABLE_VALUES:
+        statistics = statistics_of(cells, table.cell_condition, n_conditions, control_id, workers)
+        for name in STATISTICS:
+            np.save(folder / f"{name}.npy", getattr(statistics, name))
+        return statistics
+    with contextlib.ExitStack() as stack:
+        shapes = {name: shape[:1] if name == "n" else shape for name in STATISTICS}
+        writers = {
+            name: stack.enter_context(TableWriter(folder / f"{name}.npy", shapes[name], np.float64))
+            for name in STATISTICS
+        }
+        for moments in moment_blocks(
+            cells,
+            table.cell_condition,
+            n_conditions,
+            control_id=control_id,
+            most_values=MOST_TABLE_VALUES,
+            workers=workers,
+        ):
+            for name, rows in _tables_of(moments):
+                writers[name].add(rows)
+    tables = {name: map_array(folder / f"{name}.npy") for name in STATISTICS}
+    return ConditionStatistics(**tables, control_id=control_id)
+
+
+def _tables_of(moments: ConditionMoments) -> Iterator[tuple[str, np.ndarray]]:
+    """The tables of :data:`STATISTICS` one after another."""
+    yield from (("n", moments.n.astype(np.float64)), ("mean", moments.mean))
+    for order in (2, 3, 4):
+        yield f"m{order}", moments.central(order)
+    yield from ((name, getattr(moments, name)) for name in ("nonzero", "above", "below"))
+
+
 def statistics_of(
     cells: sparse.csr_matrix | CellMatrix,
     cell_condition: np.ndarray,
@@ -154,28 +196,32 @@ def statistics_of(
 ) -> ConditionStatistics:
     """Moments of each condition of some cells, in one pass."""
     moments = condition_moments(cells, cell_condition, n_conditions, control_id=control_id, workers=workers)
-    return ConditionStatistics(
-        moments.n.astype(np.float64),
-        moments.mean,
-        moments.central(2),
-        moments.central(3),
-        moments.central(4),
-        moments.nonzero,
-        control_id=control_id,
-        above=moments.above,
-        below=moments.below,
-    )
+    return ConditionStatistics(**dict(_tables_of(moments)), control_id=control_id)
 
 
 def _write_h5ad(path: Path, checked: CheckedScreen) -> None:
+    import h5py
     from anndata import AnnData
 
     matrix = checked.matrix
+    AnnData(obs=checked.obs, var=checked.var).write_h5ad(path)
     if matrix.nnz <= np.iinfo(np.int32).max:
         # One type for both index arrays: scipy cannot take rows in reverse from mixed ones.
         parts = (matrix.data, matrix.indices, matrix.indptr.astype(np.int32))
         matrix = sparse.csr_matrix(parts, shape=matrix.shape, copy=False)
-    AnnData(X=matrix, obs=checked.obs, var=checked.var).write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        if "X" in file:
+            del file["X"]
+        group = file.create_group("X")
+        group.attrs.update(
+            {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": matrix.shape}
+        )
+        for name in ("data", "indices", "indptr"):
+            array, start = getattr(matrix, name), 0
+            stored = group.create_dataset(name, shape=array.shape, dtype=array.dtype)
+            for piece in pieces(array):
+                stored[start : start + len(piece)] = piece
+                start += len(piece)
 
 
 def _flushed_files(folder: Path) -> dict[str, int]:

@@ -115,7 +115,7 @@ def _choose(
 ) -> tuple[int, float, float]:
     """Place of the best candidate, its slope and criterion; of equal ones the first."""
     rows = np.arange(len(data.sets)) if judged is None else judged
-    tried = {}
+    tried: dict[tuple[int, float], float] = {}
     for place, candidate in enumerate(candidates):
         left_out_RG = candidate.left_out(data, target_G, rows)
         tried |= {(place, slope): criterion(slope * left_out_RG) for slope in SLOPES}

@@ -15,6 +15,7 @@ from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.truth import Truth
 from gears.graphs import GeneAnnotation
 from gears.graphs.go import jaccard
+from gears.mapped import release
 from gears.priors.data import PriorData
 from gears.priors.fit import Criterion, mean_of_others
 from gears.priors.kernels import GeneSimilarity
@@ -172,7 +173,9 @@ def mean_of(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarr
 def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
     """Mean expression of each condition, (C, G) float64."""
     ids = [screen.id_of(condition) for condition in conditions]
-    return np.asarray(screen.statistics.mean[ids], dtype=np.float64)
+    profiles_CG = np.asarray(screen.statistics.mean[ids], dtype=np.float64)
+    release(screen.statistics.mean)
+    return profiles_CG
 
 
 def _row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:

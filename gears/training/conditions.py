@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from gears.data.statistics import ConditionStatistics
+from gears.mapped import release
 from gears.model.config import ModelConfig
 from gears.model.losses_moments import CentralMoments, PairMoments, moment_loss, pair_moments
 from gears.training.objective import Evaluate, Objective
 from gears.training.tables import ConditionTables
 from gears.training.tasks import Reducer
+
+_MOMENTS = ("mean", "m2", "m3", "m4")
 
 
 class ConditionLoader:
@@ -90,8 +93,7 @@ class PairTables:
         self._control = self._central(np.asarray(statistics.control_id))
 
     def _central(self, rows: np.ndarray) -> CentralMoments:
-        tables = (getattr(self._statistics, name) for name in ("mean", "m2", "m3", "m4"))
-        return CentralMoments(*(torch.from_numpy(np.array(table[rows])) for table in tables))
+        return CentralMoments(*(_taken(getattr(self._statistics, name), rows) for name in _MOMENTS))
 
     def of(self, ids_U: np.ndarray, mask_UG: Tensor, weight_U: Tensor, dtype: torch.dtype) -> PairMoments:
         """Pair moments of U conditions: computed in float64, then of `dtype` on the device of `mask_UG`.
@@ -106,12 +108,19 @@ class PairTables:
         pairs = pair_moments(self._central(ids_U), self._control)
         # control cells pair with themselves
         own_U1 = torch.from_numpy(ids_U != self._statistics.control_id).double().unsqueeze(1)
-        above, below = (torch.from_numpy(np.array(table[ids_U])) for table in (self._above, self._below))
+        above, below = (_taken(table, ids_U) for table in (self._above, self._below))
         mean_d, v2, v3, v4, sign_mean, sign_sq = (
             value.to(dtype).to(mask_UG.device, non_blocking=True)
             for value in (*(moment * own_U1 for moment in pairs), above - below, above + below)
         )
         return PairMoments(mean_d, v2, v3, v4, sign_mean, sign_sq, mask_UG, weight_U)
+
+
+def _taken(table: np.ndarray, rows: np.ndarray) -> Tensor:
+    """Rows of a table as a tensor of its own; the pages of a large mapped table are let go of."""
+    taken = torch.from_numpy(np.array(table[rows]))
+    release(table)
+    return taken
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
 
+from gears.data import writing
+from gears.data.manifest import H5AD, STATISTICS
 from gears.data.processing import prepare_screen
 from gears.data.reading import as_csr
 from gears.data.screen import PreparedScreen
@@ -326,3 +329,30 @@ def test_what_is_no_matrix_is_refused() -> None:
         as_csr([[1.0]])
     with pytest.raises(TypeError, match="of object"):
         as_csr(np.array([["a"]], dtype=object))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tables_too_large_to_be_held_are_the_same(
+    workers: int,
+    toy_adata: AnnData,
+    toy_screen: PreparedScreen,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "MOST_TABLE_VALUES", 2 * toy_adata.n_vars)  # two conditions at a time
+    screen = prepare_screen(toy_adata, tmp_path / "blocks", workers=workers)
+    assert screen.content_hash == toy_screen.content_hash
+    for name in STATISTICS:
+        found, expected = getattr(screen.statistics, name), getattr(toy_screen.statistics, name)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+        assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(screen.de.order, toy_screen.de.order)
+    screen.verify()
+
+
+def test_the_h5ad_of_a_prepared_screen_reads_as_it_was(toy_screen: PreparedScreen) -> None:
+    adata = anndata.read_h5ad(toy_screen.folder / H5AD)
+    np.testing.assert_array_equal(adata.X.toarray(), toy_screen.cells.csr().toarray())
+    assert adata.X.indices.dtype == adata.X.indptr.dtype == np.int32
+    assert adata.X.dtype == np.float32
+    np.testing.assert_array_equal(adata[::-1].X.toarray(), adata.X.toarray()[::-1])

@@ -1,0 +1,96 @@
+"""Large arrays in mapped files: gone through in pieces, whose pages are let go of."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+PIECE = 1 << 22
+"""Values of a piece."""
+LARGE = 1 << 28
+"""Bytes of a mapped file from which on its pages are let go of after use."""
+
+
+def release(*arrays: np.ndarray | None) -> None:
+    """Let go of the pages of large files that arrays are mapped from; they are read again when they are needed.
+
+    The system would do it by itself where memory gets scarce, but a process's size counts them until then. Arrays in
+    memory, small ones, and those whose pages could hold changes, stay as they are.
+    """
+    for array in arrays:
+        mapping = _mapping(array)
+        if mapping is not None and len(mapping) >= LARGE and hasattr(mmap, "MADV_DONTNEED"):
+            mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping(array: object) -> mmap.mmap | None:
+    """The map of a file that an array is a view of, where it is mapped for reading only."""
+    while array is not None:
+        if isinstance(array, np.memmap):
+            inner = array._mmap  # type: ignore[attr-defined]
+            return inner if array.mode == "r" and isinstance(inner, mmap.mmap) else None
+        array = getattr(array, "base", None)
+    return None
+
+
+def pieces(array: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
+    """Consecutive parts of an array's first axis, let go of one after another.
+
+    Parameters
+    ----------
+    size
+        Length of a part; as many as hold :data:`PIECE` values by default.
+    """
+    step = size or max(1, PIECE // max(1, int(np.prod(array.shape[1:]))))
+    for start in range(0, len(array), step):
+        yield array[start : start + step]
+        release(array)
+
+
+class TableWriter:
+    """Writes a ``.npy`` file of a known shape, rows after rows.
+
+    Parameters
+    ----------
+    path
+        The file.
+    shape, dtype
+        Of the whole.
+
+    Raises
+    ------
+    ValueError
+        When the block ends, if other than the whole was written.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype | type) -> None:
+        self.path, self.shape, self.dtype = path, shape, np.dtype(dtype)
+        self._rows = 0
+
+    def __enter__(self) -> TableWriter:
+        self._file = self.path.open("wb")
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": self.shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+        return self
+
+    def add(self, rows: np.ndarray) -> None:
+        """Append rows."""
+        self._file.write(np.ascontiguousarray(rows, dtype=self.dtype).data)
+        self._rows += len(rows)
+
+    def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
+        self._file.close()
+        if kind is None and self._rows != self.shape[0]:
+            msg = f"{self.path} got {self._rows} of {self.shape[0]} rows"
+            raise ValueError(msg)
+
+
+def save_array(path: Path, array: np.ndarray, dtype: np.dtype | type | None = None) -> None:
+    """What ``np.save`` writes, piece by piece."""
+    with TableWriter(path, array.shape, array.dtype if dtype is None else dtype) as writer:
+        for piece in pieces(array):
+            writer.add(piece)

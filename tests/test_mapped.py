@@ -1,0 +1,78 @@
+"""Large mapped arrays: pieces, pages let go of, tables written rows after rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gears import mapped
+from gears.data.cells import map_array
+from gears.files import content_hash
+
+
+def resident_pages(array: np.ndarray) -> int:
+    """Pages of the array's map that count in this process's size."""
+    start = array.__array_interface__["data"][0]
+    with open("/proc/self/pagemap", "rb") as file:
+        file.seek(start // os.sysconf("SC_PAGE_SIZE") * 8)
+        entries = np.frombuffer(file.read(8 * (array.nbytes // os.sysconf("SC_PAGE_SIZE"))), dtype=np.uint64)
+    return int((entries >> np.uint64(63)).sum())
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/pagemap").exists(), reason="the system does not tell which pages are there"
+)
+def test_pages_of_large_read_only_maps_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(1 << 20, dtype=np.float64)
+    np.save(tmp_path / "values.npy", values)
+    array = map_array(tmp_path / "values.npy")
+    assert array.sum() == values.sum()
+    assert resident_pages(array) > 1000
+    mapped.release(array)  # a small file stays
+    assert resident_pages(array) > 1000
+    monkeypatch.setattr(mapped, "LARGE", 1)
+    mapped.release(array)
+    for number, piece in enumerate(mapped.pieces(array[5:], 1 << 16)):
+        assert resident_pages(array) == 0
+        assert piece[0] == values[5 + number * (1 << 16)]
+    assert resident_pages(array) == 0
+    np.testing.assert_array_equal(array, values)  # read again
+
+
+def test_what_could_hold_changes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "LARGE", 1)
+    np.save(tmp_path / "values.npy", np.zeros(5000))
+    changed = np.load(tmp_path / "values.npy", mmap_mode="c")
+    changed[:] = 7
+    in_memory = np.ones(5000)
+    mapped.release(changed, np.asarray(changed), in_memory, None)
+    assert (changed == 7).all()
+    assert (in_memory == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(0,), (7,), (5, 3)])
+def test_files_are_those_of_numpy(
+    shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "PIECE", 2)
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    np.save(tmp_path / "numpy.npy", array)
+    mapped.save_array(tmp_path / "own.npy", array)
+    assert (tmp_path / "own.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+    assert len(list(mapped.pieces(array))) == {0: 0, 7: 4, 5: 5}[shape[0]]
+
+
+def test_a_table_that_was_not_written_whole_is_an_error(tmp_path: Path) -> None:
+    writer = mapped.TableWriter(tmp_path / "table.npy", (3, 2), np.float64)
+    with pytest.raises(ValueError, match="got 2 of 3 rows"), writer:
+        writer.add(np.ones((2, 2)))
+
+
+def test_hashes_do_not_depend_on_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.random.default_rng(2).random((13, 5))
+    whole = content_hash(array, array.T, "a")
+    monkeypatch.setattr(mapped, "PIECE", 4)
+    assert content_hash(array, array.T, "a") == whole
