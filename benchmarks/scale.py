@@ -2,12 +2,14 @@
 
 Each size is simulated into a file chunk by chunk (removed afterwards) and worked on in
 processes of its own: the pass over the cells, the whole preparation, and training epochs
-of the moments objective.
+of the moments objective. ``--large`` takes sizes that are far beyond memory's through everything: preparing,
+training by default (with the closed form), over moments and over cells, prediction.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
@@ -27,6 +29,20 @@ AXES = {
     "genes": (1000, 5000, 10_000),
 }
 QUICK = {"cells": (1000, 5000), "conditions": (20, 100), "genes": (100, 300)}
+LARGE = {
+    "cells": {"cells": 1_000_000, "conditions": 100, "genes": 5000, "singles": 100},
+    "conditions": {"cells": 100_000, "conditions": 10_000, "genes": 5000, "singles": 2500},
+    "genes": {"cells": 20_000, "conditions": 2000, "genes": 20_000, "singles": 1000},
+}
+# what each is trained with beside the default; an epoch of as many conditions and genes takes a minute
+TRAINED = {
+    "cells": {
+        "moments": {"objective": "moments", "prior": None, "epochs": 20},
+        "cells": {"objective": "cells", "prior": None, "steps": 200},
+    },
+    "conditions": {"moments": {"objective": "moments", "prior": None, "epochs": 1}},
+    "genes": {"moments": {"objective": "moments", "prior": None, "epochs": 1}},
+}
 # molecules per gene and cell: about one value in six is not zero, as in screens of this many genes
 COUNTS_PER_GENE = 0.2
 
@@ -71,6 +87,54 @@ def measure(axis, size, options, folder):
     return result
 
 
+def large_simulation(size):
+    """Options of the simulator for one of :data:`LARGE`."""
+    control = size["cells"] // 10
+    return {
+        "n_genes": size["genes"],
+        "n_singles": size["singles"],
+        "n_pairs": size["conditions"] - size["singles"],
+        "cells_per_condition": max(2, (size["cells"] - control) // size["conditions"]),
+        "n_control": control,
+        "counts_per_gene": COUNTS_PER_GENE,
+    }
+
+
+def measure_large(name, size, options, folder):
+    """Every stage of one of :data:`LARGE`, each training in a process of its own."""
+    path, prepared = str(folder / "screen.h5ad"), str(folder / "prepared" / "screen")
+    given = large_simulation(size)
+    result = {"axis": name, **size, "simulation": given, "stages": {}}
+
+    def fresh(*stages):
+        with Side(sys.executable, HERE / "scale_side.py", folder, options.threads) as side:
+            for label, stage, arguments in stages:
+                figures = result["stages"][label] = side.ask(stage, **arguments)
+                print(large_line(result, label, figures), flush=True)
+
+    fresh(("simulate", "simulate", {"path": path, "simulation": given}))
+    fresh(("prepare", "prepare", {"path": path, "folder": prepared, "workers": options.workers}))
+    Path(path).unlink()
+    opened = ("open, graphs", "setup", {"folder": prepared})
+    fresh(
+        opened,
+        ("train by default", "train", {}),
+        ("predict", "predict", {"path": str(folder / "predicted.h5ad")}),
+    )
+    again = ("open again", *opened[1:])
+    for label, how in TRAINED[name].items():
+        fresh(again, (f"train, {label}", "train", how))
+    return result
+
+
+def large_line(result, label, figures):
+    """A line of the table of large sizes."""
+    size = [f"{result[name]:,}" for name in ("cells", "conditions", "genes")]
+    seconds = [f"{figures['wall_s']:.0f}", f"{figures['cpu_s']:.0f}"]
+    memory = [f"{figures['peak_mb']:.0f}", f"{figures['own_mb']:.0f}"]
+    return "| " + " | ".join([*size, label, *seconds, *memory, f"{figures['load']:.1f}"]) + " |"
+
+
 def shown(result):
     """A line of the table."""
     cells = result["simulation"]
@@ -92,6 +156,12 @@ HEADER = [
 ]
 
 
+LARGE_HEADER = [
+    "| cells | conditions | genes | stage | s | CPU s | peak MiB, mapped files counted | peak MiB, own | load |",
+    "|---:|---:|---:|---|" + "---:|" * 5,
+]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--axis", nargs="+", choices=sorted(AXES), default=["cells"])
@@ -99,24 +169,70 @@ def main():
     parser.add_argument(
         "--most-prepared", type=int, default=1_000_000, help="cells up to which all is prepared"
     )
+    parser.add_argument("--large", nargs="+", choices=sorted(LARGE), help="instead: sizes beyond memory")
+    parser.add_argument("--folder", type=Path, help="where the screens are made (and removed)")
     parser.add_argument("--workers", type=int, default=1, help="processes of the pass")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     options = parser.parse_args()
+    if options.large:
+        return take_large(options)
     results, lines = [], list(HEADER)
     print("\n".join(HEADER), flush=True)
     for axis in options.axis:
         for size in options.sizes or (QUICK if options.quick else AXES)[axis]:
-            folder = Path(tempfile.mkdtemp(prefix="gears-scale-"))
-            try:
+            with scratch(options) as folder:
                 results.append(measure(axis, size, options, folder))
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
             lines.append(shown(results[-1]))
             print(lines[-1], flush=True)
             write(results, lines, options)
+
+
+def take_large(options):
+    """Measure sizes beyond memory; what was kept of the others stays."""
+    print("\n".join(LARGE_HEADER), flush=True)
+    base = options.results / ("scale-large-quick" if options.quick else "scale-large")
+    kept = json.loads(base.with_suffix(".json").read_text()) if base.with_suffix(".json").exists() else {}
+    for name in options.large:
+        size = (
+            {key: max(20, value // 200) for key, value in LARGE[name].items()}
+            if options.quick
+            else LARGE[name]
+        )
+        with scratch(options) as folder:
+            result = measure_large(name, size, options, folder)
+        place = machine() | {"threads": options.threads, "workers": options.workers}
+        kept[name] = {"machine": place, "commit": commit(HERE.parent), "command": command(), **result}
+        options.results.mkdir(parents=True, exist_ok=True)
+        base.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
+        base.with_suffix(".md").write_text(large_page(kept))
+
+
+def large_page(kept):
+    """Markdown of all large sizes."""
+    lines = ["# Sizes beyond memory", ""]
+    for name, record in kept.items():
+        place = record["machine"]
+        lines += [
+            f"{name}: {place['cpu']}, {place['cores']} cores, commit {record['commit']}, `{record['command']}`",
+            "",
+        ]
+    lines += LARGE_HEADER
+    for record in kept.values():
+        lines += [large_line(record, label, figures) for label, figures in record["stages"].items()]
+    return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def scratch(options):
+    """A folder for one screen, removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="gears-scale-", dir=options.folder))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write(results, lines, options):

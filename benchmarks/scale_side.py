@@ -71,6 +71,29 @@ def setup(folder):
     return block.figures | {"versions": versions(("gears-perturb", "torch", "numpy", "scipy", "anndata"))}
 
 
+def train(**options):
+    """Train as asked, without scoring the test part."""
+    model = HELD["model"]
+    with Measurement() as block:
+        result = model.train(evaluate_test=False, verbose=False, **options)
+    prior = model.parts.prior
+    told = (
+        None
+        if prior is None
+        else {key: prior.report.get(key) for key in ("exact", "gate", "factor", "slope")}
+    )
+    return block.figures | {"epochs": len(result.history), "prior": told, **result.history[-1]}
+
+
+def predict(path):
+    """Predict every perturbed condition of the screen into a file, chunk by chunk."""
+    model = HELD["model"]
+    conditions = [condition for condition in model.pert_data.screen.conditions if not condition.is_control]
+    with Measurement() as block:
+        model.predict_to_file(conditions, path)
+    return block.figures | {"conditions": len(conditions), "file_mb": Path(path).stat().st_size / 2**20}
+
+
 def epochs(n):
     """`n` epochs of the moments objective: every training condition once each."""
     model = HELD["model"]
@@ -82,4 +105,5 @@ def epochs(n):
 
 
 if __name__ == "__main__":
-    serve({function.__name__: function for function in (simulate, statistics, prepare, setup, epochs)})
+    stages = (simulate, statistics, prepare, setup, epochs, train, predict)
+    serve({function.__name__: function for function in stages})
