@@ -1,4 +1,4 @@
-"""Stages of the scaling benchmark, each size in a process of its own."""
+"""Stages of the scaling benchmark, each size in a process of its own, with the package of this checkout."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from measuring import Measurement, versions
 from side import serve

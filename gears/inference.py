@@ -43,10 +43,6 @@ def evaluate(
     """
     import torch
 
-    placing = getattr(model, "placing", None)
-    if placing is not None and not placing.is_trivial:
-        msg = "the batches do not say in which context a cell is; use GEARS.predict(..., context=...) of this model"
-        raise ValueError(msg)
     model.eval()
     model.to(device)
     collected: dict[str, list[np.ndarray]] = {

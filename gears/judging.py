@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 from gears.assembly import check_names, perturbed_in, subgroups_of
 from gears.conditions import Condition
 from gears.contexts.evaluation import unit_table_of
+from gears.contexts.means import control_mean_of
 from gears.data.unit_screen import UnitScreen
 from gears.evaluation.baselines.means_table import training_conditions
 from gears.evaluation.cells import ScreenCells
@@ -52,6 +54,7 @@ def evaluate_model(
     settings |= {"mask_target": model.parts is not None and model.parts.config.mask_target}
     divided, screen = isinstance(pert_data.screen, UnitScreen), pert_data.screen
     if isinstance(screen, UnitScreen):
+        settings |= {"truth_screen": pert_data.screen_of(part)}
         table = unit_table_of(predicted_UG, chosen, screen, split, **settings | options)
     else:
         settings |= {
@@ -200,7 +203,7 @@ class PriorEstimator:
         pert_data = copy.copy(self.pert_data)  # the split is the copy's own
         pert_data.use_split(split)
         self.prior = closed_form(pert_data)
-        self.control_mean_G = np.asarray(screen.statistics.mean[screen.control_id], dtype=np.float64)
+        self._control_mean = partial(control_mean_of, pert_data.screen)
         return self
 
     def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
@@ -208,6 +211,7 @@ class PriorEstimator:
         if self.prior is None:
             msg = "this estimator is not fitted yet; call fit(screen, split) first"
             raise ValueError(msg)
-        nodes = [self.pert_data.condition_nodes(condition) for condition in conditions]
-        predicted_UG = self.control_mean_G + self.prior(nodes)
+        chosen = [Condition.of(condition) for condition in conditions]
+        nodes = [self.pert_data.condition_nodes(condition) for condition in chosen]
+        predicted_UG = self._control_mean(chosen) + self.prior(nodes)
         return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG

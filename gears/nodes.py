@@ -92,15 +92,19 @@ class PerturbationNodes(DividedScreen):
             default_pert_graph=self.default_pert_graph,
         )
         self.node_map_pert = {gene: i for i, gene in enumerate(self.pert_names.tolist())}
-        self._label_nodes = [
-            list(
-                dict.fromkeys(
-                    self.node_map_pert[gene] for gene in split_label(label) if gene != CONTROL_LABEL
-                )
-            )
-            or [-1]
-            for label in screen.labels
-        ]
+        self._label_nodes = [self._nodes_of(label) for label in screen.labels]
+
+    def _nodes_of(self, label: str) -> Any:
+        """Nodes of a label's genes in its own order, [-1] for a control; with context and type where there are any."""
+        unit = Condition.parse(label)
+        genes = split_label(label.removesuffix(unit.suffix) if unit.suffix else label)
+        own = [self.node_map_pert[gene] for gene in genes if gene != CONTROL_LABEL]
+        nodes = list(dict.fromkeys(own)) or [-1]
+        screen = self.whole_screen
+        if not isinstance(screen, UnitScreen):
+            return nodes
+        known = ModelContexts(screen.contexts, screen.kinds, np.empty((max(1, len(screen.contexts)), 0)))
+        return known.node_sets([unit], [nodes])[0]
 
 
 def annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None) -> GeneAnnotation:

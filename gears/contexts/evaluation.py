@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.contexts.means import by_setting, means_in, truth_in
-from gears.data.splits import Split, subgroup_name
-from gears.data.unit_screen import UnitScreen
-from gears.evaluation.summary import EVERY
+from gears.data.splits import Split
+from gears.data.unit_screen import SettingView, UnitScreen
+from gears.evaluation.baselines.means_table import training_conditions
+from gears.evaluation.settings import by_setting, means_in, scopes_of, truth_in
 from gears.evaluation.table import comparison_table
 from gears.evaluation.truth import Truth
 from gears.graphs import GeneAnnotation
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gears.pertdata import PertData
     from gears.priors import Prior
 
-CONTEXT, KIND = "context", "perturbation_type"
-
 
 def unit_table_of(
     predicted_UG: np.ndarray,
@@ -32,12 +30,14 @@ def unit_table_of(
     split: Split,
     *,
     annotation: GeneAnnotation,
+    truth_screen: UnitScreen | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """The comparison of every setting under one another (:func:`gears.evaluation.comparison_table`).
 
     Baselines are fitted to what trains in the unit's own context, and for conditions that train in
-    other contexts only to their mean change there (:func:`gears.contexts.means.means_in`).
+    other contexts only to their mean change there (:func:`gears.evaluation.settings.means_in`).
+    With `truth_screen`, which shows other control cells, true changes count from those.
 
     Returns
     -------
@@ -45,27 +45,27 @@ def unit_table_of(
         With the columns ``context`` and ``perturbation_type`` besides; ``condition`` holds both
         ("A+ctrl [CRISPRi] @ K562"). Set metrics are those of each setting.
     """
-    train = split.conditions("train")
-    seen = {gene for unit in train for gene in unit.genes}
+    train = training_conditions(split)
     tables = []
     left_out: dict[str, str] = {}
-    for view, rows in by_setting(screen, units):
-        own = [units[row] for row in rows]
+    for scope in scopes_of(screen, units, train):
+        view = scope.screen
+        assert isinstance(view, SettingView)
+        true = None if truth_screen is None else truth_screen.setting(view.context, view.kind)
         table = comparison_table(
-            predicted_UG[rows],
-            [unit.plain for unit in own],
+            predicted_UG[scope.rows],
+            scope.conditions,
             view,
             split,
-            subgroups=[subgroup_name(unit, seen) for unit in own],
+            subgroups=scope.subgroups,
             annotation=annotation,
             means=means_in(screen, view, train),
+            truth_screen=true,
             **options,
         )
         suffix = Condition(("A",), view.context, view.kind).suffix
         left_out |= {f"{name}{suffix}": why for name, why in table.attrs["left_out"].items()}
-        named = table["condition"].where(table["condition"] == EVERY, table["condition"] + suffix)
-        table["condition"], table[CONTEXT], table[KIND] = named, view.context, view.kind
-        tables.append(table)
+        tables.append(scope.named(table))
     whole = pd.concat(tables, ignore_index=True)
     whole.attrs.update(left_out=left_out, model=tables[0].attrs["model"])
     return whole
@@ -86,8 +86,8 @@ def unit_validation(
 
 
 def unit_truths(pert_data: PertData, units: Sequence[Condition]) -> tuple[list[Truth], list[Condition]]:
-    """Truth of each setting with some of the units, and the units in that order."""
-    screen, split = pert_data.screen, pert_data.split
+    """Truth of each setting with some of the validation units, and the units in that order."""
+    screen, split = pert_data.screen_of("val"), pert_data.split
     assert isinstance(screen, UnitScreen)
     assert split is not None
     truths, ordered = [], []

@@ -106,6 +106,10 @@ class CellMatrix:
         indptr = np.concatenate(([0], np.cumsum(lengths)))
         return sparse.csr_matrix((values, genes, indptr), shape=(len(lengths), self._n_genes))
 
+    def part(self, rows: np.ndarray) -> CellMatrix:
+        """Some of the rows, as a matrix of the same files."""
+        return CellMatrix(self.folder, self._n_genes, rows if self._kept is None else self._kept[rows])
+
     def mapped(self) -> sparse.csr_matrix:
         """All cells of the files as CSR whose arrays are the mapped files: to be read only."""
         data, indices, indptr = self._arrays

@@ -130,6 +130,7 @@ def moment_blocks(
         for first in range(0, n_conditions, step):
             number = min(step, n_conditions - first)
             work = _Pass(source, ids - first, number, chunk_values, workers, pool)
+            # no name keeps a block while the next is made
             yield work.run(np.flatnonzero((ids >= first) & (ids < first + number)), centre)
 
 

@@ -66,6 +66,11 @@ class UnitScreen(PreparedScreen):
         return tuple(self._units["kinds"])
 
     @cached_property
+    def strata(self) -> tuple[str, ...]:
+        """Names of the strata whose cells are compared with control cells of their own."""
+        return tuple(map(str, self._units["strata"]))
+
+    @cached_property
     def conditions(self) -> tuple[Condition, ...]:
         """The units in order of first appearance, every context's control among them."""
         units = [Condition(tuple(genes), context, kind) for genes, context, kind in self._units["units"]]

@@ -117,7 +117,7 @@ def unit_statistics(
         rows = np.flatnonzero(cell_stratum == stratum)
         present, local = np.unique(cell_unit[rows], return_inverse=True)
         at = int(np.flatnonzero(is_control[present])[0])
-        part = CellMatrix(cells.folder, n_genes, rows)
+        part = cells.part(rows)
         moments = condition_moments(part, local, len(present), control_id=at, workers=workers)
         found = _against(moments, at)
         delta, n = moments.mean - moments.mean[at], moments.n

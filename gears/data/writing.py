@@ -175,6 +175,7 @@ def _written_statistics(
         ):
             for name, rows in _tables_of(moments):
                 writers[name].add(rows)
+            del moments, rows  # before the next block is made
     tables = {name: map_array(folder / f"{name}.npy") for name in STATISTICS}
     return ConditionStatistics(**tables, control_id=control_id)
 

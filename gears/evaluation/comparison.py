@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,16 +12,15 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.data.splits.split import Split
-from gears.evaluation.baselines import DEFAULT_BASELINES, make_baseline
+from gears.evaluation.baselines import make_baseline
 from gears.evaluation.baselines.means_table import training_conditions
-from gears.evaluation.cells import MAX_CELLS, ScreenCells
-from gears.evaluation.halving import HALVINGS
-from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.cells import ScreenCells
+from gears.evaluation.compared import RUN_COLUMNS, CompareOptions, Comparison
 from gears.evaluation.measure import measured
-from gears.evaluation.metrics import DEFAULT, get_metric
-from gears.evaluation.summary import verdict
+from gears.evaluation.metrics import get_metric
+from gears.evaluation.settings import BaselineBySetting, Scope, scopes_of
 from gears.evaluation.table import score_table, with_scaled
-from gears.evaluation.truth import Truth, seen_subgroups
+from gears.evaluation.truth import Truth
 from gears.messages import unknown_name
 from gears.progress import followed
 
@@ -36,113 +33,6 @@ log = logging.getLogger(__name__)
 Method = (
     Any  # an estimator (fit, predict), or a callable that makes one (given the seed where there are seeds)
 )
-RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """What is scored, and how.
-
-    Parameters
-    ----------
-    part
-        Part of each split that is evaluated.
-    metrics, baselines
-        Names; every baseline is fitted anew to every split.
-    halvings
-        Halvings of the cells for scaled scores; 0 for none.
-    clip
-        Whether baselines set negative predictions to zero; the same as the models do.
-    n_top
-        Number of top differential genes.
-    max_cells
-        Cells per condition that metrics over cells look at.
-    seed
-        Of the halvings and the drawn cells.
-    """
-
-    part: str = "test"
-    metrics: Sequence[str] = DEFAULT
-    baselines: Sequence[str] = DEFAULT_BASELINES
-    halvings: int = HALVINGS
-    clip: bool = True
-    n_top: int = 20
-    max_cells: int = MAX_CELLS
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in self.metrics:
-            get_metric(name)
-        for name in self.baselines:
-            make_baseline(name)
-        if all(get_metric(name).scope == "set" for name in self.metrics):
-            msg = f"metrics {list(self.metrics)} hold none with a value per condition; add one, such as 'mse'"
-            raise ValueError(msg)
-        if self.halvings < 0:
-            msg = f"halvings must be 0 or more; found {self.halvings}"
-            raise ValueError(msg)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What :func:`compare` returns.
-
-    Attributes
-    ----------
-    table
-        Tidy: ``split``, ``seed``, ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``,
-        ``value``, and with halvings ``scaled``, ``half_value``, ``half_floor``, ``half_ceiling``.
-    runs
-        Cost of every fit with its prediction: ``split``, ``seed``, ``method``, ``n_train``,
-        ``n_test``, ``seconds``, ``cpu_seconds``, ``peak_mb``.
-    models
-        Names of the methods that are no baselines.
-    left_out
-        What was left out and why: by method, or method and split.
-    """
-
-    table: pd.DataFrame
-    runs: pd.DataFrame
-    models: tuple[str, ...]
-    left_out: dict[str, str] = field(default_factory=dict)
-
-    def summary(self, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
-        """Means and scaled scores with intervals (:func:`gears.evaluation.intervals.interval_table`)."""
-        return interval_table(self.table, bootstrap)
-
-    def differences(self, model: str | None = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
-        """A model against every other method (:func:`gears.evaluation.intervals.difference_table`)."""
-        return difference_table(self.table, bootstrap, method=self._model(model))
-
-    def verdict(self, model: str | None = None) -> str:
-        """One line on whether a baseline beats the model."""
-        return verdict(self.table, method=self._model(model))
-
-    def costs(self) -> pd.DataFrame:
-        """Per method: runs, median seconds and CPU seconds, greatest peak memory (MB)."""
-        groups = self.runs.groupby("method", sort=False)
-        return groups.agg(
-            runs=("seconds", "size"),
-            seconds=("seconds", "median"),
-            cpu_seconds=("cpu_seconds", "median"),
-            peak_mb=("peak_mb", "max"),
-        ).reset_index()
-
-    def save(self, folder: str | Path, *, title: str = "Comparison") -> dict[str, Path]:
-        """Write CSV, JSON and the HTML page into a folder (:func:`gears.evaluation.report.write_report`)."""
-        from gears.evaluation.report import write_report
-
-        return write_report(
-            self.table, folder, title=title, runs=self.runs, models=self.models, left_out=self.left_out
-        )
-
-    def _model(self, model: str | None) -> str:
-        if model is None:
-            return self.models[0] if self.models else str(self.table["method"].iloc[0])
-        names = list(dict.fromkeys(self.table["method"]))
-        if model not in names:
-            raise ValueError(unknown_name("method", model, names))
-        return model
 
 
 def compare(
@@ -162,7 +52,8 @@ def compare(
         By name: an object with ``fit(screen, split)`` and ``predict(conditions)``, or a callable that makes
         one. Predictions are means (U, G), or :class:`gears.Predictions`. May be empty: baselines alone.
     screen
-        The prepared screen.
+        The prepared screen. In one of several contexts conditions are units, each scored within its own context;
+        baselines see what trains there and, of conditions that train elsewhere only, their mean change there.
     splits
         One or more splits, such as ``folds(screen, 5, repeats=5)``, or splits by name.
     seeds
@@ -214,9 +105,6 @@ def _one_split(
 ) -> Comparison:
     chosen = _evaluated(split, settings.part)
     train = training_conditions(split)
-    with_cells = any(get_metric(name).needs_cells for name in settings.metrics)
-    cells = ScreenCells(screen, settings.max_cells, settings.seed) if with_cells else None
-    truth = Truth.of(screen, chosen, train, n_top=settings.n_top, cells=cells)
     predictions: dict[tuple[str, int | str], np.ndarray] = {}
     runs: list[tuple[Any, ...]] = []
     left_out: dict[str, str] = {}
@@ -239,12 +127,30 @@ def _one_split(
     if not methods:
         msg = f"no method could be fitted: {left_out}"
         raise ValueError(msg)
-    table = score_table(methods, truth, seen_subgroups(chosen, train), settings.metrics)
-    if settings.halvings:
-        table = with_scaled(table, methods, screen, truth, halvings=settings.halvings, seed=settings.seed)
+    scopes = scopes_of(screen, chosen, train)
+    table = pd.concat([_scored(scope, methods, settings) for scope in scopes], ignore_index=True)
     table.insert(0, "seed", table["method"].map(lambda short: keys[short][1]))
     table["method"] = table["method"].map(lambda short: keys[short][0])
     return Comparison(table, pd.DataFrame(runs, columns=RUN_COLUMNS), tuple(models), left_out)
+
+
+def _scored(scope: Scope, methods: Mapping[str, np.ndarray], settings: CompareOptions) -> pd.DataFrame:
+    """Values of all methods for conditions that are scored together."""
+    with_cells = any(get_metric(name).needs_cells for name in settings.metrics)
+    cells = ScreenCells(scope.screen, settings.max_cells, settings.seed) if with_cells else None
+    truth = Truth.of(
+        scope.screen,
+        scope.conditions,
+        scope.train,
+        n_top=settings.n_top,
+        cells=cells,
+        reference_mean_G=scope.reference_mean_G,
+    )
+    own = {name: predicted_UG[scope.rows] for name, predicted_UG in methods.items()}
+    table = score_table(own, truth, scope.subgroups, settings.metrics)
+    if settings.halvings:
+        table = with_scaled(table, own, scope.screen, truth, halvings=settings.halvings, seed=settings.seed)
+    return scope.named(table)
 
 
 def as_means(
@@ -318,8 +224,12 @@ def _makers(
             for seed in seeds:
                 makers[name, seed] = partial(model, seed)
     for name in settings.baselines:
-        makers[name, ""] = partial(make_baseline, name, clip=settings.clip, annotation=annotation)
+        makers[name, ""] = partial(_baseline, name, settings.clip, annotation)
     return makers
+
+
+def _baseline(name: str, clip: bool, annotation: GeneAnnotation | None) -> BaselineBySetting:
+    return BaselineBySetting(make_baseline(name, clip=clip, annotation=annotation))
 
 
 def _given(method: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gears.data.control_view import ControlView, control_parts
+from gears.data.control_view import control_parts, shown_with
 from gears.data.processing import prepare_screen
 from gears.data.screen import PreparedScreen
 from gears.data.splits import make_split
@@ -53,7 +53,7 @@ def test_the_view_is_the_screen_of_its_cells(
     toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
 ) -> None:
     kept = np.arange(3, 60, 4)
-    view = ControlView.of(toy_screen, kept)
+    view = shown_with(toy_screen, kept)
     fresh = prepare_screen(toy_adata[np.concatenate((kept, np.arange(60, 216)))].copy(), tmp_path / "fresh")
     assert view.labels == fresh.labels
     np.testing.assert_array_equal(view.cells.csr().toarray(), fresh.cells.csr().toarray())
@@ -68,7 +68,7 @@ def test_the_view_is_the_screen_of_its_cells(
     again = pickle.loads(pickle.dumps(view))
     assert again.content_hash == view.content_hash != toy_screen.content_hash
     np.testing.assert_array_equal(again.control_cells, view.control_cells)
-    without = ControlView.of(toy_screen.without([toy_screen.conditions[3]]), kept)
+    without = shown_with(toy_screen.without([toy_screen.conditions[3]]), kept)
     assert len(without.conditions) == 13
     assert len(without.cells) == len(view.cells) - 12
 
