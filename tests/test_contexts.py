@@ -10,39 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from anndata import AnnData
-from scipy import sparse
 
 from gears import GEARS, PertData
 from gears.train_distributed import train_multi_gpu
 
 GENES = [f"GX{i:02d}" for i in range(30)]
-LABELS = ["ctrl", *(f"GX{i:02d}+ctrl" for i in range(8)), "GX00+GX01", "GX02+GX03", "GX00+GX01+GX02"]
-
-
-@pytest.fixture(scope="module")
-def divided() -> AnnData:
-    """Two lines in two batches; GX05 to GX07 by activation in both, the others by interference."""
-    rng = np.random.default_rng(11)
-    rows, rates = [], []
-    base = {line: rng.uniform(0.5, 6.0, size=30) for line in ("L1", "L2")}
-    for line in base:
-        for batch in ("b1", "b2"):
-            for label in LABELS:
-                genes = [GENES.index(token) for token in label.split("+") if token != "ctrl"]
-                up = bool(genes) and min(genes) >= 5
-                rate = base[line] * (1.0 if batch == "b1" else 1.5)
-                for gene in genes:
-                    effect = (0.5 if line == "L2" else 1.0) * (-1 if up else 1)
-                    rate[gene] *= 4.0 if up else 0.1
-                    rate[gene + 1 : gene + 4] *= 3.0**effect
-                n = 14 if label == "ctrl" else 6
-                rows += [(label, line, batch, "CRISPRa" if up else "CRISPRi")] * n
-                rates += [rate] * n
-    counts = rng.poisson(np.array(rates))
-    obs = pd.DataFrame(rows, columns=["condition", "cell_type", "batch", "guide"])
-    obs.index = [f"c{i}" for i in range(len(obs))]
-    var = pd.DataFrame({"gene_name": GENES}, index=[f"E{i}" for i in range(30)])
-    return AnnData(sparse.csr_matrix(np.log1p(counts).astype(np.float32)), obs=obs, var=var)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.data.splits.split import Split
+from gears.data.unit_screen import SettingView
 from gears.evaluation.baselines import make_baseline
 from gears.evaluation.baselines.means_table import training_conditions
 from gears.evaluation.cells import ScreenCells
@@ -147,6 +148,10 @@ def _scored(scope: Scope, methods: Mapping[str, np.ndarray], settings: CompareOp
         reference_mean_G=scope.reference_mean_G,
     )
     own = {name: predicted_UG[scope.rows] for name, predicted_UG in methods.items()}
+    if isinstance(scope.screen, SettingView):  # a baseline that could not be fitted here says nothing at all
+        own = {
+            name: predicted_UG for name, predicted_UG in own.items() if not np.isnan(predicted_UG).all()
+        } or own
     table = score_table(own, truth, scope.subgroups, settings.metrics)
     if settings.halvings:
         table = with_scaled(table, own, scope.screen, truth, halvings=settings.halvings, seed=settings.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from gears.evaluation.baselines.base import Baseline
 from gears.evaluation.baselines.means_table import ConditionMeans, training_conditions
 from gears.evaluation.summary import EVERY
 from gears.evaluation.truth import Truth, seen_subgroups
+
+log = logging.getLogger(__name__)
 
 CONTEXT, KIND = "context", "perturbation_type"
 
@@ -162,12 +165,27 @@ class BaselineBySetting:
         return self
 
     def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
-        """Predicted mean expression, (U, G)."""
+        """Predicted mean expression, (U, G); NaN in settings that it cannot be fitted to, unless these are all.
+
+        Raises
+        ------
+        ValueError
+            It can be fitted to no setting.
+        """
         chosen, screen = [Condition.of(condition) for condition in conditions], self._screen
         if not isinstance(screen, UnitScreen):
             return self.baseline.predict(chosen)
-        predicted_UG = np.empty((len(chosen), len(screen.gene_names)))
-        for view, rows in by_setting(screen, chosen):
-            self.baseline.fit_means(means_in(screen, view, training_conditions(self._split)))
-            predicted_UG[rows] = self.baseline.predict([chosen[row].plain for row in rows.tolist()])
+        predicted_UG = np.full((len(chosen), len(screen.gene_names)), np.nan)
+        train, refused = training_conditions(self._split), []
+        settings = by_setting(screen, chosen)
+        for view, rows in settings:
+            try:
+                self.baseline.fit_means(means_in(screen, view, train))
+            except ValueError as error:
+                refused.append(error)
+                log.warning("%s is left out of %s: %s", type(self.baseline).__name__, view.name, error)
+            else:
+                predicted_UG[rows] = self.baseline.predict([chosen[row].plain for row in rows.tolist()])
+        if refused and len(refused) == len(settings):
+            raise refused[0]
         return predicted_UG

@@ -1,0 +1,188 @@
+"""Methods beside each other on a screen with contexts, control cells divided between parts, the published evaluate."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from anndata import AnnData
+
+from gears import GEARS, PertData
+from gears.data.control_view import UnitControlView, control_parts
+from gears.data.processing import prepare_screen
+from gears.data.unit_statistics import TABLES
+from gears.evaluation import compare, comparison_table
+from gears.evaluation.settings import means_in
+from gears.inference import compute_metrics, evaluate
+from gears.judging import GEARSEstimator, PriorEstimator
+
+DIVISION = {"context_key": "cell_type", "match_controls_by": ["batch"], "perturbation_type_key": "guide"}
+SHARES = (0.5, 0.25, 0.25)
+SHORT = {"epochs": 2, "objective": "moments"}
+
+
+@pytest.fixture
+def pert_data(tmp_path: Path, divided: AnnData, toy_go: dict) -> PertData:
+    data = PertData(tmp_path / "data", gene2go=toy_go)
+    data.new_data_process("lines", divided, **DIVISION)
+    return data
+
+
+def trained(data: PertData, **options) -> GEARS:
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(**SHORT | {"verbose": False, "evaluate_test": False} | options)
+    return model
+
+
+class Known:
+    """A method that predicts every unit's own mean."""
+
+    def fit(self, screen, split):
+        self.screen = screen
+
+    def predict(self, conditions):
+        return np.array([self.screen.statistics.mean[self.screen.id_of(unit)] for unit in conditions])
+
+
+@pytest.mark.parametrize("split", ["simulation", "context_held_out"])
+def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -> None:
+    pert_data.prepare_split(split, seed=1)
+    estimator = GEARSEstimator(pert_data, network={"hidden_size": 8}, training=SHORT, seed=1, device="cpu")
+    models = {"gears": estimator, "closed form": PriorEstimator(pert_data), "known": Known()}
+    metrics = ["pearson_delta", "mse", "spread", "mmd"]
+    found = compare(
+        models, pert_data.screen, pert_data.split, metrics=metrics, halvings=2, max_cells=5,
+        annotation=pert_data.annotation,
+    )  # fmt: skip
+    units = pert_data.split.conditions("test")
+    table = found.table
+    assert set(table["condition"]) - {"*"} == {unit.name for unit in units if not unit.is_control}
+    assert set(table["context"]) == {unit.context for unit in units}
+    assert not found.left_out
+    assert (table.loc[(table["method"] == "known") & (table["metric"] == "mse"), "value"] == 0).all()
+    # what the model's own table says of the same conditions, baselines and scaled scores included
+    own = estimator.model.evaluate("test", metrics=metrics, halvings=2, max_cells=5, seed=0)
+    keys = ["condition", "subgroup", "method", "metric", "context", "perturbation_type"]
+    both = own.merge(table, on=keys, suffixes=("", "_compared"))
+    assert len(both) == len(own) > 0
+    for column in ("value", "scaled", "half_ceiling"):
+        np.testing.assert_allclose(both[f"{column}_compared"], both[column], rtol=1e-6, atol=1e-7)
+    scores = found.summary()
+    assert {"gears", "closed form", "additive"} <= set(scores["method"])
+    assert len(found.differences("known"))
+    assert "baseline" in found.verdict("closed form")
+
+
+def test_control_cells_of_every_stratum_are_divided(pert_data: PertData) -> None:
+    pert_data.prepare_split("simulation", seed=1, control_shares=SHARES)
+    whole = pert_data.whole_screen
+    parts = control_parts(whole, pert_data.split)
+    assert sorted(np.concatenate(list(parts.values()))) == whole.control_cells.tolist()
+    for part, share in zip(("train", "val", "test"), SHARES, strict=True):
+        each = np.bincount(whole.cell_stratum[parts[part]], minlength=4)
+        assert np.abs(each - share * 14).max() <= 1, part
+    expression = whole.cells.csr().toarray()
+    stratum_of = {row.tobytes(): stratum for row, stratum in zip(expression, whole.cell_stratum, strict=True)}
+    own = {part: {row.tobytes() for row in expression[cells]} for part, cells in parts.items()}
+    for name, loader in pert_data.get_dataloader(8).items():
+        loader.set_epoch(2)
+        for batch in loader:
+            controls = [row.tobytes() for row in batch.x_BG.numpy()]
+            assert set(controls) <= own[name.removesuffix("_loader")], name
+            cells = [stratum_of[row.tobytes()] for row in batch.y_BG.numpy()]
+            assert [stratum_of[row] for row in controls] == cells
+
+
+def test_the_view_of_some_control_cells_is_the_screen_of_its_cells(
+    pert_data: PertData, divided: AnnData, tmp_path: Path
+) -> None:
+    pert_data.prepare_split("simulation", seed=1, control_shares=SHARES)
+    view = pert_data.screen
+    assert isinstance(view, UnitControlView)
+    fresh = prepare_screen(divided[view.cell_ids].copy(), tmp_path / "fresh", **DIVISION)
+    assert view.conditions == fresh.conditions
+    for name in ("n", *TABLES):
+        np.testing.assert_allclose(
+            getattr(view.statistics, name), getattr(fresh.statistics, name), rtol=1e-9, atol=1e-12
+        )
+    np.testing.assert_allclose(view.control_mean_SG, fresh.control_mean_SG, rtol=1e-12)
+    np.testing.assert_array_equal(view.de.order, fresh.de.order)
+    again = pickle.loads(pickle.dumps(view))
+    assert again.content_hash == view.content_hash != pert_data.whole_screen.content_hash
+    np.testing.assert_array_equal(
+        again.setting("L1", "CRISPRi").statistics.mean, view.settings[1].statistics.mean
+    )
+
+
+@pytest.mark.parametrize("objective", ["moments", "cells"])
+def test_training_and_scoring_with_divided_controls(pert_data: PertData, objective: str) -> None:
+    pert_data.prepare_split("context_held_out", test_contexts="L2", control_shares=SHARES)
+    if objective == "cells":
+        pert_data.get_dataloader(32)
+    model = trained(pert_data, objective=objective)
+    means = pert_data.screen.statistics.mean
+    control = pert_data.screen.id_of("ctrl @ L2")
+    predicted = model.predict(["GX00"], context="L2", perturbation_type="CRISPRi")
+    np.testing.assert_allclose(predicted.control_mean_G[0], means[control])
+    table = model.evaluate("test", halvings=1)
+    # true changes count from the control cells of the test part
+    true = pert_data.screen_of("test").setting("L2", "CRISPRi")
+    view = pert_data.screen.setting("L2", "CRISPRi")
+    train = pert_data.split.conditions("train")
+    wanted = comparison_table(
+        predicted.expression_UG, ["GX00+ctrl"], view, pert_data.split,
+        metrics=["pearson_delta"], baselines=["additive"], annotation=pert_data.annotation,
+        means=means_in(pert_data.screen, view, train), truth_screen=true,
+    )  # fmt: skip
+    for method, name in (("model", "gears"), ("additive", "additive")):
+        row = (table["condition"] == "GX00+ctrl [CRISPRi] @ L2") & (table["metric"] == "pearson_delta")
+        value = table.loc[row & (table["method"] == name), "value"].item()
+        assert value == pytest.approx(wanted.loc[wanted["method"] == method, "value"].item(), rel=1e-9)
+
+
+def test_too_few_control_cells_of_a_stratum(pert_data: PertData) -> None:
+    with pytest.raises(ValueError, match=r"of 14 control cells of .*L1.* leaves too few in a part \(val 1"):
+        pert_data.prepare_split("simulation", seed=1, control_shares=(0.8, 0.05, 0.15))
+
+
+def test_the_published_evaluate_predicts_cells_where_they_are(pert_data: PertData) -> None:
+    pert_data.prepare_split("simulation", seed=1)
+    model = trained(pert_data, prior="auto")
+    loader = pert_data.get_dataloader(16, 16)["test_loader"]
+    found = evaluate(loader, model.best_model)
+    units = pert_data.split.conditions("test")
+    assert set(found["pert_cat"]) == set(pert_data.split.parts["test"])
+    change = model.predict(units, clip=False)
+    controls = np.concatenate([batch.x_BG.numpy() for batch in loader])
+    for unit in units:
+        cells = np.array([label == unit.name for label in found["pert_cat"]])
+        np.testing.assert_allclose(
+            (found["pred"] - controls)[cells], np.tile(change.delta(unit), (cells.sum(), 1)), atol=2e-5
+        )
+    metrics, each = compute_metrics(found)
+    assert set(each) == {unit.name for unit in units}
+    assert np.isfinite(metrics["mse_de"])
+
+
+def test_batches_that_do_not_say_where_cells_are(pert_data: PertData) -> None:
+    pert_data.prepare_split("simulation", seed=1)
+    model = trained(pert_data)
+    batch = SimpleNamespace(x=torch.zeros(2 * 30, 1), pert_idx=[[0], [-1]])
+    with pytest.raises(ValueError, match="do not say in which context a cell is"):
+        model.best_model(batch)
+
+
+def test_tables_of_contexts_become_a_page(pert_data: PertData, tmp_path: Path) -> None:
+    pert_data.prepare_split("simulation", seed=1)
+    found = compare(
+        {}, pert_data.screen, pert_data.split, metrics=["mse"], baselines=["additive"], halvings=0
+    )
+    written = found.save(tmp_path / "page")
+    table = pd.read_csv(next(path for path in written.values() if path.suffix == ".csv"))
+    assert set(table["context"]) == {"L1", "L2"}
