@@ -11,6 +11,8 @@ import numpy as np
 
 PIECE = 1 << 22
 """Values of a piece."""
+BLOCK = 1 << 23
+"""Values of a block of rows that is worked on in memory."""
 LARGE = 1 << 28
 """Bytes of a mapped file from which on its pages are let go of after use."""
 
@@ -49,6 +51,13 @@ def pieces(array: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
     for start in range(0, len(array), step):
         yield array[start : start + step]
         release(array)
+
+
+def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
+    """Rows of a table in blocks of about :data:`BLOCK` values."""
+    step = max(1, BLOCK // max(n_columns, 1))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
 
 
 class TableWriter:

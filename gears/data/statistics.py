@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gears.mapped import pieces
+from gears.mapped import pieces, release, row_blocks
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,10 @@ class ConditionStatistics:
 
     def delta(self, conditions: np.ndarray) -> np.ndarray:
         """Change of conditions against the control, (n, G) float64."""
-        return np.asarray(self.mean[conditions], dtype=np.float64) - self.mean[self.control_id]
+        change = np.asarray(self.mean[conditions], dtype=np.float64)
+        change -= self.mean[self.control_id]
+        release(self.mean)
+        return change
 
     def subset(self, conditions: np.ndarray, control_id: int) -> ConditionStatistics:
         """Rows of the given conditions; `control_id` is the control's row among them."""
@@ -81,8 +84,11 @@ def variance_within(statistics: Any, conditions: np.ndarray) -> np.ndarray:
     `statistics` are those of conditions or of units (:class:`gears.data.unit_statistics.UnitStatistics`).
     """
     n = np.asarray(statistics.n[conditions], dtype=np.float64)
-    squares_G = (n[:, None] * statistics.m2[conditions]).sum(axis=0)
-    return np.asarray(squares_G / max(1.0, float((n - 1).sum())))
+    squares_G = np.zeros(statistics.m2.shape[1])
+    for rows in row_blocks(len(n), len(squares_G)):
+        squares_G += n[rows] @ statistics.m2[conditions[rows]]
+        release(statistics.m2)
+    return squares_G / max(1.0, float((n - 1).sum()))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
@@ -15,7 +15,7 @@ from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.truth import Truth
 from gears.graphs import GeneAnnotation
 from gears.graphs.go import jaccard
-from gears.mapped import release
+from gears.mapped import release, row_blocks
 from gears.priors.data import PriorData
 from gears.priors.fit import Criterion, mean_of_others
 from gears.priors.kernels import GeneSimilarity
@@ -23,7 +23,6 @@ from gears.priors.kernels import GeneSimilarity
 MOST_JUDGED = 2000
 """Conditions whose predictions decide among candidates; of more a fixed sample is taken."""
 _ROWS = 2048
-_BLOCK_VALUES = 1 << 23
 
 
 def prior_data(
@@ -165,7 +164,7 @@ def means_without(
 def mean_of(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
     """Mean profile of several conditions, each counting once, (G,) float64."""
     total_G = np.zeros(len(screen.gene_names))
-    for rows in _row_blocks(len(conditions), len(total_G)):
+    for rows in row_blocks(len(conditions), len(total_G)):
         total_G += profiles(screen, conditions[rows]).sum(axis=0)
     return total_G / len(conditions)
 
@@ -176,10 +175,3 @@ def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndar
     profiles_CG = np.asarray(screen.statistics.mean[ids], dtype=np.float64)
     release(screen.statistics.mean)
     return profiles_CG
-
-
-def _row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
-    """Rows of a table in blocks of a bounded size."""
-    step = max(1, _BLOCK_VALUES // max(n_columns, 1))
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
