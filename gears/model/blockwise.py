@@ -16,30 +16,18 @@ folded into the per-gene weights, so that its output, and the gradient of its ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gears.model.buffers import BufferPool
+from gears.model.grid import MOST_KEPT, Grid, Layer, Slopes, sums_with, through_relu
 from gears.model.reducer import Reducer
-from gears.model.statistics import Moments, condition_moments, merged
+from gears.model.statistics import Moments
 
-BLOCK_ROWS = {"cpu": 2048}
-"""Rows (genes x conditions) of a block: what stays in a cache of a few MiB; other devices take more."""
-OTHER_BLOCK_ROWS = 1 << 18
-MOST_KEPT = 1 << 30
-"""Bytes of hidden values that a step keeps for its gradient; beyond, they are computed again."""
-
-
-class Layer(NamedTuple):
-    """A linear map without its bias (which the batch norm takes out again) and the norm after it."""
-
-    weight: Tensor  # (out, in)
-    gamma: Tensor  # (out,)
-    beta: Tensor  # (out,)
+__all__ = ["Layer", "own_values"]
 
 
 def own_values(
@@ -54,6 +42,7 @@ def own_values(
     reducer: Reducer,
     pool: BufferPool,
     most_kept: int | None = None,
+    low: torch.dtype | None = None,
 ) -> tuple[Tensor, Moments, Moments]:
     """Per-gene values of all conditions in training mode, (G, U), and the statistics of the two norms.
 
@@ -70,34 +59,37 @@ def own_values(
     pool
         Lends the large buffers.
     most_kept
-        Bytes that may be kept for the gradient (:data:`MOST_KEPT` by default).
+        Bytes that may be kept for the gradient (:data:`gears.model.grid.MOST_KEPT` by default).
+    low
+        Type of the products of matrices under autocast.
     """
     limit = MOST_KEPT if most_kept is None else most_kept
     own_GU, *statistics = _OwnValues.apply(
-        base_GH, effect_UH, *first, *second, decoder_GH, weight_U, eps, reducer, pool, limit
+        base_GH, effect_UH, *first, *second, decoder_GH, weight_U, eps, reducer, pool, limit, low
     )
     return own_GU, Moments(*statistics[:3]), Moments(*statistics[3:])
 
 
-class _Blocks:
+class _Blocks(Grid):
     """Hidden values of one step, block by block: kept ones are looked up, others computed again.
 
     `norm_1` (scale, shift) must be set before anything behind the first norm is asked for.
     """
 
-    def __init__(self, base_GH: Tensor, effect_UH: Tensor, weight_1: Tensor, weight_2: Tensor) -> None:
-        self.base_GH, self.effect_UH, self.weight_1, self.weight_2 = base_GH, effect_UH, weight_1, weight_2
-        self.n_genes, self.n_conditions = len(base_GH), len(effect_UH)
+    def __init__(
+        self, base_GH: Tensor, effect_UH: Tensor, weight_1: Tensor, weight_2: Tensor, low: torch.dtype | None
+    ) -> None:
+        super().__init__(base_GH, effect_UH, low)
+        self.weight_1, self.weight_2 = weight_1, weight_2
         self.kept_1: Tensor | None = None
         self.kept_2: Tensor | None = None
         self.norm_1: tuple[Tensor, Tensor] | None = None
 
     def keep(self, pool: BufferPool, most: int) -> None:
         """Borrow room for both layers' values if they take no more than `most` bytes."""
-        shapes = [(self.n_genes, self.n_conditions, len(w)) for w in (self.weight_1, self.weight_2)]
-        size = self.n_genes * self.n_conditions * sum(shape[-1] for shape in shapes)
-        if size * self.base_GH.element_size() <= most:
-            self.kept_1, self.kept_2 = (pool.take(shape, self.base_GH) for shape in shapes)
+        room = self.room((len(self.weight_1), len(self.weight_2)), pool, most)
+        if room is not None:
+            self.kept_1, self.kept_2 = room
 
     def give_back(self, pool: BufferPool) -> None:
         """Return what was borrowed; from now on everything is computed again."""
@@ -106,25 +98,12 @@ class _Blocks:
                 pool.give(kept)
         self.kept_1 = self.kept_2 = None
 
-    def slices(self) -> Iterator[slice]:
-        """Blocks of genes; none where there is no condition."""
-        if not self.n_conditions:
-            return
-        rows = BLOCK_ROWS.get(self.base_GH.device.type, OTHER_BLOCK_ROWS)
-        step = max(1, rows // self.n_conditions)
-        for start in range(0, self.n_genes, step):
-            yield slice(start, min(start + step, self.n_genes))
-
-    def rows(self, genes: slice) -> Tensor:
-        """z, (rows, H)."""
-        return (self.base_GH[genes].unsqueeze(1) + self.effect_UH).relu_().flatten(0, 1)
-
     def first(self, genes: slice, *, new: bool = False) -> Tensor:
         """W_1 z, (rows, K); `new` computes and keeps it."""
         if self.kept_1 is None:
-            return self.rows(genes) @ self.weight_1.t()
+            return self.product(self.rows(genes), self.weight_1.t())
         kept = self.kept_1[genes].flatten(0, 1)
-        return torch.mm(self.rows(genes), self.weight_1.t(), out=kept) if new else kept
+        return self.product(self.rows(genes), self.weight_1.t(), kept) if new else kept
 
     def hidden(self, genes: slice) -> Tensor:
         """r, (rows, K)."""
@@ -135,49 +114,14 @@ class _Blocks:
     def second(self, genes: slice, *, new: bool = False) -> Tensor:
         """W_2 r, (rows, H)."""
         if self.kept_2 is None:
-            return self.hidden(genes) @ self.weight_2.t()
+            return self.product(self.hidden(genes), self.weight_2.t())
         kept = self.kept_2[genes].flatten(0, 1)
-        return torch.mm(self.hidden(genes), self.weight_2.t(), out=kept) if new else kept
+        return self.product(self.hidden(genes), self.weight_2.t(), kept) if new else kept
 
-    def moments(self, layer: int, weight_U: Tensor, reducer: Reducer) -> Moments:
+    def moments_of(self, layer: int, weight_U: Tensor, reducer: Reducer) -> Moments:
         """Moments of a layer's values over all rows of all workers; computes and keeps the values."""
-        width = len(self.weight_1 if layer == 1 else self.weight_2)
-        value_of = self.first if layer == 1 else self.second
-        means, squares, sizes = [], [], []
-        for genes in self.slices():
-            rows = value_of(genes, new=True)
-            mean_UH, squares_UH = condition_moments(rows.view(-1, self.n_conditions, width))
-            means.append(mean_UH)
-            squares.append(squares_UH)
-            sizes.append(float(genes.stop - genes.start))
-        if not means:
-            empty = self.base_GH.new_zeros(self.n_conditions, width)
-            return merged(empty, empty, self.n_genes, weight_U, reducer)
-        size_B11 = torch.tensor(sizes, dtype=self.base_GH.dtype, device=self.base_GH.device)[:, None, None]
-        mean_BUH = torch.stack(means)
-        mean_UH = (size_B11 * mean_BUH).sum(0) / self.n_genes
-        spread_UH = (size_B11 * (mean_BUH - mean_UH).square()).sum(0)
-        return merged(mean_UH, torch.stack(squares).sum(0) + spread_UH, self.n_genes, weight_U, reducer)
-
-
-class _Slopes(NamedTuple):
-    """The part of a batch norm's gradient that is affine in its input: ``slope * x + offset``, (U, H)."""
-
-    slope: Tensor
-    offset: Tensor
-
-    @classmethod
-    def of(
-        cls, moments: Moments, inverse: Tensor, scale: Tensor, sums_2H: Tensor, weight_U: Tensor
-    ) -> _Slopes:
-        """From sums over all workers: of the output's gradient, and of its product with the normalised input."""
-        share_U1 = (weight_U / moments.n_rows.clamp(min=torch.finfo(inverse.dtype).tiny)).unsqueeze(-1)
-        slope = share_U1 * scale * inverse * sums_2H[1]
-        return cls(slope, share_U1 * scale * sums_2H[0] - slope * moments.mean_H)
-
-    def take_from(self, grad_NUH: Tensor, value_NUH: Tensor) -> Tensor:
-        """Subtract the part from a gradient, in place."""
-        return grad_NUH.addcmul_(value_NUH, self.slope, value=-1).sub_(self.offset)
+        value_of, weight = ((self.first, self.weight_1), (self.second, self.weight_2))[layer - 1]
+        return self.moments(lambda genes: value_of(genes, new=True), len(weight), weight_U, reducer)
 
 
 class _OwnValues(torch.autograd.Function):
@@ -198,16 +142,18 @@ class _OwnValues(torch.autograd.Function):
         reducer: Reducer,
         pool: BufferPool,
         most_kept: int,
+        low: torch.dtype | None,
     ) -> tuple[Tensor, ...]:
-        blocks = _Blocks(base_GH, effect_UH, weight_1, weight_2)
+        blocks = _Blocks(base_GH, effect_UH, weight_1, weight_2, low)
         blocks.keep(pool, most_kept)
-        moments_1 = blocks.moments(1, weight_U, reducer)
-        scale_1 = gamma_1 * torch.rsqrt(moments_1.var_H + eps)
-        blocks.norm_1 = scale_1, beta_1 - moments_1.mean_H * scale_1
-        moments_2 = blocks.moments(2, weight_U, reducer)
-        scale_2 = gamma_2 * torch.rsqrt(moments_2.var_H + eps)
-        shift_2 = beta_2 - moments_2.mean_H * scale_2
-        own_GU = _per_gene(blocks, decoder_GH * scale_2).add_((decoder_GH @ shift_2).unsqueeze(1))
+        with torch.autocast(base_GH.device.type, enabled=False):
+            moments_1 = blocks.moments_of(1, weight_U, reducer)
+            scale_1 = gamma_1 * torch.rsqrt(moments_1.var_H + eps)
+            blocks.norm_1 = scale_1, beta_1 - moments_1.mean_H * scale_1
+            moments_2 = blocks.moments_of(2, weight_U, reducer)
+            scale_2 = gamma_2 * torch.rsqrt(moments_2.var_H + eps)
+            shift_2 = beta_2 - moments_2.mean_H * scale_2
+            own_GU = _per_gene(blocks, decoder_GH * scale_2).add_((decoder_GH @ shift_2).unsqueeze(1))
         ctx.save_for_backward(
             base_GH, effect_UH, weight_1, gamma_1, beta_1, weight_2, gamma_2, beta_2, decoder_GH, weight_U
         )
@@ -219,37 +165,41 @@ class _OwnValues(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_GU: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        _, _, _, gamma_1, _, _, gamma_2, beta_2, decoder_GH, weight_U = ctx.saved_tensors
-        blocks, reducer = ctx.blocks, ctx.reducer
-        moments_1, moments_2 = ctx.statistics
-        inverse_1, inverse_2 = (torch.rsqrt(m.var_H + ctx.eps) for m in (moments_1, moments_2))
-        scale_1, scale_2 = gamma_1 * inverse_1, gamma_2 * inverse_2
-        grad_GU = grad_GU.contiguous()
+        with torch.autocast(grad_GU.device.type, enabled=False):
+            return _gradients(ctx, grad_GU.contiguous())
 
-        # the second norm: its output's gradient is grad_gu * decoder_g, so all sums are small products
-        sum_G1 = grad_GU.sum(1, keepdim=True)
-        centred_GH = (_grad_times_second(blocks, grad_GU) - sum_G1 * moments_2.mean_H) * inverse_2
-        grad_beta_2, grad_gamma_2 = (decoder_GH * sum_G1).sum(0), (decoder_GH * centred_GH).sum(0)
-        grad_decoder_GH = centred_GH * gamma_2 + sum_G1 * beta_2
-        all_2 = reducer.sum(torch.stack([grad_beta_2, grad_gamma_2]))
-        slopes_2 = _Slopes.of(moments_2, inverse_2, scale_2, all_2, weight_U)
 
-        inner = _Inner(blocks, grad_GU, decoder_GH * scale_2, slopes_2)
-        sums_1 = inner.sums(moments_1.mean_H, ctx.pool)
-        grad_beta_1, grad_gamma_1 = sums_1[0], sums_1[1] * inverse_1
-        all_1 = reducer.sum(torch.stack([grad_beta_1, grad_gamma_1]))
-        slopes_1 = _Slopes.of(moments_1, inverse_1, scale_1, all_1, weight_U)
-        grad_base_GH, grad_effect_UH, grad_weight_1 = inner.outer(slopes_1, scale_1)
-        inner.give_back(ctx.pool)
-        blocks.give_back(ctx.pool)
-        parts = (grad_base_GH, grad_effect_UH, grad_weight_1, grad_gamma_1, grad_beta_1)
-        return (*parts, inner.grad_weight_2, grad_gamma_2, grad_beta_2, grad_decoder_GH, *[None] * 5)
+def _gradients(ctx: Any, grad_GU: Tensor) -> tuple[Tensor | None, ...]:
+    _, _, _, gamma_1, _, _, gamma_2, beta_2, decoder_GH, weight_U = ctx.saved_tensors
+    blocks, reducer = ctx.blocks, ctx.reducer
+    moments_1, moments_2 = ctx.statistics
+    inverse_1, inverse_2 = (torch.rsqrt(m.var_H + ctx.eps) for m in (moments_1, moments_2))
+    scale_1, scale_2 = gamma_1 * inverse_1, gamma_2 * inverse_2
+
+    # the second norm: its output's gradient is grad_gu * decoder_g, so all sums are small products
+    sum_G1 = grad_GU.sum(1, keepdim=True)
+    centred_GH = (_grad_times_second(blocks, grad_GU) - sum_G1 * moments_2.mean_H) * inverse_2
+    grad_beta_2, grad_gamma_2 = (decoder_GH * sum_G1).sum(0), (decoder_GH * centred_GH).sum(0)
+    grad_decoder_GH = centred_GH * gamma_2 + sum_G1 * beta_2
+    all_2 = reducer.sum(torch.stack([grad_beta_2, grad_gamma_2]))
+    slopes_2 = Slopes.of(moments_2, inverse_2, scale_2, all_2, weight_U)
+
+    inner = _Inner(blocks, grad_GU, decoder_GH * scale_2, slopes_2)
+    sums_1 = inner.sums(moments_1.mean_H, ctx.pool)
+    grad_beta_1, grad_gamma_1 = sums_1[0], sums_1[1] * inverse_1
+    all_1 = reducer.sum(torch.stack([grad_beta_1, grad_gamma_1]))
+    slopes_1 = Slopes.of(moments_1, inverse_1, scale_1, all_1, weight_U)
+    grad_base_GH, grad_effect_UH, grad_weight_1 = inner.outer(slopes_1, scale_1)
+    inner.give_back(ctx.pool)
+    blocks.give_back(ctx.pool)
+    parts = (grad_base_GH, grad_effect_UH, grad_weight_1, grad_gamma_1, grad_beta_1)
+    return (*parts, inner.grad_weight_2, grad_gamma_2, grad_beta_2, grad_decoder_GH, *[None] * 6)
 
 
 class _Inner:
     """The gradient between the two norms and below, in two passes over the blocks."""
 
-    def __init__(self, blocks: _Blocks, grad_GU: Tensor, scaled_GH: Tensor, slopes_2: _Slopes) -> None:
+    def __init__(self, blocks: _Blocks, grad_GU: Tensor, scaled_GH: Tensor, slopes_2: Slopes) -> None:
         self.blocks, self.grad_GU, self.scaled_GH, self.slopes_2 = blocks, grad_GU, scaled_GH, slopes_2
         self.grad_weight_2 = torch.zeros_like(blocks.weight_2)
         self._kept: Tensor | None = None
@@ -261,28 +211,14 @@ class _Inner:
         if blocks.kept_1 is not None:  # what is kept forth is kept back
             self._kept = pool.take((blocks.n_genes, blocks.n_conditions, width), self.grad_GU)
         total_2K = mean_K.new_zeros(2, width)
-        one_K = torch.ones_like(mean_K)
         for genes in blocks.slices():
             grad = self._after_first(genes, weight_gradient=True)
-            # the backward kernel of a batch norm with fixed statistics takes both sums in one pass; the
-            # CPU kernel reads the running statistics, the CUDA kernel the saved ones
-            _, products_K, sums_K = torch.ops.aten.native_batch_norm_backward(
-                grad,
-                blocks.first(genes),
-                one_K,
-                mean_K,
-                one_K,
-                mean_K,
-                one_K,
-                False,
-                0.0,
-                [False, True, True],
-            )
+            sums_K, products_K = sums_with(grad, blocks.first(genes), mean_K)
             total_2K[0] += sums_K
             total_2K[1] += products_K
         return total_2K
 
-    def outer(self, slopes_1: _Slopes, scale_K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def outer(self, slopes_1: Slopes, scale_K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of base, effects and the first weight."""
         blocks = self.blocks
         grad_base_GH, grad_effect_UH = torch.zeros_like(blocks.base_GH), torch.zeros_like(blocks.effect_UH)
@@ -293,8 +229,10 @@ class _Inner:
             grad = self._after_first(genes) if kept is None else kept[genes].flatten(0, 1)
             slopes_1.take_from(grad.mul_(scale_K).view(shape), blocks.first(genes).view(shape))
             rows = blocks.rows(genes)
-            grad_weight.addmm_(grad.t(), rows)
-            grad_rows = _through_relu(grad @ blocks.weight_1, rows).view(-1, *blocks.effect_UH.shape)
+            blocks.add_product(grad_weight, grad.t(), rows)
+            grad_rows = through_relu(blocks.product(grad, blocks.weight_1), rows).view(
+                -1, *blocks.effect_UH.shape
+            )
             torch.sum(grad_rows, 1, out=grad_base_GH[genes])
             grad_effect_UH += grad_rows.sum(0)
         return grad_base_GH, grad_effect_UH, grad_weight
@@ -312,14 +250,9 @@ class _Inner:
         grad = self.slopes_2.take_from(grad_NUH, blocks.second(genes).view(grad_NUH.shape)).flatten(0, 1)
         hidden = blocks.hidden(genes)
         if weight_gradient:
-            self.grad_weight_2.addmm_(grad.t(), hidden)
+            blocks.add_product(self.grad_weight_2, grad.t(), hidden)
         out = None if self._kept is None else self._kept[genes].flatten(0, 1)
-        return _through_relu(torch.mm(grad, blocks.weight_2, out=out), hidden)
-
-
-def _through_relu(grad: Tensor, output: Tensor) -> Tensor:
-    """The gradient where a ReLU's output is positive, in place."""
-    return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
+        return through_relu(blocks.product(grad, blocks.weight_2, out), hidden)
 
 
 def _per_gene(blocks: _Blocks, scaled_GH: Tensor) -> Tensor:

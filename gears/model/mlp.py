@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from gears.model.batchnorm import WeightedBatchNorm
 from gears.model.blank import BlankLinear
+from gears.model.grid import Layer
 from gears.model.reducer import IDENTITY, Reducer
+from gears.model.statistics import Moments
 
 
 class MLP(nn.Module):
@@ -51,3 +53,16 @@ class MLP(nn.Module):
             linear, norm = self.network[i], self.network[i + 1]
             rows = norm(linear(rows), weight, count, reducer, relu=i + 1 < last)
         return rows
+
+
+def layers_of(mlp: MLP) -> list[Layer]:
+    """Linear maps and the norms after them, for passes that go block by block."""
+    return [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(*mlp.parts(), strict=True)]
+
+
+def tracked(mlp: MLP, statistics: Sequence[Moments], output: Tensor) -> Tensor:
+    """Output of a perceptron that went block by block, whose running statistics are moved here."""
+    for linear, norm, moments in zip(*mlp.parts(), statistics, strict=True):
+        norm.track(moments, linear.bias)
+        output = output + 0.0 * linear.bias.sum()  # a gradient of zero, as for every shift
+    return output

@@ -18,15 +18,16 @@ from torch import Tensor, nn
 
 from gears.model.batchnorm import WeightedBatchNorm
 from gears.model.blank import BlankEmbedding
-from gears.model.blockwise import Layer, own_values
+from gears.model.blockwise import own_values
 from gears.model.buffers import BufferPool
 from gears.model.cellwise import predict_cells
+from gears.model.chain import one_value_each
 from gears.model.config import ModelConfig
 from gears.model.contexts import Placing
 from gears.model.decoder import per_gene_dot
 from gears.model.fallback import Fallback
 from gears.model.initialisation import initialise
-from gears.model.mlp import MLP
+from gears.model.mlp import MLP, layers_of, tracked
 from gears.model.prepared import PreparedNetwork
 from gears.model.propagation import GraphLinear, Propagation
 from gears.model.reducer import IDENTITY, Reducer
@@ -61,7 +62,8 @@ class GEARSNetwork(nn.Module):
         Every worker does the same collectives whatever its conditions are.
     pool, most_kept
         Memory that training steps share, and the bytes of hidden values that a step may keep for its
-        gradient before it computes them again (None: see :mod:`gears.model.blockwise`).
+        gradient before it computes them again, for the changes and for the log-variances each
+        (None: :data:`gears.model.grid.MOST_KEPT`).
     prior
         What the network's change is added to where it is called with a batch of cells, or None.
     """
@@ -131,7 +133,7 @@ class GEARSNetwork(nn.Module):
     def hand_written(self) -> list[tuple[nn.Module, str]]:
         """Modules and methods that have passes backwards and collectives of their own: not for a compiler."""
         own = [module for module in self.modules() if isinstance(module, WeightedBatchNorm | Propagation)]
-        return [(self, "_own_values"), *((module, "forward") for module in own)]
+        return [(self, "_block_by_block"), *((module, "forward") for module in own)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """:meth:`forward`; with a batch of cells alone the published form (:func:`predict_cells`)."""
@@ -177,13 +179,10 @@ class GEARSNetwork(nn.Module):
         weight_U = weight.to(self.indv_w1.dtype)
         base_GH = self._base(self._rows_of_trunk(weight_U, total_weight))
         effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U), context, kind)
-        if (
-            self.training
-            and not self.config.uncertainty
-            and not torch.is_autocast_enabled(weight.device.type)
-        ):
-            own_GU = self._own_values(base_GH, effect_UH, weight_U)
-            return self._whole(own_GU, weight_U), None
+        if self.training:
+            own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weight_U)
+            delta_UG = self._whole(own_GU, weight_U)
+            return delta_UG, None if logvar_GU is None else logvar_GU.t().to(delta_UG.dtype)
         state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
         genes_GUH = self.recovery_w(state_GUH, weight_U, None, self.reducer)
         delta_UG = self._whole(per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1)), weight_U)
@@ -192,28 +191,25 @@ class GEARSNetwork(nn.Module):
         logvar_GU1 = self.uncertainty_w(state_GUH, weight_U, None, self.reducer)
         return delta_UG, logvar_GU1.squeeze(-1).t().to(delta_UG.dtype)
 
-    def _own_values(self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor) -> Tensor:
-        """Each gene's own value before its bias, (G, U): the way of training mode (see blockwise)."""
-        terms = self.bn_pert_base.outer_terms(base_GH, effect_UH, weight_U, self.reducer)
-        linears, norms = self.recovery_w.parts()
-        layers = [
-            Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(linears, norms, strict=True)
-        ]
-        own_GU, *statistics = own_values(
-            *terms,
-            layers[0],
-            layers[1],
-            self.indv_w1.squeeze(-1),
-            weight_U,
-            eps=norms[0].eps,
-            reducer=self.reducer,
-            pool=self.pool,
-            most_kept=self.most_kept,
-        )
-        for linear, norm, moments in zip(linears, norms, statistics, strict=True):
-            norm.track(moments, linear.bias)
-            own_GU = own_GU + 0.0 * linear.bias.sum()  # a gradient of zero, as for every shift
-        return own_GU
+    def _block_by_block(
+        self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Each gene's own value before its bias, (G, U), and its log-variance: the way of training mode."""
+        device, dtype = base_GH.device.type, self.indv_w1.dtype
+        terms = self.bn_pert_base.outer_terms(base_GH.to(dtype), effect_UH.to(dtype), weight_U, self.reducer)
+        how: dict[str, Any] = {"reducer": self.reducer, "pool": self.pool, "most_kept": self.most_kept}
+        if torch.is_autocast_enabled(device):
+            how["low"] = torch.get_autocast_dtype(device)
+        first, second = layers_of(self.recovery_w)
+        decoder_GH = self.indv_w1.squeeze(-1)
+        eps = self.bn_pert_base.eps
+        own_GU, *statistics = own_values(*terms, first, second, decoder_GH, weight_U, eps=eps, **how)
+        own_GU = tracked(self.recovery_w, statistics, own_GU)
+        if not self.config.uncertainty:
+            return own_GU, None
+        layers = layers_of(self.uncertainty_w)
+        logvar_GU, statistics = one_value_each(*terms, layers, weight_U, eps=eps, **how)
+        return own_GU, tracked(self.uncertainty_w, statistics, logvar_GU)
 
     @torch.no_grad()
     def renormalise_embeddings(self) -> None:

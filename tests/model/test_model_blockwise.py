@@ -8,7 +8,7 @@ import pytest
 import torch
 from model_twin import GENES, small_network
 
-from gears.model import blockwise
+from gears.model import grid
 from gears.model.buffers import MOST_HELD, BufferPool
 from gears.model.decoder import per_gene_dot
 from gears.model.network import GEARSNetwork
@@ -20,20 +20,29 @@ WEIGHT = torch.tensor([3.0, 1.0, 0.0, 2.0, 4.0], dtype=torch.float64)  # the las
 class WholeTensors(GEARSNetwork):
     """Every hidden value of every gene and condition at once, differentiated by torch."""
 
-    def _own_values(self, base_GH, effect_UH, weight_U):
+    def _block_by_block(self, base_GH, effect_UH, weight_U):
         state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
         genes_GUH = self.recovery_w(state_GUH, weight_U, None, self.reducer)
-        return per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1))
+        own_GU = per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1))
+        if not self.config.uncertainty:
+            return own_GU, None
+        return own_GU, self.uncertainty_w(state_GUH, weight_U, None, self.reducer).squeeze(-1)
 
 
 def step(network: GEARSNetwork) -> dict[str, torch.Tensor]:
     """Outputs, gradients and running statistics of a training step."""
     network.train().zero_grad()
-    delta_UG, _ = network(*ROWS, WEIGHT)
-    (delta_UG.pow(4) * torch.arange(1, GENES + 1)).sum().backward()
+    delta_UG, logvar_UG = network(*ROWS, WEIGHT)
+    loss = (delta_UG.pow(4) * torch.arange(1, GENES + 1)).sum()
+    more = {}
+    if logvar_UG is not None:
+        loss = loss + (logvar_UG.pow(3) * (delta_UG + torch.arange(GENES))).sum()
+        more["logvar"] = logvar_UG.detach()
+    loss.backward()
     gradients = {f"grad {name}": p.grad.clone() for name, p in network.named_parameters()}
     return {
         "delta": delta_UG.detach(),
+        **more,
         **gradients,
         **{k: v.clone() for k, v in network.named_buffers() if "running" in k},
     }
@@ -54,11 +63,12 @@ def whole_of(network: GEARSNetwork) -> GEARSNetwork:
 
 @pytest.mark.parametrize("block_rows", [5, 17, 4096])
 @pytest.mark.parametrize("most_kept", [None, 0])
+@pytest.mark.parametrize("uncertainty", [False, True])
 def test_equal_to_whole_tensors(
-    block_rows: int, most_kept: int | None, monkeypatch: pytest.MonkeyPatch
+    block_rows: int, most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", block_rows)
-    network = small_network()
+    monkeypatch.setitem(grid.BLOCK_ROWS, "cpu", block_rows)
+    network = small_network(uncertainty=uncertainty)
     expected = step(whole_of(network))
     network.most_kept = most_kept
     close(step(network), expected)
@@ -108,3 +118,47 @@ def test_the_pool_holds_few_and_copies_none() -> None:
     assert not copy.deepcopy(pool)._free
     pool.clear()
     assert not pool._free
+
+
+@pytest.mark.parametrize("most_kept", [None, 0])
+@pytest.mark.parametrize("uncertainty", [False, True])
+def test_mixed_precision_is_that_of_whole_tensors(
+    most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of matrices in bfloat16, everything else exact: as near to float64 as whole tensors are, or nearer."""
+    monkeypatch.setitem(grid.BLOCK_ROWS, "cpu", 17)
+    exact = step(small_network(uncertainty=uncertainty))
+    network = small_network(uncertainty=uncertainty).float()
+    network.most_kept = most_kept
+    whole = whole_of(network)
+    monkeypatch.setattr(f"{__name__}.WEIGHT", WEIGHT.float())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, plain = step(network), step(whole)
+    assert found["delta"].dtype == torch.float32
+    some = {
+        name: value for name, value in exact.items() if value.norm() > 1e-6
+    }  # not the shifts, whose gradient is 0
+    ours, theirs = (
+        max(float((part[name].double() - value).norm() / value.norm()) for name, value in some.items())
+        for part in (found, plain)
+    )
+    assert ours <= theirs
+    # products were made in bfloat16
+    assert (found["delta"].double() - exact["delta"]).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_nothing_of_all_genes_and_conditions_is_made_beyond_the_limit(autocast: bool) -> None:
+    """With uncertainty and in mixed precision, too, no tensor of genes x conditions x hidden values is kept."""
+    network = small_network(uncertainty=True).float().train()
+    network.most_kept = 0
+    kept: list[int] = []
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
+        torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.numel()), t)[1], lambda t: t),
+    ):
+        delta_UG, logvar_UG = network(*ROWS, WEIGHT.float())
+    assert max(kept) < GENES * len(WEIGHT) * network.config.hidden_size
+    assert not network.pool._free
+    (delta_UG.square() + logvar_UG.exp()).sum().backward()
+    assert not network.pool._free
