@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from gears.data.sparse_checks import check_bounds, check_numbers
 from gears.mapped import release, save_array
 
 ROWS_PER_CHUNK = 4096
@@ -48,6 +49,8 @@ class CellMatrix:
         data, indices, indptr = (
             map_array(self.folder / f"{name}.npy") for name in ("data", "indices", "indptr")
         )
+        for array in (data, indices):
+            check_bounds(self.folder / "indptr.npy", indptr, len(indptr) - 1, len(array))
         return data, indices, indptr
 
     def open(self) -> None:
@@ -77,7 +80,9 @@ class CellMatrix:
     def _gather(self, ids: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values and gene indices of the rows one after another, and the rows' lengths."""
         rows = np.asarray(ids, dtype=np.int64)
-        return gather_rows(*self._arrays, rows if self._kept is None else self._kept[rows])
+        values, genes, lengths = gather_rows(*self._arrays, rows if self._kept is None else self._kept[rows])
+        check_numbers(self.folder / "indices.npy", genes, self._n_genes)
+        return values, genes, lengths
 
     def rows(self, ids: Any) -> np.ndarray:
         """Expression of the given cells.
@@ -101,6 +106,7 @@ class CellMatrix:
         """The given cells (all by default) as CSR, (B, G) float32, in memory of its own."""
         if ids is None and self._kept is None:
             data, indices, indptr = self._arrays
+            check_numbers(self.folder / "indices.npy", indices, self._n_genes)
             return sparse.csr_matrix((data.copy(), indices.copy(), indptr.copy()), shape=self.shape)
         values, genes, lengths = self._gather(np.arange(len(self)) if ids is None else ids)
         indptr = np.concatenate(([0], np.cumsum(lengths)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gears.data.heaps import refuse_broken_heaps
 from gears.messages import shorten
 
 LARGEST_UNCHECKED = 4 << 30
@@ -35,9 +36,12 @@ def refuse_beyond(path: str | Path) -> None:
     if not h5py.is_hdf5(path):
         return  # whoever reads it says what is wrong
     try:
+        refuse_broken_heaps(path)
         with h5py.File(path, "r") as file:
             outside, size = _survey(file)
     except (OSError, RuntimeError, KeyError, ValueError) as error:
+        if str(path) in str(error):
+            raise
         msg = f"{path} is damaged or cut short ({error}); get it again"
         raise ValueError(msg) from error
     if outside:

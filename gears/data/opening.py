@@ -15,7 +15,8 @@ import pandas as pd
 from scipy import sparse
 
 from gears.data.containers import refuse_beyond, refuse_odd_codecs
-from gears.data.reading import as_csr, read_screen
+from gears.data.reading import as_csr, check_matrices, read_screen
+from gears.data.sparse_checks import check_compressed
 from gears.messages import count, shorten
 
 if TYPE_CHECKING:
@@ -138,10 +139,12 @@ def _read_zarr(path: Path) -> AnnData:
 
     refuse_odd_codecs(path)
     try:
-        return anndata.read_zarr(path)
+        found = anndata.read_zarr(path)
     except Exception as error:
         msg = f"{path} cannot be read as a zarr store of an AnnData ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
+    check_matrices(path, found)
+    return found
 
 
 def _read_several(folder: Path) -> AnnData:
@@ -197,7 +200,7 @@ def _read_10x_h5(path: Path) -> AnnData:
                 types = [EXPRESSION] * len(ids)
             # Stored by cell, as a matrix of features x cells in CSC: the transpose in CSR has the same arrays.
             matrix = sparse.csr_matrix(parts, shape=(n_cells, n_features))
-            matrix.check_format(full_check=True)
+            check_compressed("its matrix", matrix)
     except Exception as error:
         msg = f"{path} cannot be read as a 10x h5 file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error

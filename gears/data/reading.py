@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.data.containers import refuse_beyond
+from gears.data.sparse_checks import check_bounds, check_compressed, check_numbers
 from gears.mapped import PIECE, pieces, release
 
 if TYPE_CHECKING:
@@ -33,10 +34,28 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
         raise FileNotFoundError(msg)
     refuse_beyond(path)
     try:
-        return anndata.read_h5ad(path, backed="r" if backed else None)
+        found = anndata.read_h5ad(path, backed="r" if backed else None)
     except Exception as error:
         msg = f"{path} cannot be read as an h5ad file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
+    check_matrices(path, found)
+    return found
+
+
+def check_matrices(path: Path, adata: AnnData) -> None:
+    """Refuse a screen that was read from a file and has a sparse matrix whose arrays do not fit together.
+
+    Raises
+    ------
+    ValueError
+        With the file and the matrix.
+    """
+    matrices = {"X": None if adata.isbacked else adata.X}
+    matrices |= {f"layers/{name}": matrix for name, matrix in adata.layers.items()}
+    if adata.raw is not None and not adata.isbacked:
+        matrices["raw/X"] = adata.raw.X
+    for name, matrix in matrices.items():
+        check_compressed(f"{path}: {name}", matrix)
 
 
 def values_of(adata: AnnData, layer: str | None = None) -> Any:
@@ -108,7 +127,10 @@ class StoredMatrix:
             msg = f"{self.path}:{self.key} is stored as {kind}; rows are read from a csr_matrix or a dense array"
             raise ValueError(msg)
         self.shape = _pair(self._stored.attrs["shape"])
-        self._indptr = np.asarray(self._stored["indptr"][:], dtype=np.int64)
+        indptr = self._stored["indptr"][:]
+        n_values = min(self._stored[name].shape[0] for name in ("data", "indices"))
+        check_bounds(self._name, indptr, self.shape[0], n_values)
+        self._indptr = indptr.astype(np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "key": self.key}
@@ -116,6 +138,10 @@ class StoredMatrix:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path, self.key = state["path"], state["key"]
         self._open()
+
+    @property
+    def _name(self) -> str:
+        return f"{self.path}: {self.key.strip('/')}"
 
     @property
     def row_lengths(self) -> np.ndarray:
@@ -129,6 +155,7 @@ class StoredMatrix:
             return as_csr(np.asarray(self._stored[first:last]))[rows - first]
         start, stop = int(self._indptr[first]), int(self._indptr[last])
         values, genes = (self._stored[name][start:stop] for name in ("data", "indices"))
+        check_numbers(self._name, genes, self.shape[1])
         bounds = self._indptr[first : last + 1] - start
         whole = as_csr(sparse.csr_matrix((values, genes, bounds), shape=(last - first, self.shape[1])))
         return whole if len(rows) == last - first else whole[rows - first]
@@ -151,8 +178,11 @@ def as_csr(matrix: Any) -> sparse.csr_matrix:
     ------
     TypeError
         For anything that is neither a numeric array nor a sparse matrix.
+    ValueError
+        For a sparse matrix whose arrays do not fit together.
     """
     if sparse.issparse(matrix):
+        check_compressed("a sparse matrix", matrix)
         return _canonical(matrix)
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind in "fiub":
         chunks = [

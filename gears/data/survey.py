@@ -238,7 +238,7 @@ def _values(adata: AnnData, survey: Survey, options: ProcessingOptions) -> spars
         return None
     try:
         matrix = as_csr(values)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         survey.findings.append(Finding("no-matrix", str(error)))
         return None
     survey.findings += checks.value_findings(

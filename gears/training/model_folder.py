@@ -218,7 +218,9 @@ def load_parts(path: str | Path) -> ModelParts:
         missing = Path(str(error.filename)).name if error.filename else str(error)
         msg = f"the model {path} is incomplete: {missing} is missing; copy the whole folder, or save it again"
         raise FileNotFoundError(msg) from error
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if str(path) in str(error):
+            raise
         msg = f"the model {path} is damaged or incomplete ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
     if content_hash(list(parts.gene_names)) != manifest["genes_hash"]:

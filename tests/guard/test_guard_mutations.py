@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DRIVER = Path(__file__).with_name("mutating.py")
 IN_HDF5 = ("h5ad", "ten_x")
-"""A flipped bit within HDF5's own structures can bring its library down: such tries are made in a fork only."""
+"""Should damage bring HDF5's own library down, it takes a fork down, not the tests."""
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,11 @@ def bench(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Be
     return Bench(tmp_path_factory.mktemp("bench"), toy_template)
 
 
-@pytest.mark.parametrize("name", sorted(set(READERS) - set(IN_HDF5)))
+@pytest.mark.parametrize("name", sorted(READERS))
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_damage_is_named_or_without_effect(bench: Bench, name: str) -> None:
-    draw = random.Random(f"{name} 1")
-    found = [bench.try_once(READERS[name], draw) for _ in range(12)]
+    draw, fork = random.Random(f"{name} 1"), name in IN_HDF5 and hasattr(os, "fork")
+    found = [bench.try_once(READERS[name], draw, fork=fork) for _ in range(12)]
     assert not [f"{done} -> {verdict}" for done, verdict in found if verdict.startswith("WRONG")]
     # a cache is built anew instead
     assert any(verdict == "refused" for _, verdict in found) or name == "cache"
@@ -51,7 +52,7 @@ def test_cut_hdf5_files_are_refused_by_name(bench: Bench, name: str, length: int
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
 def test_six_hundred_damaged_files(toy_template: AnnData, tmp_path: Path) -> None:
-    """Each in a process with a limit of time and memory; HDF5's library alone may end by a signal."""
+    """Each in a process with a limit of time and memory."""
     toy_template.write_h5ad(tmp_path / "toy.h5ad")
     done = subprocess.run(
         [sys.executable, str(DRIVER), str(tmp_path / "bench"), str(tmp_path / "toy.h5ad"), "600", "3"],
@@ -61,6 +62,4 @@ def test_six_hundred_damaged_files(toy_template: AnnData, tmp_path: Path) -> Non
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))[6:])
     print({key: value for key, value in found.items() if key != "wrong"})
     assert found["tries"] == 600
-    in_hdf5 = [line for line in found["wrong"] if line.split("/")[0] in IN_HDF5 and "ended by signal" in line]
-    assert [line for line in found["wrong"] if line not in in_hdf5] == []
-    assert len(in_hdf5) <= 6, in_hdf5
+    assert found["wrong"] == []
