@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 6  # raise when a prior of the same key would come out differently
+FORMAT = 7  # raise when a prior of the same key would come out differently
 GATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 """What the network's change may be multiplied by."""
 N_FOLDS = 3

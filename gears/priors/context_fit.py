@@ -18,6 +18,8 @@ from gears.priors.kernels import NAMES, mixed, sizes_of, training_kernels
 
 MOST_FOLDS = 10
 CARRIES = (1.0, 0.0)
+FAR_SLOPES = (0.25, 0.5, 0.75, 0.9)
+"""Slopes that are tried besides for contexts that training never sees: little carries over to them."""
 _LEAST_TARGETS = 3
 _NOISE_FLOOR = 1e-3
 _MEAN_MARGIN = 0.02  # that the criterion must gain before the means of the settings alone are taken
@@ -82,15 +84,18 @@ def fit_context_prior(data: UnitData, criterion: Criterion) -> FittedPrior:
         for carry in CARRIES:
             departure_CG = process.across(out, rows, carry) @ coefficient_CG
             candidates[False, carry][out] = means_CG[out] + departure_CG
+    slopes = (*FAR_SLOPES, *SLOPES) if _leaves_settings_out(data) else SLOPES
     tried = {
-        (*choice, slope): criterion(slope * (candidate_CG + targets_CG))
+        (*choice, slope): criterion(slope * candidate_CG + _kept(slope) * targets_CG)
         for choice, candidate_CG in candidates.items()
-        for slope in SLOPES
+        for slope in slopes
     }
     # of equal ones the first: the mean is carried where nothing tells against it
     best = min(tried, key=lambda choice: round(tried[choice] + _MEAN_MARGIN * choice[0], 9))
     mean_only, carry, slope = best
     level_SG, coefficient_CG = process.solved(np.arange(len(rest_CG)))
+    # the slope multiplies everything, and so undoes this
+    target_SG = _kept(slope) / slope * target_SG
     prior = process.prior(level_SG, coefficient_CG * (not mean_only), target_SG, slope, carry)
     report = {
         "kind": "additive Gaussian process over condition x context",
@@ -102,9 +107,19 @@ def fit_context_prior(data: UnitData, criterion: Criterion) -> FittedPrior:
         "slope": slope,
         "criterion": tried[best],
     }
-    return FittedPrior(
-        dataclasses.replace(prior, report=report), slope * (candidates[mean_only, carry] + targets_CG)
-    )
+    left_out_CG = slope * candidates[mean_only, carry] + _kept(slope) * targets_CG
+    return FittedPrior(dataclasses.replace(prior, report=report), left_out_CG)
+
+
+def _leaves_settings_out(data: UnitData) -> bool:
+    """Whether each setting is left out whole, as where predictions are for contexts that training never sees."""
+    pairs = np.unique(np.stack([data.setting_C, data.group_C]), axis=1)
+    return len(np.unique(data.group_C)) > 1 and pairs.shape[1] == len(np.unique(data.setting_C))
+
+
+def _kept(slope: float) -> float:
+    """Factor on what a perturbation does to its own gene: it is not shrunk with what carries over to other contexts."""
+    return max(slope, min(SLOPES))
 
 
 @dataclass(frozen=True)

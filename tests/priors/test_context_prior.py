@@ -111,3 +111,40 @@ def test_levels() -> None:
     found = levels(change, np.array([0, 0, 2]), 4, 2)
     # settings 0 and 2 are of one type: 1 and 3 of the other, which has no units
     np.testing.assert_allclose(found[:, 0], [2.0, 6.0, (10 + 6) / 2, 6.0])
+
+
+def far_data(data: UnitData, alike: bool) -> UnitData:
+    """Whole contexts left out in turn, in which changes are alike, or have nothing in common."""
+    delta_CG = data.units.delta_CG
+    if alike:
+        delta_CG = np.tile(delta_CG[:N_NODES], (N_CONTEXTS, 1)) + 0.05 * (delta_CG - delta_CG.mean(axis=0))
+    units = dataclasses.replace(data.units, delta_CG=delta_CG)
+    return dataclasses.replace(data, units=units, group_C=data.setting_C)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike: bool) -> None:
+    data, _ = unit_data(0.2, 1.0)
+    far = far_data(data, alike)
+    prior = fit_context_prior(far, error_of(far.units.delta_CG)).prior
+    assert (prior.report["slope"] >= 0.975) is alike
+    # within known contexts only the usual slopes are tried
+    near = dataclasses.replace(far, group_C=data.group_C)
+    assert fit_context_prior(near, error_of(near.units.delta_CG)).prior.report["slope"] >= 0.975
+
+
+def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
+    data, _ = unit_data(0.0, 1.0)
+    column_P = np.arange(N_NODES)
+    delta_CG = data.units.delta_CG.copy()
+    for row, nodes in enumerate(data.sets):
+        delta_CG[row, nodes[0]] = -0.8
+    units = dataclasses.replace(data.units, delta_CG=delta_CG, column_P=column_P)
+    far = dataclasses.replace(data, units=units, group_C=data.setting_C)
+    fitted = fit_context_prior(far, error_of(delta_CG))
+    prior = fitted.prior
+    assert prior.report["slope"] < 0.975
+    own = np.array([prior.own[0].target_G[node] * prior.report["slope"] for node in range(N_NODES)])
+    np.testing.assert_allclose(own, -0.8 * 0.975, atol=0.1)
+    again = read_prior(prior.arrays(), prior.report)
+    np.testing.assert_array_equal(again(data.sets), prior(data.sets))
