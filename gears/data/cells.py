@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.data.sparse_checks import check_bounds, check_numbers
 from gears.mapped import release, save_array
+from gears.sparse_checks import check_bounds, check_numbers
 
 ROWS_PER_CHUNK = 4096
 

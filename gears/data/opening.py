@@ -16,8 +16,8 @@ from scipy import sparse
 
 from gears.data.containers import refuse_beyond, refuse_odd_codecs
 from gears.data.reading import as_csr, check_matrices, read_screen
-from gears.data.sparse_checks import check_compressed
 from gears.messages import count, shorten
+from gears.sparse_checks import check_compressed
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pickle
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _KINDS = "biufcOUS"
+LARGE = 1 << 16
+"""Bytes; who asks for more gets what there is."""
 _Interpreter: Any = pickle._Unpickler  # type: ignore[attr-defined]
 
 
@@ -106,10 +109,25 @@ def _array(dtype: Any, shape: Any, raw: Any, *, fortran: bool) -> np.ndarray:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
+class _Within:
+    """A file that is never asked for more than it has: memory would be taken for what a pickle only says."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.readline = file, file.readline
+
+    def read(self, n: int) -> bytes:
+        if n > LARGE:
+            n = min(n, os.fstat(self._file.fileno()).st_size - self._file.tell())
+        return self._file.read(n)
+
+
 class PlainUnpickler(_Interpreter):
     """Admits plain containers, strings, numbers and numpy arrays; anything else is refused by name."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(_Interpreter.dispatch)
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(_Within(file))
 
     def find_class(self, module: str, name: str) -> Any:
         """What a name in the pickle stands for; anything unknown is refused."""
@@ -137,6 +155,13 @@ class PlainUnpickler(_Interpreter):
                 break
 
     dispatch[pickle.BUILD[0]] = load_build
+
+    def load_bytearray8(self) -> None:
+        """Refuse: memory would be filled with as many zeros as the file says, and nothing plain is a bytearray."""
+        msg = "it holds a bytearray"
+        raise pickle.UnpicklingError(msg)
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
 def is_pickle(path: str | Path) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from gears.data.containers import refuse_beyond
-from gears.data.sparse_checks import check_bounds, check_compressed, check_numbers
 from gears.mapped import PIECE, pieces, release
+from gears.sparse_checks import check_bounds, check_compressed, check_numbers
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -14,6 +14,7 @@ from scipy import sparse
 from gears.files import content_hash, read_json, read_npz
 from gears.graphs import annotation_files, packing
 from gears.messages import shorten
+from gears.sparse_checks import check_compressed
 
 HUMAN_RESOURCE = "human_go.npz"
 
@@ -198,7 +199,13 @@ class GeneAnnotation:
         cls, path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None
     ) -> GeneAnnotation:
         if path.suffix == ".npz":
-            return cls.from_arrays(read_npz(path))
+            try:
+                return cls.from_arrays(read_npz(path))
+            except (ValueError, TypeError, IndexError, AttributeError) as error:
+                if str(path) in str(error):
+                    raise
+                msg = f"{path} holds no whole annotation ({error}); restore it or make it anew"
+                raise ValueError(msg) from error
         if path.suffix == ".json":
             value = read_json(path)
             if not isinstance(value, dict):
@@ -256,6 +263,7 @@ class GeneAnnotation:
             (np.ones(len(indices), dtype=np.int32), indices, arrays["indptr"].astype(np.int32)),
             shape=(len(genes), len(terms)),
         )
+        check_compressed("the table of genes and terms", matrix)
         aliases = aliases_of(arrays, genes)
         ambiguous = frozenset(packing.unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
         return cls(genes, terms, matrix, aliases, ambiguous)

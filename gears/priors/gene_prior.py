@@ -11,6 +11,7 @@ from scipy import sparse
 
 from gears.priors.kernels import GeneSimilarity, sizes_of
 from gears.priors.magnitude import Magnitude
+from gears.sparse_checks import check_compressed
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class GenePrior:
         triple = tuple(arrays[f"similar_{name}"] for name in ("data", "indices", "indptr"))
         shape = (len(arrays["column"]), len(trained_T))
         similar_PT = sparse.csr_matrix(triple, shape=shape)
-        similar_PT.check_format()
+        check_compressed("the prior's table of similarities", similar_PT)
         n_genes = len(arrays["offset"])
         if arrays["coefficient"].shape != (len(trained_T), n_genes) or len(arrays["target"]) != n_genes:
             msg = f"the prior's tables disagree: {arrays['coefficient'].shape} coefficients, {n_genes} genes"

@@ -20,6 +20,8 @@ from gears.data.opening import open_screen
 from gears.data.processing import prepare_screen
 from gears.data.reading import as_csr
 from gears.data.screen import PreparedScreen
+from gears.files import write_npz
+from gears.graphs import GeneAnnotation
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -130,6 +132,17 @@ def test_a_prepared_screen_without_its_checksums(what: str, toy_adata: AnnData, 
     for use in uses:
         with pytest.raises(ValueError, match=rf"{array}\.npy has {words}"):
             use(PreparedScreen.open(tmp_path / "toy").cells)
+
+
+@pytest.mark.parametrize(
+    ("array", "place", "value"), [("indices", 3, 60_000), ("indptr", -1, 10**8), ("indptr", 2, 50)]
+)
+def test_an_annotation(array: str, place: int, value: int, tmp_path: Path) -> None:
+    arrays = GeneAnnotation.from_dict({f"G{i}": {f"T{i % 4}", "T9"} for i in range(9)}).arrays()
+    arrays[array] = arrays[array].copy()
+    arrays[array][place] = value
+    with pytest.raises(ValueError, match=r"a\.npz holds no whole annotation"):
+        GeneAnnotation.from_path(write_npz(tmp_path / "a.npz", arrays))
 
 
 def test_whole_matrices_are_as_they_were(toy_adata: AnnData, tmp_path: Path) -> None:

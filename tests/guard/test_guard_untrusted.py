@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +188,23 @@ def breaking() -> dict[str, bytes]:
         "an empty stack": b"\x80\x04.",
         "state for a set": b"\x80\x04\x8f}\x8c\x01a\x8c\x01bsb.",
     }
+
+
+@pytest.mark.parametrize("size", [1 << 33, 1 << 62])
+@pytest.mark.parametrize(
+    "code", [b"\x96", b"\x8e", b"\x8d", b"\x95"], ids=["bytearray", "bytes", "text", "frame"]
+)
+def test_memory_is_not_taken_for_what_a_pickle_only_says(code: bytes, size: int, tmp_path: Path) -> None:
+    """What comes after is three bytes long; a bytearray would be filled with eight billion zeros first."""
+    path = tmp_path / "file.pkl"
+    path.write_bytes(b"\x80\x05" + code + struct.pack("<Q", size) + b"abc.")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"file\.pkl"):
+            load_plain(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", breaking())

@@ -1,0 +1,67 @@
+"""Targets of the fuzzer (``fuzzing.py``): seeds are read, damage is refused in words, what was found stays mended."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from fuzz_targets import Target, targets
+from mutating import mutate
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+@pytest.fixture(scope="module")
+def made(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
+    return targets(tmp_path_factory.mktemp("targets"), toy_template)
+
+
+def test_seeds_are_read_and_damage_is_refused_in_words(made: dict[str, Target]) -> None:
+    assert len(made) > 40
+    draw, wrong = random.Random(5), {}
+    for name, target in made.items():
+        seed = target.seed()
+        for content in [seed, *(mutate(seed, draw)[1] for _ in range(4))]:
+            found = target.finding(content)
+            if found is not None:
+                wrong[name] = found
+        target.file.write_bytes(seed)
+    assert wrong == {}
+
+
+def changed(content: bytes, **values: object) -> bytes:
+    """Settings of a saved model with other values."""
+    plain = json.loads(content)
+    plain["model"] |= values
+    return json.dumps(plain).encode()
+
+
+def of_no_arrays(_: bytes) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, other=np.arange(3))
+    return file.getvalue()
+
+
+FOUND: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "a model's setting of no name": ("model/config.json", lambda seed: changed(seed, direction="smo?th")),
+    "a model's number": ("model/config.json", lambda seed: changed(seed, coexpress_threshold=1.4)),
+    "a model's graphs": ("model/graphs.npz", of_no_arrays),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_the_fuzzer_found(what: str, made: dict[str, Target]) -> None:
+    name, change = FOUND[what]
+    target = made[name]
+    seed = target.seed()
+    try:
+        assert change(seed) != seed
+        assert target.finding(change(seed)) is None
+    finally:
+        target.file.write_bytes(seed)
