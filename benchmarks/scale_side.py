@@ -59,14 +59,14 @@ def prepare(path, folder, workers):
     return block.figures
 
 
-def setup(folder):
+def setup(folder, split="simulation"):
     """Open the prepared screen, split it, build graphs and network."""
     from gears import GEARS, PertData
 
     with Measurement() as block:
         data = PertData(Path(folder).parent, default_pert_graph=False)
         data.load(data_path=folder)
-        data.prepare_split("simulation", seed=1)
+        data.prepare_split(split, seed=1)
         HELD["model"] = model = GEARS(data, device="cpu")
         model.model_initialize(hidden_size=64)
     return block.figures | {"versions": versions(("gears-perturb", "torch", "numpy", "scipy", "anndata"))}
@@ -83,7 +83,9 @@ def train(**options):
         if prior is None
         else {key: prior.report.get(key) for key in ("exact", "gate", "factor", "slope")}
     )
-    return block.figures | {"epochs": len(result.history), "prior": told, **result.history[-1]}
+    trained = len(model.pert_data.split.conditions("train"))
+    told = {"conditions": trained, "epochs": len(result.history), "prior": told}
+    return block.figures | told | result.history[-1]
 
 
 def predict(path):
