@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -170,6 +172,39 @@ def test_choices(benchmark) -> None:
             )
             wanted = {"cells": size, "conditions": max(10_000, 10 * size), "genes": 10_000}[axis]
             assert abs(cells - wanted) <= 0.02 * wanted + 100
+
+
+def test_sizes_beyond_memory(benchmark, tmp_path: Path) -> None:
+    scale = benchmark("scale")
+    for name, size in scale.LARGE.items():
+        given = scale.large_simulation(size)
+        conditions = given["n_singles"] + given["n_pairs"]
+        assert conditions == size["conditions"]
+        cells = given["n_control"] + given["cells_per_condition"] * conditions
+        assert abs(cells - size["cells"]) <= 0.02 * size["cells"] + conditions
+        assert "moments" in scale.TRAINED[name]
+    figures = {"wall_s": 3.0, "cpu_s": 2.0, "peak_mb": 100.0, "own_mb": 50.0, "load": 1.0}
+    place = {"cpu": "a processor", "cores": 2}
+    kept = {
+        name: {"machine": place, "commit": "abc", "command": "python", **size, "stages": {"prepare": figures}}
+        for name, size in scale.LARGE.items()
+    }
+    page = scale.large_page(kept)
+    assert "| 1,000,000 | 100 | 5,000 | prepare | 3 | 2 | 100 | 50 | 1.0 |" in page
+    assert page.count("prepare") == len(scale.LARGE)
+
+
+def test_own_memory_is_seen_with_that_of_children(benchmark) -> None:
+    measuring = benchmark("measuring")
+    with measuring.Measurement() as block:
+        child = subprocess.run(
+            [sys.executable, "-c", "import time; x = bytes(range(256)) * 600_000; time.sleep(0.4)"],
+            check=True,
+        )
+    assert child.returncode == 0
+    before = measuring.own_memory_mb(os.getpid())
+    assert block.figures["own_mb"] > before + 100
+    assert measuring.family(os.getpid())[0] == os.getpid()
 
 
 def test_inputs_are_what_the_published_package_reads(benchmark, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from gears.evaluation.settings import by_setting
 from gears.evaluation.truth import Truth
 from gears.node_sets import contexts_of, kinds_of
 from gears.priors import FittedPrior, fit_prior, judge, mean_of, means_without, prior_data
-from gears.priors.context_fit import UnitData, fit_context_prior
+from gears.priors.context_fit import fit_context_prior
+from gears.priors.context_process import UnitData
 from gears.priors.evidence import sample
-from gears.priors.fit import Criterion, mean_of_others
-from gears.priors.screen import MOST_JUDGED, criterion_of, data_of, profiles
+from gears.priors.fit import Criterion
+from gears.priors.screen import MOST_JUDGED, criterion_of, data_of
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -89,12 +90,15 @@ class UnitSource(PriorSource):
         return UnitData(units, setting_C, np.repeat(mean_KG, n_kinds, axis=0), n_kinds, group_C, nodes)
 
     def fit(self, conditions: Sequence[Condition], data: UnitData) -> FittedPrior:
-        """The prior of training units."""
-        profiles_CG = profiles(self.screen, conditions)
-        known_CG = np.empty_like(profiles_CG)
+        """The prior of training units; of very many a fixed sample is judged."""
+        chosen = sample(len(conditions), MOST_JUDGED)
+        known_RG = np.empty((len(chosen), len(self.screen.gene_names)))
         for _, rows in by_setting(self.screen, conditions):
-            known_CG[rows] = mean_of_others(profiles_CG[rows])
-        return fit_context_prior(data, self.judge(conditions, known_CG))
+            here, places = np.isin(chosen, rows), np.flatnonzero(np.isin(rows, chosen))
+            units = [conditions[row] for row in rows.tolist()]
+            known_RG[here] = means_without(self.screen, units, places)
+        some = [conditions[row] for row in chosen.tolist()]
+        return fit_context_prior(data, self.judge(some, known_RG), chosen)
 
     def known_means(self, inner: Sequence[Condition], held_out: Sequence[Condition]) -> np.ndarray:
         """Mean of the inner units of the same setting; without any, the control plus the mean change elsewhere."""

@@ -9,8 +9,9 @@ import pytest
 from scipy import sparse
 
 from gears.node_sets import NodeSet
-from gears.priors import ContextPrior, GeneSimilarity, PriorData, read_prior
-from gears.priors.context_fit import UnitData, fit_context_prior, levels
+from gears.priors import ContextPrior, GeneSimilarity, PriorData, context_process, read_prior
+from gears.priors.context_fit import fit_context_prior
+from gears.priors.context_process import UnitData, levels
 
 N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
 
@@ -148,3 +149,37 @@ def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
     np.testing.assert_allclose(own, -0.8 * 0.975, atol=0.1)
     again = read_prior(prior.arrays(), prior.report)
     np.testing.assert_array_equal(again(data.sets), prior(data.sets))
+
+
+def test_very_many_units_are_solved_nearly_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, truth_KPG = unit_data(1.0, 0.4)
+    kept = [row for row in range(len(data.sets)) if (data.sets[row].context, data.sets[row][0]) != (1, 4)]
+    less = data.subset(kept)
+    exact = fit_context_prior(less, error_of(less.units.delta_CG))
+    monkeypatch.setattr(context_process, "MOST_EXACT", 5)
+    found = fit_context_prior(less, error_of(less.units.delta_CG))
+    assert exact.prior.report["exact"]
+    assert not found.prior.report["exact"]
+    sets = [*data.sets, NodeSet([4], context=1)]
+    expected_UG = exact.prior(sets)
+    away = np.sqrt(((found.prior(sets) - expected_UG) ** 2).mean() / (expected_UG**2).mean())
+    assert away < 0.01  # one slope was chosen, noise is alike: only level and folds differ
+    assert ((found.prior(sets)[-1] - truth_KPG[1, 4]) ** 2).mean() < 0.5
+    monkeypatch.setattr(context_process, "MOST_FEATURES", 12)
+    fewer = fit_context_prior(less, error_of(less.units.delta_CG))
+    assert error_of(less.units.delta_CG)(fewer.left_out_CG) < 1.3 * error_of(less.units.delta_CG)(
+        found.left_out_CG
+    )
+
+
+def test_only_judged_units_are_judged() -> None:
+    data, _ = unit_data(1.0, 0.2)
+    rows, seen = np.array([2, 9, 30]), []
+
+    def criterion(left_out_RG: np.ndarray) -> float:
+        seen.append(left_out_RG.shape)
+        return float(((left_out_RG - data.units.delta_CG[rows]) ** 2).mean())
+
+    fitted = fit_context_prior(data, criterion, rows)
+    assert set(seen) == {(3, N_GENES)}
+    assert fitted.left_out_CG.shape == data.units.delta_CG.shape
