@@ -4,6 +4,7 @@
 #   tools/check_installed.sh python3.11 -c constraints.txt           # the pinned versions
 #   tools/check_installed.sh python3.13                              # the newest ones
 #   TESTS="tests/test_cli.py" tools/check_installed.sh python3.12
+#   WHOLE=1 tools/check_installed.sh python3.11 -c constraints.txt   # everything that `make test` runs
 #
 # Everything goes into a temporary folder; the checkout's own gears/ is not on the path of the tests.
 set -euo pipefail
@@ -28,5 +29,9 @@ cd "$folder/src"
 unset PYTHONPATH
 time "$folder/env/bin/python" -W error -c "import gears; print(gears.__file__)"
 "$folder/env/bin/gears" --version
-# shellcheck disable=SC2086
-"$folder/env/bin/python" -m pytest -q -m "not long and not slow" ${TESTS:-$quick}
+if [ -n "${WHOLE:-}" ]; then
+  "$folder/env/bin/python" -m pytest -q -m "not long" -n 2
+else
+  # shellcheck disable=SC2086
+  "$folder/env/bin/python" -m pytest -q -m "not long and not slow" ${TESTS:-$quick}
+fi
