@@ -27,6 +27,7 @@ tar xzf "$folder"/dist/*.tar.gz -C "$folder/src" --strip-components=1
 rm -r "$folder/src/gears"
 cd "$folder/src"
 unset PYTHONPATH
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # several test processes share the cores
 time "$folder/env/bin/python" -W error -c "import gears; print(gears.__file__)"
 "$folder/env/bin/gears" --version
 if [ -n "${WHOLE:-}" ]; then
