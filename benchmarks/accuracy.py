@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py                          (five kinds of simulated screens)
     python benchmarks/accuracy.py --data FOLDER            (and the real subsets found there)
-    python benchmarks/accuracy.py --methods prior gears published --repeats 1
+    python benchmarks/accuracy.py --methods prior gears published --repeats 1 --epochs-published 3
 
 Folds are over conditions; every condition is tested once in each repeat. Methods: ``prior`` is the
 closed form alone, ``gears`` the whole model (``prior="auto"``), ``published`` the network alone on
