@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -89,15 +90,23 @@ def naming(path: Path, temporary: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.filename is not None and not str(error.filename).startswith(str(temporary)):
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "write failed" not in str(error):
+            raise  # HDF5 says so of a disk that is full when a file is closed
+        named = getattr(error, "filename", None)
+        if named is not None and not str(named).startswith(str(temporary)):
             raise  # about another file
-        reason = error.strerror or str(error)
         msg = (
-            f"{path} could not be written ({reason}); what was there before is as it was: free some space, or choose "
-            "another place"
+            f"{path} could not be written ({_reason(error)}); what was there before is as it was: free some space, or "
+            "choose another place"
         )
-        raise OSError(error.errno or errno.EIO, msg) from error
+        raise OSError(getattr(error, "errno", None) or errno.EIO, msg) from error
+
+
+def _reason(error: Exception) -> str:
+    """The system's words, also out of those of HDF5, which has a page of its own around them."""
+    within = re.search(r"error message = '([^']+)'", str(error))
+    return within[1] if within else getattr(error, "strerror", None) or str(error)
 
 
 def _exchange(one: Path, other: Path) -> bool:

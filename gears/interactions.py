@@ -14,6 +14,7 @@ from gears.conditions import Condition
 from gears.data.pickles import load_npy
 from gears.distances import distance_correlation
 from gears.messages import shorten, unknown_name
+from gears.texts import listed_names
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -268,12 +269,8 @@ def predict_interaction(
 def _positions(genes: str | Path | Iterable[str], gene_names: list[str]) -> np.ndarray:
     if isinstance(genes, str | Path):
         path = Path(genes)
-        if path.suffix == ".npy":
-            named = [str(gene) for gene in load_npy(path).ravel()]
-        else:
-            named = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    else:
-        named = [str(gene) for gene in genes]
+        genes = load_npy(path).ravel() if path.suffix == ".npy" else listed_names(path)
+    named = [str(gene) for gene in genes]
     index = {gene: position for position, gene in enumerate(gene_names)}
     unknown = sorted(set(named) - set(index))
     if unknown:

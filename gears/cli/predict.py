@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
 from gears.messages import count, unknown_name
+from gears.texts import listed_names
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
@@ -92,8 +93,7 @@ def _asked(options: Any) -> list[str]:
     """The perturbations of the command line and of the file."""
     asked = list(options.genes)
     if options.file is not None:
-        lines = Path(options.file).read_text(encoding="utf-8").splitlines()
-        asked += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        asked += [line for line in listed_names(options.file) if not line.startswith("#")]
         if not asked:
             msg = f"{options.file} holds no perturbation; expected one a line, such as AHR+KLF1"
             raise ValueError(msg)

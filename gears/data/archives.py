@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import stat
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -47,6 +49,8 @@ def extract_file(archive: Path, name: str, target: Path, *, largest: int = LARGE
         OSError,
         RuntimeError,
         NotImplementedError,
+        zlib.error,
+        lzma.LZMAError,
     ) as error:
         msg = f"{archive} is damaged, or no zip or tar archive ({error}); get it again"
         raise ValueError(msg) from error

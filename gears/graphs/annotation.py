@@ -198,20 +198,14 @@ class GeneAnnotation:
     def _from_file(
         cls, path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None
     ) -> GeneAnnotation:
-        if path.suffix == ".npz":
+        if path.suffix in (".npz", ".json"):
             try:
-                return cls.from_arrays(read_npz(path))
+                return cls._from_values(path)
             except (ValueError, TypeError, IndexError, AttributeError) as error:
                 if str(path) in str(error):
                     raise
                 msg = f"{path} holds no whole annotation ({error}); restore it or make it anew"
                 raise ValueError(msg) from error
-        if path.suffix == ".json":
-            value = read_json(path)
-            if not isinstance(value, dict):
-                msg = f"{path} holds a JSON {type(value).__name__}; expected an object gene -> list of terms"
-                raise ValueError(msg)
-            return cls.from_dict(value)
         if annotation_files.format_of(path) is not None:
             rows = annotation_files.read_rows(path, symbols=symbols, taxon=taxon)
             aliases, ambiguous = rows.aliases()
@@ -221,6 +215,16 @@ class GeneAnnotation:
             "A pickle can run code when read: load it yourself and pass the dict (gene -> terms) instead"
         )
         raise ValueError(msg)
+
+    @classmethod
+    def _from_values(cls, path: Path) -> GeneAnnotation:
+        if path.suffix == ".npz":
+            return cls.from_arrays(read_npz(path))
+        value = read_json(path)
+        if not isinstance(value, dict):
+            msg = f"{path} holds a JSON {type(value).__name__}; expected an object gene -> list of terms"
+            raise ValueError(msg)
+        return cls.from_dict(value)
 
     def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
         """The annotation with every ancestor of each gene's terms, from an ontology in OBO format."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gears.messages import shorten
+from gears.texts import text_lines
 
 NO_DATA = "ND"
 """Evidence code of an annotation that says that nothing is known."""
@@ -101,16 +100,13 @@ def read_rows(
 
 def _rows(path: Path, delimiter: str = "\t") -> Iterator[tuple[int, list[str]]]:
     """Numbered rows of a text file."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
-        reader = (
-            csv.reader(file) if delimiter == "," else csv.reader(file, "excel-tab", quoting=csv.QUOTE_NONE)
-        )
-        try:
-            yield from enumerate(reader, start=1)
-        except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-            msg = f"{path}, after line {reader.line_num}, cannot be read as text ({error}); get it again"
-            raise ValueError(msg) from error
+    lines = text_lines(path)
+    reader = csv.reader(lines) if delimiter == "," else csv.reader(lines, "excel-tab", quoting=csv.QUOTE_NONE)
+    try:
+        yield from enumerate(reader, start=1)
+    except csv.Error as error:
+        msg = f"{path}, after line {reader.line_num}, cannot be read as a table ({error}); get it again"
+        raise ValueError(msg) from error
 
 
 def _gaf(path: Path, taxon: int | None) -> AnnotationRows:

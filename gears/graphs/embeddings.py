@@ -18,6 +18,7 @@ from gears.graphs import packing
 from gears.graphs.graph import Graph
 from gears.graphs.select import candidates, check_selection, name_order, strongest
 from gears.messages import shorten
+from gears.texts import listed_names
 
 _CHUNK_BYTES = 32 * 2**20
 _NAMES = ("names", "genes", "gene_names", "symbols")
@@ -102,7 +103,14 @@ class GeneEmbedding:
         if names is None:
             msg = f"an array of shape {np.shape(source)} does not say which genes its rows are; give names="
             raise ValueError(msg)
-        return cls(tuple(_listed(names)), np.asarray(source))
+        listed = tuple(_listed(names))
+        try:
+            return cls(listed, np.asarray(source))
+        except ValueError as error:
+            if isinstance(names, str | Path):
+                msg = f"with the names of {names}: {error}"
+                raise ValueError(msg) from error
+            raise
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays for an npz file that :meth:`of` reads."""
@@ -294,5 +302,5 @@ def _needed(names: Any, path: Path) -> Any:
 
 def _listed(names: Any) -> list[str]:
     if isinstance(names, str | Path):
-        return [line.strip() for line in Path(names).read_text(encoding="utf-8").splitlines() if line.strip()]
+        return listed_names(names)
     return [str(name) for name in names]

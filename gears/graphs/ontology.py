@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from scipy import sparse
 
 from gears.graphs.annotation import GeneAnnotation
 from gears.messages import count, shorten
+from gears.texts import text_lines
 
 if TYPE_CHECKING:
     import networkx
@@ -62,7 +62,7 @@ class Ontology:
             if not name or "true" in term.get("is_obsolete", []):
                 continue
             graph.add_node(name)
-            parents = term.get("is_a", []) + [
+            parents = [value for value in term.get("is_a", []) if value] + [
                 words[1]
                 for words in (value.split() for value in term.get("relationship", []))
                 if len(words) > 1 and words[0] in RELATIONS
@@ -114,17 +114,14 @@ class Ontology:
 
 def _stanzas(path: Path) -> Iterator[dict[str, list[str]]]:
     """Tags and values of every [Term]; comments after "!" and qualifiers in braces are taken off."""
-    opener = gzip.open if path.suffix == ".gz" else open
     term: dict[str, list[str]] | None = None
-    with opener(path, "rt", encoding="utf-8") as file:  # type: ignore[operator]
-        for line in file:
-            line = line.strip()
-            if line.startswith("["):
-                if term is not None:
-                    yield term
-                term = {} if line == "[Term]" else None
-            elif term is not None and ": " in line:
-                tag, value = line.split(": ", 1)
-                term.setdefault(tag, []).append(value.split(" ! ")[0].split(" {")[0].strip())
+    for line in map(str.strip, text_lines(path)):
+        if line.startswith("["):
+            if term is not None:
+                yield term
+            term = {} if line == "[Term]" else None
+        elif term is not None and ": " in line:
+            tag, value = line.split(": ", 1)
+            term.setdefault(tag, []).append(value.split(" ! ")[0].split(" {")[0].strip())
     if term is not None:
         yield term

@@ -131,7 +131,9 @@ def test_text_bombs(tmp_path: Path) -> None:
     row = "DB\tID\t{gene}\t\tGO:1\tREF\tIDA\t\tP\tname\tOLD\tprotein\ttaxon:9606\t20200101\tDB\n"
     long = row.format(gene="G" * 200_000)
     (tmp_path / "long.gaf").write_text(long)
-    with pytest.raises(ValueError, match=r"long\.gaf, after line 1, cannot be read as text .*field larger"):
+    with pytest.raises(
+        ValueError, match=r"long\.gaf, after line 1, cannot be read as a table .*field larger"
+    ):
         GeneAnnotation.from_path(tmp_path / "long.gaf")
     (tmp_path / "cut.gaf.gz").write_bytes(gzip.compress(row.format(gene="A").encode() * 50)[:-12])
     with pytest.raises(ValueError, match=r"cut\.gaf\.gz.*cannot be read as text"):

@@ -1,0 +1,43 @@
+"""The one place that reads lines of text that somebody else wrote; what cannot be read is named."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
+
+
+def text_lines(path: str | Path) -> Iterator[str]:
+    """Lines of a text file (UTF-8) with their ends; gzipped where its name ends in ``.gz``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        It is no text, or damaged.
+    """
+    path, number = Path(path), 0
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
+        try:
+            for line in file:
+                number += 1
+                yield line
+        except DAMAGE as error:
+            msg = f"{path}, after line {number}, cannot be read as text ({error}); get it again"
+            raise ValueError(msg) from error
+
+
+def listed_names(path: str | Path) -> list[str]:
+    """What stands on the lines of a text file that are not empty.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As :func:`text_lines`.
+    """
+    return [line.strip() for line in text_lines(path) if line.strip()]
