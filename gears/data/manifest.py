@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.files import read_json
-from gears.integrity import check_seal, need_types
+from gears.integrity import check_seal, need_names, need_types
 from gears.messages import shorten
 
 KIND = "gears prepared screen"
@@ -79,3 +79,31 @@ def _check_files(folder: Path, files: dict[str, int]) -> None:
     if wrong:
         msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it anew"
         raise ValueError(msg)
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """Names, labels and conditions of a prepared screen.
+
+    Raises
+    ------
+    ValueError
+        They do not fit together.
+    """
+    plain = read_json(path)
+    names = ("gene_names", "gene_ids", "labels", "condition_names")
+    need_types(path, plain, dict.fromkeys((*names, "label_condition", "conditions"), list))
+    need_names(path, plain, *names)
+    ids, conditions = plain["label_condition"], plain["conditions"]
+    genes_of = [genes for genes in conditions if isinstance(genes, list)]
+    whole = (
+        len(plain["gene_names"]) == len(plain["gene_ids"])
+        and len(plain["labels"]) == len(plain["condition_names"]) == len(ids)
+        and all(type(number) is int and 0 <= number < len(conditions) for number in ids)
+        and len(genes_of) == len(conditions)
+        and all(isinstance(gene, str) for genes in genes_of for gene in genes)
+        and [] in conditions
+    )
+    if not whole:
+        msg = f"the tables in {path} do not fit together; the screen is damaged: prepare it anew"
+        raise ValueError(msg)
+    return plain

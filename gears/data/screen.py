@@ -19,6 +19,7 @@ from gears.data.manifest import (
     TABLES,
     is_prepared,
     read_manifest,
+    read_tables,
 )
 from gears.data.statistics import ConditionStatistics, DERanking
 from gears.files import content_hash, read_json
@@ -129,7 +130,7 @@ class PreparedScreen:
 
     @cached_property
     def _tables(self) -> dict[str, Any]:
-        return read_json(self.checked_file(TABLES))
+        return read_tables(self.checked_file(TABLES))
 
     @cached_property
     def gene_names(self) -> list[str]:

@@ -16,6 +16,8 @@ from mutating import mutate
 if TYPE_CHECKING:
     from anndata import AnnData
 
+TABLES = "screen/toy/screen.json"
+
 
 @pytest.fixture(scope="module")
 def made(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
@@ -48,10 +50,25 @@ def of_no_arrays(_: bytes) -> bytes:
     return file.getvalue()
 
 
+def without(name: str) -> Callable[[bytes], bytes]:
+    return lambda seed: json.dumps({k: v for k, v in json.loads(seed).items() if k != name}).encode()
+
+
+def with_first(name: str, value: object) -> Callable[[bytes], bytes]:
+    return lambda seed: json.dumps(json.loads(seed) | {name: [value, *json.loads(seed)[name][1:]]}).encode()
+
+
 FOUND: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "a model's setting of no name": ("model/config.json", lambda seed: changed(seed, direction="smo?th")),
     "a model's number": ("model/config.json", lambda seed: changed(seed, coexpress_threshold=1.4)),
     "a model's graphs": ("model/graphs.npz", of_no_arrays),
+    "a screen without conditions": (TABLES, without("conditions")),
+    "a screen without names": (TABLES, without("condition_names")),
+    "a screen with a condition beyond": (TABLES, with_first("label_condition", 99)),
+    "a screen with no condition": (TABLES, with_first("conditions", None)),
+    "a screen with a number for a name": (TABLES, with_first("labels", 3)),
+    "terms that are text": ("annotations/a.json", lambda seed: seed.replace(b'["T0"]', b'"[1] T"')),
+    "an annotation of no arrays": ("annotations/a.npz", of_no_arrays),
 }
 
 
