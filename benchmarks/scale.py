@@ -32,7 +32,7 @@ QUICK = {"cells": (1000, 5000), "conditions": (20, 100), "genes": (100, 300)}
 LARGE = {
     "cells": {"cells": 1_000_000, "conditions": 100, "genes": 5000, "singles": 100},
     "conditions": {"cells": 100_000, "conditions": 10_000, "genes": 5000, "singles": 2500},
-    "genes": {"cells": 20_000, "conditions": 2000, "genes": 20_000, "singles": 1000},
+    "genes": {"cells": 8000, "conditions": 2000, "genes": 20_000, "singles": 1000},
 }
 # what each is trained with beside the default; an epoch of as many conditions and genes takes a minute
 TRAINED = {
