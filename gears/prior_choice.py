@@ -20,7 +20,7 @@ from gears.files import content_hash
 from gears.model.network import GEARSNetwork
 from gears.priors import FittedPrior, Prior, read_prior
 from gears.priors.evidence import sample
-from gears.priors.screen import MOST_JUDGED
+from gears.priors.screen import most_judged
 from gears.progress import followed
 from gears.training.conditions import ConditionLoader
 from gears.training.defaults import settle
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 7  # raise when a prior of the same key would come out differently
+FORMAT = 8  # raise when a prior of the same key would come out differently
 GATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 """What the network's change may be multiplied by."""
 N_FOLDS = 3
@@ -177,9 +177,9 @@ def _gate(
     known, learned, order, means = [], [], [], []
     best, tried = 0.0, {}
     groups = source.groups(conditions)
-    n_folds = min(N_FOLDS, len(set(groups)))
+    n_folds, judged = min(N_FOLDS, len(set(groups))), most_judged(len(parts.gene_names))
     for fold, (kept, out) in enumerate(followed(_folds(groups), n_folds, "weighing the network", "folds")):
-        out = [out[place] for place in sample(len(out), MOST_JUDGED // n_folds).tolist()]
+        out = [out[place] for place in sample(len(out), judged // n_folds).tolist()]
         inner, held_out = [conditions[row] for row in kept], [conditions[row] for row in out]
         fitted = source.fit(inner, data.subset(kept))
         network = _trained(source.pert_data, parts, inner, fitted, seed=fold)

@@ -18,7 +18,7 @@ from gears.priors.context_fit import fit_context_prior
 from gears.priors.context_process import UnitData
 from gears.priors.evidence import sample
 from gears.priors.fit import Criterion
-from gears.priors.screen import MOST_JUDGED, criterion_of, data_of
+from gears.priors.screen import criterion_of, data_of, most_judged
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -54,7 +54,7 @@ class PriorSource:
     def fit(self, conditions: Sequence[Condition], data: Any) -> FittedPrior:
         """The prior of training conditions; of very many a fixed sample is judged."""
         plain = [condition.plain for condition in conditions]
-        rows = sample(len(plain), MOST_JUDGED)
+        rows = sample(len(plain), most_judged(len(self.screen.gene_names)))
         some = [plain[row] for row in rows.tolist()]
         return fit_prior(data, judge(self.screen, some, means_without(self.screen, plain, rows)), rows)
 
@@ -91,7 +91,7 @@ class UnitSource(PriorSource):
 
     def fit(self, conditions: Sequence[Condition], data: UnitData) -> FittedPrior:
         """The prior of training units; of very many a fixed sample is judged."""
-        chosen = sample(len(conditions), MOST_JUDGED)
+        chosen = sample(len(conditions), most_judged(len(self.screen.gene_names)))
         known_RG = np.empty((len(chosen), len(self.screen.gene_names)))
         for _, rows in by_setting(self.screen, conditions):
             here, places = np.isin(chosen, rows), np.flatnonzero(np.isin(rows, chosen))

@@ -20,8 +20,9 @@ from gears.priors.data import PriorData
 from gears.priors.fit import Criterion, mean_of_others
 from gears.priors.kernels import GeneSimilarity
 
-MOST_JUDGED = 2000
-"""Conditions whose predictions decide among candidates; of more a fixed sample is taken."""
+MOST_JUDGED, FEWEST_JUDGED, JUDGED_VALUES = 2000, 200, 10_000_000
+"""Conditions whose predictions decide among candidates: of more a fixed sample is taken, of so many values (conditions
+x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 
 
@@ -148,6 +149,11 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
         return float(shares.sum() - mean[-1] - np.nan_to_num(specific).mean())
 
     return criterion
+
+
+def most_judged(n_genes: int) -> int:
+    """Conditions of as many genes whose predictions decide, at most."""
+    return max(FEWEST_JUDGED, min(MOST_JUDGED, JUDGED_VALUES // max(1, n_genes)))
 
 
 def means_without(
