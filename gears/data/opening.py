@@ -276,6 +276,6 @@ def _ten_x(
             int((~is_gene).sum()),
             shorten(others),
         )
-    var = pd.DataFrame({"gene_name": names}, index=pd.Index(ids, name=None))
-    whole = AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)
-    return whole if is_gene.all() else whole[:, is_gene].copy()
+        matrix = sparse.csr_matrix(matrix)[:, np.flatnonzero(is_gene)]
+    var = pd.DataFrame({"gene_name": names}, index=pd.Index(ids, name=None))[is_gene]
+    return AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)

@@ -108,7 +108,10 @@ def of_saving(folder: Path, adata: anndata.AnnData, moments: int, draw: random.R
         return same[0]
 
     actions = [lambda model=model: model.save_model(place) for model in models]
-    return kill_at_random(actions, look, moments, draw) | {"within a write": left}
+    found = kill_at_random(actions, look, moments, draw)
+    actions[0]()
+    assert [entry.name for entry in place.parent.iterdir()] == ["model"], "leftovers of the dead"
+    return found | {"within a write": left}
 
 
 def main(folder: Path, screen: str, moments: int, seed: int) -> dict[str, Any]:
