@@ -1,8 +1,8 @@
 """Where files and folders are made before they take their place, and what becomes of what killed writers leave.
 
 A workplace is a hidden folder ``.NAME-xxxxxxxx.tmp`` beside the target, so that one rename brings what it holds into
-place. Its maker holds a lock on a file in it for as long as it lives: the system lets go of the lock of a killed
-process, which the next writer of the same target sees.
+place. Its maker holds a lock on a file in it for as long as it lives, whose name tells which system hands the lock
+out: the system lets go of the lock of a killed process, which the next writer of the same target sees.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ except ImportError:  # Windows
 
 SECONDS_OF_REST = 24 * 3600.0
 """A workplace whose maker cannot be asked is left over when nothing in it has changed for so long."""
-LOCK, ASIDE = ".lock", ".old"
-"""Endings of the target's name: the maker's lock, and what was moved aside for a new folder."""
+LOCK, ASIDE = ".lock-", ".old"
+"""How the lock's name begins; how that of what was moved aside for a new folder ends."""
 _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
@@ -35,16 +35,15 @@ def workplace(path: Path) -> Iterator[Path]:
     What dead writers of the same `path` left behind is removed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent))
-    lock = None
+    held = None
+    while held is None:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent))
+        held = _hold(folder)  # in vain where a cleaner came in between
     try:
-        lock = _hold(folder / f"{path.name}{LOCK}")
         clean_leftovers(path.parent, path.name)
         yield folder / path.name
     finally:
-        if lock is not None:
-            os.close(lock)  # before the folder goes: some file systems keep the names of open files
-        _remove(folder, path)
+        _remove(folder, path, held)
 
 
 def clean_leftovers(folder: Path, name: str | None = None, *, alone: bool = False) -> list[Path]:
@@ -70,68 +69,94 @@ def clean_leftovers(folder: Path, name: str | None = None, *, alone: bool = Fals
         What was removed.
     """
     removed = []
-    with contextlib.suppress(OSError):  # another one cleans, or we may not look
+    with contextlib.suppress(OSError):  # there is none, or we may not look
         for entry in list(os.scandir(folder)):
             made = _MADE.fullmatch(entry.name)
             if made is None or name not in (None, made["name"]) or not entry.is_dir(follow_symlinks=False):
                 continue
             place, target = Path(entry.path), folder / made["name"]
-            if alone or _is_dead(place, place / f"{target.name}{LOCK}"):
-                _remove(place, target)
-                removed.append(place)
+            with contextlib.suppress(OSError):  # another one cleans it, or we may not
+                if alone:
+                    _remove(place, target, None)
+                if alone or _remove_if_dead(place, target):
+                    removed.append(place)
     return removed
 
 
-def _remove(place: Path, target: Path) -> None:
-    """Remove a workplace; what was moved aside goes back where nothing came for it."""
+def _remove(place: Path, target: Path, held: int | None) -> None:
+    """Remove a workplace, its lock last; what was moved aside goes back where nothing came for it."""
     aside = place / f"{target.name}{ASIDE}"
     if aside.exists() and not target.exists():
         os.rename(aside, target)
+    with contextlib.suppress(OSError):
+        for entry in sorted(place.iterdir(), key=lambda entry: entry.name.startswith(LOCK)):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+    if held is not None:
+        os.close(held)  # some file systems keep the names of open files until now
     shutil.rmtree(place, ignore_errors=True)
 
 
-def _hold(path: Path) -> int:
-    """Make the lock and hold it; only then it says which system handed it out."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    with contextlib.suppress(OSError):  # no locks here, or a full disk: judged by its age
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            os.write(handle, this_system())
-    return handle
-
-
-def _is_dead(place: Path, lock: Path) -> bool:
-    """Whether nobody works in `place` any more."""
+def _hold(folder: Path) -> int | None:
+    """Hold the lock of a new workplace; None if another writer took it for left over in between."""
+    lock = folder / f"{LOCK}{this_system()}"
     try:
-        handle = os.open(lock, os.O_RDWR)
+        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     except FileNotFoundError:
-        return _rested(place)
-    except OSError:
-        return False
+        return None
+    if fcntl is not None:
+        with contextlib.suppress(OSError):  # no locks here: it is judged by its age
+            fcntl.flock(held, fcntl.LOCK_EX)
+    if lock.exists():
+        return held
+    os.close(held)
+    return None
+
+
+def _remove_if_dead(place: Path, target: Path) -> bool:
+    """Remove a workplace whose maker is gone; whether it was."""
+    with contextlib.suppress(OSError):
+        os.rmdir(place)  # empty: its maker was ending, or is beginning and makes another
+        return True
+    lock = next((entry for entry in place.iterdir() if entry.name.startswith(LOCK)), None)
+    held = None if lock is None else os.open(lock, os.O_RDWR)
+    dead = False
     try:
-        here = os.read(handle, 100) == this_system() != b""
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return here or _rested(place)
-    except OSError:  # held, or not to be had
-        return False
+        dead = _is_dead(place, lock, held)
     finally:
-        os.close(handle)
+        if held is not None and not dead:
+            os.close(held)
+    if dead:
+        _remove(place, target, held)
+    return dead
+
+
+def _is_dead(place: Path, lock: Path | None, held: int | None) -> bool:
+    """Whether a workplace's lock could be taken and is of this system, or nothing has changed for long."""
+    if lock is not None and held is not None and fcntl is not None:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock.name == f"{LOCK}{this_system()}" != LOCK:
+                return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # no locks here
+    return _rested(place)
 
 
 def _rested(place: Path) -> bool:
     """Whether nothing in a folder has changed for a day, by the clock of the disk it is on."""
-    try:
-        newest = max(path.lstat().st_mtime for path in (place, *place.rglob("*")))
-        with tempfile.TemporaryFile(dir=place.parent) as now:
-            return os.fstat(now.fileno()).st_mtime - newest > SECONDS_OF_REST
-    except OSError:  # someone is at it
-        return False
+    newest = max(path.lstat().st_mtime for path in (place, *place.rglob("*")))
+    with tempfile.TemporaryFile(dir=place.parent) as now:
+        return os.fstat(now.fileno()).st_mtime - newest > SECONDS_OF_REST
 
 
 @cache
-def this_system() -> bytes:
+def this_system() -> str:
     """What tells the running kernel, whose locks these are, from every other (Linux; else nothing does)."""
     with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
-    return b""
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""

@@ -94,10 +94,10 @@ def test_a_writer_of_another_machine_is_given_a_day(tmp_path: Path) -> None:
     """Its lock may be unknown here, so only its age counts; a change within it makes it young."""
     place = tmp_path / ".it-abcdefgh.tmp"
     (place / "it").mkdir(parents=True)
-    (place / "it.lock").write_bytes(b"another system")
+    (place / f"{workplace.LOCK}another-system").write_text("")
     assert clean_leftovers(tmp_path, "it") == []
     two_days_ago = time.time() - 2 * workplace.SECONDS_OF_REST
-    for path in (place / "it", place / "it.lock", place):
+    for path in (*place.iterdir(), place):
         os.utime(path, (two_days_ago, two_days_ago))
     (place / "it" / "young").write_text("")
     assert clean_leftovers(tmp_path, "it") == []
@@ -110,10 +110,12 @@ def test_a_system_without_locks_goes_by_age(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(workplace, "fcntl", None)
     left = tmp_path / ".it-abcdefgh.tmp"
     left.mkdir()
+    (left / "it").write_text("half")
     write_text(tmp_path / "it", "new")
     assert hidden(tmp_path) == [left.name]
     old = time.time() - 2 * workplace.SECONDS_OF_REST
-    os.utime(left, (old, old))
+    for path in (left / "it", left):
+        os.utime(path, (old, old))
     write_text(tmp_path / "it", "new")
     assert hidden(tmp_path) == []
 
@@ -121,7 +123,7 @@ def test_a_system_without_locks_goes_by_age(tmp_path: Path, monkeypatch: pytest.
 def test_a_lock_that_is_held_counts_more_than_age(tmp_path: Path) -> None:
     with new_folder(tmp_path / "it") as folder:
         old = time.time() - 2 * workplace.SECONDS_OF_REST
-        for path in (folder, folder.with_name("it.lock"), folder.parent):
+        for path in (*folder.parent.iterdir(), folder.parent):
             os.utime(path, (old, old))
         assert clean_leftovers(tmp_path, "it") == []
     assert (tmp_path / "it").is_dir()
@@ -187,3 +189,72 @@ def test_many_writers_of_one_target_at_once(tmp_path: Path) -> None:
     assert [process.communicate(timeout=60)[1] for process in others] == [b"", b""]
     assert not failed
     assert [path.name for path in tmp_path.iterdir()] == ["it.json"]
+
+
+STAGES = {
+    "before its lock": "workplace._hold = die",
+    "with a lock not held": "workplace.fcntl.flock = die",
+    "while it removes what was there": "shutil.rmtree = die",
+    "before its lock goes": "Path.unlink = die",
+}
+DYING = """
+import os, shutil, signal, sys
+from pathlib import Path
+from gears import workplace
+from gears.files import new_folder
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+for number in range(2):
+    with new_folder(sys.argv[1]) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text(str(number))
+        if number:
+            exec(sys.argv[2])  # of the second write
+if "_hold" in sys.argv[2] or "flock" in sys.argv[2]:
+    with new_folder(sys.argv[1]):
+        pass
+"""
+
+
+@linux
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_kill_at_any_stage_leaves_nothing_for_long(stage: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", DYING, str(tmp_path / "it"), STAGES[stage]], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(hidden(tmp_path)) == 1
+    assert (tmp_path / "it" / "inner" / "file").read_text() == "1"
+    _folder(tmp_path / "it")
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]
+
+
+def test_a_writer_whose_workplace_is_swept_makes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cleaner comes between the folder and its lock, and then between the lock and its being held."""
+    hold, times = workplace._hold, []
+
+    def swept(folder: Path) -> int | None:
+        times.append(folder)
+        if len(times) == 1:
+            assert clean_leftovers(tmp_path, "it") == [folder]
+        return hold(folder)
+
+    monkeypatch.setattr(workplace, "_hold", swept)
+    write_text(tmp_path / "it", "whole")
+    assert len(times) == 2
+    if workplace.fcntl is not None and workplace.this_system():
+        flock, left = workplace.fcntl.flock, [1]
+
+        def late(held: int, how: int) -> None:
+            if left and how == workplace.fcntl.LOCK_EX:
+                left.pop()
+                assert clean_leftovers(tmp_path, "it") == [times[-1]]
+            flock(held, how)
+
+        monkeypatch.setattr(workplace.fcntl, "flock", late)
+        write_text(tmp_path / "it", "whole again")
+        assert len(times) == 4
+        assert (tmp_path / "it").read_text() == "whole again"
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import os
 import resource
@@ -137,6 +138,7 @@ def in_fork(action: Callable[[], Any]) -> str:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        faulthandler.disable()  # that it ends by a signal after the error is known
         try:
             action()
             os.write(writer, b"nothing was raised")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import zipfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,14 @@ def with_first(name: str, value: object) -> Callable[[bytes], bytes]:
     return lambda seed: json.dumps(json.loads(seed) | {name: [value, *json.loads(seed)[name][1:]]}).encode()
 
 
+def of_an_entry_without_a_name(_: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("perturb_processed.h5ad", b"x")
+        archive.writestr(zipfile.ZipInfo(""), b"x")
+    return file.getvalue()
+
+
 FOUND: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "a model's setting of no name": ("model/config.json", lambda seed: changed(seed, direction="smo?th")),
     "a model's number": ("model/config.json", lambda seed: changed(seed, coexpress_threshold=1.4)),
@@ -67,6 +76,7 @@ FOUND: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "a screen with a condition beyond": (TABLES, with_first("label_condition", 99)),
     "a screen with no condition": (TABLES, with_first("conditions", None)),
     "a screen with a number for a name": (TABLES, with_first("labels", 3)),
+    "an entry without a name": ("archives/screen.zip", of_an_entry_without_a_name),
     "terms that are text": ("annotations/a.json", lambda seed: seed.replace(b'["T0"]', b'"[1] T"')),
     "an annotation of no arrays": ("annotations/a.npz", of_no_arrays),
 }
