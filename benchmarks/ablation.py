@@ -164,7 +164,7 @@ def main() -> None:
     torch.set_num_threads(1)
     told = {
         "folds": options.folds,
-        "repeats": options.repeats,
+        "repeats": options.repeats if "prior" in options.parts else 1,
         "epochs of the network": options.epochs,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
     }
