@@ -32,7 +32,7 @@ QUICK = {"cells": (1000, 5000), "conditions": (20, 100), "genes": (100, 300)}
 LARGE = {
     "cells": {"cells": 1_000_000, "conditions": 100, "genes": 5000, "singles": 100},
     "conditions": {"cells": 100_000, "conditions": 10_000, "genes": 5000, "singles": 2500},
-    "genes": {"cells": 8000, "conditions": 2000, "genes": 20_000, "singles": 1000},
+    "genes": {"cells": 5000, "conditions": 2000, "genes": 20_000, "singles": 1000},
 }
 # what each is trained with beside the default; an epoch of as many conditions and genes takes a minute
 TRAINED = {
@@ -100,8 +100,8 @@ def large_simulation(size):
     }
 
 
-def measure_large(name, size, options, folder):
-    """Every stage of one of :data:`LARGE`, each training in a process of its own."""
+def measure_large(name, size, options, folder, keep):
+    """Every stage of one of :data:`LARGE`, each training in a process of its own; `keep` gets what there is so far."""
     path, prepared = str(folder / "screen.h5ad"), str(folder / "prepared" / "screen")
     given = large_simulation(size)
     result = {"axis": name, **size, "simulation": given, "stages": {}}
@@ -111,6 +111,7 @@ def measure_large(name, size, options, folder):
             for label, stage, arguments in stages:
                 figures = result["stages"][label] = side.ask(stage, **arguments)
                 print(large_line(result, label, figures), flush=True)
+                keep(result)
 
     fresh(("simulate", "simulate", {"path": path, "simulation": given}))
     fresh(("prepare", "prepare", {"path": path, "folder": prepared, "workers": options.workers}))
@@ -202,13 +203,17 @@ def take_large(options):
             if options.quick
             else LARGE[name]
         )
-        with scratch(options) as folder:
-            result = measure_large(name, size, options, folder)
         place = machine() | {"threads": options.threads, "workers": options.workers}
-        kept[name] = {"machine": place, "commit": commit(HERE.parent), "command": command(), **result}
+        made = {"machine": place, "commit": commit(HERE.parent), "command": command()}
         options.results.mkdir(parents=True, exist_ok=True)
-        base.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
-        base.with_suffix(".md").write_text(large_page(kept))
+
+        def keep(result, name=name, made=made):
+            kept[name] = made | result
+            base.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
+            base.with_suffix(".md").write_text(large_page(kept))
+
+        with scratch(options) as folder:
+            measure_large(name, size, options, folder, keep)
 
 
 def large_page(kept):
