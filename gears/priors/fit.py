@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gears.mapped import row_blocks
 from gears.priors.additive import AdditivePart
 from gears.priors.context_prior import Prior
 from gears.priors.data import PriorData
@@ -59,7 +60,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     candidates: list[_Candidate] = []
     for free_level in part.levels:
         prior, summed_CG = part.fit(target_G, free_level=free_level)
-        plain = _Candidate(prior, summed_CG, shrunk=not free_level)
+        plain = _Candidate(prior, summed_CG.__getitem__, shrunk=not free_level)
         candidates.append(plain)
         found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
         if found is not None:
@@ -67,7 +68,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
             changed = dataclasses.replace(prior, magnitude=magnitude)
             candidates.append(dataclasses.replace(plain, prior=changed, factor_C=factor_C))
     mean = _mean_prior(data, rest_CG.mean(axis=0), target_G)
-    candidates.append(_Candidate(mean, mean_of_others(rest_CG), mean_only=True))
+    candidates.append(_Candidate(mean, _means_of_others(rest_CG), mean_only=True))
     place, slope, value = _choose(candidates, data, target_G, criterion, judged)
     chosen, weights = candidates[place], part.weights
     report = {
@@ -84,16 +85,19 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         "slope": slope,
         "criterion": value,
     }
-    left_out_CG = chosen.left_out(data, target_G, np.arange(len(data.sets)))
-    return FittedPrior(dataclasses.replace(chosen.prior, slope=slope, report=report), slope * left_out_CG)
+    left_out_CG = np.empty_like(rest_CG)
+    for block in row_blocks(*left_out_CG.shape):
+        rows = np.arange(block.start, block.stop)
+        left_out_CG[block] = slope * chosen.left_out(data, target_G, rows)
+    return FittedPrior(dataclasses.replace(chosen.prior, slope=slope, report=report), left_out_CG)
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A prior without its slope, and what it predicts for conditions that were left out, without target and factor."""
+    """A prior without its slope, and what it predicts for rows that were left out, without target and factor."""
 
     prior: GenePrior
-    summed_CG: np.ndarray
+    summed: Callable[[np.ndarray], np.ndarray]
     factor_C: np.ndarray | None = None
     shrunk: bool = False
     mean_only: bool = False
@@ -102,8 +106,8 @@ class _Candidate:
         """Predicted changes of some conditions."""
         change_RG = target_part([data.sets[row] for row in rows.tolist()], data.column_P, target_G)
         if self.factor_C is None:
-            return change_RG + self.summed_CG[rows]
-        return change_RG + self.summed_CG[rows] * self.factor_C[rows][:, None]
+            return change_RG + self.summed(rows)
+        return change_RG + self.summed(rows) * self.factor_C[rows][:, None]
 
 
 def _choose(
@@ -127,6 +131,12 @@ def _choose(
         ),
     )
     return place, slope, tried[place, slope]
+
+
+def _means_of_others(values_CG: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """:func:`mean_of_others` of some rows, of two or more in all."""
+    total_G = values_CG.sum(axis=0)
+    return lambda rows: np.asarray((total_G - values_CG[rows]) / (len(values_CG) - 1))
 
 
 def mean_of_others(values_CG: np.ndarray) -> np.ndarray:

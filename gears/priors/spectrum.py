@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +28,8 @@ class Spectrum:
         Eigenvalues and vectors of the signal.
     root_C
         Square root of each condition's noise.
-    times
-        The signal's product with coefficients (C, G).
+    weighed_C
+        The signal's product with each condition's weight in a free level, (C,).
     level
         Variance of a level that is shrunk with the signal; None where the level is free.
     rest, n_rest
@@ -42,7 +41,7 @@ class Spectrum:
     values_K: np.ndarray
     vectors_CK: np.ndarray
     root_C: np.ndarray
-    times: Callable[[np.ndarray], np.ndarray]
+    weighed_C: np.ndarray
     level: float | None = None
     rest: float = 0.0
     n_rest: int = 0
@@ -58,7 +57,7 @@ class Spectrum:
         else:
             values, vectors = _eigh(whitened_CC)
             values = np.maximum(values, 0.0)
-        return cls(values, vectors, root_C, lambda coefficient_CG: signal_CC @ coefficient_CG, level)
+        return cls(values, vectors, root_C, signal_CC @ (1 / noise_C), level)
 
     @classmethod
     def of_features(
@@ -94,7 +93,7 @@ class Spectrum:
             values[kept] + rest,
             vectors,
             root_C,
-            lambda coefficient_CG: features.feature_CM @ (features.feature_CM.T @ coefficient_CG),
+            features.feature_CM @ (features.feature_CM.T @ (1 / noise_of_C)),
             rest=rest,
             n_rest=len(root_C) - 1 - int(kept.sum()),
             noise=float((noise_C / noise_of_C).mean()),
@@ -118,7 +117,7 @@ class Spectrum:
         if self.level is not None:
             return np.asarray(self.level * coefficient_CG.sum(axis=0))
         weight_C = 1 / self.root_C**2
-        return np.asarray(weight_C @ (delta_CG - self.times(coefficient_CG)) / weight_C.sum())
+        return np.asarray((weight_C @ delta_CG - self.weighed_C @ coefficient_CG) / weight_C.sum())
 
 
 def _eigen_of_contrasts(covariance_CC: np.ndarray, level_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
