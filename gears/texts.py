@@ -6,8 +6,30 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
+
+
+class WithoutZeros:
+    """A binary file of text whose zero bytes are an error: scipy's reader of matrices ends the process at them."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, n: int = -1) -> bytes:
+        """Some bytes.
+
+        Raises
+        ------
+        ValueError
+            There is a zero among them.
+        """
+        content = self._file.read(n)
+        if b"\x00" in content:
+            msg = "it holds zero bytes, which are no text"
+            raise ValueError(msg)
+        return content
 
 
 def text_lines(path: str | Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from gears.data.containers import refuse_beyond, refuse_odd_codecs
 from gears.data.reading import as_csr, check_matrices, read_screen
 from gears.messages import count, shorten
 from gears.sparse_checks import check_compressed
+from gears.texts import WithoutZeros
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -227,7 +228,9 @@ def _read_10x_mtx(path: Path) -> AnnData:
     features = _table(file.parent, prefix, ("features.tsv", "genes.tsv"))
     barcodes = _table(file.parent, prefix, ("barcodes.tsv",))[0].astype(str).tolist()
     try:
-        matrix = sparse.csr_matrix(mmread(file)).T.tocsr()
+        opener: Any = gzip.open if file.suffix == ".gz" else open
+        with opener(file, "rb") as opened:
+            matrix = sparse.csr_matrix(mmread(WithoutZeros(opened))).T.tocsr()
     except Exception as error:
         msg = f"{file} cannot be read as a MatrixMarket file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error

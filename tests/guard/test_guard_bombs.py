@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from readers import GENES
+from user_files import make_mtx
 
 from gears import cli
 from gears.data.gene_sets import read_gene_set
@@ -164,6 +165,24 @@ def test_settings_in_yaml_are_data(tmp_path: Path) -> None:
         (tmp_path / "run.yaml").write_text(body)
         assert cli.main(["train", "--config", str(tmp_path / "run.yaml")]) == 2, kind
     assert not (tmp_path / MARK).exists()
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_matrices_of_text_with_zero_bytes(packed: bool, tmp_path: Path, toy_template: AnnData) -> None:
+    """scipy's reader of matrices ends the process where a number should be."""
+    make_mtx(tmp_path, toy_template)
+    whole = (tmp_path / "matrix.mtx").read_bytes()
+    path = tmp_path / ("matrix.mtx.gz" if packed else "matrix.mtx")
+    (tmp_path / "matrix.mtx").unlink()
+    for place in (60, len(whole) // 2, 64_319, len(whole) - 43):
+        content = whole[:place] + bytes(43) + whole[place + 43 :]
+        path.write_bytes(gzip.compress(content) if packed else content)
+        with pytest.raises(
+            ValueError, match=r"matrix\.mtx.* cannot be read as a MatrixMarket file .*zero bytes"
+        ):
+            open_screen(tmp_path)
+    path.write_bytes(gzip.compress(whole) if packed else whole)
+    np.testing.assert_allclose(open_screen(tmp_path).X.toarray(), toy_template.X.toarray(), rtol=1e-6)
 
 
 def test_hdf5_texts_without_end(tmp_path: Path, toy_template: AnnData) -> None:
