@@ -11,11 +11,14 @@ from typing import IO
 DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
 
 
-class WithoutZeros:
-    """A binary file of text whose zero bytes are an error: scipy's reader of matrices ends the process at them."""
+class WholeLines:
+    """A binary file of text as scipy's reader of matrices needs it, which ends the process at anything else.
+
+    Zero bytes are an error, and the last line ends in a line feed whether it does in the file or not.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+        self._file, self._last = file, b"\n"
 
     def read(self, n: int = -1) -> bytes:
         """Some bytes.
@@ -29,6 +32,9 @@ class WithoutZeros:
         if b"\x00" in content:
             msg = "it holds zero bytes, which are no text"
             raise ValueError(msg)
+        if not content and n and self._last != b"\n":
+            content = b"\n"
+        self._last = content[-1:] or self._last
         return content
 
 

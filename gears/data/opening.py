@@ -18,7 +18,7 @@ from gears.data.containers import refuse_beyond, refuse_odd_codecs
 from gears.data.reading import as_csr, check_matrices, read_screen
 from gears.messages import count, shorten
 from gears.sparse_checks import check_compressed
-from gears.texts import WithoutZeros
+from gears.texts import WholeLines
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -230,7 +230,7 @@ def _read_10x_mtx(path: Path) -> AnnData:
     try:
         opener: Any = gzip.open if file.suffix == ".gz" else open
         with opener(file, "rb") as opened:
-            matrix = sparse.csr_matrix(mmread(WithoutZeros(opened))).T.tocsr()
+            matrix = sparse.csr_matrix(mmread(WholeLines(opened))).T.tocsr()
     except Exception as error:
         msg = f"{file} cannot be read as a MatrixMarket file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error

@@ -185,6 +185,18 @@ def test_matrices_of_text_with_zero_bytes(packed: bool, tmp_path: Path, toy_temp
     np.testing.assert_allclose(open_screen(tmp_path).X.toarray(), toy_template.X.toarray(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("end", [b"1 1 1.0 5", b"1 1 1.0\x94", b"1 1 1.0\n2 1 1.0 x", b"1 1 1.0 "], ids=repr)
+def test_matrices_of_text_with_more_on_the_last_line(
+    end: bytes, tmp_path: Path, toy_template: AnnData
+) -> None:
+    """Without a line feed after it scipy's reader ends the process."""
+    make_mtx(tmp_path, toy_template)
+    head = b"\n".join((tmp_path / "matrix.mtx").read_bytes().split(b"\n")[:3])
+    (tmp_path / "matrix.mtx").write_bytes(head + b"\n" + end)
+    with pytest.raises(ValueError, match=r"matrix\.mtx cannot be read as a MatrixMarket file .*Truncated"):
+        open_screen(tmp_path)
+
+
 def test_hdf5_texts_without_end(tmp_path: Path, toy_template: AnnData) -> None:
     """Zeros within a heap of texts keep HDF5's library busy for ever, beyond the reach of Ctrl-C."""
     path = tmp_path / "screen.h5ad"
