@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import itertools
 import os
 import platform
@@ -112,6 +113,7 @@ def join_group(
     limit = datetime.timedelta(seconds=timeout or DEFAULT_TIMEOUT)
     if store is None and init_method is None:
         store = _fresh_store(world, limit)
+    _import_before_a_group_runs()
     dist.init_process_group(
         backend,
         store=store,
@@ -155,10 +157,20 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def cleanup_ddp() -> None:
-    """End the process group of this worker, if one is running."""
+    """End the process group of this worker, if one is running, and its threads.
+
+    The group's threads end with the last reference to it, which a wrapped model in a reference cycle may hold.
+    One that lives on when Python ends, and then lets go of a tensor, aborts the process.
+    """
     if is_running():
+        gc.collect()
         dist.destroy_process_group()
     set_world(None)
+
+
+def _import_before_a_group_runs() -> None:
+    """Import what wrapping a model imports: its functions keep, as a default, the group that runs at their import."""
+    import torch.distributed.nn.functional  # noqa: F401
 
 
 def use_loopback() -> None:

@@ -21,9 +21,11 @@ from gears.torchrun import Place, own_device
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
+import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 from gears import train_multi_gpu
 from gears.training.stepping import Stepper
 
@@ -44,6 +46,12 @@ if __name__ == "__main__":
          "dtype": "float64", "model_config": {"hidden_size": 8}, "resume": True, "checkpoint_every_steps": 1},
         data_config={"default_pert_graph": False},
     )
+    tasks = Path("/proc/self/task") if sys.platform == "linux" else Path("none")
+    left = []
+    for task in tasks.glob("*/comm"):
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            left += [name for name in [task.read_text()] if "gloo" in name]
+    assert not left, f"threads of the process group live on: {left}"
     print("RESULT", result.rank, result.world_size, result.table is not None, len(taken), flush=True)
 """
 
