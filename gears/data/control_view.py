@@ -23,19 +23,10 @@ STREAM = 7
 """Part of the seed of the draw of control cells, so that it shares nothing with the split's own."""
 
 
-class ControlView(PreparedScreen):
-    """A prepared screen that shows some control cells and every perturbed cell.
+class _ChosenControls(PreparedScreen):
+    """What both views share: the control cells shown, and a hash that tells them from the whole screen."""
 
-    Statistics and differential genes are those of the cells shown, computed when
-    they are first used; the folder stays as it is.
-
-    Parameters
-    ----------
-    folder, manifest, kept
-        As for :class:`PreparedScreen`.
-    controls
-        Control cells that are shown, by their number in the folder, ascending.
-    """
+    _hashed_as: tuple[str, ...] = ()
 
     def __init__(
         self, folder: Path, manifest: dict[str, Any], kept: np.ndarray | None, controls: np.ndarray
@@ -50,7 +41,22 @@ class ControlView(PreparedScreen):
     def content_hash(self) -> str:
         """Hash of what is shown."""
         kept = None if self._kept is None else self._kept.tolist()
-        return content_hash(self.manifest["content_hash"], kept, self._controls)
+        return content_hash(self.manifest["content_hash"], *self._hashed_as, kept, self._controls)
+
+
+class ControlView(_ChosenControls):
+    """A prepared screen that shows some control cells and every perturbed cell.
+
+    Statistics and differential genes are those of the cells shown, computed when
+    they are first used; the folder stays as it is.
+
+    Parameters
+    ----------
+    folder, manifest, kept
+        As for :class:`PreparedScreen`.
+    controls
+        Control cells that are shown, by their number in the folder, ascending.
+    """
 
     @cached_property
     def cell_ids(self) -> np.ndarray | None:
@@ -75,7 +81,7 @@ class ControlView(PreparedScreen):
         return rank_genes(self.statistics, self.gene_names)
 
 
-class UnitControlView(UnitScreen):
+class UnitControlView(_ChosenControls, UnitScreen):
     """The same of a screen with contexts: statistics of units against the control cells shown of their strata.
 
     Parameters
@@ -84,20 +90,7 @@ class UnitControlView(UnitScreen):
         As for :class:`ControlView`; every stratum has some of the control cells.
     """
 
-    def __init__(
-        self, folder: Path, manifest: dict[str, Any], kept: np.ndarray | None, controls: np.ndarray
-    ) -> None:
-        super().__init__(folder, manifest, kept)
-        self._controls = controls
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_controls": self._controls}
-
-    @cached_property
-    def content_hash(self) -> str:
-        """Hash of what is shown."""
-        kept = None if self._kept is None else self._kept.tolist()
-        return content_hash(self.manifest["content_hash"], "units", kept, self._controls)
+    _hashed_as = ("units",)
 
     @cached_property
     def cell_ids(self) -> np.ndarray | None:

@@ -46,8 +46,7 @@ class AdditivePart:
     @classmethod
     def settled(cls, data: PriorData, rest_CG: np.ndarray) -> AdditivePart:
         """With weights by the evidence of the conditions (a fixed sample of many)."""
-        typical = 1 / float((1 / data.n_C).mean())
-        noise_C, noise_G = typical / data.n_C, data.variance_G / typical
+        noise_C, noise_G = data.sampling_noise()
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
         rows = sample(len(rest_CG))
         sets = [data.sets[row] for row in rows]

@@ -86,8 +86,7 @@ class UnitProcess:
     def settle(cls, data: UnitData, rest_CG: np.ndarray) -> UnitProcess:
         """Find the weights by evidence (of a fixed sample of many units)."""
         units, setting_C = data.units, data.setting_C
-        typical = 1 / float((1 / units.n_C).mean())
-        noise_C, noise_G = typical / units.n_C, units.variance_G / typical
+        noise_C, noise_G = units.sampling_noise()
         level = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
         rows = sample(len(rest_CG))
         sets = [units.sets[row] for row in rows.tolist()]

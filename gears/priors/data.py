@@ -53,6 +53,11 @@ class PriorData:
             msg = "the prior is fitted to perturbed conditions; leave the control out"
             raise ValueError(msg)
 
+    def sampling_noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
+        typical = 1 / float((1 / self.n_C).mean())
+        return typical / self.n_C, self.variance_G / typical
+
     def subset(self, rows: list[int]) -> PriorData:
         """Some of the conditions; the variance of a cell stays that of all."""
         sets = tuple(self.sets[row] for row in rows)

@@ -44,14 +44,6 @@ def test_weights_have_no_unit_and_stay_finite(scale: float) -> None:
     assert (all_noise >= 0).all()
 
 
-@pytest.fixture(scope="module")
-def pert_data(toy_template: AnnData, toy_go: dict, tmp_path_factory: pytest.TempPathFactory) -> PertData:
-    data = PertData(tmp_path_factory.mktemp("evidence"), gene2go=toy_go, default_pert_graph=False)
-    data.new_data_process("toy", toy_template.copy())
-    data.prepare_split("simulation", seed=1)
-    return data
-
-
 def test_tables_hold_weights_where_the_mask_is(pert_data: PertData) -> None:
     plain = condition_tables(pert_data, CPU, torch.float64).mask_CG
     weights = condition_tables(pert_data, CPU, torch.float64, config=EVIDENCE).mask_CG

@@ -21,8 +21,6 @@ from gears.training.defaults import chosen_objective, passes_per_epoch, settle
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
-    from anndata import AnnData
-
     from gears.model.network import GEARSNetwork
 
 CONFIGS = {
@@ -32,14 +30,6 @@ CONFIGS = {
     "evidence": ModelConfig(hidden_size=6, loss="evidence"),
     "evidence-nll": ModelConfig(hidden_size=6, loss="evidence", uncertainty=True, uncertainty_reg=0.7),
 }
-
-
-@pytest.fixture(scope="module")
-def pert_data(toy_template: AnnData, toy_go: dict, tmp_path_factory: pytest.TempPathFactory) -> PertData:
-    data = PertData(tmp_path_factory.mktemp("moments"), gene2go=toy_go, default_pert_graph=False)
-    data.new_data_process("toy", toy_template.copy())
-    data.prepare_split("simulation", seed=1)
-    return data
 
 
 def evaluate(model: Any, reducer: Any) -> dict[str, float]:
