@@ -123,7 +123,7 @@ def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Conditio
     _tell_score(pert_data, fitted.prior)
     gate, tried = _gate(source, parts, conditions, data)
     report = {**fitted.prior.report, "gate": gate, "gates": tried}
-    prior = dataclasses.replace(fitted.prior, gate=gate, report=report)
+    prior = dataclasses.replace(fitted.prior, network_weight=gate, report=report)
     return {**prior.arrays(), "report": np.array(json.dumps(report)), "left_out": fitted.left_out_CG}
 
 
@@ -132,12 +132,12 @@ def closed_form(pert_data: PertData) -> Prior:
     conditions = _perturbed_train(pert_data)
     source = prior_source(pert_data)
     fitted = source.fit(conditions, source.data(conditions))
-    return dataclasses.replace(fitted.prior, gate=0.0)
+    return dataclasses.replace(fitted.prior, network_weight=0.0)
 
 
 def network_counts(parts: ModelParts) -> bool:
     """Whether anything that a network learns shows in the model's predictions."""
-    return parts.prior is None or parts.prior.gate > 0 or parts.config.uncertainty
+    return parts.prior is None or parts.prior.network_weight > 0 or parts.config.uncertainty
 
 
 def without_training(filled: TrainOptions, given: TrainOptions, *, told: bool) -> TrainOptions:

@@ -74,7 +74,7 @@ def test_the_network_starts_at_the_prior(pert_data: PertData) -> None:
 def test_few_conditions_keep_the_network_out(pert_data: PertData) -> None:
     model = initialised(pert_data)
     model.train(**RUN)
-    assert model.parts.prior.gate == 0
+    assert model.parts.prior.network_weight == 0
     conditions = pert_data.split.conditions("test")
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     np.testing.assert_array_equal(
@@ -90,7 +90,7 @@ def test_inner_folds_choose_the_gate(pert_data: PertData, monkeypatch: pytest.Mo
     tried = {float(gate): value for gate, value in prior.report["gates"].items()}
     assert set(tried) == set(prior_choice.GATES)
     best = min(tried, key=tried.get)
-    assert prior.gate == (best if tried[0.0] - tried[best] >= prior_choice.MARGIN else 0.0)
+    assert prior.network_weight == (best if tried[0.0] - tried[best] >= prior_choice.MARGIN else 0.0)
 
 
 def test_without_prior_the_network_is_alone(pert_data: PertData, tmp_path: Path) -> None:

@@ -68,4 +68,4 @@ def _complete(network: GEARSNetwork, sets: Sequence[NodeSet], change_UG: Tensor)
     if prior is None:
         return change_UG
     known_UG = np.asarray(prior(sets))
-    return torch.as_tensor(known_UG).to(change_UG) + prior.gate * change_UG
+    return torch.as_tensor(known_UG).to(change_UG) + prior.network_weight * change_UG

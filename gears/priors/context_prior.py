@@ -30,14 +30,14 @@ class ContextPrior:
         Of each setting, number ``context x n_kinds + kind``.
     n_kinds
         Number of types of perturbation, at least 1.
-    gate, report
+    network_weight, report
         As in :class:`gears.priors.GenePrior`.
     """
 
     pooled: GenePrior
     own: tuple[GenePrior, ...]
     n_kinds: int = 1
-    gate: float = 1.0
+    network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -64,8 +64,8 @@ class ContextPrior:
         return change_UG
 
     def complete(self, sets: Sequence[Sequence[int]], network_UG: np.ndarray) -> np.ndarray:
-        """The model's changes: the prior's, and the network's times the gate, (U, G)."""
-        return self(sets) if self.gate == 0 else self(sets) + self.gate * network_UG
+        """The model's changes: the prior's, and the network's times its weight, (U, G)."""
+        return self(sets) if self.network_weight == 0 else self(sets) + self.network_weight * network_UG
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
@@ -75,7 +75,10 @@ class ContextPrior:
             if prior.genes is not self.pooled.genes and place == 0:  # another mixture of similarities
                 arrays |= {f"own_{name}": own[name] for name in _SHARED}
             arrays |= {f"own{place}_{name}": own[name] for name in own if name not in _SHARED}
-        return arrays | {"settings": np.array([len(self.own), self.n_kinds]), "gate": np.array(self.gate)}
+        return arrays | {
+            "settings": np.array([len(self.own), self.n_kinds]),
+            "network_weight": np.array(self.network_weight),
+        }
 
     @classmethod
     def from_arrays(
@@ -92,7 +95,13 @@ class ContextPrior:
         shared = {name: pooled[name] for name in _SHARED} | part("own_")
         n, n_kinds = map(int, arrays["settings"])
         own = tuple(GenePrior.from_arrays(shared | part(f"own{place}_")) for place in range(n))
-        return cls(GenePrior.from_arrays(pooled), own, n_kinds, float(arrays["gate"]), dict(report or {}))
+        return cls(
+            GenePrior.from_arrays(pooled),
+            own,
+            n_kinds,
+            float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]),
+            dict(report or {}),
+        )
 
 
 Prior = GenePrior | ContextPrior

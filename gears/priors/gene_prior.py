@@ -45,8 +45,8 @@ class GenePrior:
         Departure of several genes from the sum, or None.
     slope
         Factor on everything.
-    gate
-        Factor on the network's change, which is added to the prior's.
+    network_weight
+        Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
     report
         How the choices were made, plain values.
     """
@@ -61,7 +61,7 @@ class GenePrior:
     target_G: np.ndarray
     magnitude: Magnitude | None = None
     slope: float = 1.0
-    gate: float = 1.0
+    network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
@@ -88,10 +88,10 @@ class GenePrior:
         )
 
     def complete(self, sets: Sequence[Sequence[int]], network_UG: np.ndarray) -> np.ndarray:
-        """The model's changes: the prior's, and the network's times the gate, (U, G)."""
-        if self.gate == 0:
+        """The model's changes: the prior's, and the network's times its weight, (U, G)."""
+        if self.network_weight == 0:
             return self(sets)
-        return self(sets) + self.gate * network_UG
+        return self(sets) + self.network_weight * network_UG
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
@@ -103,7 +103,7 @@ class GenePrior:
             "similar_indptr": similar_PT.indptr,
             "offset": self.offset_G,
             "shared": self.shared_G,
-            "scalars": np.array([self.own, self.similar, self.slope, self.gate]),
+            "scalars": np.array([self.own, self.similar, self.slope, self.network_weight]),
             "coefficient": self.coefficient_TG,
             "column": self.column_P,
             "target": self.target_G,
@@ -137,7 +137,7 @@ class GenePrior:
         if "factor" in arrays:
             offset, own_share, similar_share = map(float, arrays["factor"])
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
-        own, similar, slope, gate = map(float, arrays["scalars"])
+        own, similar, slope, network_weight = map(float, arrays["scalars"])
         return cls(
             GeneSimilarity(trained_T, similar_PT),
             arrays["offset"],
@@ -149,7 +149,7 @@ class GenePrior:
             arrays["target"],
             magnitude,
             slope,
-            gate,
+            network_weight,
             dict(report or {}),
         )
 

@@ -55,6 +55,8 @@ class ModelParts:
         Mean expression of the control cells.
     split
         The split that the model was trained on, if any.
+    fitted_parts
+        Parts of the split that the predictions are fitted to: training, and validation after a refit.
     prior
         Closed-form prediction that the network's change is added to, if any.
     contexts
@@ -73,6 +75,7 @@ class ModelParts:
     coexpress: Graph
     control_mean_G: np.ndarray
     split: Split | None = None
+    fitted_parts: tuple[str, ...] = ("train",)
     prior: Prior | None = None
     contexts: ModelContexts | None = None
     start_PH: np.ndarray | None = None
@@ -99,6 +102,14 @@ class ModelParts:
             network.placing.trained_on({self.contexts.numbers(unit)[0] for unit in self._trained()})
         return network
 
+    def fitted_conditions(self) -> list[Condition]:
+        """Perturbed conditions that the predictions are fitted to; none where the split is unknown."""
+        if self.split is None:
+            return []
+        parts = [part for part in self.fitted_parts if part in self.split.parts]
+        named = [condition for part in parts for condition in self.split.conditions(part)]
+        return [condition for condition in dict.fromkeys(named) if not condition.is_control]
+
     def _trained(self) -> list[Condition]:
         """Training conditions; none where the split is unknown or trains nothing."""
         known = self.split is not None and "train" in self.split.parts
@@ -113,7 +124,10 @@ class ModelParts:
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
         """Write all files of a model into an existing (temporary) folder."""
         report = None if self.prior is None else dict(self.prior.report)
-        write_json(folder / "config.json", {"model": self.config.to_dict(), "prior": report})
+        write_json(
+            folder / "config.json",
+            {"model": self.config.to_dict(), "prior": report, "fitted_parts": list(self.fitted_parts)},
+        )
         if self.prior is not None:
             write_npz(folder / PRIOR, self.prior.arrays())
         names = {"gene_names": self.gene_names, "gene_ids": self.gene_ids, "pert_names": self.pert_names}
@@ -258,6 +272,7 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         coexpress=Graph.from_arrays(graphs, "coexpress"),
         control_mean_G=control_mean_G,
         split=Split.load(split_file) if split_file.is_file() else None,
+        fitted_parts=tuple(config.get("fitted_parts", ("train",))),
         prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
         contexts=contexts,
         provenance=manifest.get("provenance", {}),

@@ -138,7 +138,7 @@ def predict_changes(
     tuple
         (U, G) float64 changes and log-variances (None without uncertainty).
     """
-    if prior is not None and prior.gate == 0 and not network.config.uncertainty:
+    if prior is not None and prior.network_weight == 0 and not network.config.uncertainty:
         return prior(nodes), None
     n_genes = network.n_genes
     delta_UG = np.empty((len(nodes), n_genes))

@@ -120,9 +120,9 @@ def test_control_genes_in_any_order_and_files(make_data: Callable[..., PriorData
 def test_gate_weighs_the_network(make_data: Callable[..., PriorData]) -> None:
     prior = fitted_to(make_data()).prior
     sets, network_UG = [(1,), (2, 3)], np.ones((2, len(prior.offset_G)))
-    halved = dataclasses.replace(prior, gate=0.5)
+    halved = dataclasses.replace(prior, network_weight=0.5)
     np.testing.assert_allclose(halved.complete(sets, network_UG) - prior(sets), 0.5, atol=1e-12)
-    closed = dataclasses.replace(prior, gate=0.0)
+    closed = dataclasses.replace(prior, network_weight=0.0)
     np.testing.assert_array_equal(closed.complete(sets, np.nan * network_UG), prior(sets))
 
 
