@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gears.conditions import Condition
-from gears.contexts.evaluation import unit_validation
+from gears.contexts.evaluation import unit_truths
 from gears.contexts.means import model_contexts, overall_control_mean
 from gears.data.statistics import variance_within
 from gears.data.unit_screen import UnitScreen
@@ -22,10 +22,9 @@ from gears.graphs.own import GO_THRESHOLD, GraphMaker, embedding_of
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.training.conditions import ConditionLoader, PairTables
-from gears.training.defaults import RunPlan, settle
 from gears.training.evidence import evidence_weights
 from gears.training.model_folder import ModelParts, difference
-from gears.training.options import TrainOptions
+from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 from gears.training.tables import ConditionTables
 from gears.training.units import UnitPairTables
 from gears.training.validation import DEFAULT_METRICS, Validation
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
     from gears.data.splits import Split
     from gears.pertdata import PertData
+    from gears.priors import Prior
 
 COEXPRESSION_CELLS = 100_000
 """Training cells that the co-expression graph is computed from, at most: a correlation is then known to 0.003."""
@@ -188,30 +188,25 @@ def pair_tables(pert_data: PertData) -> PairTables:
 
 
 def validation_of(
-    pert_data: PertData, monitor: str, parts: ModelParts | None = None
-) -> tuple[Validation, str]:
-    """Scorer of the validation part, and the metric that chooses the best epoch.
+    pert_data: PertData, monitor: str, prior: Prior | None = None, *, mask_target: bool = False
+) -> Validation:
+    """Scorer of the validation part; its `monitor` is the metric that chooses the best epoch.
 
     A metric over differential genes falls back to ``mse`` where the screen has no ranking.
     """
     split, screen = pert_data.split, pert_data.screen_of("val")
     check_monitor(monitor)
-    chosen = perturbed_in(split, "val")
-    if not chosen:
-        return Validation(None, []), monitor
-    kept: tuple[str, ...] = DEFAULT_METRICS
+    metrics: tuple[str, ...] = DEFAULT_METRICS
     if screen.de is None:
-        kept = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
+        metrics = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
         monitor = "mse" if monitor.endswith("_de") else monitor
-    metrics = tuple(dict.fromkeys((*kept, monitor)))
-    how: dict[str, Any] = {"prior": None, "mask_target": False}
-    if parts is not None:
-        how = {"prior": parts.prior, "mask_target": parts.config.mask_target}
+    chosen = perturbed_in(split, "val")
     if isinstance(screen, UnitScreen):
-        return unit_validation(pert_data, chosen, metrics, **how), monitor
-    truth = Truth.of(screen, chosen, perturbed_in(split, "train"))
+        truths, chosen = unit_truths(pert_data, chosen)
+    else:
+        truths = [Truth.of(screen, chosen, perturbed_in(split, "train"))] if chosen else []
     nodes = [pert_data.condition_nodes(condition) for condition in chosen]
-    return Validation(truth, nodes, metrics=metrics, **how), monitor
+    return Validation(truths, nodes, metrics=metrics, monitor=monitor, prior=prior, mask_target=mask_target)
 
 
 def check_monitor(monitor: str) -> None:
@@ -237,17 +232,21 @@ def config_from(values: dict[str, Any]) -> ModelConfig:
     return ModelConfig(**values)
 
 
-def run_plan(pert_data: PertData, options: TrainOptions, *, world_size: int = 1) -> RunPlan:
-    """Options with everything filled in for this screen, its split and its loader, if it has one."""
+def filled_options(pert_data: PertData, options: TrainOptions) -> TrainOptions:
+    """Options with every omitted one filled in for this PertData's loader of cells, if it has one."""
     loader = (pert_data.dataloader or {}).get("train_loader")
-    split = pert_data.split
-    n_conditions = len(split.conditions("train")) if split is not None and "train" in split.parts else 0
-    size = None if loader is None else loader.batch_size
-    return settle(options, max(1, n_conditions), loader_size=size, world_size=world_size)
+    return options.with_defaults(None if loader is None else loader.batch_size)
 
 
-def training_batches(pert_data: PertData, plan: RunPlan, *, rank: int = 0, world_size: int = 1) -> Any:
+def training_batches(
+    pert_data: PertData, options: TrainOptions, *, rank: int = 0, world_size: int = 1
+) -> Any:
     """This worker's training batches: conditions of the training part, or the cell batches of the PertData.
+
+    Parameters
+    ----------
+    options
+        With every omitted option filled in.
 
     Raises
     ------
@@ -258,16 +257,18 @@ def training_batches(pert_data: PertData, plan: RunPlan, *, rank: int = 0, world
     if split is None or "train" not in split.parts:
         msg = "there are no training batches: the split has no training part; prepare one that has"
         raise ValueError(msg)
-    if plan.options.objective == "moments":
+    if options.objective == "moments":
         ids = np.sort([pert_data.screen.id_of(condition) for condition in split.conditions("train")])
-        return ConditionLoader(ids, plan.per_step, seed=split.seed, rank=rank, world_size=world_size)
-    size = plan.options.batch_size
+        per_batch = options.conditions_per_step(len(ids), world_size)
+        least = STEPS_PER_EPOCH * options.accumulation_steps
+        return ConditionLoader(ids, per_batch, least=least, seed=split.seed, rank=rank, world_size=world_size)
+    size = options.batch_size
     assert size is not None
     loader = (pert_data.dataloader or {}).get("train_loader")
     if loader is None:
         loader = pert_data.get_dataloader_distributed(size, None, world_size, rank, 0)["train_loader"]
     if loader.batch_size != size:
-        msg = f"batch_size={size} but get_dataloader made batches of {loader.batch_size} cells; leave one of them out"
+        msg = f"batch_size={size} but get_dataloader made batches of {loader.batch_size} cells; omit one of them"
         raise ValueError(msg)
     return loader
 

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 
-from gears.assembly import (
-    build_parts,
-    condition_tables,
-    config_from,
-    pair_tables,
-    run_plan,
-    training_batches,
-    validation_of,
-)
+from gears.assembly import build_parts, config_from
 from gears.evaluation.halving import HALVINGS
-from gears.evaluation.metrics import get_metric
 from gears.evaluation.table import render_table
 from gears.joining import joined
 from gears.judging import evaluate_model
-from gears.prior_choice import network_counts, take_up_prior, without_training
 from gears.reporting import show_progress
 from gears.results import TrainResult
 from gears.trained import TrainedModel
+from gears.training.fitting import Fit, Seconds, Worker
 from gears.training.loggers import check_loggers, tracked
 from gears.training.options import TrainOptions
-from gears.training.run import RunResult, run_training
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
-    from gears.training.model_folder import ModelParts
 
 logger = logging.getLogger(__name__)
 
@@ -180,24 +167,22 @@ class GEARS(TrainedModel):
     ) -> TrainResult:
         """Train on the split's training part; keep the best epoch's weights.
 
-        By default each condition's moments over all pairs of its cells with control cells are
-        trained on: no cell is read, and an epoch is every training condition once.
-        ``objective="cells"`` trains on cells, as published, in the batches of
-        :meth:`PertData.get_dataloader`.
+        First the Gaussian-process prior is fitted to the training conditions, in seconds. The network is then
+        trained on what the prior leaves, and at the end its weight beside the prior is chosen on the validation
+        conditions: above 0 only where its gain is beyond chance. With weight 0 predictions are those of the
+        prior alone, fitted again to training and validation conditions. ``prior=None`` trains the network alone.
 
-        In a worker of a process group this joins the others: the result is the same for
+        By default each condition's moments over all pairs of its cells with control cells are
+        trained on (``objective="moments"``): no cell is read. ``objective="cells"`` trains on cells, as
+        published, in the batches of :meth:`PertData.get_dataloader`.
+
+        In a worker of a process group all workers train one model together: the result is the same for
         any number of workers at the same global batch.
 
         Parameters
         ----------
         epochs, lr, weight_decay
-            Passes over the training conditions or cells, Adam's learning rate and weight
-            decay; filled per objective when left out. With ``objective="auto"``, the default
-            (moments where possible), numbers are read as meant for cells: `epochs` times
-            :func:`gears.training.defaults.passes_per_epoch`, `lr` times 10 (the
-            ratio of the two objectives' defaults), and steps of 32 conditions whatever the
-            loader's batch size; one log line says what became of them.
-            ``objective="moments"`` takes them as they are.
+            As in :class:`gears.training.options.TrainOptions`.
         evaluate_test
             Score the test part beside the baselines at the end (rank 0).
         distributed
@@ -209,51 +194,37 @@ class GEARS(TrainedModel):
         Returns
         -------
         TrainResult
-            History, best epoch, and the test table.
+            How good the model is beside simple baselines, what was used, history and test table.
         """
         pert_data, parts = self._need_data("train"), self._need_model()
         if self.weight_bias_track:
             options = tracked(options, self.proj_name, self.exp_name)
-        choices = TrainOptions.from_mapping(
+        given = TrainOptions.from_mapping(
             {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
         )
-        if choices.verbose:
+        if given.verbose:
             show_progress()
+        seconds = Seconds()
         with joined(self, distributed):
-            run = self._train(pert_data, parts, choices)
-        wanted = evaluate_test and self.rank == 0 and not run.stopped
-        table = self.report_test(verbose=choices.verbose) if wanted else None
-        return TrainResult(run.history, run.best_epoch, table, run.stopped)
+            worker = Worker(self.device, self.rank, self.world_size, self.is_distributed)
+            fit = Fit(pert_data, parts, given, worker, seconds)
+            fit.train(unwrap(self.model))
+        fit.conclude()
+        self._use(fit)
+        table = None
+        if evaluate_test and self.rank == 0 and not fit.run.stopped:
+            with seconds.of("evaluation"):
+                table = self.report_test(verbose=given.verbose)
+        return TrainResult.of(fit, table)
 
-    def _train(self, pert_data: PertData, parts: ModelParts, choices: TrainOptions) -> RunResult:
-        """Train in the process group that is running, if one is; the best weights become `best_model`."""
-        plan = run_plan(pert_data, choices, world_size=self.world_size)
-        if plan.note and self.rank == 0:
-            logger.info("%s", plan.note)
-        loader = training_batches(pert_data, plan, rank=self.rank, world_size=self.world_size)
+    def _use(self, fit: Fit) -> None:
+        """Predict with what was fitted."""
         network = unwrap(self.model)
-        self.parts, known_CG = take_up_prior(pert_data, parts, choices, network)
-        parts, options = self.parts, plan.options
-        if not network_counts(parts):
-            options = without_training(options, choices, told=self.rank == 0)
-        validation, monitor = validation_of(pert_data, choices.monitor, parts)
-        run = run_training(
-            network,
-            partial(condition_tables, pert_data, config=parts.config, prior_CG=known_CG),
-            partial(pair_tables, pert_data),
-            loader,
-            parts,
-            dataclasses.replace(options, monitor=monitor),
-            validation,
-            device=self.device,
-            distributed=self.is_distributed,
-            lower_is_better=not get_metric(monitor).higher_is_better,
-        )
         best = copy.deepcopy(network)
-        best.load_state_dict(run.best_state)
-        network.prior = best.prior = parts.prior
+        best.load_state_dict(fit.run.best_state)
+        self.parts = fit.parts
+        network.prior = best.prior = fit.parts.prior
         self.best_model = best
-        return run
 
     def evaluate(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gears.assembly import check_monitor, run_plan
+from gears.assembly import check_monitor
 from gears.data.processing import ProcessingOptions
 from gears.files import write_npz
 from gears.gears import GEARS
@@ -20,8 +21,8 @@ from gears.model.config import ModelConfig
 from gears.pertdata import PertData
 from gears.prior_choice import prior_of
 from gears.reporting import quiet
-from gears.results import MultiProcessResult
-from gears.training.defaults import CELL_DEFAULTS, RunPlan, chosen_objective
+from gears.results import TrainResult
+from gears.training.fitting import Seconds
 from gears.training.model_folder import refuse_foreign_folder
 from gears.training.options import TrainOptions
 
@@ -86,12 +87,7 @@ class TrainingJob:
     @property
     def on_cells(self) -> bool:
         """Whether the job reads batches of cells."""
-        return chosen_objective(self.options) == "cells"
-
-    @property
-    def batch_size(self) -> int:
-        """Cells per worker and step, where the job reads cells."""
-        return self.options.batch_size or CELL_DEFAULTS["batch_size"]
+        return self.options.objective == "cells"
 
     def warn_without_effect(self) -> None:
         """Say which settings of loaders nothing in the job will use."""
@@ -113,22 +109,9 @@ class TrainingJob:
             The training cells do not fill one batch of all workers.
         """
         if self.on_cells:
-            pert_data.get_dataloader_distributed(
-                self.batch_size, self.test_batch_size, world_size, rank, num_workers
-            )
-
-    def plan(self, pert_data: PertData, world_size: int) -> RunPlan:
-        """The options with everything filled in for a screen and a number of workers."""
-        return run_plan(pert_data, self.options, world_size=world_size)
-
-    def describe(self, pert_data: PertData, devices: Sequence[str]) -> str:
-        """One line: where and how the job trains."""
-        plan, n = self.plan(pert_data, len(devices)), len(devices)
-        per_step = f"{self.batch_size * n} cells" if self.on_cells else f"{plan.per_step} conditions"
-        return (
-            f"training on {', '.join(devices)}: {per_step} a step over all workers, "
-            f"learning rate {plan.options.lr:g} (scaling: {self.options.lr_scaling})"
-        )
+            size = self.options.with_defaults().batch_size
+            assert size is not None
+            pert_data.get_dataloader_distributed(size, self.test_batch_size, world_size, rank, num_workers)
 
     def worker_args(self) -> dict[str, Any]:
         """The job as `args` of a worker."""
@@ -136,8 +119,8 @@ class TrainingJob:
         configs = {"model_config": self._plain_model_config(), "data_config": self._plain_data_config()}
         return {**self.options.to_dict(), **loader, **configs}
 
-    def prepare(self, world_size: int) -> PertData:
-        """Read or prepare the screen, draw the split, build the graphs, all once, for workers to find.
+    def prepare(self, world_size: int, seconds: Seconds | None = None) -> PertData:
+        """Read or prepare the screen, draw the split, build the graphs and fit the prior, for workers to find.
 
         Raises
         ------
@@ -145,11 +128,16 @@ class TrainingJob:
             The screen or the split cannot be used, or the training cells do not fill one
             batch of all workers.
         """
-        pert_data = self.load()
-        self.make_batches(pert_data, world_size, 0, 0)
-        parts = self.model(pert_data, device="cpu").parts
-        assert parts is not None
-        prior_of(pert_data, parts, self.options)
+        seconds = Seconds() if seconds is None else seconds
+        with seconds.of("screen"):
+            pert_data = self.load()
+            self.make_batches(pert_data, world_size, 0, 0)
+        with seconds.of("graphs"):
+            parts = self.model(pert_data, device="cpu").parts
+            assert parts is not None
+        if self.options.prior is not None and not parts.config.no_perturb:
+            with seconds.of("prior"):
+                prior_of(pert_data, start_PH=parts.start_PH)
         return pert_data
 
     def load(self) -> PertData:
@@ -178,24 +166,29 @@ class TrainingJob:
         return gears
 
     def conclude(
-        self, pert_data: PertData, outcome: Mapping[str, Any], devices: Sequence[str], model: GEARS | None
-    ) -> MultiProcessResult:
-        """Load what was trained and score the test part, now that no worker waits."""
+        self, pert_data: PertData, result: TrainResult, seconds: Seconds, model: GEARS | None
+    ) -> TrainResult:
+        """Load what was trained and score the test part, now that no worker waits.
+
+        Parameters
+        ----------
+        result
+            As the first worker returned it.
+        seconds
+            Stages of this process, to which those of the worker are added.
+        model
+            A GEARS object that takes over the trained weights, or None.
+        """
         assert self.options.save_path is not None
-        trained = GEARS(pert_data, device=devices[0])
+        seconds.include(result.seconds)
+        trained, table = GEARS(pert_data, device=result.devices[0]), None
         trained.load_pretrained(self.options.save_path)
-        table = None if outcome["stopped"] else trained.report_test(verbose=self.options.verbose)
+        if not result.stopped:
+            with seconds.of("evaluation"):
+                table = trained.report_test(verbose=self.options.verbose)
         if model is not None:
             model.load_pretrained(self.options.save_path)
-        return MultiProcessResult(
-            history=outcome["history"],
-            best_epoch=outcome["best_epoch"],
-            table=table,
-            stopped=outcome["stopped"],
-            save_path=self.options.save_path,
-            world_size=len(devices),
-            devices=tuple(devices),
-        )
+        return dataclasses.replace(result, table=table, seconds=dict(seconds))
 
     def _plain_model_config(self) -> dict[str, Any]:
         """The model's options with graphs and embeddings replaced by files of them, beside the prepared screen."""

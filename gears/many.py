@@ -15,7 +15,7 @@ from gears.files import content_hash
 from gears.job import TrainingJob
 from gears.messages import unknown_name
 from gears.reporting import show_progress
-from gears.results import MultiProcessResult
+from gears.results import TrainResult
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class RunOutcome:
 
     save_path: str
     device: str
-    result: MultiProcessResult | None = field(default=None, repr=False)
+    result: TrainResult | None = field(default=None, repr=False)
     error: WorkerError | None = None
 
     @property
@@ -112,11 +112,7 @@ def train_many(
         RunOutcome(
             str(job.options.save_path),
             outcome.device,
-            None
-            if outcome.error
-            else MultiProcessResult(
-                **outcome.value, save_path=str(job.options.save_path), devices=(outcome.device,)
-            ),
+            None if outcome.error else TrainResult(**outcome.value),
             outcome.error,
         )
         for job, outcome in zip(jobs, done, strict=True)
@@ -134,12 +130,7 @@ def train_alone(
     """What each process does: open the prepared screen, train, score the test part."""
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
     result = job.opened(rank, world_size).train(**job.options.to_dict())
-    return {
-        "history": result.history,
-        "best_epoch": result.best_epoch,
-        "table": result.table,
-        "stopped": result.stopped,
-    }
+    return vars(result)
 
 
 def _checked(configs: Sequence[Mapping[str, Any]]) -> list[TrainingJob]:
@@ -186,7 +177,7 @@ def _prepare(jobs: Sequence[TrainingJob]) -> None:
         graphs = {name: value for name, value in job.model_config.items() if name != "seed"}
         key = content_hash(
             str(job.data_path), job.dataset_name, repr(job.split_config), repr(graphs), repr(job.data_config),
-            job.on_cells, job.batch_size,
+            job.on_cells, job.options.batch_size,
         )  # fmt: skip
         if key not in seen:
             job.prepare(1)

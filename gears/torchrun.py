@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from filelock import FileLock
 
 from gears.distributed import World, cleanup_ddp, is_running, join_group
@@ -14,7 +13,8 @@ from gears.distributed.place import Place, own_device, started_by_launcher
 from gears.distributed.signals import stop_on_signals
 from gears.job import TrainingJob
 from gears.pertdata import PertData
-from gears.results import MultiProcessResult
+from gears.results import TrainResult
+from gears.training.fitting import Seconds
 
 __all__ = ["Place", "own_device", "started_by_launcher", "train_joined"]
 
@@ -26,7 +26,7 @@ def train_joined(
     device: str | None,
     backend: str | None,
     timeout: float | None,
-) -> MultiProcessResult:
+) -> TrainResult:
     """Train as one worker of a world that is there already.
 
     The screen is prepared before the process group starts (a file lock lets one process do
@@ -35,14 +35,15 @@ def train_joined(
 
     Returns
     -------
-    MultiProcessResult
+    TrainResult
         On rank 0 with the test table, elsewhere without.
     """
     place = Place.current()
     assert place is not None
     own = own_device(place, n_gpus, gpu_ids, device)
     configure_worker_logging(place.rank)
-    pert_data = _prepare(job, place)
+    seconds = Seconds()
+    pert_data = _prepare(job, place, seconds)
     joined_before = is_running()
     with stop_on_signals():
         if not joined_before:
@@ -51,33 +52,14 @@ def train_joined(
         try:
             job.make_batches(pert_data, place.world_size, place.rank, job.num_workers)
             result = job.model(pert_data).train(**job.options.to_dict(), evaluate_test=False)
-            devices = _devices(own, place.world_size)
         finally:
             if not joined_before:
                 cleanup_ddp()
-    if place.rank == 0:
-        outcome = {"history": result.history, "best_epoch": result.best_epoch, "stopped": result.stopped}
-        return job.conclude(pert_data, outcome, devices, None)
-    return MultiProcessResult(
-        result.history,
-        result.best_epoch,
-        stopped=result.stopped,
-        save_path=str(job.options.save_path),
-        world_size=place.world_size,
-        devices=devices,
-        rank=place.rank,
-    )
+    return job.conclude(pert_data, result, seconds, None) if place.rank == 0 else result
 
 
-def _devices(own: str, world_size: int) -> tuple[str, ...]:
-    """Device of each rank."""
-    found: list[str] = [""] * world_size
-    dist.all_gather_object(found, own)
-    return tuple(found)
-
-
-def _prepare(job: TrainingJob, place: Place) -> PertData:
+def _prepare(job: TrainingJob, place: Place, seconds: Seconds) -> PertData:
     """Prepare or open the screen, one process of a file system after the other."""
     job.data_path.mkdir(parents=True, exist_ok=True)
     with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
-        return job.prepare(place.world_size)
+        return job.prepare(place.world_size, seconds)

@@ -27,9 +27,10 @@ from gears.distributed import (
 from gears.distributed.gpus import resolve_gpu_ids
 from gears.job import TrainingJob
 from gears.reporting import quiet, show_progress
-from gears.results import MultiProcessResult
+from gears.results import TrainResult
 from gears.torchrun import started_by_launcher, train_joined
 from gears.training.engine import TrainingEngine
+from gears.training.fitting import Seconds
 from gears.training.launching import distributed_train_worker, launch_distributed_training
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ __all__ = [
     "train_multi_gpu",
 ]
 
-logger = logging.getLogger(__name__)
-
 
 def train_multi_gpu(
     pert_data_path: str | Path,
@@ -63,7 +62,7 @@ def train_multi_gpu(
     timeout: float | None = None,
     data_config: Mapping[str, Any] | None = None,
     model: GEARS | None = None,
-) -> MultiProcessResult:
+) -> TrainResult:
     """Train with one worker process per selected device.
 
     Called in a script that torchrun started, it starts nothing and joins the world that is there.
@@ -98,8 +97,8 @@ def train_multi_gpu(
 
     Returns
     -------
-    MultiProcessResult
-        save_path, history, best_epoch, test table and metrics, world size, devices.
+    TrainResult
+        How good the model is beside simple baselines (printed), what was used, save_path, history, test table.
 
     Raises
     ------
@@ -119,22 +118,25 @@ def train_multi_gpu(
     if started_by_launcher():
         result = train_joined(job, n_gpus, resolve_gpu_ids(gpu_ids), device, backend, timeout)
         if model is not None:
-            model.load_pretrained(result.save_path)
+            model.load_pretrained(str(result.save_path))
         return result
     plan = plan_devices(n_gpus, gpu_ids, device, backend)
     if job.options.verbose:
         show_progress()
     job.warn_without_effect()
-    pert_data = job.prepare(plan.world_size)
-    logger.info("%s", job.describe(pert_data, plan.devices))
-    outcome = launch(
-        train_ddp_worker,
-        plan.devices,
-        (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()),
-        backend=plan.backend,
-        timeout=timeout,
-    )
-    return job.conclude(pert_data, outcome, plan.devices, model)
+    seconds = Seconds()
+    pert_data = job.prepare(plan.world_size, seconds)
+    with seconds.of("workers"):
+        result = TrainResult(
+            **launch(
+                train_ddp_worker,
+                plan.devices,
+                (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()),
+                backend=plan.backend,
+                timeout=timeout,
+            )
+        )
+    return job.conclude(pert_data, result, seconds, model)
 
 
 def train_ddp_worker(
@@ -153,7 +155,7 @@ def train_ddp_worker(
     Returns
     -------
     dict
-        history, best_epoch, stopped (the same on all ranks).
+        Fields of :class:`gears.TrainResult`, the same on all ranks but for `rank` and `seconds`.
     """
     joined_before = is_running()
     setup_ddp(rank, world_size)
@@ -162,7 +164,7 @@ def train_ddp_worker(
         result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
     if not joined_before:
         cleanup_ddp()
-    return {"history": result.history, "best_epoch": result.best_epoch, "stopped": result.stopped}
+    return vars(result)
 
 
 def main() -> None:

@@ -16,11 +16,9 @@ from gears.evaluation.settings import by_setting, means_in, scopes_of, truth_in
 from gears.evaluation.table import comparison_table
 from gears.evaluation.truth import Truth
 from gears.graphs import GeneAnnotation
-from gears.training.units import UnitValidation
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
-    from gears.priors import Prior
 
 
 def unit_table_of(
@@ -69,20 +67,6 @@ def unit_table_of(
     whole = pd.concat(tables, ignore_index=True)
     whole.attrs.update(left_out=left_out, model=tables[0].attrs["model"])
     return whole
-
-
-def unit_validation(
-    pert_data: PertData,
-    units: Sequence[Condition],
-    metrics: Sequence[str],
-    *,
-    prior: Prior | None,
-    mask_target: bool,
-) -> UnitValidation:
-    """Scorer of validation units."""
-    truths, ordered = unit_truths(pert_data, units)
-    nodes = [pert_data.condition_nodes(unit) for unit in ordered]
-    return UnitValidation(truths, nodes, metrics=metrics, prior=prior, mask_target=mask_target)
 
 
 def unit_truths(pert_data: PertData, units: Sequence[Condition]) -> tuple[list[Truth], list[Condition]]:

@@ -20,7 +20,7 @@ from gears.training.wrapping import unwrap
 if TYPE_CHECKING:
     from gears.training.engine import TrainingEngine
 
-FORMAT = 1
+FORMAT = 2
 
 
 def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:

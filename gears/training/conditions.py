@@ -1,4 +1,4 @@
-"""The moments objective: every training condition once an epoch, no cell touched."""
+"""The moments objective: batches of training conditions, no cell touched."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ _MOMENTS = ("mean", "m2", "m3", "m4")
 
 
 class ConditionLoader:
-    """Batches of condition ids; an epoch is every training condition once.
+    """Batches of condition ids; an epoch is one or more passes over the training conditions.
 
-    The conditions of an epoch are permuted by (seed, epoch). Step s takes the positions
+    The conditions of each pass are permuted by (seed, epoch, pass). Batch s of a pass takes the positions
     from ``s * per_step`` on, worker r every W-th of them: W workers together see what one
-    worker would. The last step of an epoch may be smaller, and a worker may have none of
-    its conditions; nothing is dropped or repeated.
+    worker would. The last batch of a pass may be smaller, and a worker may have none of
+    its conditions; nothing is dropped, and nothing is repeated within a pass.
 
     Parameters
     ----------
     conditions
         Condition ids, (n,).
     per_step
-        Conditions of a step over all workers.
+        Conditions of a batch over all workers.
+    least
+        Batches of an epoch, at least: an epoch is as many whole passes as that takes.
     seed
-        Of the permutations.
+        Seed of the permutations.
     rank, world_size
         This worker's number and how many there are.
     """
@@ -45,6 +47,7 @@ class ConditionLoader:
         conditions: Sequence[int] | np.ndarray,
         per_step: int,
         *,
+        least: int = 1,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -52,6 +55,7 @@ class ConditionLoader:
         self.conditions = np.asarray(conditions, dtype=np.int64)
         self.per_step, self.seed = per_step, seed
         self.rank, self.world_size = rank, world_size
+        self.passes = max(1, -(-least // self._batches_per_pass))
         self.epoch = 0
         # the engine tells a loader's data set which epoch begins
         self.dataset = self
@@ -60,14 +64,20 @@ class ConditionLoader:
         """Another order of the conditions, the same for all workers."""
         self.epoch = epoch
 
-    def __len__(self) -> int:
+    @property
+    def _batches_per_pass(self) -> int:
         return -(-len(self.conditions) // self.per_step)
+
+    def __len__(self) -> int:
+        return self.passes * self._batches_per_pass
 
     def __iter__(self) -> Iterator[Tensor]:
         draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
-        order = self.conditions[draw.permutation(len(self.conditions))]
-        for start in range(0, len(order), self.per_step):
-            yield torch.from_numpy(order[start : start + self.per_step][self.rank :: self.world_size].copy())
+        for _ in range(self.passes):
+            order = self.conditions[draw.permutation(len(self.conditions))]
+            for start in range(0, len(order), self.per_step):
+                batch = order[start : start + self.per_step][self.rank :: self.world_size]
+                yield torch.from_numpy(batch.copy())
 
 
 class PairTables:

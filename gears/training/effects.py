@@ -36,7 +36,8 @@ def without_effect(
         Of the run, where it is known.
     """
     steps, validated = (None, True) if length is None else (length.steps, length.validated)
-    patience, epochs = options.early_stopping or 0, options.epochs
+    patience = options.early_stopping if isinstance(options.early_stopping, int) else 0
+    epochs = options.epochs
     scaling = options.use_amp and options.amp_dtype == "float16" and device_type == "cuda"
     falls = options.schedule in ("cosine", "one-cycle")
     needed = {
@@ -45,6 +46,7 @@ def without_effect(
         "growth_interval": (scaling, "use_amp=True, amp_dtype='float16' and CUDA"),
         "ema_decay": (options.use_ema, "use_ema=True"),
         "eta_min": (falls, "schedule='cosine' or 'one-cycle'"),
+        "refit": (options.prior is not None, "prior='auto'"),
         "lr_scaling": (world_size > 1, "several workers"),
         "gradient_compression": (world_size > 1, "several workers"),
         "check_replicas": (world_size > 1, "several workers"),

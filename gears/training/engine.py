@@ -17,7 +17,7 @@ from gears.messages import shorten
 from gears.model.reducer import IDENTITY
 from gears.training import checkpoints, precision
 from gears.training.clock import Clock
-from gears.training.progress import Progress
+from gears.training.progress import EarlyStopping, Progress
 from gears.training.stepping import Stepper
 from gears.training.tasks import Blaming, Reducer, SupervisedTask, Task
 from gears.training.windows import check_equal_lengths, set_epoch, windows
@@ -64,7 +64,7 @@ class TrainingEngine:
     check_replicas
         Compare a checksum of parameters and buffers over workers after each epoch.
     early_stopping
-        End after this many epochs without improvement.
+        End after this many epochs without improvement, or by a rule.
     eval_every
         Epochs between evaluations; the last epoch is always evaluated. The best epoch is an
         evaluated one, and a run ends early at one.
@@ -96,7 +96,7 @@ class TrainingEngine:
         clip_norm: float | None = None,
         gradient_compression: str | None = None,
         check_replicas: bool = False,
-        early_stopping: int | None = None,
+        early_stopping: int | EarlyStopping | None = None,
         eval_every: int = 1,
         max_steps: int | None = None,
         backend: str | None = None,
@@ -116,7 +116,8 @@ class TrainingEngine:
         self.accumulation_steps = accumulation_steps
         self.gradient_compression = gradient_compression
         self.check_replicas = check_replicas
-        self.early_stopping, self.eval_every = early_stopping, eval_every
+        rule = EarlyStopping(early_stopping) if isinstance(early_stopping, int) else early_stopping
+        self.early_stopping, self.eval_every = rule, eval_every
         self._num_epochs = 0
         self.max_steps = max_steps
         self.tf32, self.compile = tf32, compile
@@ -321,19 +322,20 @@ class TrainingEngine:
     def _note_metric(self, record: dict[str, Any], task: Task) -> bool:
         """Whether this epoch is the best so far; its weights are kept."""
         value = float(record.get(task.metric, math.nan))
-        improved = self.progress.note(record["epoch"], value, lower_is_better=task.lower_is_better)
+        improved = self.progress.note(
+            record["epoch"], value, lower_is_better=task.lower_is_better, rule=self.early_stopping
+        )
         if improved:
             self.best_state = checkpoints.plain_state(self.evaluated_model)
         return improved
 
     def _stop_early(self) -> None:
-        patience, progress = self.early_stopping, self.progress
+        rule, progress = self.early_stopping, self.progress
         # where no metric was ever defined, nothing can be said to have stopped improving
-        if patience is None or progress.best_epoch is None:
+        if rule is None or progress.best_epoch is None or progress.epoch >= self._num_epochs:
             return
-        if progress.epochs_without_improvement >= patience:
-            logger.info("no improvement for %d epochs: stopping early", patience)
-            progress.finished = True
+        if progress.epochs_without_success >= rule.patience:
+            progress.finished, progress.stopped_because = True, rule.reason
 
     def _asked_to_stop(self) -> bool:
         """Whether any worker was asked to stop: all leave at the same step."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -35,6 +37,20 @@ WEIGHTS = "model.pt"
 PRIOR = "prior.npz"
 CONTEXTS = "contexts.json"
 CHECKPOINTS = "checkpoints"
+MODEL_FILES = frozenset(
+    {
+        MANIFEST,
+        WEIGHTS,
+        PRIOR,
+        CONTEXTS,
+        "config.json",
+        "genes.json",
+        "graphs.npz",
+        "statistics.npz",
+        "split.json",
+    }
+)
+"""Files that make a model; everything else in its folder was left by a run."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +190,35 @@ def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
     return "; ".join(parts)
 
 
-def save_model(path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write a complete model folder and swap it in; an existing model is replaced, anything else refused."""
+def save_model(
+    path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor], *, keep_run: bool = False
+) -> None:
+    """Write a complete model folder and swap it in; an existing model is replaced, anything else is an error.
+
+    Parameters
+    ----------
+    keep_run
+        Keep what a run wrote beside the model that is there: history, checkpoints, logs.
+    """
     path = Path(path)
     refuse_foreign_folder(path)
     with new_folder(path) as folder:
         parts.write(folder, weights)
+        if keep_run and path.is_dir():
+            _keep_files(path, folder)
+
+
+def _keep_files(old: Path, new: Path) -> None:
+    """Put the files of `old` that are no part of a model into `new`, as links where the system has them."""
+    for file in old.rglob("*"):
+        relative = file.relative_to(old)
+        if str(relative) in MODEL_FILES or not file.is_file():
+            continue
+        (new / relative).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, new / relative)
+        except OSError:
+            shutil.copy2(file, new / relative)
 
 
 def refuse_foreign_folder(path: Path) -> None:

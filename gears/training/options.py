@@ -1,4 +1,4 @@
-"""Options of a training run: a frozen dataclass that checks itself."""
+"""Options of a training run: a frozen dataclass that checks itself, and the defaults that depend on the objective."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gears.messages import unknown_name
@@ -16,12 +17,32 @@ from gears.training.loggers import check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 from gears.training.wrapping import COMPRESSIONS
 
-OBJECTIVES = ("auto", "moments", "cells")
-PRIORS = ("auto",)
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "moments": {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0},
+    "cells": {"lr": 1e-3, "schedule": "step", "weight_decay": 5e-4, "batch_size": 32},
+}
+"""What an omitted option becomes under each objective; those of cells are the published ones."""
+EPOCHS = 20
+"""Epochs of a run that names no length (published)."""
+CONDITIONS_PER_STEP = 32
+"""Conditions of a step over all workers, where `batch_size` is omitted (moments)."""
+STEPS_PER_EPOCH = 20
+"""Optimiser steps of an epoch over moments, at least: 20 epochs of them train a network (docs/objectives.md)."""
+AUTO = "auto"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_FILLED_COUNTS = ("epochs", "steps", "batch_size", "eval_every", "checkpoint_every", "checkpoint_every_steps")
-_SWITCHES = ("use_amp", "tf32", "compile", "profile", "use_ema", "check_replicas", "resume", "verbose")
+_FILLED_COUNTS = ("steps", "batch_size", "eval_every", "checkpoint_every", "checkpoint_every_steps")
+_SWITCHES = (
+    "use_amp",
+    "tf32",
+    "compile",
+    "profile",
+    "use_ema",
+    "check_replicas",
+    "refit",
+    "resume",
+    "verbose",
+)
 
 
 @dataclass(frozen=True)
@@ -30,28 +51,28 @@ class TrainOptions:
 
     Attributes
     ----------
-    epochs, lr, weight_decay
-        Passes over the training cells or conditions; Adam's learning rate and weight
-        decay. Filled per objective when left out, as are `schedule`, `batch_size`,
-        `eval_every` and `checkpoint_every` (see :mod:`gears.training.defaults`).
+    epochs
+        Epochs that run, 20 by default. Over cells an epoch is one pass over the training cells; over moments it is
+        at least one pass over the training conditions and at least 20 optimiser steps. 0 fits the prior alone.
+    lr, weight_decay
+        Adam's learning rate and weight decay; by default 1e-2 and 0 over moments, 1e-3 and 5e-4 over cells.
     steps
         Length of the run in optimiser steps instead of epochs; the last epoch may be a part.
     objective
         ``"moments"``: each condition's moments over all pairs of its cells with control
-        cells; an epoch is every training condition once. ``"cells"``: every perturbed cell
-        against a control cell drawn anew each epoch. ``"auto"``, the default: moments, unless an option is
-        given that only makes sense with cells (``schedule="step"``, ``accumulation_steps`` over
-        1); `epochs`, `lr` and batch size are then read as meant for cells and translated.
+        cells. ``"cells"``: every perturbed cell against a control cell drawn again each epoch, as published.
     prior
-        ``"auto"``: the network learns what a closed-form prediction from the training conditions'
-        means leaves over, and counts as much as inner folds over these conditions say (see
-        :mod:`gears.priors`); where it does not count and neither `epochs` nor `steps` is given, it takes
-        one step. None: the network alone, as published.
+        ``"auto"``: a Gaussian-process prior is fitted to the training conditions' means, and the network
+        learns what it leaves (see :mod:`gears.priors`). How much the network counts beside it, its network weight,
+        is chosen at the end on the validation conditions. None: the network alone, as published.
+    refit
+        With network weight 0, fit the prior again to the training and validation conditions at the end.
     schedule, warmup_steps, eta_min
-        Learning-rate schedule (``"step"`` halves it after each epoch, as published),
-        steps of linear warm-up, lowest share of the rate.
+        Learning-rate schedule (``"step"`` halves it after each epoch, as published; the default over cells),
+        steps of linear warm-up, lowest share of the rate. Over moments the default is ``"one-cycle"``.
     batch_size
-        Cells or conditions per worker and step; that of the loader when left out.
+        Cells or conditions per worker and step; by default that of the loader, else 32 cells per worker, or 32
+        conditions over all workers.
     eval_every
         Epochs between evaluations; the last epoch is always evaluated. Best epoch and
         early stopping are decided where there is an evaluation.
@@ -74,7 +95,9 @@ class TrainOptions:
     use_ema, ema_decay
         Moving average of the weights; it is what is validated and saved.
     early_stopping
-        End after this many epochs without a better validation metric.
+        A number: end after this many epochs without a better validation metric. ``"auto"``: end when, after the
+        learning rate has begun to fall, a quarter of the epochs in a row have beaten neither the prior nor the best
+        epoch; without a prior the same as None, which runs every epoch.
     gradient_compression
         Send gradients as ``"fp16"`` or ``"bf16"`` (no longer exact in the number of workers).
     check_replicas
@@ -106,8 +129,9 @@ class TrainOptions:
     lr: float | None = None
     weight_decay: float | None = None
     steps: int | None = None
-    objective: str = "auto"
-    prior: str | None = "auto"
+    objective: str = "moments"
+    prior: str | None = AUTO
+    refit: bool = True
     schedule: str | None = None
     batch_size: int | None = None
     eval_every: int | None = None
@@ -126,7 +150,7 @@ class TrainOptions:
     profile: bool = False
     use_ema: bool = False
     ema_decay: float = 0.999
-    early_stopping: int | None = None
+    early_stopping: int | str | None = AUTO
     gradient_compression: str | None = None
     check_replicas: bool = False
     dtype: str = "float32"
@@ -143,8 +167,11 @@ class TrainOptions:
     verbose: bool = True
 
     def __post_init__(self) -> None:
+        for name in self.names():
+            if isinstance(getattr(self, name), np.generic):
+                object.__setattr__(self, name, getattr(self, name).item())
         for name, valid in (
-            ("objective", OBJECTIVES),
+            ("objective", tuple(DEFAULTS)),
             ("schedule", tuple(SCHEDULES)),
             ("lr_scaling", tuple(LR_SCALINGS)),
             ("dtype", tuple(DTYPES)),
@@ -157,8 +184,17 @@ class TrainOptions:
             raise ValueError(
                 unknown_name("gradient_compression", self.gradient_compression, list(COMPRESSIONS))
             )
-        if self.prior is not None and self.prior not in PRIORS:
-            raise ValueError(unknown_name("prior", str(self.prior), [*PRIORS, "None"]))
+        if self.prior not in (AUTO, None):
+            raise ValueError(unknown_name("prior", str(self.prior), [AUTO, "None"]))
+        _expect(
+            "epochs",
+            self.epochs,
+            self.epochs is None or _whole(self.epochs, 0),
+            "a whole number of at least 0",
+        )
+        if self.epochs == 0 and self.prior is None:
+            msg = "epochs=0 fits the prior alone, but prior=None has none; give at least 1 epoch, or prior='auto'"
+            raise ValueError(msg)
         for name in (*_FILLED_COUNTS, "accumulation_steps", "keep_last", "growth_interval"):
             value = getattr(self, name)
             optional = name in _FILLED_COUNTS and value is None
@@ -177,10 +213,13 @@ class TrainOptions:
         _expect(
             "ema_decay", self.ema_decay, _number(self.ema_decay) and 0 < self.ema_decay < 1, "between 0 and 1"
         )
-        if self.early_stopping is not None:
-            _expect("early_stopping", self.early_stopping, _whole(self.early_stopping, 1), "at least 1 epoch")
+        patience = self.early_stopping
+        _expect(
+            "early_stopping", patience, patience in (AUTO, None) or _whole(patience, 1),
+            "a whole number of epochs of at least 1, 'auto' or None",
+        )  # fmt: skip
         if self.save_path is not None:
-            object.__setattr__(self, "save_path", str(Path(self.save_path)))
+            object.__setattr__(self, "save_path", str(Path(self.save_path).expanduser()))
         if self.use_amp and self.dtype == "float64":
             msg = (
                 "use_amp=True computes in half precision and dtype='float64' in double; leave one of them out"
@@ -217,6 +256,38 @@ class TrainOptions:
             msg = f"{both} both say how long to train; leave one of them out"
             raise ValueError(msg)
         return cls(**dict(values))
+
+    @property
+    def trains_on_request(self) -> bool:
+        """Whether the caller asks for a trained network, even where its weight can only be 0."""
+        length = self.epochs is not None or self.steps is not None
+        return self.epochs != 0 and (length or self.early_stopping is None)
+
+    def with_defaults(self, loader_size: int | None = None) -> TrainOptions:
+        """The same with every omitted option filled in, but for the number of conditions of a step.
+
+        Parameters
+        ----------
+        loader_size
+            Batch size per worker of the caller's loader of cells, if there is one.
+        """
+        values: dict[str, Any] = {"eval_every": 1, "checkpoint_every": 1, "batch_size": loader_size}
+        values |= {
+            name: value for name, value in DEFAULTS[self.objective].items() if values.get(name) is None
+        }
+        if self.steps is None:
+            values["epochs"] = EPOCHS
+        if self.save_path is None:  # nothing is written: what was given stays visible as having no effect
+            del values["checkpoint_every"]
+        omitted = {name: value for name, value in values.items() if getattr(self, name) is None}
+        if self.early_stopping == AUTO and self.prior is None:
+            omitted["early_stopping"] = None
+        return dataclasses.replace(self, **omitted)
+
+    def conditions_per_step(self, n_conditions: int, world_size: int) -> int:
+        """Conditions of a step over all workers, of `n_conditions` that train (moments)."""
+        size = CONDITIONS_PER_STEP if self.batch_size is None else self.batch_size * world_size
+        return min(size, n_conditions)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

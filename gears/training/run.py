@@ -5,30 +5,34 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
+from gears.messages import count
 from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY, Reducer
 from gears.progress import progress
 from gears.training.adam import Adam
 from gears.training.cells import CellsTask
+from gears.training.checkpoints import plain_state
 from gears.training.conditions import MomentsTask, PairTables
 from gears.training.effects import Length, warn_without_effect
 from gears.training.engine import TrainingEngine
 from gears.training.loggers import LoggerSetup, RunLoggers
 from gears.training.model_folder import ModelParts
-from gears.training.objective import Evaluate
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
 from gears.training.profiling import profiled
+from gears.training.progress import EarlyStopping
 from gears.training.resuming import run_facts
 from gears.training.run_folder import RunFolder
-from gears.training.schedules import Horizon, make_scheduler, scaled_lr
+from gears.training.schedules import Horizon, learning_rate, make_scheduler, rising_epochs, scaled_lr
 from gears.training.tables import ConditionTables
+from gears.training.validation import Validation
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +51,21 @@ class RunResult:
         Weights of that epoch; of the last epoch when no metric was defined.
     stopped
         Whether the run was asked to stop before its end.
+    stopped_because
+        Why it ended before its last epoch; None where it did not.
+    condition_scores
+        Of each evaluated epoch the monitored metric by network weight and validation condition, (K, U).
+    devices
+        Device of each worker, rank by rank.
     """
 
     history: list[dict[str, Any]]
     best_epoch: int | None
     best_state: dict[str, torch.Tensor] = field(repr=False)
     stopped: bool = False
+    stopped_because: str | None = None
+    condition_scores: list[np.ndarray] = field(default_factory=list, repr=False)
+    devices: tuple[str, ...] = ()
 
 
 def run_training(
@@ -62,11 +75,10 @@ def run_training(
     loader: Any,
     parts: ModelParts,
     options: TrainOptions,
-    evaluate: Evaluate,
+    validation: Validation,
     *,
     device: torch.device,
     distributed: bool = False,
-    lower_is_better: bool = True,
 ) -> RunResult:
     """Train a network; the same code for one process and for many.
 
@@ -83,11 +95,11 @@ def run_training(
     parts
         The model without weights, for the files of the run.
     options
-        How to train, with nothing left open (see :func:`gears.training.defaults.settle`).
-    evaluate
-        Validation metrics, the same on all workers.
+        How to train, with defaults filled in (:meth:`TrainOptions.with_defaults`).
+    validation
+        Scorer of the validation part.
     device, distributed
-        Where this worker trains and whether it has fellows.
+        Where this worker trains, and whether there are other workers.
     """
     steps_per_epoch = _steps_per_epoch(loader, options.accumulation_steps)
     if options.steps is not None:
@@ -98,6 +110,10 @@ def run_training(
     assert options.weight_decay is not None
     dtype = DTYPES[options.dtype]
     network.to(device, dtype)
+    horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
+    rate = learning_rate(
+        options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
+    )
     engine = TrainingEngine(
         network,
         device,
@@ -115,7 +131,7 @@ def run_training(
         clip_norm=options.clip_norm,
         gradient_compression=options.gradient_compression,
         check_replicas=options.check_replicas,
-        early_stopping=options.early_stopping,
+        early_stopping=_stopping_rule(options, validation, rising_epochs(rate, horizon)),
         eval_every=options.eval_every or 1,
         max_steps=options.steps,
     )
@@ -129,28 +145,29 @@ def run_training(
         weight_decay=options.weight_decay,
         fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
     )
-    horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
+    devices = _devices(engine)
     if engine.is_main:
-        length = Length(horizon.steps, validated=bool(getattr(evaluate, "nodes", True)))
+        length = Length(horizon.steps, validated=validation.n_conditions > 0)
         warn_without_effect(options, device.type, world_size, length)
-    scheduler = make_scheduler(
-        optimizer, options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
-    )
+        if options.verbose:
+            logger.info("%s", _header(options, loader, horizon, lr, devices, engine.early_stopping))
+    scheduler = make_scheduler(optimizer, rate)
     folder = None
     if options.save_path is not None:
         facts = run_facts(options, _batch_over_workers(loader, world_size), world_size)
         folder = RunFolder(options, parts, facts)
-    chooses: Any = {"monitor": options.monitor, "lower_is_better": lower_is_better}
+    metric = validation.monitor
+    chooses: Any = {"monitor": metric.name, "lower_is_better": not metric.higher_is_better}
     task: CellsTask | MomentsTask
     if options.objective == "moments":
-        task = MomentsTask(tables(device, dtype), pairs(), parts.config, evaluate, **chooses)
+        task = MomentsTask(tables(device, dtype), pairs(), parts.config, validation, **chooses)
     else:
-        task = CellsTask(tables(device, dtype), parts.config, evaluate, **chooses)
+        task = CellsTask(tables(device, dtype), parts.config, validation, **chooses)
     engine.optimizer, engine.scheduler = optimizer, scheduler
     if folder is not None and options.resume:
         folder.resume(engine)
     loggers = _loggers(engine, options, parts)
-    engine.on_epoch_end = _Report(folder, options, task.metric, loggers)
+    engine.on_epoch_end = _Report(folder, options, task.metric, loggers, validation)
     traced = folder.path if folder is not None and options.profile and engine.is_main else None
     try:
         with (
@@ -178,20 +195,76 @@ def run_training(
     finally:
         network.reducer = IDENTITY
         network.pool.clear()
-    return _result(engine, task.metric, stopped)
+    return _result(engine, task.metric, stopped, devices)
 
 
-def _result(engine: TrainingEngine, metric: str, stopped: bool) -> RunResult:
-    best = engine.best_state
-    if best is None:
-        logger.warning(
-            "%s was never defined (no validation condition to score?): the weights of the last epoch are kept",
-            metric,
+def untrained(network: GEARSNetwork, device: torch.device) -> RunResult:
+    """What a run that trains no network leaves behind: the network as it is."""
+    network.to(device)
+    return RunResult([], None, plain_state(network), devices=(str(device),))
+
+
+def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -> EarlyStopping | None:
+    """The rule that `early_stopping` names; none without validation conditions."""
+    patience = options.early_stopping
+    if patience is None or not validation.n_conditions:
+        return None
+    if isinstance(patience, int):
+        return EarlyStopping(patience)
+    assert options.epochs is not None
+    scores, _ = validation.of_prior()
+    to_beat = scores.get(f"val_{validation.monitor.name}")
+    return EarlyStopping(max(1, -(-options.epochs // 4)), after=rising, to_beat=to_beat)
+
+
+def _devices(engine: TrainingEngine) -> tuple[str, ...]:
+    """Device of each worker, rank by rank."""
+    index = -1 if engine.device.index is None else engine.device.index
+    own = torch.tensor([index], dtype=torch.int64, device=engine.device)
+    kind = engine.device.type
+    return tuple(kind if n < 0 else f"{kind}:{n}" for n in engine.reducer.gather(own).flatten().tolist())
+
+
+def _header(
+    options: TrainOptions,
+    loader: Any,
+    horizon: Horizon,
+    lr: float,
+    devices: Sequence[str],
+    rule: EarlyStopping | None,
+) -> str:
+    """One line: what is about to be run, and where."""
+    unit = "conditions" if options.objective == "moments" else "cells"
+    size = _batch_over_workers(loader, len(devices))
+    per_step = "batches" if size is None else f"{size * options.accumulation_steps} {unit}"
+    workers = count(len(devices), "worker")
+    line = (
+        f"training the network: {count(horizon.epochs, 'epoch')} x {count(horizon.steps_per_epoch, 'step')} of "
+        f"{per_step} on {workers} ({', '.join(devices)}), lr {lr:g}"
+    )
+    if horizon.most is not None:
+        line += f", {count(horizon.most, 'step')} in all"
+    if rule is not None:
+        beaten = "the best epoch" if rule.to_beat is None else "the prior or the best epoch"
+        start = "" if not rule.after else f" after epoch {rule.after}"
+        line += (
+            f"; ends early after {count(rule.patience, 'epoch')} in a row{start} that do not beat {beaten}"
         )
-        best = {
-            key: value.detach().cpu().clone() for key, value in engine.evaluated_model.state_dict().items()
-        }
-    return RunResult(engine.progress.history, engine.progress.best_epoch, best, stopped)
+    return line
+
+
+def _result(engine: TrainingEngine, metric: str, stopped: bool, devices: tuple[str, ...]) -> RunResult:
+    best, progress = engine.best_state, engine.progress
+    if best is None:
+        if engine.is_main and not stopped:
+            logger.warning(
+                "%s was never defined (no validation condition to score?): the weights of the last epoch are kept",
+                metric,
+            )
+        best = plain_state(engine.evaluated_model)
+    because = "the process was asked to stop" if stopped else progress.stopped_because
+    scores = [table.numpy() for table in progress.condition_scores]
+    return RunResult(progress.history, progress.best_epoch, best, stopped, because, scores, devices)
 
 
 def _steps_per_epoch(loader: Any, accumulation_steps: int) -> int:
@@ -255,13 +328,21 @@ class _Report:
     """After each evaluated epoch: a line for the user (rank 0), the files of the run and its loggers."""
 
     def __init__(
-        self, folder: RunFolder | None, options: TrainOptions, metric: str, loggers: RunLoggers
+        self,
+        folder: RunFolder | None,
+        options: TrainOptions,
+        metric: str,
+        loggers: RunLoggers,
+        validation: Validation,
     ) -> None:
         self.folder, self.options, self.metric, self.loggers = folder, options, metric, loggers
+        self.validation = validation
 
     def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
         if not engine.evaluates(record["epoch"]):
             return
+        if self.validation.prior is not None:
+            engine.progress.condition_scores.append(torch.from_numpy(self.validation.condition_scores))
         if engine.is_main and self.options.verbose:
             logger.info("%s", self._line(record, improved))
         if self.folder is not None:
@@ -272,6 +353,8 @@ class _Report:
         shown = [f"{self.metric} {record[self.metric]:.4f}"] if self.metric in record else []
         if "val_pearson_delta" in record and self.metric != "val_pearson_delta":
             shown.append(f"val_pearson_delta {record['val_pearson_delta']:.4f}")
+        if "network_weight" in record:
+            shown.append(f"network weight {record['network_weight']:g}")
         return (
             f"epoch {record['epoch']:>3}/{self.options.epochs}  train_loss {record['train_loss']:.5f}  "
             f"{'  '.join(shown)}  {record['seconds']['total']:.1f} s{'  (best)' if improved else ''}"

@@ -68,7 +68,7 @@ class RunFolder:
 
     def _restore_newest(self, engine: TrainingEngine) -> bool:
         if not is_model(self.path):
-            logger.warning("resume=True but %s holds no model yet: starting anew", self.path)
+            logger.warning("resume=True but %s holds no model yet: starting from the beginning", self.path)
             return False
         check_parts(self.parts, load_parts(self.path), str(self.path))
         for file in reversed(self._checkpoints()):
@@ -81,15 +81,18 @@ class RunFolder:
             checkpoints.restore(engine, content, restore_random=False)
             self._take_up(engine, file, content["metadata"].get("epochs"))
             return True
-        logger.warning("no readable checkpoint under %s: starting anew", self.path / CHECKPOINTS)
+        logger.warning(
+            "no readable checkpoint under %s: starting from the beginning", self.path / CHECKPOINTS
+        )
         return False
 
     def _take_up(self, engine: TrainingEngine, file: Path, planned: int | None) -> None:
         """Say where the run goes on; patience and length may be others than before."""
         progress, options = engine.progress, self.options
         self._ready, self._last_checkpoint = True, progress.epoch
-        patience = options.early_stopping
-        progress.finished = patience is not None and progress.epochs_without_improvement >= patience
+        rule = engine.early_stopping
+        progress.finished = rule is not None and progress.epochs_without_success >= rule.patience
+        progress.stopped_because = rule.reason if rule is not None and progress.finished else None
         logger.info("continuing from %s", file)
         if planned not in (None, options.epochs) and options.schedule in ("cosine", "one-cycle"):
             logger.warning(

@@ -68,15 +68,10 @@ def one_cycle(step: int, horizon: Horizon, eta_min: float) -> float:
     return end + (1.0 - end) * 0.5 * (1.0 + math.cos(math.pi * (share - rise) / (1.0 - rise)))
 
 
-def make_scheduler(
-    optimizer: torch.optim.Optimizer,
-    name: str,
-    horizon: Horizon,
-    *,
-    warmup_steps: int = 0,
-    eta_min: float = 0.0,
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """Scheduler to be stepped after each optimiser step; linear warm-up multiplies the schedule.
+def learning_rate(
+    name: str, horizon: Horizon, *, warmup_steps: int = 0, eta_min: float = 0.0
+) -> Callable[[int], float]:
+    """Multiplier of the learning rate at a step; linear warm-up multiplies the schedule.
 
     Raises
     ------
@@ -91,6 +86,30 @@ def make_scheduler(
         warm = min(1.0, (step + 1) / (warmup_steps + 1)) if warmup_steps else 1.0
         return warm * factor(step, horizon, eta_min)
 
+    return rate
+
+
+def rising_epochs(rate: Callable[[int], float], horizon: Horizon) -> int:
+    """Epochs that end before the learning rate is at its highest for the last time before it falls.
+
+    0 where it falls or stays from the first step on.
+
+    Examples
+    --------
+    >>> horizon = Horizon(steps_per_epoch=20, epochs=20)
+    >>> rising_epochs(learning_rate("one-cycle", horizon), horizon)
+    6
+    >>> rising_epochs(learning_rate("step", horizon), horizon)
+    0
+    """
+    rates = [rate(step) for step in range(horizon.steps)]
+    return rates.index(max(rates)) // horizon.steps_per_epoch
+
+
+def make_scheduler(
+    optimizer: torch.optim.Optimizer, rate: Callable[[int], float]
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Scheduler to be stepped after each optimiser step."""
     return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from gears.evaluation.metrics import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
 from gears.priors import Prior
+from gears.training.network_weight import WEIGHTS
 from gears.training.tables import predict_changes
 from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
@@ -19,78 +20,126 @@ DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
 
 
 class Validation:
-    """Scores a network on the validation conditions.
+    """Scores a network on the validation conditions, beside the prior where there is one.
 
     Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values
     (float64, zero elsewhere) are summed, so that every worker averages the same numbers
     in the same order as a single process would.
 
+    With a prior an epoch is scored as prior + weight x network, at the weight of
+    :data:`gears.training.network_weight.WEIGHTS` whose mean of the monitored metric is best.
+
     Parameters
     ----------
-    truth
-        What is compared with; empty validation parts give no metrics.
+    truths
+        What is compared with, one of each setting that has validation conditions; none give no metrics.
     nodes
-        Perturbation-graph nodes of each of its conditions.
+        Perturbation-graph nodes of their conditions, setting after setting.
     metrics
         Names of per-condition metrics.
+    monitor
+        The one of them that chooses epoch and weight.
     clip
         Whether negative predictions are set to zero, as at prediction time.
     prior
         What the network's changes are added to.
     mask_target
         Leave each condition's own target genes out.
+
+    Attributes
+    ----------
+    condition_scores
+        Monitored metric of the last network scored, by weight and condition, (K, U); one row without a prior.
     """
 
     def __init__(
         self,
-        truth: Truth | None,
+        truths: Sequence[Truth],
         nodes: Sequence[Sequence[int]],
         *,
         metrics: Sequence[str] = DEFAULT_METRICS,
+        monitor: str = "mse_top20_de",
         clip: bool = True,
         prior: Prior | None = None,
         mask_target: bool = False,
     ) -> None:
-        self.truth, self.nodes, self.clip, self.prior = truth, list(nodes), clip, prior
+        self.truths, self.nodes, self.clip, self.prior = list(truths), list(nodes), clip, prior
         self.mask_target = mask_target
-        self.metrics = [get_metric(name).name for name in metrics]
+        self.monitor = get_metric(monitor)
+        self.metrics = list(dict.fromkeys([*(get_metric(name).name for name in metrics), self.monitor.name]))
+        self.weights = (1.0,) if prior is None else WEIGHTS
+        self.condition_scores = np.empty((len(self.weights), 0))
+        self._first = np.cumsum([0, *(len(truth.conditions) for truth in self.truths)])
+        self._prior_UG: np.ndarray | None = None
+
+    @property
+    def n_conditions(self) -> int:
+        """Number of conditions that are scored."""
+        return len(self.nodes)
 
     def __call__(self, network: nn.Module, reducer: Reducer) -> dict[str, float]:
-        """Mean over conditions of each metric (conditions where it is undefined left out), as ``val_<name>``."""
-        if self.truth is None or not self.nodes:
+        """Mean over conditions of each metric as ``val_<name>``, undefined values aside, and the weight."""
+        if not self.nodes:
             return {}
         # a forward pass renormalises the embeddings in place: also where this worker has no condition
         unwrap(network).renormalise_embeddings()
         mine = np.arange(reducer.rank, len(self.nodes), reducer.world_size)
-        values = np.zeros((len(self.nodes), len(self.metrics)))
-        if len(mine):
-            values[mine] = self._score(network, mine)
+        network_UG = self._network_changes(network, mine)
+        monitored_KU = np.zeros((len(self.weights), len(self.nodes)))
+        for row, weight in enumerate(self.weights):
+            monitored_KU[row, mine] = self._scored(mine, weight, network_UG, [self.monitor.name])[:, 0]
         device = next(network.parameters()).device
-        total = reducer.sum(torch.from_numpy(values).to(device)).cpu().numpy()
-        return self._means(total)
+        self.condition_scores = _summed(monitored_KU, reducer, device)
+        best = self._best_row()
+        values_UM = np.zeros((len(self.nodes), len(self.metrics)))
+        values_UM[mine] = self._scored(mine, self.weights[best], network_UG, self.metrics)
+        scores = self._means(_summed(values_UM, reducer, device))
+        return scores if self.prior is None else scores | {"network_weight": self.weights[best]}
 
-    def of_changes(self, delta_UG: np.ndarray) -> dict[str, float]:
-        """The same of predicted changes (U, G) of all its conditions, in one process."""
-        if self.truth is None or not self.nodes:
-            return {}
-        return self._means(self._scored(delta_UG, np.arange(len(self.nodes))))
+    def of_prior(self) -> tuple[dict[str, float], np.ndarray]:
+        """Means of all metrics of the prior alone, as ``val_<name>``, and the monitored one by condition, (U,)."""
+        if self.prior is None or not self.nodes:
+            return {}, np.empty(0)
+        every = np.arange(len(self.nodes))
+        values_UM = self._scored(every, 0.0, np.zeros((len(every), 1)), self.metrics)
+        return self._means(values_UM), values_UM[:, self.metrics.index(self.monitor.name)]
+
+    def _best_row(self) -> int:
+        means = [_mean(row) for row in self.condition_scores]
+        sign = 1.0 if self.monitor.higher_is_better else -1.0
+        return int(np.argmax(np.nan_to_num(sign * np.array(means), nan=-np.inf)))
 
     def _means(self, values_UM: np.ndarray) -> dict[str, float]:
         return {f"val_{name}": _mean(values_UM[:, column]) for column, name in enumerate(self.metrics)}
 
-    def _score(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:
-        nodes, inner = [self.nodes[row] for row in rows], unwrap(network)
-        delta_UG, _ = predict_changes(inner, nodes, prior=self.prior)  # type: ignore[arg-type]
-        return self._scored(delta_UG, rows)
+    def _network_changes(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:
+        """The network's own changes of some conditions, (R, G)."""
+        delta_RG, _ = predict_changes(unwrap(network), [self.nodes[row] for row in rows])  # type: ignore[arg-type]
+        return delta_RG
 
-    def _scored(self, delta_UG: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        assert self.truth is not None
-        predicted_UG = self.truth.control_mean_G + delta_UG
-        if self.clip:
-            predicted_UG = np.maximum(predicted_UG, 0.0)
-        return condition_metrics(
-            predicted_UG, self.truth.subset(rows), self.metrics, mask_target=self.mask_target
-        )
+    def _scored(
+        self, rows: np.ndarray, weight: float, network_RG: np.ndarray, metrics: Sequence[str]
+    ) -> np.ndarray:
+        """Metrics of prior + weight x network for some conditions, (R, M)."""
+        delta_RG = weight * network_RG
+        if self.prior is not None:
+            if self._prior_UG is None:
+                self._prior_UG = self.prior(self.nodes)
+            delta_RG = self._prior_UG[rows] + delta_RG
+        values_RM = np.full((len(rows), len(metrics)), np.nan)
+        setting_R = np.searchsorted(self._first, rows, side="right") - 1
+        for setting in np.unique(setting_R).tolist():
+            here, truth = setting_R == setting, self.truths[setting]
+            predicted_UG = truth.control_mean_G + delta_RG[here]
+            if self.clip:
+                predicted_UG = np.maximum(predicted_UG, 0.0)
+            own = truth.subset(rows[here] - self._first[setting])
+            values_RM[here] = condition_metrics(predicted_UG, own, metrics, mask_target=self.mask_target)
+        return values_RM
+
+
+def _summed(values: np.ndarray, reducer: Reducer, device: torch.device) -> np.ndarray:
+    return reducer.sum(torch.from_numpy(values).to(device)).cpu().numpy()
 
 
 def _mean(values: np.ndarray) -> float:

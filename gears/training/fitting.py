@@ -1,0 +1,234 @@
+"""Fitting a model to a screen: the prior, the network on what the prior leaves, and the weight of the network."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from gears.assembly import condition_tables, filled_options, pair_tables, training_batches, validation_of
+from gears.messages import count
+from gears.model.network import GEARSNetwork
+from gears.prior_choice import begin_at_zero, prior_of, prior_rows
+from gears.training.model_folder import ModelParts, save_model
+from gears.training.network_weight import FEWEST_CONDITIONS, NetworkWeight, choose_network_weight
+from gears.training.options import TrainOptions
+from gears.training.run import RunResult, run_training, untrained
+from gears.training.validation import Validation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gears.pertdata import PertData
+    from gears.priors import FittedPrior
+
+logger = logging.getLogger(__name__)
+
+
+class Seconds(dict[str, float]):
+    """Wall time by stage."""
+
+    @contextlib.contextmanager
+    def of(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self[stage] = self.get(stage, 0.0) + time.perf_counter() - start
+
+    def include(self, other: Mapping[str, float]) -> None:
+        """Add the stages of another process; what "workers" took beside them is their start."""
+        if "workers" in self:
+            self["start of workers"] = max(0.0, self.pop("workers") - sum(other.values()))
+        for stage, seconds in other.items():
+            self[stage] = self.get(stage, 0.0) + seconds
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The process that fits: its device and its place among the workers."""
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+    distributed: bool = False
+
+
+@dataclass
+class Fit:
+    """A model under way from its screen to its final weights.
+
+    Attributes
+    ----------
+    pert_data
+        The screen with its split.
+    parts
+        The model without weights; its prior and the weight of the network in it are those found so far.
+    given, options
+        Training options as the caller gave them, and with defaults filled in.
+    seconds
+        Wall time by stage.
+    choice
+        The weight of the network; None where there is no prior.
+    run
+        What training left behind.
+    """
+
+    pert_data: PertData
+    parts: ModelParts
+    given: TrainOptions
+    worker: Worker
+    seconds: Seconds
+
+    def __post_init__(self) -> None:
+        self.options = filled_options(self.pert_data, self.given)
+        self.choice: NetworkWeight | None = None
+        self.run: RunResult
+
+    def train(self, network: GEARSNetwork) -> None:
+        """Fit the prior, then train the network in place, together with the other workers.
+
+        Nothing here is slow on one worker alone, so that none waits for another at a collective.
+        """
+        with self.seconds.of("prior"):
+            fitted, validation, prior_U = self._fit_prior(network)
+        untrained_because = self._untrained_because(validation)
+        if untrained_because is None:
+            with self.seconds.of("training"):
+                self.run = self._train_network(network, fitted, validation)
+        else:
+            self.run = dataclasses.replace(
+                untrained(network, self.worker.device), stopped_because=untrained_because
+            )
+        if fitted is not None:
+            self.choice = choose_network_weight(
+                self.run.condition_scores,
+                prior_U,
+                lower_is_better=not validation.monitor.higher_is_better,
+            )
+            self._use_weight(self.choice)
+
+    def conclude(self) -> None:
+        """Refit the prior where it is used alone, report the weight of the network, and save the model."""
+        choice, run = self.choice, self.run
+        if choice is not None and choice.weight == 0 and self.given.refit and not run.stopped:
+            with self.seconds.of("refit"):
+                self._refit()
+        if choice is not None:
+            self._log(self._outcome(choice))
+        if self.worker.rank == 0 and self.given.save_path is not None:
+            trained = bool(run.history) or run.stopped
+            save_model(self.given.save_path, self.parts, run.best_state, keep_run=trained)
+
+    def _fit_prior(self, network: GEARSNetwork) -> tuple[FittedPrior | None, Validation, np.ndarray]:
+        """The prior where one is wanted, the scorer of the validation part, and the prior's scores there."""
+        parts, pert_data, fitted = self.parts, self.pert_data, None
+        if self.given.prior is not None and not parts.config.no_perturb:
+            fitted = prior_of(pert_data, start_PH=parts.start_PH)
+        prior = None if fitted is None else fitted.prior
+        if prior is not None and parts.prior is None:
+            begin_at_zero(network)
+        self.parts = dataclasses.replace(parts, prior=prior, fitted_parts=("train",))
+        validation = validation_of(pert_data, self.given.monitor, prior, mask_target=parts.config.mask_target)
+        scores, prior_U = validation.of_prior()
+        if fitted is not None:
+            metric = validation.monitor.name
+            score = f": validation {metric} {scores[f'val_{metric}']:.4f}" if scores else ""
+            self._log(
+                f"prior fitted to {count(len(fitted.left_out_CG), 'training condition')}{score}", scores
+            )
+        return fitted, validation, prior_U
+
+    def _untrained_because(self, validation: Validation) -> str | None:
+        """Why no network is trained; None where one is."""
+        if validation.prior is None:
+            return None
+        if self.given.epochs == 0:
+            return "epochs=0: the prior alone was fitted"
+        if validation.n_conditions >= FEWEST_CONDITIONS:
+            return None
+        few = (
+            f"{count(validation.n_conditions, 'validation condition')} cannot show whether the network improves on "
+            f"the prior (at least {FEWEST_CONDITIONS} can), so its weight is 0"
+        )
+        remedy = "choose a split with a larger validation part, or train the network alone with prior=None"
+        if self.given.trains_on_request or self.parts.config.uncertainty:
+            self._log(f"{few}; it is trained as requested, but {self._use_of_network()}: {remedy}")
+            return None
+        self._log(f"{few} and it is not trained: {remedy}, or set epochs to train it all the same")
+        return f"{few}: no network was trained"
+
+    def _use_of_network(self) -> str:
+        return "gives the variance only" if self.parts.config.uncertainty else "does not change predictions"
+
+    def _train_network(
+        self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation
+    ) -> RunResult:
+        pert_data, parts, worker = self.pert_data, self.parts, self.worker
+        loader = training_batches(pert_data, self.options, rank=worker.rank, world_size=worker.world_size)
+        prior_CG = None if fitted is None else prior_rows(pert_data, fitted)
+        return run_training(
+            network,
+            partial(condition_tables, pert_data, config=parts.config, prior_CG=prior_CG),
+            partial(pair_tables, pert_data),
+            loader,
+            parts,
+            dataclasses.replace(self.options, monitor=validation.monitor.name),
+            validation,
+            device=worker.device,
+            distributed=worker.distributed,
+        )
+
+    def _use_weight(self, choice: NetworkWeight) -> None:
+        """Put the weight of the network, and how it was chosen, into the model's prior."""
+        prior = self.parts.prior
+        assert prior is not None
+        report = {**prior.report, **choice.report()}
+        self.parts = dataclasses.replace(
+            self.parts,
+            prior=dataclasses.replace(prior, network_weight=choice.weight, report=report),
+        )
+
+    def _refit(self) -> None:
+        """Fit the prior to training and validation conditions, which decide nothing more."""
+        named = tuple(part for part in ("train", "val") if part in self.pert_data.split.parts)  # type: ignore[union-attr]
+        fitted = prior_of(self.pert_data, named, self.parts.start_PH)
+        assert fitted is not None
+        assert self.choice is not None
+        self.parts = dataclasses.replace(self.parts, prior=fitted.prior, fitted_parts=named)
+        self._use_weight(self.choice)
+
+    def _outcome(self, choice: NetworkWeight) -> str:
+        """One line on what predictions are made of."""
+        if choice.weight > 0:
+            conditions = count(choice.n_conditions, "validation condition")
+            return (
+                f"predictions are prior + {choice.weight:g} x network: on {conditions} the gain over the prior alone "
+                f"is beyond chance (p = {choice.p_value:.2g})"
+            )
+        fitted = count(len(self.parts.fitted_conditions()), "condition")
+        refitted = "again " if "val" in self.parts.fitted_parts else ""
+        parts = " and validation" if refitted else ""
+        line = f"predictions are those of the prior alone, fitted {refitted}to {fitted} (training{parts})"
+        if choice.tried is None and not self.run.history:
+            return line
+        enough = choice.n_conditions >= FEWEST_CONDITIONS
+        why = (
+            f"its gain over the prior on {count(choice.n_conditions, 'validation condition')} is not beyond chance"
+            if enough
+            else f"{count(choice.n_conditions, 'validation condition')} cannot show a gain"
+        )
+        return f"{line}: the network has weight 0, since {why} (prior=None trains the network alone)"
+
+    def _log(self, line: str, scores: dict[str, float] | None = None) -> None:
+        """A line for the user, from one worker."""
+        if self.worker.rank == 0 and self.given.verbose:
+            logger.info("%s", line, extra={"scores": scores or {}})
