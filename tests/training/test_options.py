@@ -6,12 +6,12 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.distributed import launch
 from gears.job import TrainingJob
-from gears.training.defaults import settle
 from gears.training.effects import Length, without_effect
 from gears.training.options import TrainOptions
 
@@ -22,12 +22,13 @@ SPLIT = {"split": "simulation", "seed": 1}
 
 # What each option could be given wrongly; every option is here or in CANNOT_BE_WRONG.
 WRONG: dict[str, list[Any]] = {
-    "epochs": [0, -1, 1.5, "3", True],
+    "epochs": [-1, 1.5, "3", True],
     "steps": [0, 2.5],
     "lr": [0.0, -1.0, float("nan"), float("inf"), "fast"],
     "weight_decay": [-0.1, float("nan")],
-    "objective": ["cell"],
+    "objective": ["cell", "auto"],
     "prior": ["automatic"],
+    "refit": [1, "no"],
     "schedule": ["cos"],
     "batch_size": [0, 1.5],
     "eval_every": [0],
@@ -46,7 +47,7 @@ WRONG: dict[str, list[Any]] = {
     "profile": ["no"],
     "use_ema": [None],
     "ema_decay": [0.0, 1.0, 2],
-    "early_stopping": [0, 1.5],
+    "early_stopping": [0, 1.5, "never"],
     "gradient_compression": ["fp8"],
     "check_replicas": ["false"],
     "dtype": ["float16"],
@@ -66,6 +67,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"resume": True}, "give save_path"),
     ({"profile": True}, "give save_path"),
     ({"epochs": 2, "steps": 6}, "leave one of them out"),
+    ({"epochs": 0, "prior": None}, "prior=None has none"),
 ]
 
 # What has no effect in which run; every option is here or in ALWAYS.
@@ -76,6 +78,7 @@ NO_EFFECT: list[tuple[dict[str, Any], Length | None]] = [
     ({"tf32": True}, None),
     ({"ema_decay": 0.5}, None),
     ({"eta_min": 0.1, "schedule": "constant"}, None),
+    ({"refit": False, "prior": None}, None),
     ({"lr_scaling": "linear"}, None),
     ({"gradient_compression": "fp16"}, None),
     ({"check_replicas": True}, None),
@@ -113,16 +116,15 @@ def test_contradictions_are_refused(options: dict[str, Any], words: str) -> None
 @pytest.mark.parametrize(("options", "length"), NO_EFFECT)
 def test_what_has_no_effect_is_said(options: dict[str, Any], length: Length | None) -> None:
     name = next(iter(options))
-    settled = settle(TrainOptions(objective="cells", **options), 20).options
-    (sentence,) = without_effect(settled, "cpu", 1, length)
+    filled = TrainOptions(objective="cells", **options).with_defaults()
+    (sentence,) = without_effect(filled, "cpu", 1, length)
     assert sentence.startswith(f"{name}={options[name]!r} has no effect without ")
 
 
 def test_nothing_is_said_of_a_plain_run() -> None:
     for objective in ("cells", "moments"):
-        assert (
-            without_effect(settle(TrainOptions(objective=objective), 20).options, "cpu", 1, Length(100)) == []
-        )
+        filled = TrainOptions(objective=objective).with_defaults()
+        assert without_effect(filled, "cpu", 1, Length(100)) == []
     everything = TrainOptions(
         objective="cells",
         use_amp=True, amp_dtype="float16", init_scale=2.0, growth_interval=3, tf32=True, use_ema=True, ema_decay=0.5,
@@ -130,7 +132,46 @@ def test_nothing_is_said_of_a_plain_run() -> None:
         save_path="m", keep_last=3, checkpoint_every=3, checkpoint_every_steps=3, loggers=("wandb",), project="p",
         name="n", init_timeout=3.0, monitor="mse", early_stopping=2, warmup_steps=5, epochs=9,
     )  # fmt: skip
-    assert without_effect(settle(everything, 20).options, "cuda", 2, Length(100)) == []
+    assert without_effect(everything.with_defaults(), "cuda", 2, Length(100)) == []
+
+
+@pytest.mark.parametrize("objective", ["moments", "cells"])
+def test_numbers_are_taken_as_given_and_what_is_omitted_depends_on_the_objective(objective: str) -> None:
+    given = {"epochs": 3, "lr": 0.5, "weight_decay": 0.1, "schedule": "constant", "batch_size": 7}
+    filled = TrainOptions(objective=objective, **given).with_defaults(loader_size=9)
+    assert {name: getattr(filled, name) for name in given} == given
+    assert filled.objective == objective
+    omitted = TrainOptions(objective=objective).with_defaults()
+    assert omitted.epochs == 20
+    expected = {"moments": (1e-2, "one-cycle", 0.0, None), "cells": (1e-3, "step", 5e-4, 32)}[objective]
+    assert (omitted.lr, omitted.schedule, omitted.weight_decay, omitted.batch_size) == expected
+
+
+@pytest.mark.parametrize("options", [{"schedule": "step"}, {"accumulation_steps": 2}])
+def test_no_option_changes_the_objective(options: dict[str, Any]) -> None:
+    assert TrainOptions(**options).with_defaults().objective == "moments"
+
+
+def test_a_step_takes_the_batch_of_all_workers_and_32_conditions_by_default() -> None:
+    for world_size in (1, 2, 3):
+        assert TrainOptions().conditions_per_step(100, world_size) == 32
+        assert TrainOptions(batch_size=10).conditions_per_step(100, world_size) == 10 * world_size
+        assert TrainOptions(batch_size=60).conditions_per_step(100, world_size) == min(100, 60 * world_size)
+
+
+def test_early_stopping_is_chosen_by_the_prior() -> None:
+    assert TrainOptions().with_defaults().early_stopping == "auto"
+    assert TrainOptions(prior=None).with_defaults().early_stopping is None
+    assert TrainOptions(prior=None, early_stopping=3).with_defaults().early_stopping == 3
+
+
+def test_numpy_numbers_and_paths_are_taken_like_plain_ones(tmp_path: Path) -> None:
+    options = TrainOptions(
+        epochs=np.int64(3), lr=np.float32(0.5), use_ema=np.bool_(True), save_path=tmp_path / "m"
+    )
+    assert [type(value) for value in (options.epochs, options.lr, options.use_ema)] == [int, float, bool]
+    assert options.save_path == str(tmp_path / "m")
+    assert TrainOptions(save_path="~/m").save_path == str(Path.home() / "m")
 
 
 def test_every_option_is_in_the_tables() -> None:
