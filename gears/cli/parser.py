@@ -17,6 +17,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ActionYesNo, ArgumentParser, Namespace
 
 from gears.cli.config_files import check_config_files
+from gears.core.options import Options
 from gears.messages import nearest
 from gears.reporting import show_progress
 
@@ -114,7 +115,9 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
 
 
 def described(source: Any) -> dict[str, str]:
-    """First words on each parameter or attribute in a NumPy docstring."""
+    """Text of each option: its own, or the entry of its name in a NumPy docstring."""
+    if isinstance(source, type) and issubclass(source, Options):
+        return {name: text.replace("%", "%%") for name, text in source.help().items()}
     texts: dict[str, str] = {}
     for entry in parse_docstring(inspect.getdoc(source) or "").params:
         text = " ".join(re.sub(r":\w+:`|`", "", entry.description or "").split()).replace("%", "%%")

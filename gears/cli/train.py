@@ -25,28 +25,6 @@ EPILOG = """examples:
 
 The options of a run lie beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 """
-# Where one entry of a docstring describes several options.
-TEXTS = {
-    "epochs": "passes over the training conditions or cells (by objective if left out)",
-    "lr": "Adam's learning rate",
-    "steps": "length of the run in optimiser steps instead of epochs",
-    "weight_decay": "Adam's weight decay",
-    "schedule": "learning-rate schedule: step (halved after each epoch), constant, cosine, one-cycle",
-    "batch_size": "cells or conditions per worker and step",
-    "eval_every": "epochs between evaluations; the last is always evaluated",
-    "warmup_steps": "steps over which the learning rate rises linearly",
-    "eta_min": "lowest share of the learning rate",
-    "clip_value": "clip the global gradient by value",
-    "clip_norm": "clip the global gradient by norm",
-    "init_scale": "first factor of the gradient scaling (float16 on CUDA)",
-    "growth_interval": "steps without overflow until the scaling doubles",
-    "project": "project of the wandb run",
-    "name": "name of the wandb run",
-    "init_timeout": "seconds to wait for wandb at the start",
-    "amp_dtype": "type of mixed precision: bfloat16 or float16",
-    "checkpoint_every": "epochs between training checkpoints",
-    "keep_last": "training checkpoints that are kept",
-}
 LOADING, DEVICES = (
     ("test_batch_size", "num_workers"),
     ("n_gpus", "gpu_ids", "device", "timeout"),
@@ -78,7 +56,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
     _add_devices(parser)
-    parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",), texts=TEXTS)
+    parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",))
     _add_loading(parser)
     parser.add_options(
         SPLIT,

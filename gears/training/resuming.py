@@ -14,30 +14,7 @@ from gears.training.options import TrainOptions
 from gears.training.schedules import scaled_lr
 from gears.training.tasks import Reducer
 
-DECISIVE = (
-    "objective",
-    "prior",
-    "accumulation_steps",
-    "weight_decay",
-    "schedule",
-    "warmup_steps",
-    "eta_min",
-    "clip_value",
-    "clip_norm",
-    "use_amp",
-    "amp_dtype",
-    "tf32",
-    "use_ema",
-    "ema_decay",
-    "gradient_compression",
-    "dtype",
-    "monitor",
-    "eval_every",
-)
-"""Options that a run keeps from its first to its last step."""
-
-DERIVED = ("lr", "lr_scaling", "batch_size")
-"""Options that count in what they give together with the number of workers (see :func:`run_facts`)."""
+BATCH = "batch over all workers"
 
 
 def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> dict[str, Any]:
@@ -46,36 +23,30 @@ def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> d
     Parameters
     ----------
     options
-        With nothing left open.
+        With defaults filled in.
     per_step
         Cells or conditions of a micro-batch over all workers, where known.
     """
     assert options.lr is not None
-    facts = {name: getattr(options, name) for name in DECISIVE}
-    return facts | {
+    return options.fixed() | {
         "learning rate": scaled_lr(options.lr, options.lr_scaling, world_size),
-        "batch over all workers": per_step,
+        BATCH: per_step,
     }
 
 
 def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
-    """Refuse to continue with other settings; facts that one side does not know are passed over.
+    """Raise where options that a run keeps are others than before; a batch size that is unknown is passed over.
 
     Raises
     ------
     ValueError
         Both sides of what differs.
     """
+    unknown = [name for name in here if None in (here[name], there.get(name)) and name == BATCH]
     differing = [
         f"{name}: {there[name]} there, {here[name]} here"
         for name in here
-        if name in there and None not in (here[name], there[name]) and there[name] != here[name]
-    ]
-    # None is a value of its own for options that can be left out
-    differing += [
-        f"{name}: {there[name]} there, {here[name]} here"
-        for name in ("clip_value", "clip_norm", "gradient_compression")
-        if name in there and (here[name] is None) != (there[name] is None)
+        if name in there and name not in unknown and there[name] != here[name]
     ]
     _refuse(differing, where, "give the same options, or train into another folder or without resume")
 

@@ -21,11 +21,10 @@ from gears.training.adam import Adam
 from gears.training.cells import CellsTask
 from gears.training.checkpoints import plain_state
 from gears.training.conditions import MomentsTask, PairTables
-from gears.training.effects import Length, warn_without_effect
 from gears.training.engine import TrainingEngine
 from gears.training.loggers import LoggerSetup, RunLoggers
 from gears.training.model_folder import ModelParts
-from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
+from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
 from gears.training.profiling import profiled
 from gears.training.progress import EarlyStopping
 from gears.training.resuming import run_facts
@@ -147,8 +146,9 @@ def run_training(
     )
     devices = _devices(engine)
     if engine.is_main:
-        length = Length(horizon.steps, validated=validation.n_conditions > 0)
-        warn_without_effect(options, device.type, world_size, length)
+        setup = RunSetup(device.type, world_size, horizon.steps, validated=validation.n_conditions > 0)
+        for sentence in options.without_effect(setup):
+            logger.warning("%s", sentence)
         if options.verbose:
             logger.info("%s", _header(options, loader, horizon, lr, devices, engine.early_stopping))
     scheduler = make_scheduler(optimizer, rate)

@@ -12,8 +12,7 @@ import pytest
 from gears import GEARS, PertData, train_multi_gpu
 from gears.distributed import launch
 from gears.job import TrainingJob
-from gears.training.effects import Length, without_effect
-from gears.training.options import TrainOptions
+from gears.training.options import RunSetup, TrainOptions
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -63,15 +62,15 @@ WRONG: dict[str, list[Any]] = {
 CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name"}
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"use_amp": True, "dtype": "float64"}, "leave one of them out"),
+    ({"use_amp": True, "dtype": "float64"}, "omit one of them"),
     ({"resume": True}, "give save_path"),
     ({"profile": True}, "give save_path"),
-    ({"epochs": 2, "steps": 6}, "leave one of them out"),
+    ({"epochs": 2, "steps": 6}, "omit one of them"),
     ({"epochs": 0, "prior": None}, "prior=None has none"),
 ]
 
 # What has no effect in which run; every option is here or in ALWAYS.
-NO_EFFECT: list[tuple[dict[str, Any], Length | None]] = [
+NO_EFFECT: list[tuple[dict[str, Any], RunSetup | None]] = [
     ({"amp_dtype": "float16"}, None),
     ({"init_scale": 2.0}, None),
     ({"growth_interval": 3}, None),
@@ -88,10 +87,10 @@ NO_EFFECT: list[tuple[dict[str, Any], Length | None]] = [
     ({"project": "p"}, None),
     ({"name": "n"}, None),
     ({"init_timeout": 3.0}, None),
-    ({"monitor": "mse"}, Length(100, validated=False)),
-    ({"early_stopping": 2}, Length(100, validated=False)),
-    ({"early_stopping": 5, "epochs": 5}, Length(100)),
-    ({"warmup_steps": 100}, Length(100)),
+    ({"monitor": "mse"}, RunSetup(steps=100, validated=False)),
+    ({"early_stopping": 2}, RunSetup(steps=100, validated=False)),
+    ({"early_stopping": 5, "epochs": 5}, RunSetup(steps=100)),
+    ({"warmup_steps": 100}, RunSetup(steps=100)),
 ]
 # They act in every run, or are refused where they could not.
 ALWAYS = {
@@ -114,17 +113,17 @@ def test_contradictions_are_refused(options: dict[str, Any], words: str) -> None
 
 
 @pytest.mark.parametrize(("options", "length"), NO_EFFECT)
-def test_what_has_no_effect_is_said(options: dict[str, Any], length: Length | None) -> None:
+def test_what_has_no_effect_is_said(options: dict[str, Any], length: RunSetup | None) -> None:
     name = next(iter(options))
     filled = TrainOptions(objective="cells", **options).with_defaults()
-    (sentence,) = without_effect(filled, "cpu", 1, length)
+    (sentence,) = filled.without_effect(length or RunSetup())
     assert sentence.startswith(f"{name}={options[name]!r} has no effect without ")
 
 
 def test_nothing_is_said_of_a_plain_run() -> None:
     for objective in ("cells", "moments"):
         filled = TrainOptions(objective=objective).with_defaults()
-        assert without_effect(filled, "cpu", 1, Length(100)) == []
+        assert filled.without_effect(RunSetup(steps=100)) == []
     everything = TrainOptions(
         objective="cells",
         use_amp=True, amp_dtype="float16", init_scale=2.0, growth_interval=3, tf32=True, use_ema=True, ema_decay=0.5,
@@ -132,7 +131,7 @@ def test_nothing_is_said_of_a_plain_run() -> None:
         save_path="m", keep_last=3, checkpoint_every=3, checkpoint_every_steps=3, loggers=("wandb",), project="p",
         name="n", init_timeout=3.0, monitor="mse", early_stopping=2, warmup_steps=5, epochs=9,
     )  # fmt: skip
-    assert without_effect(everything.with_defaults(), "cuda", 2, Length(100)) == []
+    assert everything.with_defaults().without_effect(RunSetup("cuda", 2, 100)) == []
 
 
 @pytest.mark.parametrize("objective", ["moments", "cells"])

@@ -17,7 +17,7 @@ from gears.distributed import signals
 from gears.training import checkpoints
 from gears.training.engine import TrainingEngine
 from gears.training.options import TrainOptions
-from gears.training.resuming import DECISIVE, DERIVED
+from gears.training.resuming import check_facts, run_facts
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -209,14 +209,26 @@ def test_more_patience_lets_an_early_end_go_on(pert_data: PertData, tmp_path: Pa
     assert len(longer.history) == 6
 
 
-def test_every_option_of_the_run_is_classified() -> None:
-    """A new option must be said to belong to the run (resuming refuses another value) or to be free."""
+def test_a_resumed_run_must_keep_what_decides_its_course() -> None:
+    """A new option is fixed, or derived with the number of workers, or one of these that may change."""
     free = {
         "epochs", "steps", "early_stopping", "check_replicas", "save_path", "resume", "checkpoint_every",
         "checkpoint_every_steps", "keep_last", "verbose", "loggers", "project", "name", "init_timeout",
-        "profile", "compile", "init_scale", "growth_interval",
+        "profile", "compile", "init_scale", "growth_interval", "refit",
     }  # fmt: skip
-    assert set(TrainOptions.names()) == {*DECISIVE, *DERIVED, *free}
+    derived = {"lr", "lr_scaling", "batch_size"}
+    assert set(TrainOptions.names()) == {*TrainOptions().fixed(), *derived, *free}
+
+
+@pytest.mark.parametrize(
+    "change", [{"prior": None}, {"clip_value": None}, {"clip_norm": 1.0}, {"gradient_compression": "fp16"}]
+)
+def test_none_is_a_value_of_its_own(change: dict[str, Any]) -> None:
+    before = TrainOptions().with_defaults()
+    after = TrainOptions(**change).with_defaults()
+    with pytest.raises(ValueError, match=f"{next(iter(change))}: .* there, .* here"):
+        check_facts(run_facts(after, 32, 1), run_facts(before, 32, 1), "the run")
+    check_facts(run_facts(before, None, 1), run_facts(before, 32, 1), "the run")
 
 
 class Noisy(TensorDataset):
@@ -266,5 +278,5 @@ def test_dropout_and_noise_go_on_too(tmp_path: Path) -> None:
 
 def test_checkpoint_of_another_format_is_named(tmp_path: Path) -> None:
     checkpoints.write_tensors(tmp_path / "a.pt", {"format": 99})
-    with pytest.raises(ValueError, match="no training checkpoint of format 1; found 99"):
+    with pytest.raises(ValueError, match="no training checkpoint of format 2; found 99"):
         checkpoints.read(tmp_path / "a.pt")

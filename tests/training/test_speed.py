@@ -13,9 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gears.training import precision
 from gears.training.clock import Clock, size_of
-from gears.training.effects import warn_without_effect, without_effect
 from gears.training.engine import TrainingEngine
-from gears.training.options import TrainOptions
+from gears.training.options import RunSetup, TrainOptions
 from gears.training.run import full_memory_explained
 from gears.training.schedules import Horizon
 from gears.training.wrapping import for_several_workers, has_batch_norm
@@ -191,14 +190,13 @@ def test_gradient_scaling_takes_its_options() -> None:
     ],
 )
 def test_options_without_effect_are_named(options, device, workers, named) -> None:
-    found = without_effect(TrainOptions(**options), device, workers)
+    found = TrainOptions(**options).without_effect(RunSetup(device, workers))
     assert sorted(sentence.split("=")[0] for sentence in found) == sorted(named)
 
 
-def test_the_sentence_says_what_is_missing(caplog) -> None:
-    with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_without_effect(TrainOptions(ema_decay=0.5), "cpu", 1)
-    assert caplog.messages == ["ema_decay=0.5 has no effect without use_ema=True"]
+def test_the_sentence_says_what_is_missing() -> None:
+    sentences = TrainOptions(ema_decay=0.5).without_effect(RunSetup())
+    assert sentences == ["ema_decay=0.5 has no effect without use_ema=True"]
 
 
 def test_full_gpu_memory_names_the_batch() -> None:
@@ -229,5 +227,5 @@ def test_length_in_steps() -> None:
 
 
 def test_half_and_double_precision_contradict() -> None:
-    with pytest.raises(ValueError, match="leave one of them out"):
+    with pytest.raises(ValueError, match="omit one of them"):
         TrainOptions(use_amp=True, dtype="float64")

@@ -1,0 +1,264 @@
+"""Options that check themselves.
+
+An options class is a frozen dataclass made with :func:`options`. Each field is an :func:`option` that carries its
+check, its help text, what it needs to have an effect, and whether a resumed run may change it. Error messages, the
+command line, warnings about options without effect and the comparison on resume are derived from the fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar, dataclass_transform
+
+import numpy as np
+
+from gears.messages import unknown_name
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What values an option takes.
+
+    Attributes
+    ----------
+    expected
+        In words, for messages: "a whole number of at least 1".
+    valid
+        Whether a plain value is one of them.
+    names
+        Valid names, where it takes one of several; an unknown one is answered with the nearest.
+    """
+
+    expected: str
+    valid: Callable[[Any], bool]
+    names: tuple[str, ...] = ()
+
+    def __call__(self, name: str, value: Any) -> None:
+        """Raise unless the value is valid.
+
+        Raises
+        ------
+        ValueError
+            What was found and what is expected.
+        """
+        if self.valid(value):
+            return
+        if self.names and isinstance(value, str):
+            raise ValueError(unknown_name(name, value, self.names))
+        msg = f"{name} is {value!r}; expected {self.expected}"
+        raise ValueError(msg)
+
+    def or_none(self, meaning: str = "None") -> Check:
+        """The same, or None."""
+        return dataclasses.replace(
+            self,
+            expected=f"{self.expected}, or {meaning}",
+            valid=lambda value: value is None or self.valid(value),
+        )
+
+
+def whole(least: int = 0) -> Check:
+    """Whole numbers from `least` on."""
+
+    def valid(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    return Check(f"a whole number of at least {least}", valid)
+
+
+def number(
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> Check:
+    """Finite numbers within bounds."""
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("above", above), ("of at least", least), ("below", below), ("of at most", most))
+        if bound is not None
+    ]
+
+    def valid(value: Any) -> bool:
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and (above is None or value > above)
+            and (least is None or value >= least)
+            and (below is None or value < below)
+            and (most is None or value <= most)
+        )
+
+    return Check(f"a number {' and '.join(bounds)}".rstrip(), valid)
+
+
+def switch() -> Check:
+    """True or False."""
+    return Check("True or False", lambda value: isinstance(value, bool))
+
+
+def one_of(names: Sequence[str]) -> Check:
+    """One of several names."""
+    known = tuple(names)
+    return Check(f"one of {', '.join(map(repr, known))}", lambda value: value in known, known)
+
+
+def text() -> Check:
+    """Any string or path."""
+    return Check("a string or a path", lambda value: isinstance(value, str | Path))
+
+
+def anything() -> Check:
+    """Values that are checked elsewhere."""
+    return Check("a value", lambda value: True)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an option needs to have an effect.
+
+    Attributes
+    ----------
+    met
+        Whether it is there, from the options and a description of the run.
+    what
+        In words: "use_amp=True".
+    """
+
+    met: Callable[[Any, Any], bool]
+    what: str | Callable[[Any, Any], str]
+
+    def missing(self, chosen: Any, run: Any) -> str | None:
+        """What is missing, in words; None where nothing is."""
+        if self.met(chosen, run):
+            return None
+        return self.what if isinstance(self.what, str) else self.what(chosen, run)
+
+
+def option(default: T, check: Check, help: str, *, needs: Needs | None = None, fixed: bool = False) -> T:
+    """A field of an options class.
+
+    Parameters
+    ----------
+    default
+        Its default; checked like any other value.
+    check
+        Values that it takes.
+    help
+        What it means, with units: the text of the class's documentation and of the command's help.
+    needs
+        What it needs to have an effect; a value other than the default without it is warned about.
+    fixed
+        Whether a resumed run must have the same value.
+    """
+    metadata = {"check": check, "help": " ".join(help.split()), "needs": needs, "fixed": fixed}
+    return dataclasses.field(default=default, metadata=metadata)  # type: ignore[return-value]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(option,))
+def options(cls: type[T]) -> type[T]:
+    """Make a frozen dataclass of options; its fields are listed in its docstring."""
+    made = dataclass(frozen=True)(cls)
+    lines = [inspect.cleandoc(cls.__doc__ or ""), "", "Attributes", "----------"]
+    for field in dataclasses.fields(made):  # type: ignore[arg-type]
+        lines.append(field.name)
+        lines += textwrap.wrap(field.metadata["help"], 110, initial_indent="    ", subsequent_indent="    ")
+    made.__doc__ = "\n".join(lines)
+    return made
+
+
+class Options:
+    """Base of options classes (made with :func:`options`)."""
+
+    kind = "option"
+    """What one of them is called in messages."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = plain(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+            field.metadata["check"](field.name, value)
+        self.check_together()
+
+    def check_together(self) -> None:
+        """Raise where options contradict each other."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of all options."""
+        return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+
+    @classmethod
+    def check_names(cls, names: Sequence[str] | Mapping[str, Any]) -> None:
+        """Raise for an unknown name, with the nearest one."""
+        for name in names:
+            if name not in cls.names():
+                raise ValueError(unknown_name(cls.kind, str(name), list(cls.names())))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Options from values by name; an unknown name is an error that gives the nearest one."""
+        cls.check_names(values)
+        return cls(**dict(values))
+
+    @classmethod
+    def help(cls) -> dict[str, str]:
+        """Text of each option."""
+        return {field.name: field.metadata["help"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload]
+
+    def changed(self) -> dict[str, Any]:
+        """Options that differ from their defaults."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, field.name) != field.default
+        }
+
+    def fixed(self) -> dict[str, Any]:
+        """Options that a run keeps from its first to its last step."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if field.metadata["fixed"]
+        }
+
+    def without_effect(self, run: Any = None) -> list[str]:
+        """One sentence for each option that differs from its default and has no effect.
+
+        Parameters
+        ----------
+        run
+            Description of the run, handed to the options' :class:`Needs`.
+        """
+        sentences = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, needs = getattr(self, field.name), field.metadata["needs"]
+            missing = None if needs is None or value == field.default else needs.missing(self, run)
+            if missing is not None:
+                sentences.append(f"{field.name}={value!r} has no effect without {missing}")
+        return sentences
+
+
+def plain(value: Any) -> Any:
+    """A numpy scalar as Python's number, anything else unchanged.
+
+    Examples
+    --------
+    >>> plain(np.int64(3)), plain("a")
+    (3, 'a')
+    """
+    return value.item() if isinstance(value, np.generic) else value
