@@ -113,15 +113,10 @@ class Screen:
         """Every eighth condition is for validation, the others train."""
         return np.arange(1, len(self.conditions))[::8]
 
-    def evaluate(self, network, reducer):
-        """Mean squared error of the condition means."""
-        from gears.training.tables import predict_changes
-        from gears.training.wrapping import unwrap
-
-        rows = self.held_out()
-        delta_UG, _ = predict_changes(unwrap(network), [self.condition_nodes[row] for row in rows])
-        truth_UG = self.statistics.mean[rows] - self.statistics.mean[0]
-        return {"val_mse": float(((delta_UG - truth_UG) ** 2).mean())}
+    @property
+    def validation(self):
+        """Scorer of the held-out conditions."""
+        return HeldOut(self)
 
     def cell_loader(self, batch_size, *, steps=None, seed=0):
         """Batches of training cells with control partners."""
@@ -134,6 +129,26 @@ class Screen:
 
         ids = np.setdiff1d(np.arange(len(self.conditions)), self.held_out())
         return ConditionLoader(ids, per_step, seed=1)
+
+
+class HeldOut:
+    """Mean squared error of the held-out condition means, called like the package's own validation."""
+
+    monitor = SimpleNamespace(name="mse", higher_is_better=False)
+    prior = None
+
+    def __init__(self, screen):
+        self.screen, self.rows = screen, screen.held_out()
+        self.n_conditions = len(self.rows)
+
+    def __call__(self, network, reducer):
+        from gears.training.tables import predict_changes
+        from gears.training.wrapping import unwrap
+
+        screen = self.screen
+        delta_UG, _ = predict_changes(unwrap(network), [screen.condition_nodes[row] for row in self.rows])
+        truth_UG = screen.statistics.mean[self.rows] - screen.statistics.mean[0]
+        return {"val_mse": float(((delta_UG - truth_UG) ** 2).mean())}
 
 
 class CellBatches:

@@ -56,7 +56,7 @@ def gears_method(
     seed: int,
     *,
     hidden_size: int,
-    objective: str = "auto",
+    objective: str = "moments",
     prior: str | None = None,
     epochs: int | None = None,
 ) -> Any:

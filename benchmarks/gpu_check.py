@@ -72,7 +72,6 @@ def train(screen, size, device, objective, *, batch_size=32, steps=None, distrib
     """One run by the package's own training; history and weights."""
     import torch
 
-    from gears.training.defaults import settle
     from gears.training.options import TrainOptions
     from gears.training.run import run_training
 
@@ -81,12 +80,12 @@ def train(screen, size, device, objective, *, batch_size=32, steps=None, distrib
     given = TrainOptions(
         objective=objective, epochs=epochs, monitor="mse", verbose=False, schedule="constant", **options
     )
-    plan = settle(given, len(screen.conditions), loader_size=batch_size if objective == "cells" else None)
     loader = (
         screen.cell_loader(batch_size, steps=steps) if objective == "cells" else screen.condition_loader()
     )
     run = run_training(
-        parts.network(seed=1), screen.tables, screen.pairs, loader, parts, plan.options, screen.evaluate,
+        parts.network(seed=1), screen.tables, screen.pairs, loader, parts,
+        given.with_defaults(batch_size), screen.validation,
         device=torch.device(device), distributed=distributed,
     )  # fmt: skip
     return run

@@ -1,8 +1,8 @@
 """Cells against moments on one simulated screen: seconds of an epoch, seconds to the best validation error.
 
     python benchmarks/objectives.py                       (1,000 genes, 160 conditions)
-    python benchmarks/objectives.py --genes 300 --singles 50 --pairs 40 --objectives auto cells --guide --seed 2
-    python benchmarks/objectives.py --screen screen.h5ad --objectives auto cells --guide
+    python benchmarks/objectives.py --genes 300 --singles 50 --pairs 40 --objectives moments cells --seed 2
+    python benchmarks/objectives.py --screen screen.h5ad --objectives moments cells
 
 Both runs start from the same weights with the defaults of their objective. CPU seconds
 are those of this process; on a busy machine wall seconds say little.
@@ -37,9 +37,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of screen, split and weights")
     parser.add_argument("--objectives", nargs="+", default=["moments", "cells"])
     parser.add_argument("--epochs", type=int, help="of each run, instead of the objective's default")
-    parser.add_argument(
-        "--guide", action="store_true", help="the published call: batches of 32, epochs=20, lr=1e-3"
-    )
     parser.add_argument("--screen", type=Path, help="an h5ad file instead of a simulated screen")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -87,10 +84,6 @@ def measure(pert_data: PertData, objective: str, options: argparse.Namespace) ->
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=options.hidden_size, seed=options.seed)
     numbers: dict[str, Any] = {} if options.epochs is None else {"epochs": options.epochs}
-    if options.guide:
-        numbers |= {"epochs": 20, "lr": 1e-3}
-    if objective == "moments":
-        numbers["batch_size"] = 32
     load, start, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
     result = model.train(objective=objective, verbose=False, **numbers)
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -31,7 +31,9 @@ from gears.training.resuming import run_facts
 from gears.training.run_folder import RunFolder
 from gears.training.schedules import Horizon, learning_rate, make_scheduler, rising_epochs, scaled_lr
 from gears.training.tables import ConditionTables
-from gears.training.validation import Validation
+
+if TYPE_CHECKING:
+    from gears.training.validation import Validation
 
 logger = logging.getLogger(__name__)
 
