@@ -127,9 +127,10 @@ def _built(pert_data: PertData, parts: ModelParts, conditions: Sequence[Conditio
     return {**prior.arrays(), "report": np.array(json.dumps(report)), "left_out": fitted.left_out_CG}
 
 
-def closed_form(pert_data: PertData) -> Prior:
-    """The prior alone, without a network, fitted to the training conditions of the split."""
-    conditions = _perturbed_train(pert_data)
+def closed_form(pert_data: PertData, parts: Sequence[str] = ("train",)) -> Prior:
+    """The prior alone, without a network, fitted to the conditions of some parts of the split."""
+    named = [condition for part in parts for condition in perturbed_in(pert_data.split, part)]
+    conditions = sorted(named, key=pert_data.screen.id_of)
     source = prior_source(pert_data)
     fitted = source.fit(conditions, source.data(conditions))
     return dataclasses.replace(fitted.prior, network_weight=0.0)
