@@ -53,7 +53,7 @@ class Known:
 def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -> None:
     pert_data.prepare_split(split, seed=1)
     estimator = GEARSEstimator(pert_data, network={"hidden_size": 8}, training=SHORT, seed=1, device="cpu")
-    models = {"gears": estimator, "closed form": PriorEstimator(pert_data), "known": Known()}
+    models = {"gears": estimator, "closed form": PriorEstimator(pert_data, refit=False), "known": Known()}
     metrics = ["pearson_delta", "mse", "spread", "mmd"]
     found = compare(
         models, pert_data.screen, pert_data.split, metrics=metrics, halvings=2, max_cells=5,
@@ -68,6 +68,7 @@ def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -
     assert (table.loc[(table["method"] == "known") & (table["metric"] == "mse"), "value"] < 1e-30).all()
     # what the model's own table says of the same conditions, baselines and scaled scores included
     own = estimator.model.evaluate("test", metrics=metrics, halvings=2, max_cells=5, seed=0)
+    own = own[own["method"] != "prior alone"]
     keys = ["condition", "subgroup", "method", "metric", "context", "perturbation_type"]
     both = own.merge(table, on=keys, suffixes=("", "_compared"))
     assert len(both) == len(own) > 0
@@ -76,7 +77,7 @@ def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -
     scores = found.summary()
     assert {"gears", "closed form", "additive"} <= set(scores["method"])
     assert len(found.differences("known"))
-    assert "baseline" in found.verdict("closed form")
+    assert "closed form" in found.verdict("closed form")
 
 
 def test_control_cells_of_every_stratum_are_divided(pert_data: PertData) -> None:
@@ -135,7 +136,9 @@ def test_training_and_scoring_with_divided_controls(pert_data: PertData, objecti
     true = pert_data.screen_of("test").setting("L2", "CRISPRi")
     origin = true.statistics.mean[true.control_id]
     change = true.statistics.mean[true.id_of("GX00+ctrl")] - origin
-    elsewhere = pert_data.screen.statistics.delta(np.array([pert_data.screen.id_of("GX00+ctrl [CRISPRi] @ L1")]))
+    elsewhere = pert_data.screen.statistics.delta(
+        np.array([pert_data.screen.id_of("GX00+ctrl [CRISPRi] @ L1")])
+    )
     predictions = {"gears": predicted.expression_UG[0], "additive": means[control] + elsewhere[0]}
     for method, values in predictions.items():
         row = (table["condition"] == "GX00+ctrl [CRISPRi] @ L2") & (table["metric"] == "pearson_delta")

@@ -200,7 +200,11 @@ def _groups(
         rows = whole if subgroup == ALL else means.xs(subgroup, level="subgroup")
         for metric in metrics:
             part = rows.xs(metric, level="metric")
-            yield subgroup, metric, {kind: part[kind].unstack("method")[methods] for kind in kinds}
+            yield (
+                subgroup,
+                metric,
+                {kind: part[kind].unstack("method").reindex(columns=methods) for kind in kinds},
+            )
 
 
 def _mean_bounds(bootstrap: Bootstrap, weights_BU: np.ndarray, value_U: np.ndarray) -> tuple[float, float]:
