@@ -148,22 +148,32 @@ def _named(rows: pd.DataFrame) -> str:
 def short_table(table: pd.DataFrame, *, method: str | None = None, digits: int = 3) -> str:
     """The verdict and the decisive metrics of the model, its variants and the three best baselines: at most 20 lines.
 
-    The best baselines have the best mean rank over the decisive metrics.
+    The best baselines have the best mean rank over the decisive metrics. Means are those of the verdict: over the
+    conditions where the model's value is defined, an undefined correlation of another method counted as 0.
     """
     model = model_name(table, method)
     single = table[table["condition"] != EVERY]
     metrics = [name for name in DECISIVE if name in set(single["metric"])]
     metrics = metrics or list(dict.fromkeys(single["metric"]))[: len(DECISIVE)]
-    summary = summary_table(single[single["metric"].isin(metrics)])
-    summary = summary[summary["subgroup"] == ALL]
+    summary = _paired_summary(single[single["metric"].isin(metrics)], model)
     models = [name for name in table.attrs.get("models", []) if name != model]
     methods = [model, *models[:N_SHOWN], *_best_baselines(summary, baselines_in(table, model), metrics)]
     shown = summary[summary["method"].isin(methods)]
     lines = _above(table, method)
     lines += block(shown, methods=methods, metrics=metrics, labels=table.attrs.get("labels"), digits=digits)
-    lines += _legend(shown)
+    lines += _legend(shown, "which count as 0")
     left_out = list(table.attrs.get("left_out", {}))
     return "\n".join([*lines, *([f"left out: {shorten(left_out)}"] if left_out else [])])
+
+
+def _paired_summary(table: pd.DataFrame, model: str) -> pd.DataFrame:
+    """Means over all conditions as the verdict compares them: undefined correlations of others than the model are 0."""
+    summary = summary_table(table)
+    summary = summary[summary["subgroup"] == ALL].set_index(["method", "metric"])
+    # only the means are used: one resample will do
+    means = difference_table(table, Bootstrap(n=1), method=model, subgroups=False)
+    paired = means.set_index(["against", "metric"])["other_mean"].reindex(summary.index)
+    return summary.assign(mean=paired.fillna(summary["mean"])).reset_index()
 
 
 def _best_baselines(summary: pd.DataFrame, baselines: Sequence[str], metrics: Sequence[str]) -> list[str]:
@@ -200,7 +210,7 @@ def render_table(
         if subgroup == ALL or several:
             lines += ["", f"{subgroup}: {count(int(rows['n_conditions'].max()), 'condition')}"]
             lines += block(rows, labels=table.attrs.get("labels"), digits=digits)
-    legend = _legend(summary)
+    legend = _legend(summary, "which are not in the mean (for a baseline, 0 in the verdict)")
     lines += ["", *legend] if legend else []
     for name, reason in table.attrs.get("left_out", {}).items():
         lines += ["", f"left out: {name} ({reason})"]
@@ -213,10 +223,10 @@ def _above(table: pd.DataFrame, method: str | None) -> list[str]:
     return [*([] if baselines_alone else verdict_lines(table, method=method)), *table.attrs.get("notes", [])]
 
 
-def _legend(summary: pd.DataFrame) -> list[str]:
+def _legend(summary: pd.DataFrame, undefined: str) -> list[str]:
     lines = []
     if (summary["n_undefined"] > 0).any():
-        lines.append("[k]: undefined for k conditions, which are not in the mean")
+        lines.append(f"[k]: undefined for k conditions, {undefined}")
     if any(marked(name) != name for name in summary["method"].unique()):
         lines.append("*: looks at held-out conditions")
     return lines

@@ -123,6 +123,16 @@ def test_an_undefined_value_of_a_baseline_is_no_error_of_zero():
     assert rows.loc["mse_top20_de", ["baseline", "verdict"]].tolist() == ["additive", "better"]
 
 
+def test_the_short_table_shows_the_means_that_the_verdict_compares():
+    """A baseline without a value for half of the conditions does not look better than it is judged to be."""
+    half = np.where(np.arange(N) < N // 2, 0.9, np.nan)
+    table = tidy({"pearson_delta": {"gears": 0.6 + SPREAD, "additive": half, "go_ridge": 0.5}})
+    assert outcomes(table) == {"pearson_delta": "better"}
+    text = short_table(table)
+    assert "0.450 [6]" in text
+    assert "[k]: undefined for k conditions, which count as 0" in text
+
+
 def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     values = {
         "gears": 0.5,

@@ -109,7 +109,8 @@ def _averages(contents: Contents) -> list[str]:
     parts = [
         html.paragraph(
             f"Means over conditions, in brackets the {share} interval from resampling conditions. Where a value is "
-            "undefined for k conditions, as a correlation with a constant is, it is left out and counted as [k]."
+            "undefined for k conditions, as a correlation with a constant is, it is left out and counted as [k]; the "
+            "verdict counts such a value of a baseline as 0."
         )
     ]
     # one number over a set of conditions, such as the spread of predictions
@@ -169,7 +170,8 @@ def _wide(
     if sets is not None and len(sets):
         for metric, part in sets.groupby("metric", sort=False):
             wide[str(metric)] = part.set_index("method")["mean"].reindex(methods)
-    frame = wide.rename(index=marked).rename_axis("method").reset_index()
+    labels = {method: marked(method) for method in methods} | dict(contents.table.attrs.get("labels", {}))
+    frame = wide.rename(index=labels).rename_axis("method").reset_index()
     heads = {m: f"{METRICS[m].direction} is better" for m in frame.columns if m in METRICS}
     emphasised = {place: "model" for place, method in enumerate(methods) if method in contents.verdicts}
     return html.table(frame, caption, notes=notes, emphasised=emphasised, heads=heads)
