@@ -32,7 +32,7 @@ from gears import PertData
 from gears.data.splits.folds import folds
 from gears.evaluation import BASELINES, Bootstrap, compare, difference_table, interval_table, write_report
 from gears.evaluation.comparison import split_name
-from gears.evaluation.summary import verdict
+from gears.evaluation.verdict import verdict
 from gears.files import read_json, write_atomically, write_json, write_text
 from gears.judging import GEARSEstimator, PriorEstimator
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,15 +270,6 @@ def training_batches(
         msg = f"batch_size={size} but get_dataloader made batches of {loader.batch_size} cells; omit one of them"
         raise ValueError(msg)
     return loader
-
-
-def subgroups_of(split: Any, part: str, conditions: Sequence[Condition]) -> list[str] | None:
-    """The published subgroup of each condition, where the split has them."""
-    groups = (split.subgroup or {}).get(f"{part}_subgroup")
-    if not groups:
-        return None
-    home = {Condition.parse(label): name for name, labels in groups.items() for label in labels}
-    return [home.get(condition, "other") for condition in conditions]
 
 
 def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from gears.assembly import build_parts, config_from
 from gears.evaluation.halving import HALVINGS
-from gears.evaluation.table import render_table
+from gears.evaluation.verdict import short_table
 from gears.joining import joined
 from gears.judging import evaluate_model
 from gears.reporting import show_progress
@@ -249,20 +249,29 @@ class GEARS(TrainedModel):
             A folder for the HTML page, CSV, JSON and figures
             (:func:`gears.evaluation.write_report`).
         **options
-            Further arguments of :func:`gears.evaluation.comparison_table`, such as `metrics` and
-            `baselines`, ``name`` (of the model in the table) and ``shown`` (conditions in the report's figures).
+            Fields of :class:`gears.evaluation.ScoreOptions`, such as `metrics`; `baselines`; ``name`` (of the model in
+            the table) and ``shown`` (conditions in the report's figures).
 
         Returns
         -------
         pd.DataFrame or None
             Tidy: condition, subgroup, n_cells, method, metric, value, and with halvings scaled and
-            what it is made of; None where the part has no perturbed condition.
+            what it is made of; None where the part has no perturbed condition. Methods are the model, its
+            variants ("prior alone", "prior + network x W") and the baselines, all fitted to the same conditions.
+
+        Raises
+        ------
+        ValueError
+            The split has no such part.
         """
         return evaluate_model(self, split, clip=clip, halvings=halvings, report=report, **options)
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
-        """Score the test part (see :meth:`evaluate`) and log the table."""
+        """Score the test part (see :meth:`evaluate`) and log a short table; None where the split has no test part."""
+        split = self._need_data("report_test").split
+        if split is None or "test" not in split.parts:
+            return None
         table = self.evaluate("test", halvings=0)
         if table is not None and verbose:
-            logger.info("%s", render_table(table))
+            logger.info("%s", short_table(table))
         return table

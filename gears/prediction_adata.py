@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from gears._install import __version__
-from gears.conditions import CONTROL_LABEL, Condition
-from gears.data.splits.split import subgroup_name
+from gears.conditions import Condition
+from gears.data.splits.split import subgroup_names
 
 if TYPE_CHECKING:
     from gears.training.model_folder import ModelParts
@@ -31,37 +31,39 @@ class Origin:
     ----------
     gene_ids
         Ids of the G genes, as the index of the screen's ``var`` has them.
-    trained_on
-        Conditions of the training part; None where the model knows no split.
+    fitted_to
+        Conditions that the model was fitted to, the control among them; None where the model knows no split.
     description
         Plain values for ``uns``: dataset, hash of the screen, split.
     """
 
     gene_ids: tuple[str, ...]
-    trained_on: frozenset[Condition] | None = None
+    fitted_to: frozenset[Condition] | None = None
     description: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parts: ModelParts) -> Origin:
         """The origin of what a model predicts."""
         split, told = parts.split, {}
-        trained = None
+        fitted = None
         if split is not None:
-            trained = frozenset(split.conditions("train")) if "train" in split.parts else frozenset()
+            train = split.conditions("train") if "train" in split.parts else []
+            fitted = frozenset([*parts.fitted_conditions(), *(one for one in train if one.is_control)])
             told = {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
         plain = {
             name: value
             for name, value in {**parts.provenance, **told}.items()
             if isinstance(value, str | int | float)
         }
-        return cls(parts.gene_ids, trained, plain)
+        return cls(parts.gene_ids, fitted, plain)
 
 
 def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> pd.DataFrame:
     """One row per condition: ``condition``, ``genes`` (joined by ","), ``n_genes``, ``subgroup``, ``trained``.
 
-    ``subgroup`` says how many of the genes training perturbed ("combo_seen1", "unseen_single", "ctrl"),
-    ``trained`` whether the condition itself was trained on; both are left out where that is not known.
+    ``subgroup`` says how many of the genes the conditions that the model was fitted to perturb ("combo_seen1",
+    "unseen_single", "ctrl"), ``trained`` whether the condition is among them; both are omitted where that is
+    not known.
     """
     names = [condition.name for condition in conditions]
     table = pd.DataFrame(
@@ -75,13 +77,9 @@ def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> p
     if any(condition.suffix for condition in conditions):
         table["context"] = [condition.context for condition in conditions]
         table["perturbation_type"] = [condition.kind for condition in conditions]
-    if origin is not None and origin.trained_on is not None:
-        seen = {gene for condition in origin.trained_on for gene in condition.genes}
-        table["subgroup"] = [
-            CONTROL_LABEL if condition.is_control else subgroup_name(condition, seen)
-            for condition in conditions
-        ]
-        table["trained"] = [condition in origin.trained_on for condition in conditions]
+    if origin is not None and origin.fitted_to is not None:
+        table["subgroup"] = subgroup_names(conditions, origin.fitted_to)
+        table["trained"] = [condition in origin.fitted_to for condition in conditions]
     return table
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
-from gears.evaluation.table import render_table, summary_table
+from gears.evaluation.summary import summary_table
+from gears.evaluation.verdict import short_table
 from gears.messages import count
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class TrainResult:
         return {str(name): float(value) for name, value in zip(own["metric"], own["mean"], strict=True)}
 
     def __repr__(self) -> str:
-        table = "test part: not scored" if self.table is None else render_table(self.table)
+        table = "test part: not scored" if self.table is None else short_table(self.table)
         return "\n".join([table, "", *self._facts()])
 
     def _repr_html_(self) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import json
+import logging
+
 import pytest
 
 from gears import GEARS, PertData
-from gears.evaluation import compare
-from gears.judging import GEARSEstimator
+from gears.evaluation import compare, verdict, verdict_table
+from gears.judging import GEARSEstimator, PriorEstimator
 
 NETWORK = {"hidden_size": 8}
 TRAINING = {"epochs": 2, "objective": "moments", "prior": None}
@@ -27,6 +32,109 @@ def test_evaluate_gives_scaled_scores(data):
     assert set(table["method"]) >= {"mine", "additive", "go_ridge", "no_change"}
     assert table.loc[table["method"] == "additive", "scaled"].notna().any()
     assert "scaled" not in model.evaluate("val", halvings=0, metrics=["mse"])
+
+
+def test_a_part_that_the_split_lacks_is_an_error_and_an_empty_one_is_no_table(data, tmp_path, caplog):
+    model = GEARS(data, device="cpu")
+    model.model_initialize(**NETWORK)
+    with pytest.raises(ValueError, match=r"'tets'; did you mean 'test'\? \(valid: train, val, test\)"):
+        model.evaluate("tets")
+    other = copy.copy(data)
+    other.use_split(dataclasses.replace(data.split, parts={**data.split.parts, "test": ()}, subgroup=None))
+    model = GEARS(other, device="cpu")
+    model.model_initialize(**NETWORK)
+    with caplog.at_level(logging.INFO, logger="gears"):
+        assert model.evaluate("test") is None
+    assert "part 'test' of the split holds no perturbed condition" in caplog.text
+    other.prepare_split("no_test")
+    model = GEARS(other, device="cpu")
+    model.model_initialize(**NETWORK)
+    assert model.report_test() is None
+    with pytest.raises(ValueError, match="valid: train, val"):
+        model.evaluate("test")
+
+
+@pytest.fixture(scope="module")
+def with_prior(data) -> GEARS:
+    """A model with a prior, whose network has learned something."""
+    model = GEARS(data, device="cpu")
+    model.model_initialize(**NETWORK)
+    model.train(**TRAINING, verbose=False, evaluate_test=False)
+    prior = PriorEstimator(data, refit=False).fit(data.screen, data.split).prior
+    model.parts = dataclasses.replace(model.parts, prior=prior)
+    return model
+
+
+def weighted(model: GEARS, weight: float, **report) -> GEARS:
+    """The same model with another weight of its network."""
+    other = copy.copy(model)
+    prior = dataclasses.replace(
+        model.parts.prior, network_weight=weight, report={**model.parts.prior.report, **report}
+    )
+    other.parts = dataclasses.replace(model.parts, prior=prior)
+    return other
+
+
+def test_the_prior_alone_and_the_network_that_is_not_used_have_rows_of_their_own(data, with_prior, caplog):
+    options = {"metrics": ["mse", "pearson_delta"], "baselines": ["additive", "train_mean"], "halvings": 0}
+
+    def rows(model: GEARS) -> dict[str, list[float]]:
+        table = model.evaluate("test", **options)
+        assert set(verdict_table(table)["baseline"]) <= set(options["baselines"])
+        return {str(method): own["value"].tolist() for method, own in table.groupby("method", sort=False)}
+
+    used, unused, tried = (
+        rows(weighted(with_prior, 0.5)),
+        rows(weighted(with_prior, 0.0)),
+        rows(weighted(with_prior, 0.0, best_weight_tried=0.5)),
+    )
+    assert list(used) == ["gears", "prior alone", "additive", "train_mean"]
+    assert list(unused) == ["gears", "additive", "train_mean"]
+    assert list(tried) == ["gears", "prior + network x 0.5", "additive", "train_mean"]
+    assert unused["gears"] == tried["gears"] == used["prior alone"]
+    assert tried["prior + network x 0.5"] == used["gears"] != used["prior alone"]
+    without = GEARS(data, device="cpu")
+    without.model_initialize(**NETWORK)
+    assert list(rows(without)) == ["gears", "additive", "train_mean"]
+
+    model = weighted(with_prior, 0.0, best_weight_tried=0.5)
+    with caplog.at_level(logging.INFO, logger="gears"):
+        model.report_test()
+    logged = next(
+        record.getMessage() for record in caplog.records if "all methods fitted" in record.getMessage()
+    )
+    assert len(logged.splitlines()) <= 20
+    assert "gears (the prior alone)" in logged
+    assert "\nprior + network x 0.5" in logged
+    assert "combo_seen" not in logged.split("all methods fitted")[1].split("\n", 2)[2]
+
+
+def test_the_report_says_the_verdict_and_what_methods_were_fitted_to(data, with_prior, tmp_path):
+    table = with_prior.evaluate("test", halvings=0, report=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    whole = json.loads((tmp_path / "evaluation.json").read_text())
+    assert whole["verdicts"] == {"gears": verdict(table)}
+    assert whole["notes"] == table.attrs["notes"]
+    assert [row["verdict"] for row in whole["decisive"]] == verdict_table(table)["verdict"].tolist()
+    assert "All methods fitted to" in page
+    assert "gears against the best baseline of each metric" in page
+
+
+def test_estimators_say_which_parts_they_are_fitted_to(data):
+    """The prior is fitted to validation conditions as well, and so are the baselines beside it."""
+    options = {"baselines": ["train_mean"], "metrics": ["mse"], "halvings": 0}
+    n = {part: sum(not c.is_control for c in data.split.conditions(part)) for part in ("train", "val")}
+    both = compare({"prior": PriorEstimator(data)}, data.screen, data.split, **options)
+    assert set(both.runs["n_train"]) == {n["train"] + n["val"]}
+    alone = compare({"prior": PriorEstimator(data, refit=False)}, data.screen, data.split, **options)
+    assert set(alone.runs["n_train"]) == {n["train"]}
+    values = [found.table.query("method == 'prior'")["value"].tolist() for found in (both, alone)]
+    assert values[0] != values[1]
+    estimator = GEARSEstimator(data, network=NETWORK, training=TRAINING, device="cpu")
+    assert estimator.fitted_parts == ("train",)
+    estimator.fit(data.screen, data.split)
+    estimator.model.parts = dataclasses.replace(estimator.model.parts, fitted_parts=("train", "val"))
+    assert estimator.fitted_parts == ("train", "val")
 
 
 def test_gears_is_trained_anew_on_every_split_and_the_users_split_stays(data):

@@ -63,9 +63,7 @@ def run(arguments: list[str]) -> None:
     )
     if options.report:
         result.save(options.report, title=f"Methods on {pert_data.dataset_name}")
-    text = render_table(result.table, method=result.models[0] if models else None)
-    if not models:  # without a model there is nothing to judge
-        text = text.split("\n", 1)[1].lstrip("\n")
+    text = render_table(result.table, method=result.models[0] if models else None, subgroups=True)
     value: dict[str, Any] = {
         "verdicts": {name: verdict(result.table, method=name) for name in result.models},
         "left_out": result.left_out,

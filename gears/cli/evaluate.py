@@ -45,4 +45,5 @@ def run(arguments: list[str]) -> None:
         "report": options.report,
         "summary": summary_table(table).to_dict("records"),
     }
-    show(options, value, render_table(table) + (f"\n\nreport: {options.report}" if options.report else ""))
+    text = render_table(table, subgroups=True)
+    show(options, value, text + (f"\n\nreport: {options.report}" if options.report else ""))

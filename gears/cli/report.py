@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> None:
     options = make_parser().parse(arguments)
     import pandas as pd
 
-    from gears.evaluation import verdict, write_report
+    from gears.evaluation import BASELINES, verdict, write_report
     from gears.evaluation.table import COLUMNS
     from gears.messages import unknown_name
 
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> None:
     for model in models:
         if model not in methods:
             raise ValueError(unknown_name("method", model, methods))
-    table.attrs["models"] = models
+    table.attrs["models"] = [*models, *(name for name in methods if name not in BASELINES)]
     paths = write_report(table, options.folder, title=options.title, models=models)
     verdicts = {model: verdict(table, method=model) for model in models}
     show(

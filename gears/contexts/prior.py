@@ -10,7 +10,7 @@ import numpy as np
 from gears.conditions import Condition
 from gears.contexts.means import control_means
 from gears.data.unit_screen import UnitScreen
-from gears.evaluation.settings import by_setting
+from gears.evaluation.scoring import by_setting
 from gears.evaluation.truth import Truth
 from gears.node_sets import contexts_of, kinds_of
 from gears.priors import FittedPrior, fit_prior, judge, mean_of, means_without, prior_data

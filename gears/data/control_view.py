@@ -180,6 +180,28 @@ def part_screens(screen: PreparedScreen, split: Split) -> dict[str, PreparedScre
     return {part: shown_with(screen, cells) for part, cells in control_parts(screen, split).items()}
 
 
+def screens_of(screen: PreparedScreen, split: Split, part: str) -> tuple[PreparedScreen, PreparedScreen]:
+    """The screen as training and as a part of a split see it, where the split divides the control cells.
+
+    `screen` may show some of its control cells already: another split than the one that chose
+    them divides all of them again, one that divides none uses those that are shown.
+    """
+    if split.arguments.get("control_shares") is None:
+        return screen, screen
+    whole = whole_of(screen)
+    parts = part_screens(whole, split)
+    train = parts.get("train", whole)
+    return train, parts.get(part, train)
+
+
+def whole_of(screen: PreparedScreen) -> PreparedScreen:
+    """The same screen with every control cell."""
+    if not isinstance(screen, _ChosenControls):
+        return screen
+    kind = UnitScreen if isinstance(screen, UnitScreen) else PreparedScreen
+    return kind(screen.folder, screen.manifest, screen._kept)
+
+
 def shown_with(screen: PreparedScreen, cells: np.ndarray) -> ControlView | UnitControlView:
     """A screen with these control cells (by their number in `screen`) and no others."""
     numbers = np.asarray(cells, dtype=np.int64)

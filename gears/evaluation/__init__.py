@@ -14,18 +14,22 @@ from gears.evaluation.metrics import (
     summarise,
 )
 from gears.evaluation.report import Profiles, write_report
-from gears.evaluation.table import (
-    beating_baselines,
-    comparison_table,
+from gears.evaluation.scoring import ScoreOptions, score
+from gears.evaluation.summary import summary_table, wide_summary
+from gears.evaluation.table import comparison_table
+from gears.evaluation.truth import Truth
+from gears.evaluation.verdict import (
+    DECISIVE,
     render_table,
-    summary_table,
+    short_table,
     verdict,
-    wide_summary,
+    verdict_lines,
+    verdict_table,
 )
-from gears.evaluation.truth import Truth, seen_subgroups
 
 __all__ = [
     "BASELINES",
+    "DECISIVE",
     "DEFAULT",
     "DEFAULT_BASELINES",
     "METRICS",
@@ -35,8 +39,8 @@ __all__ = [
     "Estimator",
     "Metric",
     "Profiles",
+    "ScoreOptions",
     "Truth",
-    "beating_baselines",
     "compare",
     "comparison_table",
     "condition_metrics",
@@ -46,11 +50,14 @@ __all__ = [
     "metric_table",
     "register",
     "render_table",
-    "seen_subgroups",
+    "score",
     "set_metrics",
+    "short_table",
     "summarise",
     "summary_table",
     "verdict",
+    "verdict_lines",
+    "verdict_table",
     "wide_summary",
     "write_report",
 ]

@@ -9,58 +9,37 @@ from pathlib import Path
 import pandas as pd
 
 from gears.evaluation.baselines import DEFAULT_BASELINES, make_baseline
-from gears.evaluation.cells import MAX_CELLS
 from gears.evaluation.halving import HALVINGS
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
-from gears.evaluation.metrics import DEFAULT, get_metric
-from gears.evaluation.summary import verdict
+from gears.evaluation.scoring import ScoreOptions
+from gears.evaluation.verdict import verdict
 from gears.messages import unknown_name
 
 RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
 
 
 @dataclass(frozen=True)
-class CompareOptions:
-    """What is scored, and how.
+class CompareOptions(ScoreOptions):
+    """What is compared, beside the options of the scorer (:class:`gears.evaluation.ScoreOptions`).
 
     Parameters
     ----------
+    halvings
+        As for the scorer, by default 5.
     part
         Part of each split that is evaluated.
-    metrics, baselines
-        Names; every baseline is fitted anew to every split.
-    halvings
-        Halvings of the cells for scaled scores; 0 for none.
-    clip
-        Whether baselines set negative predictions to zero; the same as the models do.
-    n_top
-        Number of top differential genes.
-    max_cells
-        Cells per condition that metrics over cells look at.
-    seed
-        Of the halvings and the drawn cells.
+    baselines
+        Names; every baseline is fitted to every split.
     """
 
-    part: str = "test"
-    metrics: Sequence[str] = DEFAULT
-    baselines: Sequence[str] = DEFAULT_BASELINES
     halvings: int = HALVINGS
-    clip: bool = True
-    n_top: int = 20
-    max_cells: int = MAX_CELLS
-    seed: int = 0
+    part: str = "test"
+    baselines: Sequence[str] = DEFAULT_BASELINES
 
     def __post_init__(self) -> None:
-        for name in self.metrics:
-            get_metric(name)
+        super().__post_init__()
         for name in self.baselines:
             make_baseline(name)
-        if all(get_metric(name).scope == "set" for name in self.metrics):
-            msg = f"metrics {list(self.metrics)} hold none with a value per condition; add one, such as 'mse'"
-            raise ValueError(msg)
-        if self.halvings < 0:
-            msg = f"halvings must be 0 or more; found {self.halvings}"
-            raise ValueError(msg)
 
 
 @dataclass(frozen=True)
@@ -74,8 +53,8 @@ class Comparison:
         ``value``, and with halvings ``scaled``, ``half_value``, ``half_floor``, ``half_ceiling``; of screens with
         contexts also ``context`` and ``perturbation_type``.
     runs
-        Cost of every fit with its prediction: ``split``, ``seed``, ``method``, ``n_train``,
-        ``n_test``, ``seconds``, ``cpu_seconds``, ``peak_mb``.
+        Cost of every fit with its prediction: ``split``, ``seed``, ``method``, ``n_train`` (conditions that it
+        was fitted to), ``n_test``, ``seconds``, ``cpu_seconds``, ``peak_mb``.
     models
         Names of the methods that are no baselines.
     left_out
@@ -96,7 +75,7 @@ class Comparison:
         return difference_table(self.table, bootstrap, method=self._model(model))
 
     def verdict(self, model: str | None = None) -> str:
-        """One line on whether a baseline beats the model."""
+        """One line on whether the model is better than the best baseline of each decisive metric."""
         return verdict(self.table, method=self._model(model))
 
     def costs(self) -> pd.DataFrame:

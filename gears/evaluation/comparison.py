@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +13,15 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.data.splits.split import Split
-from gears.data.unit_screen import SettingView
-from gears.evaluation.baselines import make_baseline
-from gears.evaluation.baselines.means_table import training_conditions
-from gears.evaluation.cells import ScreenCells
+from gears.data.control_view import screens_of
+from gears.data.splits.split import PARTS, Split
+from gears.evaluation.baselines import Baseline, make_baseline
+from gears.evaluation.baselines.means_table import fitted_conditions
 from gears.evaluation.compared import RUN_COLUMNS, CompareOptions, Comparison
 from gears.evaluation.measure import measured
-from gears.evaluation.metrics import get_metric
-from gears.evaluation.settings import BaselineBySetting, Scope, scopes_of
-from gears.evaluation.table import score_table, with_scaled
-from gears.evaluation.truth import Truth
-from gears.messages import unknown_name
+from gears.evaluation.scoring import as_means, predict_baseline, score, settings_of
+from gears.evaluation.table import count_parts, fitted_line, subgroup_line
+from gears.messages import count, unknown_name
 from gears.progress import followed
 
 if TYPE_CHECKING:
@@ -46,6 +45,11 @@ def compare(
     **options: Any,
 ) -> Comparison:
     """Fit methods and baselines to the training part of every split and score them on its test part.
+
+    A method that is fitted to validation conditions as well says so in its attribute ``fitted_parts``
+    (``("train", "val")``, as :class:`gears.judging.GEARSEstimator` does after a refit). The baselines of that split are
+    then fitted to the same conditions, and the reference O is their mean. ``table.attrs["notes"]`` says which
+    conditions methods were fitted to.
 
     Parameters
     ----------
@@ -78,13 +82,19 @@ def compare(
     >>> sorted(result.table["method"].unique())
     ['mine', 'train_mean']
     """
-    settings = CompareOptions(**options)
+    compare_options = CompareOptions(**options)
     named = _named(splits)
-    _check_methods(models, settings, seeds)
+    _check_methods(models, compare_options, seeds)
     tables, runs = [], []
     left_out: dict[str, str] = {}
+    counts: dict[str, list[dict[str, int]]] = {}
+    notes: list[str] = []
     for split_name, split in named.items():
-        scored = _one_split(models, screen, split, seeds, annotation, settings)
+        scored, counted = _one_split(models, screen, split, seeds, annotation, compare_options)
+        for name, own in counted.items():
+            counts.setdefault(name, []).append(own)
+        prefix = f"{split_name}: " if len(named) > 1 else ""
+        notes += [f"{prefix}{line}" for line in scored.table.attrs.pop("notes")]
         tables.append(scored.table.assign(split=split_name))
         runs.append(scored.runs.assign(split=split_name))
         prefix = f" ({split_name})" if len(named) > 1 else ""
@@ -92,8 +102,23 @@ def compare(
         log.info("compared %s: %d methods", split_name, scored.table["method"].nunique())
     table = pd.concat(tables, ignore_index=True)
     table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
-    table.attrs.update(models=list(models), model=next(iter(models), None))
+    notes = [fitted_line(counts), *notes[:1], *_more(notes[1:])]
+    table.attrs.update(models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out)
     return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
+
+
+def _more(notes: Sequence[str]) -> list[str]:
+    return [f"and so in {count(len(notes), 'other split')}"] if notes else []
+
+
+@dataclass
+class _Fits:
+    """What came of fitting the methods of one split."""
+
+    predictions: dict[tuple[str, int | str], np.ndarray] = field(default_factory=dict)
+    runs: dict[tuple[str, int | str], list[Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _one_split(
@@ -102,74 +127,69 @@ def _one_split(
     split: Split,
     seeds: Sequence[int],
     annotation: GeneAnnotation | None,
-    settings: CompareOptions,
-) -> Comparison:
-    chosen = _evaluated(split, settings.part)
-    train = training_conditions(split)
-    predictions: dict[tuple[str, int | str], np.ndarray] = {}
-    runs: list[tuple[Any, ...]] = []
-    left_out: dict[str, str] = {}
-    makers = _makers(models, seeds, annotation, settings)
+    options: CompareOptions,
+) -> tuple[Comparison, dict[str, dict[str, int]]]:
+    """Fit and score on one split; and how many conditions of which part each method was fitted to."""
+    chosen = _evaluated(split, options.part)
+    screen, part_screen = screens_of(screen, split, options.part)
+    makers = _makers(models, seeds, annotation, options)
+    fits = _Fits()
+    waiting: dict[tuple[str, int | str], Baseline] = {}
     for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
-        try:
-            with measured() as cost:
-                method = make()
-                method.fit(screen, split)
-                predicted_UG = as_means(method.predict(chosen), chosen, len(screen.gene_names), name)
-        except ValueError as error:
-            left_out[name] = str(error)
-            log.warning("%s is left out: %s", name, error)
-            continue
-        predictions[name, seed] = predicted_UG
+        with _measured(fits, name, seed, split, len(chosen)):
+            method = make()
+            if isinstance(method, Baseline):  # fitted when it is known whether a model was refitted
+                waiting[name, seed] = method
+                continue
+            method.fit(screen, split)
+            predicted = method.predict(chosen)
+            fits.predictions[name, seed] = as_means(predicted, chosen, len(screen.gene_names), name)
+            fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
+    parts: tuple[str, ...] = ("train",)
+    for own in fits.parts.values():
+        parts = _either(parts, own)
+    fitted = fitted_conditions(split, parts)
+    settings = settings_of(screen, chosen, fitted) if waiting else []
+    for (name, seed), baseline in waiting.items():
+        fits.parts[name] = parts
+        with _measured(fits, name, seed, split, len(chosen)):
+            fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)
+            fits.left_out |= reasons
+    keys = [key for key in makers if key in fits.predictions]
+    if not keys:
+        msg = f"no method could be fitted: {fits.left_out}"
+        raise ValueError(msg)
+    predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
+    table = score(predictions, chosen, screen, part_screen, fitted, options)
+    key_of = table["method"].map(lambda number: keys[int(number)])
+    table.insert(0, "seed", key_of.str[1])
+    table["method"] = key_of.str[0]
+    line = subgroup_line(split, options.part, chosen, fitted)
+    table.attrs["notes"] = [] if line is None else [line]
+    counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}
+    runs = pd.DataFrame([fits.runs[key] for key in keys], columns=RUN_COLUMNS)
+    return Comparison(table, runs, tuple(models), fits.left_out), counts
+
+
+@contextmanager
+def _measured(fits: _Fits, name: str, seed: int | str, split: Split, n_test: int) -> Iterator[None]:
+    """Note what a fit with its prediction costs; a method that refuses is left out with its reason."""
+    try:
+        with measured() as cost:
+            yield
+    except ValueError as error:
+        fits.left_out[name] = str(error)
+        log.warning("%s is left out: %s", name, error)
+        return
+    if (name, seed) in fits.predictions:
+        n_fitted = len(fitted_conditions(split, fits.parts[name]))
         costs = (cost.seconds, cost.cpu_seconds, cost.peak_mb)
-        runs.append(("", seed, name, len(train), len(chosen), *costs))
-    keys = {f"{number}": key for number, key in enumerate(predictions)}
-    methods = {short: predictions[key] for short, key in keys.items()}
-    if not methods:
-        msg = f"no method could be fitted: {left_out}"
-        raise ValueError(msg)
-    scopes = scopes_of(screen, chosen, train)
-    table = pd.concat([_scored(scope, methods, settings) for scope in scopes], ignore_index=True)
-    table.insert(0, "seed", table["method"].map(lambda short: keys[short][1]))
-    table["method"] = table["method"].map(lambda short: keys[short][0])
-    return Comparison(table, pd.DataFrame(runs, columns=RUN_COLUMNS), tuple(models), left_out)
+        fits.runs[name, seed] = ["", seed, name, n_fitted, n_test, *costs]
 
 
-def _scored(scope: Scope, methods: Mapping[str, np.ndarray], settings: CompareOptions) -> pd.DataFrame:
-    """Values of all methods for conditions that are scored together."""
-    with_cells = any(get_metric(name).needs_cells for name in settings.metrics)
-    cells = ScreenCells(scope.screen, settings.max_cells, settings.seed) if with_cells else None
-    truth = Truth.of(
-        scope.screen,
-        scope.conditions,
-        scope.train,
-        n_top=settings.n_top,
-        cells=cells,
-        reference_mean_G=scope.reference_mean_G,
-    )
-    own = {name: predicted_UG[scope.rows] for name, predicted_UG in methods.items()}
-    if isinstance(scope.screen, SettingView):  # a baseline that could not be fitted here says nothing at all
-        own = {
-            name: predicted_UG for name, predicted_UG in own.items() if not np.isnan(predicted_UG).all()
-        } or own
-    table = score_table(own, truth, scope.subgroups, settings.metrics)
-    if settings.halvings:
-        table = with_scaled(table, own, scope.screen, truth, halvings=settings.halvings, seed=settings.seed)
-    return scope.named(table)
-
-
-def as_means(
-    predicted: Any, conditions: Sequence[Condition], n_genes: int, name: str = "the method"
-) -> np.ndarray:
-    """Predicted means (U, G) float64 from an array or from :class:`gears.Predictions`; a wrong shape is refused."""
-    predicted_UG = np.asarray(getattr(predicted, "expression_UG", predicted), dtype=np.float64)
-    if predicted_UG.shape != (len(conditions), n_genes):
-        msg = (
-            f"{name} predicts an array of shape {predicted_UG.shape}; expected {(len(conditions), n_genes)}: one row "
-            "per condition, one column per gene"
-        )
-        raise ValueError(msg)
-    return predicted_UG
+def _either(first: tuple[str, ...] | None, second: Sequence[str]) -> tuple[str, ...]:
+    """Parts of either, in the order of a split."""
+    return tuple(part for part in PARTS if part in {*(first or ()), *second})
 
 
 def split_name(split: Split) -> str:
@@ -197,8 +217,8 @@ def _named(splits: Split | Iterable[Split] | Mapping[str, Split]) -> dict[str, S
     return named
 
 
-def _check_methods(models: Mapping[str, Method], settings: CompareOptions, seeds: Sequence[int]) -> None:
-    twice = sorted(set(models) & set(settings.baselines))
+def _check_methods(models: Mapping[str, Method], options: CompareOptions, seeds: Sequence[int]) -> None:
+    twice = sorted(set(models) & set(options.baselines))
     if twice:
         msg = f"models and baselines share names: {', '.join(twice)}; rename the models"
         raise ValueError(msg)
@@ -216,7 +236,7 @@ def _makers(
     models: Mapping[str, Method],
     seeds: Sequence[int],
     annotation: GeneAnnotation | None,
-    settings: CompareOptions,
+    options: CompareOptions,
 ) -> dict[tuple[str, int | str], Callable[[], Any]]:
     """What makes each method, by its name and seed ("" where there is none)."""
     makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
@@ -228,13 +248,9 @@ def _makers(
         else:
             for seed in seeds:
                 makers[name, seed] = partial(model, seed)
-    for name in settings.baselines:
-        makers[name, ""] = partial(_baseline, name, settings.clip, annotation)
+    for name in options.baselines:
+        makers[name, ""] = partial(make_baseline, name, clip=False, annotation=annotation)
     return makers
-
-
-def _baseline(name: str, clip: bool, annotation: GeneAnnotation | None) -> BaselineBySetting:
-    return BaselineBySetting(make_baseline(name, clip=clip, annotation=annotation))
 
 
 def _given(method: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,8 @@ from gears.evaluation.summary import EVERY, model_name
 N_BOOTSTRAP = 2000
 LEVEL = 0.95
 HALF_COLUMNS = ["half_value", "half_floor", "half_ceiling"]
+RESOLUTION = 1e-9
+"""Differences below this share of the means are those of rounding: neither method is better."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,24 @@ def difference_table(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     *,
     method: str | None = None,
+    subgroups: bool = True,
 ) -> pd.DataFrame:
     """The model minus each other method, paired by condition.
 
-    Only conditions where the model's value is defined count; an undefined
-    value of the other method (a constant has no correlation) enters as 0.
+    Only conditions where the model's value is defined count. An undefined value of the other method
+    (a constant has no correlation) enters as 0 where higher values are better, and not at all where
+    lower values are, as a condition that the other method was not scored on.
+
+    Parameters
+    ----------
+    table
+        Tidy.
+    bootstrap
+        Of the intervals.
+    method
+        The model; by default the one that the table judges.
+    subgroups
+        Whether subgroups are compared besides all conditions.
 
     Returns
     -------
@@ -116,23 +132,29 @@ def difference_table(
     """
     model = model_name(table, method)
     records = []
-    for subgroup, metric, wide in _groups(table):
+    weights = cache(bootstrap.weights)
+    for subgroup, metric, wide in _groups(table, subgroups=subgroups):
         values = wide["value"]
         if model not in values:
             continue
-        own_U = values[model].to_numpy()
-        kept = np.isfinite(own_U)
-        weights = bootstrap.weights(int(kept.sum())) if kept.any() else np.zeros((0, 0))
+        higher = get_metric(metric).higher_is_better
+        model_U = values[model].to_numpy()
         for other in values.columns:
             if other == model:
                 continue
-            rival_U = np.nan_to_num(values[other].to_numpy()[kept], nan=0.0)
-            difference_U = own_U[kept] - rival_U
-            low, high = _mean_bounds(bootstrap, weights, difference_U)
-            means = (_mean(own_U[kept]), _mean(rival_U), _mean(difference_U))
-            better = _better(low, high, higher_is_better=get_metric(metric).higher_is_better)
-            n_left_out = int((~kept).sum())
-            records.append([subgroup, metric, other, *means, low, high, better, int(kept.sum()), n_left_out])
+            other_U = values[other].to_numpy()
+            if higher:
+                other_U = np.where(
+                    wide["scored"][other].to_numpy() > 0, np.nan_to_num(other_U, nan=0.0), np.nan
+                )
+            kept = np.isfinite(model_U) & np.isfinite(other_U)
+            n_kept = int(kept.sum())
+            difference_U = model_U[kept] - other_U[kept]
+            low, high = _mean_bounds(bootstrap, weights(n_kept) if n_kept else np.zeros((0, 0)), difference_U)
+            means = (_mean(model_U[kept]), _mean(other_U[kept]), _mean(difference_U))
+            tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))
+            better = _better(low, high, tiny, higher_is_better=higher)
+            records.append([subgroup, metric, other, *means, low, high, better, n_kept, len(kept) - n_kept])
     columns = [
         "subgroup",
         "metric",
@@ -147,28 +169,42 @@ def difference_table(
     return pd.DataFrame(records, columns=[*columns, "n_conditions", "n_undefined"])
 
 
-def _better(low: float, high: float, *, higher_is_better: bool) -> str:
-    if low > 0:
+def _better(low: float, high: float, tiny: float, *, higher_is_better: bool) -> str:
+    if low > tiny:
         return "model" if higher_is_better else "other"
-    if high < 0:
+    if high < -tiny:
         return "other" if higher_is_better else "model"
     return "undecided"
 
 
-def _groups(table: pd.DataFrame) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
-    """Per subgroup and metric: tables condition x method of each kind of value, averaged over splits."""
+def _groups(
+    table: pd.DataFrame, *, subgroups: bool = True
+) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
+    """Per subgroup and metric: tables condition x method of each kind of value, averaged over splits.
+
+    "scored" holds how many rows each value is the mean of.
+    """
     single = table[table["condition"] != EVERY]
     kinds = ["value", *(column for column in HALF_COLUMNS if column in single)]
     metrics, methods = (list(dict.fromkeys(single[column])) for column in ("metric", "method"))
     keys = ["subgroup", "metric", "condition", "method"]
-    means = single.groupby(keys, sort=False, observed=True)[kinds].mean()
-    whole = single.groupby(keys[1:], sort=False, observed=True)[kinds].mean()
-    subgroups = sorted(set(single["subgroup"]))
-    for subgroup in [ALL, *subgroups]:
+    means, whole = (
+        grouped[kinds].mean().assign(scored=grouped.size())
+        for grouped in (
+            single.groupby(keys, sort=False, observed=True),
+            single.groupby(keys[1:], sort=False, observed=True),
+        )
+    )
+    kinds.append("scored")
+    for subgroup in [ALL, *(sorted(set(single["subgroup"])) if subgroups else [])]:
         rows = whole if subgroup == ALL else means.xs(subgroup, level="subgroup")
         for metric in metrics:
             part = rows.xs(metric, level="metric")
-            yield subgroup, metric, {kind: part[kind].unstack("method")[methods] for kind in kinds}
+            yield (
+                subgroup,
+                metric,
+                {kind: part[kind].unstack("method").reindex(columns=methods) for kind in kinds},
+            )
 
 
 def _mean_bounds(bootstrap: Bootstrap, weights_BU: np.ndarray, value_U: np.ndarray) -> tuple[float, float]:

@@ -1,17 +1,15 @@
-"""Averages of a comparison, the verdict, and the comparison as text."""
+"""Averages of a comparison, and blocks of them as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from gears.evaluation.baselines import BASELINES
-from gears.evaluation.metrics import ALL, METRICS, get_metric, summarise
+from gears.evaluation.metrics import ALL, METRICS, summarise
 
 SUMMARY_COLUMNS = ["subgroup", "method", "metric", "mean", "n_conditions", "n_undefined"]
-VERDICT_METRICS = ("pearson_delta", "mse_top20_de")
 EVERY = "*"  # stands in the column `condition` where a value belongs to a set of conditions
 
 
@@ -46,76 +44,6 @@ def wide_summary(table: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis(columns=None)
 
 
-def beating_baselines(
-    table: pd.DataFrame, metrics: Sequence[str] = VERDICT_METRICS, *, method: str | None = None
-) -> pd.DataFrame:
-    """Baselines whose mean is better than the model's over the conditions where the model's value is defined.
-
-    A baseline's undefined value (a constant prediction has no correlation)
-    enters as 0. Where the model is undefined for every condition, any baseline with a value beats it.
-
-    Returns
-    -------
-    pd.DataFrame
-        Columns ``metric``, ``method``, ``value``, ``model_value``, best first within a metric.
-    """
-    model = model_name(table, method)
-    other_models = set(table.attrs.get("models", [])) - {model}
-    records = []
-    for name in metrics:
-        metric = get_metric(name)
-        rows = table[(table["metric"] == name) & (table["condition"] != EVERY)]
-        # a condition that was evaluated in several splits counts once
-        wide = rows.groupby(["condition", "method"], sort=False)["value"].mean().unstack("method")
-        if model not in wide:
-            continue
-        defined = wide[wide[model].notna()]
-        rivals = defined.fillna(0.0) if len(defined) else wide
-        names = [rival for rival in wide.columns if rival != model and rival not in other_models]
-        means = {rival: float(rivals[rival].mean()) for rival in names}
-        own = float(defined[model].mean()) if len(defined) else np.nan
-        better = [(name, rival, mean, own) for rival, mean in means.items() if metric.better(mean, own)]
-        records += sorted(better, key=lambda record: -record[2] if metric.higher_is_better else record[2])
-    return pd.DataFrame(records, columns=["metric", "method", "value", "model_value"])
-
-
-def verdict(table: pd.DataFrame, *, method: str | None = None) -> str:
-    """One line: which baselines beat the model, or that none does."""
-    model = model_name(table, method)
-    judged = [name for name in VERDICT_METRICS if name in set(table["metric"])]
-    if not judged:
-        return f"No verdict: neither {' nor '.join(VERDICT_METRICS)} was computed."
-    better = beating_baselines(table, judged, method=model)
-    if better.empty:
-        return f"No baseline beats {_title(model)} on {' or '.join(judged)}."
-    parts = []
-    for name, rows in better.groupby("metric", sort=False):
-        pairs = zip(rows["method"], rows["value"], strict=True)
-        rivals = ", ".join(f"{_marked(rival)} {value:.3f}" for rival, value in pairs)
-        parts.append(f"{name} ({rivals}; {model} {rows['model_value'].iloc[0]:.3f})")
-    return f"A baseline beats {_title(model)} on " + " and on ".join(parts) + "."
-
-
-def render_table(table: pd.DataFrame, *, method: str | None = None, digits: int = 3) -> str:
-    """The comparison as plain text: verdict first, then one block per subgroup with counts.
-
-    A number in square brackets counts the conditions where a value is undefined and therefore not in the mean.
-    """
-    summary = summary_table(table)
-    lines = [verdict(table, method=method)]
-    for subgroup, rows in summary.groupby("subgroup", sort=False):
-        n_conditions = int(rows["n_conditions"].max())
-        lines += ["", f"{subgroup}: {n_conditions} condition{'s' if n_conditions != 1 else ''}"]
-        lines += _block(rows, digits)
-    if (summary["n_undefined"] > 0).any():
-        lines += ["", "[k]: undefined for k conditions, which are not in the mean"]
-    if any(_marked(name) != name for name in summary["method"].unique()):
-        lines += ["", "*: looks at held-out conditions"]
-    for name, reason in table.attrs.get("left_out", {}).items():
-        lines += ["", f"left out: {name} ({reason})"]
-    return "\n".join(lines)
-
-
 def _single_summary(rows: pd.DataFrame) -> pd.DataFrame:
     single = rows[rows["condition"] != EVERY]
     names = list(dict.fromkeys(single["metric"]))
@@ -145,16 +73,39 @@ def _set_summary(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _block(rows: pd.DataFrame, digits: int) -> list[str]:
-    names = list(dict.fromkeys(rows["metric"]))
-    methods = list(dict.fromkeys(rows["method"]))
+def block(
+    rows: pd.DataFrame,
+    *,
+    methods: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    digits: int = 3,
+) -> list[str]:
+    """Rows of one subgroup of :func:`summary_table` as lines: methods down, metrics across, each aligned.
+
+    A number in square brackets counts the conditions where a value is undefined and therefore not in the mean.
+
+    Parameters
+    ----------
+    rows
+        Of one subgroup.
+    methods, metrics
+        What is shown, in this order; all by default.
+    labels
+        How methods are written, where not by their names.
+    digits
+        Decimal places.
+    """
+    names = list(dict.fromkeys(rows["metric"])) if metrics is None else list(metrics)
+    methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)
     columns = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
     cell = {
         (method, name): _cell(mean, undefined, digits)
         for method, name, mean, undefined in zip(*columns, strict=True)
     }
     body = [["method", *names], ["better:", *(METRICS[name].direction for name in names)]]
-    body += [[_marked(method), *(cell[method, name] for name in names)] for method in methods]
+    shown = {method: marked(method) for method in methods} | dict(labels or {})
+    body += [[shown[method], *(cell.get((method, name), "") for name in names)] for method in methods]
     widths = [max(len(line[column]) for line in body) for column in range(len(names) + 1)]
     return [
         "  ".join(
@@ -164,18 +115,21 @@ def _block(rows: pd.DataFrame, digits: int) -> list[str]:
     ]
 
 
-def _title(model: str) -> str:
-    return "the model" if model == "model" else model
-
-
 def _cell(mean: float, n_undefined: int, digits: int) -> str:
     return f"{mean:.{digits}f}" + (f" [{n_undefined}]" if n_undefined else "")
 
 
-def _marked(method: str) -> str:
+def marked(method: str) -> str:
+    """The name of a method, with a star where it uses held-out conditions."""
     return f"{method}*" if method in BASELINES and BASELINES[method].uses_held_out else method
 
 
 def model_name(table: pd.DataFrame, method: str | None = None) -> str:
     """The method that is judged: as given, as the table says, else the first."""
     return method or table.attrs.get("model") or str(table["method"].iloc[0])
+
+
+def baselines_in(table: pd.DataFrame, model: str) -> list[str]:
+    """Methods that the model is judged against: all but the models that the table lists."""
+    models = {model, *table.attrs.get("models", [])}
+    return [name for name in dict.fromkeys(table["method"]) if name not in models]

@@ -277,27 +277,6 @@ def reference_mean(
     return (share[:, None] * screen.statistics.mean[ids]).sum(axis=0)
 
 
-def seen_subgroups(conditions: Iterable[Condition], train_conditions: Iterable[Condition]) -> list[str]:
-    """Name each condition by how many of its genes occur in the training conditions.
-
-    Singles are ``unseen_single`` or ``seen_single`` (the gene occurs in
-    training pairs), pairs ``combo_seen0``, ``1``, ``2``; larger sets
-    ``multi3_seen1`` and so on, the control ``ctrl``. Published subgroups
-    count the validation conditions too: pass train and validation for those.
-    """
-    seen = {gene for condition in train_conditions for gene in condition.genes}
-    return [_subgroup(condition, seen) for condition in conditions]
-
-
-def _subgroup(condition: Condition, seen: set[str]) -> str:
-    known = sum(gene in seen for gene in condition.genes)
-    if condition.is_control:
-        return condition.name
-    if len(condition) == 1:
-        return "seen_single" if known else "unseen_single"
-    return f"combo_seen{known}" if len(condition) == 2 else f"multi{len(condition)}_seen{known}"
-
-
 def _top_lists(screen: PreparedScreen, ids: np.ndarray, n_top: int) -> tuple[GeneLists, GeneLists]:
     """Top genes of each condition; the second lists leave out genes lost in the condition but present in control."""
     if screen.de is None:

@@ -13,7 +13,7 @@ import pytest
 
 from gears import PertData
 from gears.data.splits.folds import folds
-from gears.evaluation import Profiles, Truth, compare, make_baseline, write_report
+from gears.evaluation import Profiles, Truth, compare, make_baseline, verdict_table, write_report
 from gears.evaluation.baselines import Additive, NoChange
 
 FAST = {"halvings": 1, "metrics": ["pearson_delta", "mse_top20_de", "mse", "spread"]}
@@ -82,8 +82,12 @@ def test_folds_seeds_and_models_in_one_tidy_table(data):
     assert summary.loc[("all", "same", "mse"), "mean"] == pytest.approx(
         summary.loc[("all", "additive", "mse"), "mean"]
     )
-    assert "No baseline beats noisy" in result.verdict()
-    assert result.verdict("same").startswith("No baseline beats same")  # a tie is no defeat
+    # exact predictions are better than every baseline; a tie is no defeat
+    outcomes = verdict_table(result.table, method="noisy").set_index("metric")["verdict"]
+    assert outcomes.to_dict() == {"pearson_delta": "better", "mse_top20_de": "better"}
+    tied = verdict_table(result.table, method="same").set_index("metric")
+    assert set(tied["verdict"]) == {"not distinguishable"}
+    assert "better" not in result.verdict("same")
     differences = result.differences("same").set_index(["subgroup", "metric", "against"])
     assert differences.loc[("all", "mse", "additive"), "difference"] == pytest.approx(0)
     assert differences.loc[("all", "mse", "noisy"), "better"] == "other"
@@ -204,8 +208,9 @@ def test_page_is_whole_refers_to_nothing_outside_and_escapes_what_comes_from_dat
 def test_first_line_says_that_a_baseline_is_better(written):
     page = Page()
     page.feed(written[1]["page"].read_text())
-    assert page.texts[0].startswith("A baseline beats <b>bad</b> on pearson_delta")
-    assert page.texts[1].startswith("No baseline beats fine")
+    assert page.texts[0].startswith("<b>bad</b> against the best baseline of each metric (8 conditions")
+    assert "worse on pearson_delta (additive)" in page.texts[0]
+    assert "better on pearson_delta (additive)" in page.texts[1]
 
 
 def test_numbers_can_be_copied_with_all_digits(written):

@@ -5,7 +5,7 @@ from gears.data.splits.folds import folds
 from gears.data.splits.leaks import SplitReport, check_split
 from gears.data.splits.make import describe_splits, make_split, prepare_split
 from gears.data.splits.registry import SPLITS, Draw, SplitArguments, SplitKind, register_split, split_kind
-from gears.data.splits.split import PARTS, Split, subgroup_name
+from gears.data.splits.split import PARTS, Split, subgroup_name, subgroup_names
 
 __all__ = [
     "PARTS",
@@ -23,4 +23,5 @@ __all__ = [
     "register_split",
     "split_kind",
     "subgroup_name",
+    "subgroup_names",
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.conditions import Condition
+from gears.conditions import CONTROL_LABEL, Condition
 from gears.files import content_hash, read_json, write_json
 from gears.messages import unknown_name
 
@@ -164,7 +164,7 @@ class Split:
 
 
 def subgroup_name(condition: Condition, seen_genes: Collection[str]) -> str:
-    """Published name of how much of a condition was seen.
+    """Name of how many genes of a condition were seen; the one function that names subgroups.
 
     Examples
     --------
@@ -175,9 +175,17 @@ def subgroup_name(condition: Condition, seen_genes: Collection[str]) -> str:
     >>> subgroup_name(Condition.parse("A+ctrl"), {"B"})
     'unseen_single'
     """
+    if condition.is_control:
+        return CONTROL_LABEL
     seen = sum(gene in seen_genes for gene in condition.genes)
     if len(condition) == 1:
         return "seen_single" if seen else "unseen_single"
     if len(condition) == 2:
         return f"combo_seen{seen}"
     return f"combo_seen{seen}_of_{len(condition)}"
+
+
+def subgroup_names(conditions: Iterable[Condition], fitted: Iterable[Condition]) -> list[str]:
+    """Subgroup of each condition, counted from the genes of the conditions that a model was fitted to."""
+    seen = {gene for condition in fitted for gene in condition.genes}
+    return [subgroup_name(condition, seen) for condition in conditions]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.baselines.means_table import ConditionMeans
+from gears.evaluation.baselines.means_table import ConditionMeans, fitted_conditions
 from gears.messages import unknown_name
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Baseline(ABC):
         ValueError
             If the split has no training condition besides the control and the baseline needs one.
         """
-        return self.fit_means(ConditionMeans.of(screen, split))
+        return self.fit_means(ConditionMeans.of(screen, fitted_conditions(split)))
 
     def fit_arrays(
         self,

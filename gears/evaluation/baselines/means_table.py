@@ -92,9 +92,9 @@ class ConditionMeans:
         )
 
     @classmethod
-    def of(cls, screen: PreparedScreen, split: Split) -> ConditionMeans:
-        """From a prepared screen and the training part of a split (arrays stay mapped from disk)."""
-        rows = [screen.id_of(condition) for condition in training_conditions(split)]
+    def of(cls, screen: PreparedScreen, fitted: Iterable[Condition]) -> ConditionMeans:
+        """From a prepared screen and the conditions to fit to (arrays stay mapped from disk)."""
+        rows = [screen.id_of(condition) for condition in fitted]
         return cls(
             np.asarray(screen.statistics.mean),
             tuple(screen.conditions),
@@ -157,8 +157,7 @@ class ConditionMeans:
         return self.gene_names
 
 
-def training_conditions(split: Split) -> tuple[Condition, ...]:
-    """Training conditions of a split, each once, control left out."""
-    if "train" not in split.parts:
-        return ()
-    return tuple(dict.fromkeys(c for c in split.conditions("train") if not c.is_control))
+def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[Condition, ...]:
+    """Perturbed conditions of some parts of a split, each once; a part that the split lacks has none."""
+    named = (c for part in parts if part in split.parts for c in split.conditions(part))
+    return tuple(dict.fromkeys(condition for condition in named if not condition.is_control))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -11,7 +11,8 @@ from gears.evaluation.baselines import BASELINES
 from gears.evaluation.metrics import ALL, METRICS
 from gears.evaluation.report import html
 from gears.evaluation.report.html import number
-from gears.evaluation.summary import EVERY, summary_table
+from gears.evaluation.summary import EVERY, marked, summary_table
+from gears.evaluation.verdict import MIN_CONDITIONS, WORSE
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Contents:
 
     title: str
     verdicts: Mapping[str, str]
-    beaten: Mapping[str, bool]
+    decisive: pd.DataFrame
+    notes: Sequence[str]
     table: pd.DataFrame
     summary: pd.DataFrame
     differences: pd.DataFrame
@@ -34,6 +36,7 @@ class Contents:
 def build_page(contents: Contents) -> str:
     """The whole page as text."""
     sections = {
+        "Verdict by metric": _decisive(contents),
         "Averages": _averages(contents),
         "Scaled scores": _scaled(contents),
         "Against each baseline": _differences(contents),
@@ -46,9 +49,11 @@ def build_page(contents: Contents) -> str:
     body = []
     # the verdicts come before everything else, the title included
     for model, text in contents.verdicts.items():
-        body.append(html.paragraph(text, kind="verdict beaten" if contents.beaten[model] else "verdict"))
+        worse = (contents.decisive["model"] == model) & (contents.decisive["verdict"] == WORSE)
+        body.append(html.paragraph(text, kind="verdict beaten" if worse.any() else "verdict"))
     body.append(html.heading(contents.title, level=1))
     body.append(html.paragraph(_overview(contents), kind="soft"))
+    body += [html.paragraph(f"{note[0].upper()}{note[1:]}.", kind="soft") for note in contents.notes]
     links = [f'<a href="#{_anchor(name)}">{name}</a>' for name in filled]
     body.append(f'<nav aria-label="Sections">{" ".join(links)}</nav>')
     for name, parts in filled.items():
@@ -71,12 +76,41 @@ def _overview(contents: Contents) -> str:
     return "; ".join([text, *(f"{name}: {value}" for name, value in contents.details.items())]) + "."
 
 
+def _decisive(contents: Contents) -> list[str]:
+    """The model against the best baseline of each decisive metric."""
+    if contents.decisive.empty:
+        return []
+    text = (
+        "The model minus the baseline with the best mean of that metric, paired by condition, with the "
+        f"{100 * contents.level:g} % interval. With fewer than {MIN_CONDITIONS} conditions there is no verdict."
+    )
+    parts = [html.paragraph(text)]
+    columns = ["metric", "verdict", "baseline", "model_mean", "baseline_mean", "difference", "n_conditions"]
+    for model in contents.verdicts:
+        rows = contents.decisive[contents.decisive["model"] == model].reset_index(drop=True)
+        rows["baseline"] = rows["baseline"].map(marked)
+        caption = f"{model} against the best baseline of each metric"
+        parts.append(html.table(rows[columns], caption, notes=_intervals(rows)))
+    return parts
+
+
+def _intervals(rows: pd.DataFrame) -> dict[tuple[int, str], str]:
+    """Notes under the differences of a table: their intervals."""
+    bounds = enumerate(rows[["low", "high"]].to_numpy(dtype=float))
+    return {
+        (place, "difference"): f"({number(low)}, {number(high)})"
+        for place, (low, high) in bounds
+        if pd.notna(low)
+    }
+
+
 def _averages(contents: Contents) -> list[str]:
     share = f"{100 * contents.level:g} %"
     parts = [
         html.paragraph(
             f"Means over conditions, in brackets the {share} interval from resampling conditions. Where a value is "
-            "undefined for k conditions, as a correlation with a constant is, it is left out and counted as [k]."
+            "undefined for k conditions, as a correlation with a constant is, it is left out and counted as [k]; the "
+            "verdict counts such a value of a baseline as 0."
         )
     ]
     # one number over a set of conditions, such as the spread of predictions
@@ -136,7 +170,8 @@ def _wide(
     if sets is not None and len(sets):
         for metric, part in sets.groupby("metric", sort=False):
             wide[str(metric)] = part.set_index("method")["mean"].reindex(methods)
-    frame = wide.rename(index=_marked).rename_axis("method").reset_index()
+    labels = {method: marked(method) for method in methods} | dict(contents.table.attrs.get("labels", {}))
+    frame = wide.rename(index=labels).rename_axis("method").reset_index()
     heads = {m: f"{METRICS[m].direction} is better" for m in frame.columns if m in METRICS}
     emphasised = {place: "model" for place, method in enumerate(methods) if method in contents.verdicts}
     return html.table(frame, caption, notes=notes, emphasised=emphasised, heads=heads)
@@ -157,12 +192,8 @@ def _differences(contents: Contents) -> list[str]:
         own = contents.differences[contents.differences["model"] == model].drop(columns="model")
         for subgroup in dict.fromkeys(own["subgroup"]):
             rows = own[own["subgroup"] == subgroup].drop(columns="subgroup").reset_index(drop=True)
-            notes = {
-                (place, "difference"): f"({number(float(row.low))}, {number(float(row.high))})"
-                for place, row in enumerate(rows.itertuples())
-                if pd.notna(row.low)
-            }
-            rows["against"] = rows["against"].map(_marked)
+            notes = _intervals(rows)
+            rows["against"] = rows["against"].map(marked)
             shown = rows.drop(columns=["low", "high"])
             table = html.table(shown, f"{model}: {_title(subgroup)}", notes=notes)
             drawn = (
@@ -213,15 +244,11 @@ def _meanings(contents: Contents) -> list[str]:
     if methods:
         held_out = " It looks at held-out conditions (*)."
         formulas = {
-            _marked(name): BASELINES[name].formula + "." + (held_out if BASELINES[name].uses_held_out else "")
+            marked(name): BASELINES[name].formula + "." + (held_out if BASELINES[name].uses_held_out else "")
             for name in methods
         }
         parts += [html.heading("Baselines", level=3), html.definitions(formulas)]
     return parts
-
-
-def _marked(method: str) -> str:
-    return f"{method}*" if method in BASELINES and BASELINES[method].uses_held_out else str(method)
 
 
 def _title(subgroup: str) -> str:

@@ -16,8 +16,9 @@ from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_
 from gears.evaluation.metrics import ALL
 from gears.evaluation.report.figures import difference_figure, heat_map_figure, top_de_figure
 from gears.evaluation.report.page import Contents, build_page
-from gears.evaluation.summary import VERDICT_METRICS, beating_baselines, model_name, verdict
+from gears.evaluation.summary import model_name
 from gears.evaluation.truth import Truth
+from gears.evaluation.verdict import DECISIVE, verdict, verdict_table
 from gears.files import write_atomically, write_json, write_text
 from gears.plotting import image_bytes
 
@@ -95,8 +96,11 @@ def write_report(
         [difference_table(table, bootstrap, method=m).assign(model=m) for m in judged], ignore_index=True
     )
     reasons = dict(table.attrs.get("left_out", {}) if left_out is None else left_out)
-    verdicts = {m: verdict(table, method=m) for m in judged}
-    beaten = {m: not _beating(table, m).empty for m in judged}
+    verdicts = {m: verdict(table, method=m, bootstrap=bootstrap) for m in judged}
+    decisive = pd.concat(
+        [verdict_table(table, method=m, bootstrap=bootstrap).assign(model=m) for m in judged],
+        ignore_index=True,
+    )
     written = {
         "table": _csv(folder / "evaluation.csv", table),
         "summary": _csv(folder / "summary.csv", summary),
@@ -113,7 +117,8 @@ def write_report(
     contents = Contents(
         title=title,
         verdicts=verdicts,
-        beaten=beaten,
+        decisive=decisive,
+        notes=list(table.attrs.get("notes", [])),
         table=table,
         summary=summary,
         differences=differences,
@@ -128,15 +133,10 @@ def write_report(
     return written
 
 
-def _beating(table: pd.DataFrame, model: str) -> pd.DataFrame:
-    judged = [name for name in VERDICT_METRICS if name in set(table["metric"])]
-    return beating_baselines(table, judged, method=model)
-
-
 def _figures(differences: pd.DataFrame, model: str, profiles: Profiles | None) -> dict[str, tuple[Any, str]]:
     figures: dict[str, tuple[Any, str]] = {}
     own = differences[(differences["model"] == model) & (differences["subgroup"] == ALL)]
-    metrics = [name for name in (*VERDICT_METRICS, "pearson_delta_ref") if name in set(own["metric"])]
+    metrics = [name for name in DECISIVE if name in set(own["metric"])]
     if metrics and len(own):
         text = (
             f"{model} minus each other method over all conditions, with intervals from resampled conditions."
@@ -183,6 +183,8 @@ def _plain(contents: Contents) -> dict[str, Any]:
         "title": contents.title,
         "details": contents.details,
         "verdicts": contents.verdicts,
+        "decisive": records(contents.decisive),
+        "notes": contents.notes,
         "left_out": contents.left_out,
         "summary": records(contents.summary),
         "differences": records(contents.differences),

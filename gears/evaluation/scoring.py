@@ -1,0 +1,383 @@
+"""The one scorer: predictions against the truth, setting by setting, for `evaluate` and `compare`.
+
+A setting is a context with one type of perturbation; a screen without either is one setting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.data.screen import PreparedScreen
+from gears.data.splits.split import subgroup_names
+from gears.data.unit_screen import SettingView, UnitScreen
+from gears.evaluation.baselines.base import Baseline
+from gears.evaluation.baselines.means_table import ConditionMeans
+from gears.evaluation.cells import MAX_CELLS, ScreenCells
+from gears.evaluation.halving import half_scores, scaled_shares
+from gears.evaluation.metrics import ALL, DEFAULT, condition_metrics, get_metric, set_metrics
+from gears.evaluation.summary import EVERY
+from gears.evaluation.truth import Truth
+
+log = logging.getLogger(__name__)
+
+COLUMNS = ["condition", "subgroup", "n_cells", "method", "metric", "value"]
+SCALED_COLUMNS = ["scaled", "half_value", "half_floor", "half_ceiling"]
+CONTEXT, KIND = "context", "perturbation_type"
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What is scored, and how.
+
+    Parameters
+    ----------
+    metrics
+        Names of metrics; those of scope ``"set"`` are computed per subgroup and carry the condition ``"*"``.
+    clip
+        Set negative predictions to zero, those of every method.
+    n_top
+        Number of top differential genes.
+    halvings
+        How often the cells are halved for scaled scores (:func:`gears.evaluation.halving.half_scores`); 0: none.
+    seed
+        Seed of the halvings and of the cells that are drawn.
+    max_cells
+        Cells per condition that metrics over cells read.
+    mask_target
+        Exclude each condition's own target genes from its metrics
+        (:func:`gears.evaluation.metrics.condition_metrics`); scaled scores count every gene.
+    """
+
+    metrics: Sequence[str] = DEFAULT
+    clip: bool = True
+    n_top: int = 20
+    halvings: int = 0
+    seed: int = 0
+    max_cells: int = MAX_CELLS
+    mask_target: bool = False
+
+    def __post_init__(self) -> None:
+        if all(get_metric(name).scope == "set" for name in self.metrics):
+            msg = f"metrics {list(self.metrics)} hold none with a value per condition; add one, such as 'mse'"
+            raise ValueError(msg)
+        if self.halvings < 0:
+            msg = f"halvings must be 0 or more; found {self.halvings}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Conditions that are scored together: all of a plain screen, those of one setting of a divided one.
+
+    Attributes
+    ----------
+    screen
+        The screen of the setting, with one control.
+    rows
+        Positions of the conditions among all that are scored.
+    conditions
+        The conditions as `screen` names them.
+    means
+        What baselines are fitted to here; the reference O is their mean (:func:`means_in`).
+    """
+
+    screen: PreparedScreen
+    rows: np.ndarray
+    conditions: tuple[Condition, ...]
+    means: ConditionMeans
+
+    @property
+    def suffix(self) -> str:
+        """How labels name the setting (" [CRISPRi] @ K562"); empty for a plain screen."""
+        view = self.screen
+        return Condition(("A",), view.context, view.kind).suffix if isinstance(view, SettingView) else ""
+
+    def named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table of these conditions with the setting in their labels and in two columns, where there is one."""
+        view = self.screen
+        if not isinstance(view, SettingView):
+            return table
+        labels = table["condition"].where(table["condition"] == EVERY, table["condition"] + self.suffix)
+        return table.assign(condition=labels, **{CONTEXT: view.context, KIND: view.kind})
+
+
+def score(
+    predictions: Mapping[str, np.ndarray],
+    conditions: Iterable[Condition | str],
+    screen: PreparedScreen,
+    part_screen: PreparedScreen,
+    fitted: Sequence[Condition],
+    options: ScoreOptions,
+) -> pd.DataFrame:
+    """Score the predictions of several methods for the same conditions, setting by setting.
+
+    Parameters
+    ----------
+    predictions
+        Predicted means (U, G) by method. A method whose predictions are all NaN in a setting of a
+        screen with several has no rows there.
+    conditions
+        The U conditions, each once.
+    screen
+        The screen that the methods were fitted on.
+    part_screen
+        The screen of the part that is scored: true changes count from its control cells.
+    fitted
+        The conditions that the methods are fitted to: the reference O is their mean, and subgroups
+        count their genes.
+    options
+        What is scored, and how.
+
+    Returns
+    -------
+    pd.DataFrame
+        Columns ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``, ``value`` (NaN where undefined);
+        with halvings also ``scaled`` (the condition's part in the mean scaled score over all conditions) and
+        what it is made of: ``half_value``, ``half_floor`` (train mean), ``half_ceiling`` (other half); for
+        screens with several settings also ``context`` and ``perturbation_type``.
+
+    Raises
+    ------
+    ValueError
+        There is no condition, or a prediction has another shape than (U, G).
+    """
+    chosen = [Condition.of(condition) for condition in conditions]
+    if not chosen:
+        msg = (
+            "there is no condition to evaluate; give the conditions of a part of the split that is not empty"
+        )
+        raise ValueError(msg)
+    values = {
+        name: as_means(array, chosen, len(screen.gene_names), name) for name, array in predictions.items()
+    }
+    if options.clip:
+        values = {name: np.maximum(predicted_UG, 0.0) for name, predicted_UG in values.items()}
+    subgroups = np.array(subgroup_names(chosen, fitted), dtype=object)
+    tables = [
+        _scored(setting, values, subgroups[setting.rows].tolist(), _part_of(setting, part_screen), options)
+        for setting in settings_of(screen, chosen, fitted)
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def as_means(
+    predicted: object, conditions: Sequence[Condition], n_genes: int, name: str = "the method"
+) -> np.ndarray:
+    """Predicted means (U, G) float64 from an array or from :class:`gears.Predictions`; checks the shape."""
+    predicted_UG = np.asarray(getattr(predicted, "expression_UG", predicted), dtype=np.float64)
+    if predicted_UG.shape != (len(conditions), n_genes):
+        msg = (
+            f"{name} predicts an array of shape {predicted_UG.shape}; expected {(len(conditions), n_genes)}: one row "
+            "per condition, one column per gene"
+        )
+        raise ValueError(msg)
+    return predicted_UG
+
+
+def _part_of(setting: Setting, part_screen: PreparedScreen) -> PreparedScreen:
+    if isinstance(setting.screen, SettingView) and isinstance(part_screen, UnitScreen):
+        return part_screen.setting(setting.screen.context, setting.screen.kind)
+    return part_screen
+
+
+def _scored(
+    setting: Setting,
+    values: Mapping[str, np.ndarray],
+    subgroups: Sequence[str],
+    part_screen: PreparedScreen,
+    options: ScoreOptions,
+) -> pd.DataFrame:
+    """Scores of one setting."""
+    with_cells = any(get_metric(name).needs_cells for name in options.metrics)
+    truth = Truth.of(
+        part_screen,
+        setting.conditions,
+        n_top=options.n_top,
+        cells=ScreenCells(part_screen, options.max_cells, options.seed) if with_cells else None,
+        reference_mean_G=setting.means.reference_mean(),
+    )
+    predictions = {name: predicted_UG[setting.rows] for name, predicted_UG in values.items()}
+    if isinstance(setting.screen, SettingView):
+        predicted_here = {name: own for name, own in predictions.items() if not np.isnan(own).all()}
+        predictions = predicted_here or predictions
+    tables = [_scores(name, own, truth, subgroups, options) for name, own in predictions.items()]
+    table = pd.concat(tables, ignore_index=True)
+    if options.halvings:
+        table = _with_scaled(table, predictions, part_screen, truth, options)
+    return setting.named(table)
+
+
+def _scores(
+    method: str, predicted_UG: np.ndarray, truth: Truth, subgroups: Sequence[str], options: ScoreOptions
+) -> pd.DataFrame:
+    """Values of one method, tidy."""
+    single = [name for name in options.metrics if get_metric(name).scope == "condition"]
+    values_UM = condition_metrics(predicted_UG, truth, single, mask_target=options.mask_target)
+    labels = [condition.name for condition in truth.conditions]
+    records = [
+        (label, subgroup, int(n_cells), method, name, float(value))
+        for label, subgroup, n_cells, row in zip(labels, subgroups, truth.n_cells_U, values_UM, strict=True)
+        for name, value in zip(single, row, strict=True)
+    ]
+    whole = [name for name in options.metrics if name not in single]
+    if whole:
+        groups: dict[str, np.ndarray] = {ALL: np.arange(len(labels))}
+        groups |= {name: np.flatnonzero(np.array(subgroups) == name) for name in sorted(set(subgroups))}
+        for group, rows in groups.items():
+            values = set_metrics(predicted_UG[rows], truth.subset(rows), whole)
+            n_cells = int(truth.n_cells_U[rows].sum())
+            records += [(EVERY, group, n_cells, method, name, value) for name, value in values.items()]
+    return pd.DataFrame(records, columns=COLUMNS)
+
+
+def _with_scaled(
+    table: pd.DataFrame,
+    predictions: Mapping[str, np.ndarray],
+    screen: PreparedScreen,
+    truth: Truth,
+    options: ScoreOptions,
+) -> pd.DataFrame:
+    """The table with the columns of scaled scores; NaN for metrics over cells or over sets of conditions."""
+    metrics = list(dict.fromkeys(table.loc[table["condition"] != EVERY, "metric"]))
+    halves = half_scores(predictions, screen, truth, metrics, n=options.halvings, seed=options.seed)
+    labels = [condition.name for condition in truth.conditions]
+    parts = []
+    for method, values_UM in halves.values.items():
+        for column, name in enumerate(metrics):
+            three = (values_UM[:, column], halves.floor_UM[:, column], halves.ceiling_UM[:, column])
+            scaled = scaled_shares(*three, higher_is_better=get_metric(name).higher_is_better)
+            columns = dict(zip(SCALED_COLUMNS, (scaled, *three), strict=True))
+            parts.append(pd.DataFrame({"condition": labels, "method": method, "metric": name, **columns}))
+    return table.merge(pd.concat(parts, ignore_index=True), on=["condition", "method", "metric"], how="left")
+
+
+# -- settings ------------------------------------------------------------------------------
+
+
+def by_setting(screen: UnitScreen, conditions: Sequence[Condition]) -> list[tuple[SettingView, np.ndarray]]:
+    """Every setting with some of the conditions, and their positions among `conditions`."""
+    found = []
+    for view in screen.settings:
+        rows = [
+            row
+            for row, unit in enumerate(conditions)
+            if (unit.context, unit.kind) == (view.context, view.kind)
+        ]
+        if rows:
+            found.append((view, np.array(rows, dtype=np.int64)))
+    return found
+
+
+def settings_of(
+    screen: PreparedScreen, conditions: Sequence[Condition], fitted: Sequence[Condition]
+) -> list[Setting]:
+    """The settings of some conditions, with what baselines are fitted to in each."""
+    if not isinstance(screen, UnitScreen):
+        means = ConditionMeans.of(screen, fitted)
+        return [Setting(screen, np.arange(len(conditions)), tuple(conditions), means)]
+    return [
+        Setting(
+            view, rows, tuple(conditions[row].plain for row in rows.tolist()), means_in(screen, view, fitted)
+        )
+        for view, rows in by_setting(screen, conditions)
+    ]
+
+
+def means_in(screen: UnitScreen, view: SettingView, fitted: Iterable[Condition]) -> ConditionMeans:
+    """Condition means as a method without a network reads them in one setting.
+
+    A condition that is fitted in this setting has its measured mean. One that is fitted in others only has
+    this setting's control mean plus its mean change there (of the same type of perturbation), each
+    context once: what it would be if contexts did not matter.
+
+    Parameters
+    ----------
+    screen
+        All contexts.
+    view
+        The setting.
+    fitted
+        Fitted conditions of all settings.
+    """
+    statistics = screen.statistics
+    control_mean_G = np.asarray(view.statistics.mean[view.control_id], dtype=np.float64)
+    here: dict[Condition, np.ndarray] = {}
+    elsewhere: dict[Condition, list[np.ndarray]] = {}
+    for unit in fitted:
+        if unit.is_control or unit.kind != view.kind:
+            continue
+        unit_id = np.array([screen.id_of(unit)])
+        if unit.context == view.context:
+            here[unit.plain] = np.asarray(statistics.mean[unit_id[0]], dtype=np.float64)
+        else:
+            elsewhere.setdefault(unit.plain, []).append(statistics.delta(unit_id)[0])
+    moved = {plain: control_mean_G + np.mean(deltas, axis=0) for plain, deltas in elsewhere.items()}
+    rows = {Condition(): control_mean_G} | moved | here
+    held_out = [condition for condition in view.conditions if condition not in rows]
+    n_fitted = len(rows)
+    rows |= {one: np.asarray(view.statistics.mean[view.id_of(one)], dtype=np.float64) for one in held_out}
+    known = set(view.conditions)
+    n_cells = [float(view.statistics.n[view.id_of(one)]) if one in known else 1.0 for one in rows]
+    return ConditionMeans(
+        np.array(list(rows.values())),
+        tuple(rows),
+        np.arange(1, n_fitted),
+        tuple(view.gene_names),
+        np.array(n_cells),
+    )
+
+
+def truth_in(
+    screen: UnitScreen, view: SettingView, units: Sequence[Condition], train: Iterable[Condition]
+) -> Truth:
+    """Truth of some units of one setting; the reference is the mean of what :func:`means_in` fits to."""
+    reference = means_in(screen, view, train).reference_mean()
+    return Truth.of(view, [unit.plain for unit in units], reference_mean_G=reference)
+
+
+def predict_baseline(
+    baseline: Baseline, settings: Sequence[Setting], name: str
+) -> tuple[np.ndarray, dict[str, str]]:
+    """Fit a baseline in every setting and predict the conditions there.
+
+    Parameters
+    ----------
+    baseline
+        Fitted again in each setting.
+    settings
+        Of all conditions (:func:`settings_of`).
+    name
+        What the baseline is called in messages.
+
+    Returns
+    -------
+    predicted_UG, left_out
+        Predicted means, NaN in settings that it cannot be fitted to; and why, by name and setting.
+
+    Raises
+    ------
+    ValueError
+        It can be fitted to no setting.
+    """
+    n_conditions = sum(len(setting.rows) for setting in settings)
+    predicted_UG = np.full((n_conditions, len(settings[0].screen.gene_names)), np.nan)
+    errors: dict[str, ValueError] = {}
+    for setting in settings:
+        try:
+            baseline.fit_means(setting.means)
+        except ValueError as error:
+            errors[f"{name}{setting.suffix}"] = error
+        else:
+            predicted_UG[setting.rows] = baseline.predict(setting.conditions)
+    if len(errors) == len(settings):
+        raise next(iter(errors.values()))
+    left_out = {where: str(error) for where, error in errors.items()}
+    for where, reason in left_out.items():
+        log.warning("%s is left out: %s", where, reason)
+    return predicted_UG, left_out

@@ -1,0 +1,181 @@
+"""The verdict: paired intervals against the best baseline of each metric, and the tables below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears.evaluation import DECISIVE, render_table, short_table, verdict, verdict_lines, verdict_table
+
+N = 12
+SPREAD = np.linspace(-0.05, 0.05, N)
+Values = Mapping[str, Mapping[str, Sequence[float] | float]]
+
+
+def tidy(values: Values, n: int = N, models: Sequence[str] = ("gears",)) -> pd.DataFrame:
+    """A table from the value, or the values of n conditions, of each metric and method."""
+    rows = [
+        {
+            "condition": f"P{row}+ctrl",
+            "subgroup": "unseen_single" if row % 2 else "seen_single",
+            "n_cells": 10,
+        }
+        | {"method": method, "metric": metric, "value": float(value)}
+        for metric, of_method in values.items()
+        for method, numbers in of_method.items()
+        for row, value in enumerate(np.broadcast_to(numbers, n))
+    ]
+    table = pd.DataFrame(rows)
+    table.attrs.update(model=models[0], models=list(models))
+    return table
+
+
+def outcomes(table: pd.DataFrame) -> dict[str, str]:
+    rows = verdict_table(table)
+    return dict(zip(rows["metric"], rows["verdict"], strict=True))
+
+
+def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_that_metric():
+    noise = np.tile([0.3, -0.3], N // 2)
+    table = tidy(
+        {
+            "pearson_delta": {"gears": 0.6 + SPREAD, "additive": 0.5, "train_mean": 0.4},
+            "pearson_delta_ref": {"gears": 0.5 + noise, "additive": 0.1, "train_mean": 0.48},
+            "mse_top20_de": {"gears": 0.2 + SPREAD, "additive": 0.3, "train_mean": 0.1},
+        }
+    )
+    rows = verdict_table(table).set_index("metric")
+    assert rows["verdict"].to_dict() == {
+        "pearson_delta": "better",
+        "pearson_delta_ref": "not distinguishable",
+        "mse_top20_de": "worse",
+    }
+    assert rows["baseline"].to_dict() == {
+        "pearson_delta": "additive",
+        "pearson_delta_ref": "train_mean",
+        "mse_top20_de": "train_mean",
+    }
+    assert rows.loc["mse_top20_de", "difference"] == pytest.approx(0.1)
+    assert (rows["low"] <= rows["difference"]).all()
+    assert (rows["difference"] <= rows["high"]).all()
+    assert verdict(table) == (
+        "gears against the best baseline of each metric (12 conditions, paired 95 % intervals): better on "
+        "pearson_delta (additive); not distinguishable on pearson_delta_ref (train_mean); worse on mse_top20_de "
+        "(train_mean)."
+    )
+    lines = verdict_lines(table)
+    assert lines[0] == verdict(table)
+    assert lines[1].startswith("  pearson_delta: better (gears 0.600, additive 0.500, difference +0.100 (")
+    assert len(lines) == 4
+
+
+def test_intervals_are_paired_by_condition():
+    """Conditions differ far more than the methods do: only the paired difference is clear."""
+    wide = np.linspace(-0.9, 0.8, N)
+    table = tidy({"pearson_delta": {"gears": wide + 0.05 + SPREAD / 10, "additive": wide}})
+    assert outcomes(table) == {"pearson_delta": "better"}
+
+
+@pytest.mark.parametrize(("n", "expected"), [(7, "too few conditions to say"), (8, "better")])
+def test_eight_conditions_are_needed(n: int, expected: str):
+    table = tidy({"pearson_delta": {"gears": 0.9, "additive": 0.1}}, n)
+    assert outcomes(table) == {"pearson_delta": expected}
+    assert ("Too few conditions" in verdict(table)) == (n == 7)
+    assert "better mean" not in verdict(table)
+
+
+@pytest.mark.parametrize("n", [3, 8, 30])
+@pytest.mark.parametrize("metric", DECISIVE)
+def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n: int, metric: str):
+    higher = metric != "mse_top20_de"
+    table = tidy(
+        {metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n
+    )
+    for text in (render_table(table), short_table(table)):
+        first = text.splitlines()[0]
+        assert f"{metric} (go_ridge)" in first
+        assert ("worse on" if n >= 8 else "a baseline has the better mean on") in first
+
+
+def test_a_tie_and_rounding_are_no_difference():
+    table = tidy({"mse_top20_de": {"gears": 0.3 + SPREAD + 1e-14, "additive": 0.3 + SPREAD}})
+    assert outcomes(table) == {"mse_top20_de": "not distinguishable"}
+
+
+def test_a_model_that_is_undefined_everywhere_is_worse_than_a_baseline_with_values():
+    constant = {"gears": np.nan, "no_change": np.nan}
+    table = tidy(
+        {"pearson_delta": {**constant, "additive": 0.2}, "mse_top20_de": {"gears": 0.1, "additive": 0.5}}
+    )
+    assert outcomes(table) == {"pearson_delta": "worse", "mse_top20_de": "better"}
+    assert outcomes(tidy({"pearson_delta": constant})) == {}
+    assert verdict(tidy({"pearson_delta": constant})).startswith("No verdict")
+
+
+def test_an_undefined_value_of_a_baseline_is_no_error_of_zero():
+    """Missing errors are left out of the pairs; a baseline with few conditions is not the best of all."""
+    some = np.where(np.arange(N) < 3, 0.05, np.nan)
+    table = tidy({"mse_top20_de": {"gears": 0.2, "linear": some, "additive": 0.3}})
+    rows = verdict_table(table).set_index("metric")
+    assert rows.loc["mse_top20_de", ["baseline", "verdict"]].tolist() == ["additive", "better"]
+
+
+def test_the_short_table_shows_the_means_that_the_verdict_compares():
+    """A baseline without a value for half of the conditions does not look better than it is judged to be."""
+    half = np.where(np.arange(N) < N // 2, 0.9, np.nan)
+    table = tidy({"pearson_delta": {"gears": 0.6 + SPREAD, "additive": half, "go_ridge": 0.5}})
+    assert outcomes(table) == {"pearson_delta": "better"}
+    text = short_table(table)
+    assert "0.450 [6]" in text
+    assert "[k]: undefined for k conditions, which count as 0" in text
+
+
+def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
+    values = {
+        "gears": 0.5,
+        "prior + network x 0.3": 0.9,
+        "no_change": 0.1,
+        "train_mean": 0.3,
+        "additive": 0.4,
+        "linear": 0.2,
+        "go_ridge": 0.45,
+    }
+    table = tidy(
+        {
+            metric: values if metric != "mse_top20_de" else {m: 1 - v for m, v in values.items()}
+            for metric in DECISIVE
+        },
+        models=("gears", "prior + network x 0.3"),
+    )
+    table.attrs["labels"] = {"gears": "gears (the prior alone)"}
+    table.attrs["notes"] = ["all methods fitted to 24 training and 4 validation conditions", "subgroups ..."]
+    table.attrs["left_out"] = {"go_knn": "why"}
+    assert set(verdict_table(table)["baseline"]) == {"go_ridge"}
+    lines = short_table(table).splitlines()
+    assert len(lines) <= 20
+    head = next(row for row, line in enumerate(lines) if line.startswith("method"))
+    assert lines[head].split()[1:] == list(DECISIVE)
+    assert [line.split("  ")[0] for line in lines[head + 2 : head + 7]] == [
+        "gears (the prior alone)",
+        "prior + network x 0.3",
+        "go_ridge",
+        "additive",
+        "train_mean",
+    ]
+    assert lines[head - 2] == table.attrs["notes"][0]
+    assert "no_change" not in short_table(table)
+    whole = render_table(table, subgroups=True)
+    assert table.attrs["notes"][0] in whole
+    assert "unseen_single: 6 conditions" in whole
+    assert "gears (the prior alone)" in whole
+
+
+def test_without_decisive_metrics_or_baselines_there_is_no_verdict():
+    assert verdict(tidy({"mae": {"gears": 1, "additive": 2}})).startswith(
+        "No verdict: none of pearson_delta,"
+    )
+    assert "mae" in short_table(tidy({"mae": {"gears": 1, "additive": 2}}))
+    assert verdict(tidy({"pearson_delta": {"gears": 1.0}})).startswith("No verdict on gears")
