@@ -120,15 +120,15 @@ def data(tmp_path_factory) -> PertData:
     return made
 
 
-def trained(data: PertData, seed: int, epochs: int, **network) -> GEARS:
+def trained(data: PertData, seed: int, steps: int, **network) -> GEARS:
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8, seed=seed, **network)
-    model.train(epochs=epochs, objective="moments", prior=None, verbose=False, evaluate_test=False)
+    model.train(steps=steps, objective="moments", prior=None, verbose=False, evaluate_test=False)
     return model
 
 
 def test_nll_head_is_finite_and_ordered_by_noise(data):
-    model = trained(data, 1, 60, uncertainty=True, uncertainty_kind="nll")
+    model = trained(data, 1, 120, uncertainty=True, uncertainty_kind="nll")
     test = [c for c in data.split.conditions("test") if not c.is_control]
     predictions = model.predict(test, clip=False)
     assert np.isfinite(predictions.logvar_UG).all()
@@ -147,7 +147,7 @@ def test_nll_head_is_finite_and_ordered_by_noise(data):
 
 
 def test_members_of_a_deep_ensemble_disagree_and_are_judged(data):
-    members = [trained(data, seed, 20) for seed in (1, 2)]
+    members = [trained(data, seed, 40) for seed in (1, 2)]
     test = [c for c in data.split.conditions("test") if not c.is_control]
     mean, variance = ensemble_moments([member.predict(test, clip=False) for member in members])
     assert (variance > 0).mean() > 0.99

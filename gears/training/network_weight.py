@@ -85,7 +85,7 @@ def choose_network_weight(
     >>> choose_network_weight([2 - better], prior_U, lower_is_better=True).weight
     0.0
     """
-    if not len(scores_EKU):
+    if not len(scores_EKU) or not len(prior_U):
         return NetworkWeight(n_conditions=len(prior_U))
     gain_CU = (np.stack(list(scores_EKU)) - prior_U).reshape(-1, len(prior_U))
     gain_CU = np.nan_to_num(-gain_CU if lower_is_better else gain_CU)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gears.messages import count
+
 
 @dataclass(frozen=True)
 class EarlyStopping:
@@ -31,8 +33,12 @@ class EarlyStopping:
     @property
     def reason(self) -> str:
         """Why a run ended, as a sentence for the user."""
-        beaten = "the best epoch" if self.to_beat is None else "the prior or the best epoch"
-        return f"early stopping: {self.patience} epochs in a row did not beat {beaten}"
+        return f"early stopping: {count(self.patience, 'epoch')} in a row did not beat {self.beaten}"
+
+    @property
+    def beaten(self) -> str:
+        """What an epoch must beat, in words."""
+        return "the best epoch" if self.to_beat is None else "the prior or the best epoch"
 
 
 @dataclass

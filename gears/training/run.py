@@ -247,11 +247,9 @@ def _header(
     if horizon.most is not None:
         line += f", {count(horizon.most, 'step')} in all"
     if rule is not None:
-        beaten = "the best epoch" if rule.to_beat is None else "the prior or the best epoch"
-        start = "" if not rule.after else f" after epoch {rule.after}"
-        line += (
-            f"; ends early after {count(rule.patience, 'epoch')} in a row{start} that do not beat {beaten}"
-        )
+        start = f", counted after epoch {rule.after}," if rule.after else ""
+        epochs = count(rule.patience, "epoch")
+        line += f"; early stopping after {epochs} in a row{start} that do not beat {rule.beaten}"
     return line
 
 

@@ -191,7 +191,7 @@ def test_changed_measurements_are_refused(
 def test_a_longer_run_goes_on_and_says_what_changes(
     pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {**CASES["accumulation"], "epochs": 2}
+    options = {**CASES["accumulation"], "epochs": 2, "early_stopping": None}
     trained(pert_data, tmp_path / "m", **options)
     _, longer = trained(pert_data, tmp_path / "m", resume=True, **{**options, "epochs": 4})
     assert len(longer.history) == 4
@@ -205,7 +205,7 @@ def test_more_patience_lets_an_early_end_go_on(pert_data: PertData, tmp_path: Pa
     options = {**CASES["cells"], "lr": 1e-30, "epochs": 6}
     _, short = trained(pert_data, tmp_path / "m", early_stopping=1, checkpoint_every=6, **options)
     assert len(short.history) < 6
-    _, longer = trained(pert_data, tmp_path / "m", resume=True, **options)
+    _, longer = trained(pert_data, tmp_path / "m", resume=True, early_stopping=None, **options)
     assert len(longer.history) == 6
 
 

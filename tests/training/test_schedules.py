@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gears.training.schedules import SCHEDULES, Horizon, make_scheduler, scaled_lr
+from gears.training.schedules import (
+    SCHEDULES,
+    Horizon,
+    learning_rate,
+    make_scheduler,
+    rising_epochs,
+    scaled_lr,
+)
 
 
 def rates(name: str, horizon: Horizon, **options: float) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = make_scheduler(optimizer, name, horizon, **options)
+    scheduler = make_scheduler(optimizer, learning_rate(name, horizon, **options))
     found = []
     for _ in range(horizon.steps):
         found.append(optimizer.param_groups[0]["lr"])
@@ -40,6 +47,22 @@ def test_one_cycle_rises_then_falls() -> None:
 
 def test_warm_up_is_linear() -> None:
     assert rates("constant", Horizon(4, 1), warmup_steps=3) == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup", "expected"),
+    [
+        ("one-cycle", 0, 3),
+        ("step", 0, 0),
+        ("cosine", 0, 0),
+        ("constant", 0, 0),
+        ("constant", 25, 2),
+        ("cosine", 15, 1),
+    ],
+)
+def test_epochs_in_which_the_rate_still_rises(name: str, warmup: int, expected: int) -> None:
+    horizon = Horizon(10, 10)
+    assert rising_epochs(learning_rate(name, horizon, warmup_steps=warmup), horizon) == expected
 
 
 def test_unknown_names_get_the_nearest() -> None:
