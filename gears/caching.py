@@ -52,7 +52,7 @@ def cached_arrays(
             arrays = dict(build())
             marks = {"key": np.array(name), "hash": np.array(_hash(arrays))}
             write_npz(path, {**arrays, **marks})
-            logger.info("built the %s and stored it as %s", kind, path.name)
+            logger.debug("built the %s and stored it as %s", kind, path.name)
     return arrays
 
 

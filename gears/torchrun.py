@@ -9,11 +9,12 @@ import torch.distributed as dist
 from filelock import FileLock
 
 from gears.distributed import World, cleanup_ddp, is_running, join_group
-from gears.distributed.child import configure_worker_logging
+from gears.distributed.devices import DeviceLike
 from gears.distributed.place import Place, own_device, started_by_launcher
 from gears.distributed.signals import stop_on_signals
 from gears.job import TrainingJob
 from gears.pertdata import PertData
+from gears.reporting import only_on_rank_0, shown
 from gears.results import MultiProcessResult
 
 __all__ = ["Place", "own_device", "started_by_launcher", "train_joined"]
@@ -23,7 +24,7 @@ def train_joined(
     job: TrainingJob,
     n_gpus: int | None,
     gpu_ids: Sequence[int] | None,
-    device: str | None,
+    device: DeviceLike,
     backend: str | None,
     timeout: float | None,
 ) -> MultiProcessResult:
@@ -41,8 +42,16 @@ def train_joined(
     place = Place.current()
     assert place is not None
     own = own_device(place, n_gpus, gpu_ids, device)
-    configure_worker_logging(place.rank)
-    pert_data = _prepare(job, place)
+    with shown(job.options.verbose):
+        return _train(job, place, own, backend, timeout)
+
+
+def _train(
+    job: TrainingJob, place: Place, own: str, backend: str | None, timeout: float | None
+) -> MultiProcessResult:
+    with only_on_rank_0():
+        job.warn_without_effect()
+        pert_data = _prepare(job, place)
     joined_before = is_running()
     with stop_on_signals():
         if not joined_before:
@@ -78,6 +87,5 @@ def _devices(own: str, world_size: int) -> tuple[str, ...]:
 
 def _prepare(job: TrainingJob, place: Place) -> PertData:
     """Prepare or open the screen, one process of a file system after the other."""
-    job.data_path.mkdir(parents=True, exist_ok=True)
     with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
         return job.prepare(place.world_size)

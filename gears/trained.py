@@ -14,7 +14,7 @@ import torch
 from gears import streaming
 from gears.assembly import check_names
 from gears.conditions import Condition
-from gears.distributed import current_world, is_running
+from gears.distributed import current_world, find_device, is_running
 from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
 from gears.prediction_adata import Origin
@@ -322,9 +322,9 @@ class TrainedModel(PublishedNames):
         return self.parts
 
 
-def _own_device(device: str | torch.device | None) -> torch.device:
+def _own_device(device: str | int | torch.device | None) -> torch.device:
     if device is not None:
-        return torch.device(device)
+        return find_device(device)
     if is_running():
         return current_world().device
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -153,7 +153,6 @@ def test_cells_make_their_own_loader_and_refuse_two_sizes(screens: Path) -> None
 def test_a_job_over_moments_may_have_more_workers_than_batches(screens: Path, tmp_path: Path) -> None:
     args = {"save_path": str(tmp_path / "m"), "batch_size": 5000, "model_config": {"hidden_size": 8}}
     job = TrainingJob.check(screens, "small", SPLIT, args | {"objective": "moments"}, DATA)
-    pert_data = job.prepare(world_size=3)
-    assert "15000 conditions a step" in job.describe(pert_data, ["cpu"] * 3)
+    job.prepare(world_size=3)
     with pytest.raises(ValueError, match="training cells"):
         TrainingJob.check(screens, "small", SPLIT, args | {"objective": "cells"}, DATA).prepare(world_size=3)

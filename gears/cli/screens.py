@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser
+from gears.files import user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -55,7 +56,7 @@ def need_file(name: str) -> Path:
     FileNotFoundError
         If nothing is there.
     """
-    path = Path(name)
+    path = user_path(name)
     if not path.exists():
         msg = f"there is no file or folder {name}"
         raise FileNotFoundError(msg)

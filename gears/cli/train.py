@@ -13,7 +13,7 @@ from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import DROP_UNMAPPED, add_annotation
-from gears.files import write_text
+from gears.files import user_path, write_text
 
 EPILOG = """examples:
   gears train screen.h5ad --save-path models/run1 --split simulation --seed 1
@@ -109,7 +109,7 @@ def run(arguments: list[str]) -> None:
     folder, dataset = _locate(options, data_config)
     from gears.train_distributed import train_multi_gpu
 
-    with _config_beside_the_model(parser.resolved(options), Path(options.save_path)):
+    with _config_beside_the_model(parser.resolved(options), user_path(options.save_path)):
         result = train_multi_gpu(
             folder,
             dataset,
@@ -230,7 +230,7 @@ def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
 
 def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
     """Folder and name of the screen, as `train_multi_gpu` takes them; a file is prepared first."""
-    data = Path(options.data)
+    data = user_path(options.data)
     if options.dataset is not None or (data.is_dir() and not _is_raw(data)):
         if not data.is_dir():
             msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
@@ -251,7 +251,7 @@ def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
     pert_data.load(data_path=data, guides=options.guides, guide_targets=options.guide_targets, **processing)
     if options.guides is not None:
         data_config.pop("ctrl_label", None)  # the labels made from the guides have the published spelling
-    return Path(options.work_dir), str(pert_data.dataset_name)
+    return user_path(options.work_dir), str(pert_data.dataset_name)
 
 
 def _is_raw(folder: Path) -> bool:

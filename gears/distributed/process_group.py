@@ -12,8 +12,9 @@ import platform
 import torch
 import torch.distributed as dist
 
-from gears.distributed.devices import choose_backend
+from gears.distributed.devices import choose_backend, find_device
 from gears.distributed.world import World, current_world, is_running, set_world
+from gears.numbers import is_number, plain_number
 
 DEFAULT_TIMEOUT = 600.0
 
@@ -63,7 +64,7 @@ def setup_ddp(
             "MASTER_PORT to a free port in os.environ, or let gears.train_distributed.train_multi_gpu start them"
         )
         raise RuntimeError(msg)
-    target = torch.device(device) if device is not None else _own_device(rank)
+    target = find_device(device) if device is not None else _own_device(rank)
     return join_group(World(rank, rank, world_size, target), backend=backend, timeout=timeout)
 
 
@@ -110,7 +111,7 @@ def join_group(
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
         device_id = world.device if "nccl" in backend else None
-    limit = datetime.timedelta(seconds=timeout or DEFAULT_TIMEOUT)
+    limit = datetime.timedelta(seconds=check_timeout(timeout) or DEFAULT_TIMEOUT)
     if store is None and init_method is None:
         store = _fresh_store(world, limit)
     _import_before_a_group_runs()
@@ -142,18 +143,19 @@ def _fresh_store(world: World, limit: datetime.timedelta) -> dist.Store:
     return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
 
 
-def check_timeout(timeout: float | None) -> None:
-    """Refuse a time-out that is no number of seconds.
+def check_timeout(timeout: float | None) -> float | None:
+    """A time-out in seconds, or None for the default.
 
     Raises
     ------
     ValueError
         It is not a number above 0.
     """
-    good = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
-    if timeout is not None and not good:
+    plain = plain_number(timeout)
+    if plain is not None and not (is_number(plain) and plain > 0):
         msg = f"timeout is {timeout!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"
         raise ValueError(msg)
+    return plain
 
 
 def cleanup_ddp() -> None:

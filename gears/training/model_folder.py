@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,7 +18,7 @@ from gears._install import __version__
 from gears.conditions import Condition
 from gears.contexts.names import ModelContexts
 from gears.data.splits import Split
-from gears.files import content_hash, new_folder, read_json, read_npz, write_json, write_npz
+from gears.files import content_hash, new_folder, read_json, read_npz, user_path, write_json, write_npz
 from gears.graphs import Graph
 from gears.integrity import check_file, check_seal, checksums_of, need_names, need_types, sealed
 from gears.messages import shorten
@@ -176,10 +177,43 @@ def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
 
 def save_model(path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor]) -> None:
     """Write a complete model folder and swap it in; an existing model is replaced, anything else refused."""
-    path = Path(path)
+    path = user_path(path)
     refuse_foreign_folder(path)
     with new_folder(path) as folder:
         parts.write(folder, weights)
+
+
+def check_save_path(path: str | Path) -> Path:
+    """The folder that a model is to go to, tried out before any work is done; nothing is left there.
+
+    Raises
+    ------
+    FileExistsError
+        It is a file, or a folder that holds something other than a model.
+    NotADirectoryError
+        A part of the path is a file.
+    OSError
+        It cannot be written to; of the system's class (``PermissionError``, ...).
+    """
+    path = user_path(path)
+    try:
+        above = next(parent for parent in path.absolute().parents if parent.exists())
+        if not above.is_dir():
+            msg = f"save_path {path} cannot be made: {above} is a file; choose another save_path"
+            raise NotADirectoryError(msg)
+        refuse_foreign_folder(path)
+        name = f".{path.name}-" if above == path.absolute().parent else None
+        with tempfile.TemporaryDirectory(prefix=name, suffix=".tmp", dir=above):
+            pass
+        if path.exists():
+            with tempfile.TemporaryFile(dir=path):
+                pass
+    except OSError as error:
+        if error.errno is None:
+            raise
+        msg = f"save_path {path} cannot be written to ({error.strerror}); choose another save_path"
+        raise OSError(error.errno, msg) from error
+    return path
 
 
 def refuse_foreign_folder(path: Path) -> None:
@@ -193,7 +227,7 @@ def refuse_foreign_folder(path: Path) -> None:
 def is_model(path: str | Path) -> bool:
     """Whether a folder says that it is a saved model."""
     try:
-        manifest = read_json(Path(path) / MANIFEST)
+        manifest = read_json(user_path(path) / MANIFEST)
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("kind") == KIND
@@ -209,7 +243,7 @@ def load_parts(path: str | Path) -> ModelParts:
     ValueError
         The folder has another format, or its files do not fit together.
     """
-    path = Path(path)
+    path = user_path(path)
     if not (path / MANIFEST).is_file():
         msg = f"{path} is no saved model: it has no {MANIFEST}; give the folder that save_model wrote"
         raise FileNotFoundError(msg)
@@ -294,7 +328,7 @@ def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_pe
 
 def load_weights(path: str | Path, network: GEARSNetwork) -> None:
     """Read the weights of a saved model into a network of its shape, in the precision they were saved in."""
-    file = Path(path) / WEIGHTS
+    file = user_path(path) / WEIGHTS
     state = published_state(read_tensors(file))
     dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
     network.to(dtype)
