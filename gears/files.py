@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,46 @@ def need_file(path: str | os.PathLike[str], what: str) -> Path:
         msg = f"{what}: there is no file or folder {place}"
         raise FileNotFoundError(msg)
     return place
+
+
+def check_folder(path: str | os.PathLike[str], what: str) -> Path:
+    """The folder that results are to go to, tried before any work is done; nothing is left there.
+
+    Parameters
+    ----------
+    path
+        Need not exist.
+    what
+        The argument's name, for messages.
+
+    Raises
+    ------
+    FileExistsError, NotADirectoryError
+        It, or a part of its path, is a file.
+    OSError
+        It cannot be written to; of the system's class (``PermissionError``, ...).
+    """
+    folder = user_path(path)
+    try:
+        above = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not above.is_dir():
+            msg = f"{what} {folder} cannot be made: {above} is a file; choose another {what}"
+            raise NotADirectoryError(msg)
+        if folder.exists() and not folder.is_dir():
+            msg = f"{what} {folder} is a file; choose another {what}"
+            raise FileExistsError(msg)
+        beside = f".{folder.name}-" if above == folder.absolute().parent else None
+        with tempfile.TemporaryDirectory(prefix=beside, suffix=".tmp", dir=above):
+            pass
+        if folder.exists():
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        if error.errno is None:
+            raise
+        msg = f"{what} {folder} cannot be written to ({error.strerror}); choose another {what}"
+        raise OSError(error.errno, msg) from error
+    return folder
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:

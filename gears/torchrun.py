@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from gears.distributed import World, cleanup_ddp, is_running, join_group
+from gears.distributed import World, cleanup_ddp, is_running, join_group, plan_devices, rank_0_first
 from gears.distributed.devices import DeviceLike
+from gears.distributed.gpus import GpuIds, resolve_gpu_ids
 from gears.distributed.place import Place, own_device, started_by_launcher
 from gears.distributed.signals import stop_on_signals
 from gears.job import TrainingJob
@@ -17,7 +19,35 @@ from gears.pertdata import PertData
 from gears.reporting import only_on_rank_0, shown
 from gears.results import MultiProcessResult
 
-__all__ = ["Place", "own_device", "started_by_launcher", "train_joined"]
+__all__ = ["Place", "check_devices", "own_device", "started_by_launcher", "train_joined"]
+
+
+def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
+    """Refuse devices that are not there, or that are not those of the launcher's processes.
+
+    Raises
+    ------
+    ValueError
+        They contradict each other, the machine or the launcher.
+    """
+    if started_by_launcher():
+        place = Place.current()
+        assert place is not None
+        own_device(place, n_gpus, resolve_gpu_ids(gpu_ids), device)
+    else:
+        plan_devices(n_gpus, gpu_ids, device)
+
+
+@contextlib.contextmanager
+def first_on_rank_0() -> Iterator[None]:
+    """Around what every process of a launcher does alike: rank 0 does it first, and alone reports it."""
+    place = Place.read()
+    if place is None:
+        with only_on_rank_0():
+            yield
+        return
+    with rank_0_first(place.rank, place.world_size), only_on_rank_0():
+        yield
 
 
 def train_joined(
@@ -49,7 +79,7 @@ def train_joined(
 def _train(
     job: TrainingJob, place: Place, own: str, backend: str | None, timeout: float | None
 ) -> MultiProcessResult:
-    with only_on_rank_0():
+    with first_on_rank_0():
         job.warn_without_effect()
         pert_data = _prepare(job, place)
     joined_before = is_running()
@@ -86,6 +116,6 @@ def _devices(own: str, world_size: int) -> tuple[str, ...]:
 
 
 def _prepare(job: TrainingJob, place: Place) -> PertData:
-    """Prepare or open the screen, one process of a file system after the other."""
+    """Prepare or open the screen, one process of a file system (of another job, too) after the other."""
     with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
         return job.prepare(place.world_size)

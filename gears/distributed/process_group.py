@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import platform
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -113,7 +114,7 @@ def join_group(
         device_id = world.device if "nccl" in backend else None
     limit = datetime.timedelta(seconds=check_timeout(timeout) or DEFAULT_TIMEOUT)
     if store is None and init_method is None:
-        store = _fresh_store(world, limit)
+        store = _fresh_store(world.rank, world.world_size, limit)
     _import_before_a_group_runs()
     dist.init_process_group(
         backend,
@@ -131,16 +132,40 @@ def join_group(
 _joins = itertools.count()
 
 
-def _fresh_store(world: World, limit: datetime.timedelta) -> dist.Store:
+def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.Store:
     """The store that the environment describes, with keys of its own for each group.
 
     torchrun's store outlives a group: a second group would find the addresses of the first
     one there and wait for them for ever. So would the workers of a restart.
     """
-    store, _, _ = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=limit))
+    store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=limit))
     store.set_timeout(limit)
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
+
+
+_kept: list[dist.Store] = []
+
+
+@contextlib.contextmanager
+def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
+    """Let rank 0 of the processes that a launcher started do something before the others do it.
+
+    What it prepares is then found by the others, and what it reports is complete. They follow as soon as it
+    is done or has failed; no process group is needed.
+    """
+    if world_size == 1 or not os.environ.get("MASTER_ADDR"):
+        yield
+        return
+    store = _fresh_store(rank, world_size, datetime.timedelta(days=1))
+    _kept[:] = [store]  # where rank 0 itself holds the keys, they are to live until the next meeting
+    if rank:
+        store.wait(["first"])
+    try:
+        yield
+    finally:
+        if rank == 0:
+            store.set("first", "done")
 
 
 def check_timeout(timeout: float | None) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,7 +17,16 @@ from gears._install import __version__
 from gears.conditions import Condition
 from gears.contexts.names import ModelContexts
 from gears.data.splits import Split
-from gears.files import content_hash, new_folder, read_json, read_npz, user_path, write_json, write_npz
+from gears.files import (
+    check_folder,
+    content_hash,
+    new_folder,
+    read_json,
+    read_npz,
+    user_path,
+    write_json,
+    write_npz,
+)
 from gears.graphs import Graph
 from gears.integrity import check_file, check_seal, checksums_of, need_names, need_types, sealed
 from gears.messages import shorten
@@ -184,35 +192,17 @@ def save_model(path: str | Path, parts: ModelParts, weights: Mapping[str, torch.
 
 
 def check_save_path(path: str | Path) -> Path:
-    """The folder that a model is to go to, tried out before any work is done; nothing is left there.
+    """The folder that a model is to go to, tried before any work is done; nothing is left there.
 
     Raises
     ------
     FileExistsError
         It is a file, or a folder that holds something other than a model.
-    NotADirectoryError
-        A part of the path is a file.
     OSError
-        It cannot be written to; of the system's class (``PermissionError``, ...).
+        It cannot be made or written to (:func:`gears.files.check_folder`).
     """
-    path = user_path(path)
-    try:
-        above = next(parent for parent in path.absolute().parents if parent.exists())
-        if not above.is_dir():
-            msg = f"save_path {path} cannot be made: {above} is a file; choose another save_path"
-            raise NotADirectoryError(msg)
-        refuse_foreign_folder(path)
-        name = f".{path.name}-" if above == path.absolute().parent else None
-        with tempfile.TemporaryDirectory(prefix=name, suffix=".tmp", dir=above):
-            pass
-        if path.exists():
-            with tempfile.TemporaryFile(dir=path):
-                pass
-    except OSError as error:
-        if error.errno is None:
-            raise
-        msg = f"save_path {path} cannot be written to ({error.strerror}); choose another save_path"
-        raise OSError(error.errno, msg) from error
+    path = check_folder(path, "save_path")
+    refuse_foreign_folder(path)
     return path
 
 
