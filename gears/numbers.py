@@ -54,6 +54,6 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     """
     plain = plain_number(value)
     if not is_whole(plain, least):
-        msg = f"{name} is {value!r}; expected a whole number of at least {least}"
+        msg = f"{name} is {plain!r}; expected a whole number of at least {least}"
         raise ValueError(msg)
     return plain

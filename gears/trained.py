@@ -17,6 +17,7 @@ from gears.conditions import Condition
 from gears.distributed import current_world, find_device, is_running
 from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
+from gears.numbers import whole_number
 from gears.prediction_adata import Origin
 from gears.predictions import Predictions, asked_conditions, placed
 from gears.published_names import PublishedNames
@@ -118,7 +119,9 @@ class TrainedModel(PublishedNames):
             asked_conditions(pert_list), parts, context, perturbation_type
         )
         assert network is not None
-        delta_UG, logvar_UG = predict_changes(network, nodes, prior=parts.prior, chunk=chunk)
+        delta_UG, logvar_UG = predict_changes(
+            network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk)
+        )
         expression_UG = control_mean + delta_UG
         if clip:
             expression_UG = np.maximum(expression_UG, 0.0)

@@ -178,7 +178,7 @@ def check_timeout(timeout: float | None) -> float | None:
     """
     plain = plain_number(timeout)
     if plain is not None and not (is_number(plain) and plain > 0):
-        msg = f"timeout is {timeout!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"
+        msg = f"timeout is {plain!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"
         raise ValueError(msg)
     return plain
 
