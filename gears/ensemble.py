@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gears.conditions import Condition
+from gears.files import user_path
 from gears.gears import GEARS
 from gears.many import RunOutcome
 from gears.predictions import Predictions
@@ -171,6 +172,6 @@ def ensemble_configs(
     for seed in seeds:
         args = dict(config.get("args") or {})
         args["model_config"] = {**(args.get("model_config") or {}), "seed": seed}
-        args["save_path"] = str(Path(folder) / f"seed-{seed}")
+        args["save_path"] = str(user_path(folder) / f"seed-{seed}")
         configs.append(dict(config) | {"args": args})
     return configs

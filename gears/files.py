@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,13 +26,88 @@ MOST_TIMES = 200
 """A zip file may unpack to so many times its size, if to more than so many bytes: deflate reaches a thousand."""
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path that a user gave, with ``~`` as the home folder.
+
+    Raises
+    ------
+    TypeError
+        It is no path.
+    ValueError
+        There is no such user (``~name``), or no home folder is known.
+    """
+    if not isinstance(path, str | os.PathLike):
+        msg = f"expected a path, as text or pathlib.Path; found {path!r}"
+        raise TypeError(msg)
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        msg = f"{path}: the home folder that ~ stands for is not known; write the path in full"
+        raise ValueError(msg) from error
+
+
+def need_file(path: str | os.PathLike[str], what: str) -> Path:
+    """A user's path at which something is.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing is there.
+    """
+    place = user_path(path)
+    if not place.exists():
+        msg = f"{what}: there is no file or folder {place}"
+        raise FileNotFoundError(msg)
+    return place
+
+
+def check_folder(path: str | os.PathLike[str], what: str) -> Path:
+    """The folder that results are to go to, tried before any work is done; nothing is left there.
+
+    Parameters
+    ----------
+    path
+        Need not exist.
+    what
+        The argument's name, for messages.
+
+    Raises
+    ------
+    FileExistsError, NotADirectoryError
+        It, or a part of its path, is a file.
+    OSError
+        It cannot be written to; of the system's class (``PermissionError``, ...).
+    """
+    folder = user_path(path)
+    try:
+        above = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not above.is_dir():
+            msg = f"{what} {folder} cannot be made: {above} is a file; choose another {what}"
+            raise NotADirectoryError(msg)
+        if folder.exists() and not folder.is_dir():
+            msg = f"{what} {folder} is a file; choose another {what}"
+            raise FileExistsError(msg)
+        beside = f".{folder.name}-" if above == folder.absolute().parent else None
+        with tempfile.TemporaryDirectory(prefix=beside, suffix=".tmp", dir=above):
+            pass
+        if folder.exists():
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        if error.errno is None:
+            raise
+        msg = f"{what} {folder} cannot be written to ({error.strerror}); choose another {what}"
+        raise OSError(error.errno, msg) from error
+    return folder
+
+
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
     """Let ``write(temporary_path)`` fill a file beside `path`, then put it in place by one rename.
 
     A reader sees the old file or the new one, never a part. The temporary file has the
     name of `path` (some writers choose the format by it), in a folder of its own.
     """
-    path = Path(path)
+    path = user_path(path)
     with workplace(path) as temporary, naming(path, temporary.parent):
         write(temporary)
         with open(temporary, "rb+") as file:
@@ -49,7 +125,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     system can (Linux); elsewhere it is moved aside, the new one takes its name, and only then
     is the old one removed.
     """
-    path = Path(path)
+    path = user_path(path)
     with workplace(path) as temporary:
         with naming(path, temporary.parent):
             temporary.mkdir()
@@ -70,7 +146,7 @@ def need_space(path: str | Path, n_bytes: int) -> None:
     OSError
         There is less space than so many bytes where `path` is to go.
     """
-    place = Path(path)
+    place = user_path(path)
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
@@ -124,7 +200,7 @@ def _exchange(one: Path, other: Path) -> bool:
 @contextlib.contextmanager
 def scratch_folder(parent: str | Path) -> Iterator[Path]:
     """Yield a hidden folder in `parent` (made if need be) that is removed when the block ends."""
-    with workplace(Path(parent) / "scratch") as folder:
+    with workplace(user_path(parent) / "scratch") as folder:
         folder.mkdir()
         yield folder
 
@@ -142,7 +218,7 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 def read_json(path: str | Path) -> Any:
     """Read JSON; an unreadable file is named in the error."""
-    path = Path(path)
+    path = user_path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, MemoryError) as error:
@@ -163,6 +239,7 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compressed: bo
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     """Read every array of an npz file; pickled objects are refused."""
+    path = user_path(path)
     try:
         refuse_bomb(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -189,7 +266,7 @@ def refuse_bomb(path: str | Path) -> None:
     """
     with zipfile.ZipFile(path) as archive:
         whole = sum(entry.file_size for entry in archive.infolist())
-    packed = Path(path).stat().st_size
+    packed = user_path(path).stat().st_size
     if whole > LARGEST_UNCHECKED and whole > MOST_TIMES * packed:
         msg = f"{packed} bytes would become {whole}: it is not unpacked"
         raise ValueError(msg)

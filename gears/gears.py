@@ -15,11 +15,12 @@ from gears.evaluation.halving import HALVINGS
 from gears.evaluation.verdict import short_table
 from gears.joining import joined
 from gears.judging import evaluate_model
-from gears.reporting import show_progress
+from gears.reporting import shown
 from gears.results import TrainResult
 from gears.trained import TrainedModel
 from gears.training.fitting import Fit, Seconds, Worker
 from gears.training.loggers import check_loggers, tracked
+from gears.training.model_folder import check_save_path
 from gears.training.options import TrainOptions
 from gears.training.wrapping import unwrap
 
@@ -202,19 +203,20 @@ class GEARS(TrainedModel):
         given = TrainOptions.from_mapping(
             {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
         )
-        if given.verbose:
-            show_progress()
-        seconds = Seconds()
-        with joined(self, distributed):
-            worker = Worker(self.device, self.rank, self.world_size, self.is_distributed)
-            fit = Fit(pert_data, parts, given, worker, seconds)
-            fit.train(unwrap(self.model))
-        fit.conclude()
-        self._use(fit)
-        table = None
-        if evaluate_test and self.rank == 0 and not fit.run.stopped:
-            with seconds.of("evaluation"):
-                table = self.report_test(verbose=given.verbose)
+        if given.save_path is not None and self.rank == 0:
+            check_save_path(given.save_path)
+        with shown(given.verbose):
+            seconds = Seconds()
+            with joined(self, distributed):
+                worker = Worker(self.device, self.rank, self.world_size, self.is_distributed)
+                fit = Fit(pert_data, parts, given, worker, seconds)
+                fit.train(unwrap(self.model))
+            fit.conclude()
+            self._use(fit)
+            table = None
+            if evaluate_test and self.rank == 0 and not fit.run.stopped:
+                with seconds.of("evaluation"):
+                    table = self.report_test(verbose=given.verbose)
         return TrainResult.of(fit, table)
 
     def _use(self, fit: Fit) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 from gears.conditions import Condition
 from gears.data.pickles import load_npy
 from gears.distances import distance_correlation
+from gears.files import user_path
 from gears.messages import shorten, unknown_name
 from gears.texts import listed_names
 
@@ -268,7 +269,7 @@ def predict_interaction(
 
 def _positions(genes: str | Path | Iterable[str], gene_names: list[str]) -> np.ndarray:
     if isinstance(genes, str | Path):
-        path = Path(genes)
+        path = user_path(genes)
         genes = load_npy(path).ravel() if path.suffix == ".npy" else listed_names(path)
     named = [str(gene) for gene in genes]
     index = {gene: position for position, gene in enumerate(gene_names)}

@@ -12,18 +12,21 @@ from typing import Any
 
 from gears.assembly import check_monitor
 from gears.data.processing import ProcessingOptions
-from gears.files import write_npz
+from gears.data.splits.custom import split_arguments
+from gears.distributed.place import Place
+from gears.files import need_file, user_path, write_npz
 from gears.gears import GEARS
 from gears.graphs import GeneAnnotation
-from gears.graphs.own import portable
+from gears.graphs.own import BUILT_IN, portable
 from gears.messages import unknown_name
 from gears.model.config import ModelConfig
+from gears.numbers import plain_number, whole_number
 from gears.pertdata import PertData
 from gears.prior_choice import prior_of
 from gears.reporting import quiet
 from gears.results import TrainResult
 from gears.training.fitting import Seconds
-from gears.training.model_folder import refuse_foreign_folder
+from gears.training.model_folder import check_save_path
 from gears.training.options import TrainOptions
 
 logger = logging.getLogger(__name__)
@@ -57,32 +60,47 @@ class TrainingJob:
         args: Mapping[str, Any],
         data_config: Mapping[str, Any] | None = None,
     ) -> TrainingJob:
-        """Refuse unknown names and missing or impossible values; nothing is read or started."""
+        """Refuse unknown names and missing or impossible values; no screen is read and nothing started."""
         if args.get("save_path") is None:
             msg = "args needs 'save_path', the folder that the trained model goes to"
             raise ValueError(msg)
         valid = [*TrainOptions.names(), *LOADER_ARGS, *OTHER_ARGS]
         _check_names("entry of args", args, valid)
-        split = dict(split_config or {})
+        split = _plain(split_config)
         _check_names("entry of split_config", split, _parameters(PertData.prepare_split))
-        model = dict(args.get("model_config") or {})
+        split_arguments(**split)
+        model = _plain(args.get("model_config"))
         _check_names(
             "entry of model_config", model, _parameters(GEARS.model_initialize, _more_model_options())
         )
-        data = {**(args.get("data_config") or {}), **(data_config or {})}
-        processing = [field.name for field in fields(ProcessingOptions)]
-        _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *processing])
-        loader = {name: args.get(name, default) for name, default in LOADER_ARGS.items()}
-        number = loader["num_workers"]
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            msg = f"num_workers is {number!r}; expected a whole number of at least 0"
-            raise ValueError(msg)
-        options = {name: args[name] for name in TrainOptions.names() if name in args}
-        check_monitor(str(options.get("monitor", TrainOptions.monitor)))
-        refuse_foreign_folder(Path(args["save_path"]))
-        return cls(
-            Path(data_path), dataset_name, split, model, data, TrainOptions.from_mapping(options), **loader
+        ModelConfig(**{name: value for name, value in model.items() if name in _names_of(ModelConfig)})
+        data = _plain(args.get("data_config")) | _plain(data_config)
+        _check_names(
+            "entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *_names_of(ProcessingOptions)]
         )
+        ProcessingOptions(
+            **{name: value for name, value in data.items() if name in _names_of(ProcessingOptions)}
+        )
+        for where, names in ((data, PERTDATA_ARGS), (model, GRAPH_ARGS)):
+            for name in names:
+                if isinstance(where.get(name), str | Path) and where[name] not in BUILT_IN:
+                    where[name] = str(need_file(where[name], name))
+        loader = {name: args.get(name, default) for name, default in LOADER_ARGS.items()}
+        for name, least in (("test_batch_size", 1), ("num_workers", 0)):
+            if loader[name] is not None:
+                loader[name] = whole_number(name, loader[name], least)
+        options = {name: plain_number(args[name]) for name in TrainOptions.names() if name in args}
+        options["save_path"] = str(user_path(args["save_path"]))
+        checked = TrainOptions.from_mapping(options)
+        check_monitor(checked.monitor)
+        data_path = user_path(data_path)
+        if not data_path.is_dir():
+            msg = f"there is no folder {data_path}; pert_data_path is the folder that holds the screen"
+            raise FileNotFoundError(msg)
+        place = Place.current()
+        if place is None or place.rank == 0:  # who writes
+            check_save_path(options["save_path"])
+        return cls(data_path, str(dataset_name), split, model, data, checked, **loader)
 
     @property
     def on_cells(self) -> bool:
@@ -130,7 +148,7 @@ class TrainingJob:
         """
         seconds = Seconds() if seconds is None else seconds
         with seconds.of("screen"):
-            pert_data = self.load()
+            pert_data = self.load(report=True)
             self.make_batches(pert_data, world_size, 0, 0)
         with seconds.of("graphs"):
             parts = self.model(pert_data, device="cpu").parts
@@ -140,15 +158,14 @@ class TrainingJob:
                 prior_of(pert_data, start_PH=parts.start_PH)
         return pert_data
 
-    def load(self) -> PertData:
-        """The screen with its split (from the cache where it was prepared before)."""
+    def load(self, *, report: bool = False) -> PertData:
+        """The screen with its split (from the cache where it was prepared before), logged where asked for."""
         for_class = {name: self.data_config[name] for name in PERTDATA_ARGS if name in self.data_config}
         for_load = {name: value for name, value in self.data_config.items() if name not in PERTDATA_ARGS}
-        if not self.data_path.is_dir():
-            msg = f"there is no folder {self.data_path}; pert_data_path is the folder that holds the screen"
-            raise FileNotFoundError(msg)
         pert_data = PertData(self.data_path, **for_class)
         pert_data.load(data_name=self.dataset_name, **for_load)
+        if report:
+            pert_data.log_screen()
         pert_data.prepare_split(**self.split_config)
         return pert_data
 
@@ -219,6 +236,14 @@ def _check_names(kind: str, given: Mapping[str, Any], valid: Sequence[str]) -> N
             raise ValueError(unknown_name(kind, str(name), list(valid)))
 
 
+def _plain(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: plain_number(value) for name, value in (given or {}).items()}
+
+
+def _names_of(options: type) -> list[str]:
+    return [field.name for field in fields(options)]
+
+
 def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds]
@@ -227,4 +252,4 @@ def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
 
 def _more_model_options() -> list[str]:
     named = set(_parameters(GEARS.model_initialize))
-    return [field.name for field in fields(ModelConfig) if field.name not in named]
+    return [name for name in _names_of(ModelConfig) if name not in named]

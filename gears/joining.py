@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gears.distributed import World, cleanup_ddp, current_world, is_running, join_group
-from gears.distributed.child import configure_worker_logging
 from gears.distributed.place import VARIABLES, Place, own_device
 from gears.distributed.signals import stop_on_signals
+from gears.reporting import show_progress
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
@@ -58,7 +58,8 @@ def joined(model: GEARS, wanted: bool) -> Iterator[None]:
     kind = None if model.device.type == "cuda" else str(model.device)
     device = torch.device(own_device(place, None, None, kind))
     _fit(model, place, device)
-    configure_worker_logging(place.rank)
+    if place.rank:
+        show_progress()  # its warnings, with its rank
     with stop_on_signals():
         join_group(World(place.rank, place.local_rank, place.world_size, device))
         try:
@@ -116,10 +117,6 @@ def share_loaders(pert_data: PertData, place: Place) -> None:
             f"of {place.world_size}; make them with get_dataloader(batch_size), or with this world_size and rank"
         )
         raise ValueError(msg)
-    logger.info(
-        "batches of %d cells per worker: %d a step over %d workers",
-        train.batch_size, train.batch_size * place.world_size, place.world_size,
-    )  # fmt: skip
     pert_data.get_dataloader_distributed(
         train.batch_size,
         None if other is None else other.batch_size,

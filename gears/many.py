@@ -8,13 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gears.distributed import WorkerError, launch_many, plan_devices, refuse_unguarded_start
+from gears.distributed import (
+    WorkerError,
+    check_timeout,
+    launch_many,
+    plan_devices,
+    refuse_daemonic_start,
+    refuse_unguarded_start,
+)
 from gears.distributed.child import cores
+from gears.distributed.devices import DeviceLike, parse_device
+from gears.distributed.gpus import GpuIds
 from gears.distributed.place import started_by_launcher
 from gears.files import content_hash
 from gears.job import TrainingJob
 from gears.messages import unknown_name
-from gears.reporting import show_progress
+from gears.reporting import shown
 from gears.results import TrainResult
 
 logger = logging.getLogger(__name__)
@@ -52,10 +61,10 @@ class RunOutcome:
 
 def train_many(
     configs: Sequence[Mapping[str, Any]],
-    gpu_ids: Sequence[int] | str | None = None,
+    gpu_ids: GpuIds = None,
     *,
     n_at_once: int | None = None,
-    device: str | None = None,
+    device: DeviceLike = None,
     timeout: float | None = None,
 ) -> list[RunOutcome]:
     """Train each configuration in a process of its own, one at a time per device.
@@ -99,15 +108,16 @@ def train_many(
     if started_by_launcher():
         msg = "train_many starts processes of its own and this process is a worker already; call it without torchrun"
         raise RuntimeError(msg)
-    jobs = _checked(configs)
-    if device is not None and device.startswith("cpu") and n_at_once is None:
+    refuse_daemonic_start()
+    jobs, timeout = _checked(configs), check_timeout(timeout)
+    if device is not None and parse_device(device).type == "cpu" and n_at_once is None:
         n_at_once = min(len(jobs), cores())
     plan = plan_devices(n_at_once, gpu_ids, device)
-    show_progress()
-    _prepare(jobs)
-    logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
     arguments = [(str(job.data_path), job.dataset_name, job.split_config, job.worker_args()) for job in jobs]
-    done = launch_many(train_alone, arguments, plan.devices, backend=plan.backend, timeout=timeout)
+    with shown(any(job.options.verbose for job in jobs)):
+        _prepare(jobs)
+        logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
+        done = launch_many(train_alone, arguments, plan.devices, backend=plan.backend, timeout=timeout)
     return [
         RunOutcome(
             str(job.options.save_path),
@@ -129,7 +139,8 @@ def train_alone(
 ) -> dict[str, Any]:
     """What each process does: open the prepared screen, train, score the test part."""
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
-    result = job.opened(rank, world_size).train(**job.options.to_dict())
+    with shown(job.options.verbose):
+        result = job.opened(rank, world_size).train(**job.options.to_dict())
     return vars(result)
 
 
@@ -142,7 +153,7 @@ def _checked(configs: Sequence[Mapping[str, Any]]) -> list[TrainingJob]:
     for number, config in enumerate(configs, start=1):
         try:
             jobs.append(_job(config))
-        except (ValueError, TypeError, FileExistsError) as error:
+        except (ValueError, TypeError, OSError) as error:
             msg = f"configuration {number} of {len(configs)}: {error}"
             raise ValueError(msg) from error
     places = [str(Path(str(job.options.save_path)).resolve()) for job in jobs]

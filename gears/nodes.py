@@ -15,6 +15,7 @@ from gears.data import gene_sets
 from gears.data.divided import DividedScreen
 from gears.data.pickles import is_pickle, load_plain
 from gears.data.unit_screen import UnitScreen
+from gears.files import need_file
 from gears.messages import count, nearest, shorten
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | N
     if isinstance(gene2go, GeneAnnotation):
         return gene2go
     if isinstance(gene2go, (str, Path)):
+        gene2go = need_file(gene2go, "gene2go")
         if is_pickle(gene2go):  # gene2go_all.pkl of the published package
             gene2go = load_plain(gene2go)
             return annotation_from(gene2go)

@@ -17,9 +17,10 @@ from gears.data.places import folder_name, make_data_path
 from gears.data.processing import prepare_screen
 from gears.data.reading import read_screen
 from gears.data.screen import PreparedScreen
+from gears.files import need_file, user_path
 from gears.messages import count, shorten
 from gears.nodes import PerturbationNodes
-from gears.reporting import show_progress
+from gears.reporting import shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -79,10 +80,11 @@ class PertData(PerturbationNodes):
         obo: str | Path | None = None,
     ) -> None:
         self.data_path = make_data_path(data_path)
-        self.gene_set_path = None if gene_set_path is None else Path(gene_set_path)
+        self.gene_set_path = None if gene_set_path is None else user_path(gene_set_path)
         self.default_pert_graph = default_pert_graph and gene_set_path is None
         self._gene_set = None if gene_set_path is None else gene_sets.read_gene_set(gene_set_path)
-        self._gene2go, self._obo = gene2go, obo
+        self._gene2go = need_file(gene2go, "gene2go") if isinstance(gene2go, str | Path) else gene2go
+        self._obo = None if obo is None else need_file(obo, "obo")
         self._annotation = None
         self._screen: PreparedScreen | None = None
         self.dataset_name: str | None = None
@@ -230,10 +232,10 @@ class PertData(PerturbationNodes):
         ValueError
             If no style fits or the screen cannot be used; every problem is listed.
         """
-        if verbose:
-            show_progress()
-        data = cls(data_path, default_pert_graph=default_pert_graph, gene2go=gene2go, obo=obo)
-        data.new_data_process(dataset_name, adata, drop_unmapped=drop_unmapped, style=style, **processing)
+        with shown(verbose):
+            data = cls(data_path, default_pert_graph=default_pert_graph, gene2go=gene2go, obo=obo)
+            data.new_data_process(dataset_name, adata, drop_unmapped=drop_unmapped, style=style, **processing)
+            data.log_screen()
         return data
 
     def load(
@@ -272,6 +274,19 @@ class PertData(PerturbationNodes):
         """
         screen = obtain_screen(self.data_path, data_name, data_path, processing, self._is_gene)
         self._take(screen, drop_unmapped)
+
+    def log_screen(self) -> None:
+        """One line on the screen in the log."""
+        screen = self.whole_screen
+        n_perturbed = sum(not condition.is_control for condition in screen.conditions)
+        logger.info(
+            "screen %s: %s (%d of them control) x %s, %s",
+            self.dataset_name,
+            count(len(screen.cells), "cell"),
+            len(screen.control_cells),
+            count(len(screen.gene_names), "gene"),
+            count(n_perturbed, "perturbed condition"),
+        )
 
     def summary(self) -> ScreenReport:
         """What the screen holds, how it was read, and what was left out and why (``print`` it)."""

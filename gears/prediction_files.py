@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.files import need_space, new_folder, write_atomically
+from gears.files import need_space, new_folder, user_path, write_atomically
 from gears.messages import unknown_name
 from gears.prediction_adata import Origin, condition_table, gene_table, provenance
 from gears.predictions import Predictions
@@ -55,7 +55,7 @@ def write_predictions(
         Holds what :meth:`Predictions.to_adata` holds, as float32: ``X`` expression,
         ``layers["delta"]``, and ``layers["sd"]`` with uncertainty.
     """
-    path = Path(path)
+    path = user_path(path)
     if path.suffix not in SUFFIXES:
         raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
     shell = _shell(conditions, parts, clip)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.messages import nearest, unknown_name
+from gears.numbers import whole_number
 from gears.prediction_adata import Origin, condition_table, gene_table, provenance
 
 if TYPE_CHECKING:
@@ -148,10 +149,7 @@ class Predictions(Mapping[str, np.ndarray]):
         ValueError
             `n` is no whole number of at least 1.
         """
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            msg = f"top takes a whole number of genes, at least 1; found {n!r}"
-            raise ValueError(msg)
-        n = min(n, len(self.gene_names))
+        n = min(whole_number("n", n), len(self.gene_names))
         names = np.asarray(self.gene_names)
         parts = []
         for condition, delta_G, expression_G in zip(

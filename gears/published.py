@@ -13,6 +13,7 @@ from gears.data.gene_sets import read_gene_set
 from gears.data.manifest import H5AD
 from gears.data.pickles import load_plain
 from gears.data.splits.published import read_published_split
+from gears.files import user_path
 from gears.pertdata import PertData
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def load_cell_gears_folder(
     FileNotFoundError, ValueError
         If something is missing or cannot be read.
     """
-    folder = Path(data_path)
+    folder = user_path(data_path)
     source = folder / name
     if not (source / H5AD).is_file():
         msg = f"{folder} has no {name}/{H5AD}; expected the folder that cell-gears was given as data_path"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, islice
 from pathlib import Path
@@ -15,13 +14,12 @@ import torch
 from gears.conditions import Condition
 from gears.messages import shorten
 from gears.model.network import GEARSNetwork
+from gears.numbers import whole_number
 from gears.prediction_adata import Origin
 from gears.prediction_files import ROWS_PER_BLOCK, write_predictions
 from gears.predictions import Predictions, asked_conditions, nodes_of, placed
 from gears.progress import followed
 from gears.training.model_folder import ModelParts
-
-logger = logging.getLogger(__name__)
 
 Score = Callable[[Predictions], Any]
 
@@ -124,9 +122,7 @@ def predict_all_pairs(
         return (predictions.to_frame(values) for predictions in chunks)
     pairs = _units(all_pairs(chosen), parts)
     chunks = followed(chunks, len(pairs), "predicting", "conditions", len)
-    path = write_predictions(output, pairs, parts, chunks, clip=clip)
-    logger.info("wrote predictions for all pairs of %d genes", len(chosen))
-    return path
+    return write_predictions(output, pairs, parts, chunks, clip=clip)
 
 
 def predict_to_file(
@@ -160,10 +156,7 @@ def screen(
     chunk: int | None = None,
 ) -> pd.DataFrame:
     """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.screen`."""
-    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        msg = f"top is {top!r}; expected a whole number of at least 1"
-        raise ValueError(msg)
-    best, candidates = _Best(top, largest), candidate_genes(parts, genes)
+    best, candidates = _Best(whole_number("top", top), largest), candidate_genes(parts, genes)
     chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk)
     n_pairs = len(candidates) * (len(candidates) - 1) // 2
     for predictions in followed(chunks, n_pairs, "predicting", "conditions", len):
@@ -234,10 +227,7 @@ def _units(conditions: Iterable[Condition], parts: ModelParts) -> list[Condition
 def _checked_chunk(chunk: int | None, n_genes: int) -> int:
     if chunk is None:
         return chunk_size(n_genes)
-    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
-        msg = f"chunk is {chunk!r}; expected a whole number of at least 1, or None"
-        raise ValueError(msg)
-    return chunk
+    return whole_number("chunk", chunk)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

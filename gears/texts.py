@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from gears.files import user_path
+
 DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
 
 
@@ -48,7 +50,7 @@ def text_lines(path: str | Path) -> Iterator[str]:
     ValueError
         It is no text, or damaged.
     """
-    path, number = Path(path), 0
+    path, number = user_path(path), 0
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
         try:

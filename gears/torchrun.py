@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
 from filelock import FileLock
 
-from gears.distributed import World, cleanup_ddp, is_running, join_group
-from gears.distributed.child import configure_worker_logging
+from gears.distributed import World, cleanup_ddp, is_running, join_group, plan_devices, rank_0_first
+from gears.distributed.devices import DeviceLike
+from gears.distributed.gpus import GpuIds, resolve_gpu_ids
 from gears.distributed.place import Place, own_device, started_by_launcher
 from gears.distributed.signals import stop_on_signals
 from gears.job import TrainingJob
 from gears.pertdata import PertData
+from gears.reporting import only_on_rank_0, shown
 from gears.results import TrainResult
 from gears.training.fitting import Seconds
 
-__all__ = ["Place", "own_device", "started_by_launcher", "train_joined"]
+__all__ = ["Place", "check_devices", "own_device", "started_by_launcher", "train_joined"]
+
+
+def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
+    """Refuse devices that are not there, or that are not those of the launcher's processes.
+
+    Raises
+    ------
+    ValueError
+        They contradict each other, the machine or the launcher.
+    """
+    if started_by_launcher():
+        place = Place.current()
+        assert place is not None
+        own_device(place, n_gpus, resolve_gpu_ids(gpu_ids), device)
+    else:
+        plan_devices(n_gpus, gpu_ids, device)
+
+
+@contextlib.contextmanager
+def first_on_rank_0() -> Iterator[None]:
+    """Around what every process of a launcher does alike: rank 0 does it first, and alone reports it."""
+    place = Place.read()
+    if place is None:
+        with only_on_rank_0():
+            yield
+        return
+    with rank_0_first(place.rank, place.world_size), only_on_rank_0():
+        yield
 
 
 def train_joined(
     job: TrainingJob,
     n_gpus: int | None,
     gpu_ids: Sequence[int] | None,
-    device: str | None,
+    device: DeviceLike,
     backend: str | None,
     timeout: float | None,
 ) -> TrainResult:
@@ -41,9 +72,17 @@ def train_joined(
     place = Place.current()
     assert place is not None
     own = own_device(place, n_gpus, gpu_ids, device)
-    configure_worker_logging(place.rank)
+    with shown(job.options.verbose):
+        return _train(job, place, own, backend, timeout)
+
+
+def _train(
+    job: TrainingJob, place: Place, own: str, backend: str | None, timeout: float | None
+) -> TrainResult:
     seconds = Seconds()
-    pert_data = _prepare(job, place, seconds)
+    with first_on_rank_0():
+        job.warn_without_effect()
+        pert_data = _prepare(job, place, seconds)
     joined_before = is_running()
     with stop_on_signals():
         if not joined_before:
@@ -59,7 +98,6 @@ def train_joined(
 
 
 def _prepare(job: TrainingJob, place: Place, seconds: Seconds) -> PertData:
-    """Prepare or open the screen, one process of a file system after the other."""
-    job.data_path.mkdir(parents=True, exist_ok=True)
+    """Prepare or open the screen, one process of a file system (of another job, too) after the other."""
     with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
         return job.prepare(place.world_size, seconds)

@@ -7,9 +7,7 @@ any number of workers at the same global batch.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +17,16 @@ from gears.distributed import (
     is_running,
     launch,
     plan_devices,
+    refuse_daemonic_start,
     refuse_unguarded_start,
     setup_ddp,
     setup_ddp_multi_node,
     setup_distributed,
 )
-from gears.distributed.gpus import resolve_gpu_ids
+from gears.distributed.devices import DeviceLike
+from gears.distributed.gpus import GpuIds, resolve_gpu_ids
 from gears.job import TrainingJob
-from gears.reporting import quiet, show_progress
+from gears.reporting import shown
 from gears.results import TrainResult
 from gears.torchrun import started_by_launcher, train_joined
 from gears.training.engine import TrainingEngine
@@ -55,9 +55,9 @@ def train_multi_gpu(
     split_config: Mapping[str, Any] | None,
     args: Mapping[str, Any],
     n_gpus: int | None = None,
-    gpu_ids: Sequence[int] | str | None = None,
+    gpu_ids: GpuIds = None,
     *,
-    device: str | None = None,
+    device: DeviceLike = None,
     backend: str | None = None,
     timeout: float | None = None,
     data_config: Mapping[str, Any] | None = None,
@@ -83,8 +83,8 @@ def train_multi_gpu(
         Number of workers; all visible GPUs when left out. One CPU process where there is
         no GPU.
     gpu_ids
-        Indices into the visible GPUs, rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is
-        respected and never rewritten. ``"free:2"`` takes the two least busy cards.
+        Indices into the visible GPUs (or one of them), rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is
+        respected and never rewritten. ``"free:2"`` takes the two least busy GPUs.
     device
         ``"cpu"`` for CPU processes (``n_gpus`` of them, joined by gloo).
     backend, timeout
@@ -113,30 +113,30 @@ def train_multi_gpu(
     ...     {"save_path": "models/run1", "epochs": 20}, gpu_ids=[2, 3])     # doctest: +SKIP
     """
     refuse_unguarded_start()
-    check_timeout(timeout)
+    timeout = check_timeout(timeout)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args, data_config)
     if started_by_launcher():
         result = train_joined(job, n_gpus, resolve_gpu_ids(gpu_ids), device, backend, timeout)
         if model is not None:
             model.load_pretrained(str(result.save_path))
         return result
-    plan = plan_devices(n_gpus, gpu_ids, device, backend)
-    if job.options.verbose:
-        show_progress()
-    job.warn_without_effect()
+    refuse_daemonic_start()
     seconds = Seconds()
-    pert_data = job.prepare(plan.world_size, seconds)
-    with seconds.of("workers"):
-        result = TrainResult(
-            **launch(
-                train_ddp_worker,
-                plan.devices,
-                (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()),
-                backend=plan.backend,
-                timeout=timeout,
+    with shown(job.options.verbose):
+        plan = plan_devices(n_gpus, gpu_ids, device, backend)
+        job.warn_without_effect()
+        pert_data = job.prepare(plan.world_size, seconds)
+        with seconds.of("workers"):
+            result = TrainResult(
+                **launch(
+                    train_ddp_worker,
+                    plan.devices,
+                    (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()),
+                    backend=plan.backend,
+                    timeout=timeout,
+                )
             )
-        )
-    return job.conclude(pert_data, result, seconds, model)
+        return job.conclude(pert_data, result, seconds, model)
 
 
 def train_ddp_worker(
@@ -160,7 +160,7 @@ def train_ddp_worker(
     joined_before = is_running()
     setup_ddp(rank, world_size)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
-    with contextlib.nullcontext() if job.options.verbose else quiet(logging.WARNING):
+    with shown(job.options.verbose):
         result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
     if not joined_before:
         cleanup_ddp()

@@ -14,9 +14,10 @@ import torch
 from gears import streaming
 from gears.assembly import check_names
 from gears.conditions import Condition
-from gears.distributed import current_world, is_running
+from gears.distributed import current_world, find_device, is_running
 from gears.interactions import predict_interaction
 from gears.model.network import GEARSNetwork
+from gears.numbers import whole_number
 from gears.prediction_adata import Origin
 from gears.predictions import Predictions, asked_conditions, placed
 from gears.published_names import PublishedNames
@@ -118,7 +119,9 @@ class TrainedModel(PublishedNames):
             asked_conditions(pert_list), parts, context, perturbation_type
         )
         assert network is not None
-        delta_UG, logvar_UG = predict_changes(network, nodes, prior=parts.prior, chunk=chunk)
+        delta_UG, logvar_UG = predict_changes(
+            network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk)
+        )
         expression_UG = control_mean + delta_UG
         if clip:
             expression_UG = np.maximum(expression_UG, 0.0)
@@ -322,9 +325,9 @@ class TrainedModel(PublishedNames):
         return self.parts
 
 
-def _own_device(device: str | torch.device | None) -> torch.device:
+def _own_device(device: str | int | torch.device | None) -> torch.device:
     if device is not None:
-        return torch.device(device)
+        return find_device(device)
     if is_running():
         return current_world().device
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

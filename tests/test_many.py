@@ -120,7 +120,7 @@ def test_models_that_do_not_belong_together(outcomes: list[RunOutcome]) -> None:
         ([{"args": {"save_path": "m"}}], "configuration 1 of 1: pert_data_path, dataset_name missing"),
         ([{"pert_data_path": "d", "dataset_name": "x", "arguments": {}}], "did you mean 'args'"),
         ([configuration(Path("d"), save_path="m", epoch=3)], "configuration 1 of 1.*did you mean 'epochs'"),
-        ([configuration(Path("d"), save_path="m")] * 2, "several configurations have the save_path"),
+        ([configuration(Path(), save_path="m")] * 2, "several configurations have the save_path"),
     ],
 )
 def test_wrong_configurations_start_nothing(configs: list, words: str) -> None:

@@ -122,7 +122,7 @@ def test_main_job_from_screen_to_prediction(screens: Path, tmp_path: Path) -> No
 def test_blocked_save_path_is_refused_before_workers_start(screens: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("a file where the model's folder should go")
-    with pytest.raises(FileExistsError, match="no saved model"):
+    with pytest.raises(FileExistsError, match=r"save_path .* is a file; choose another"):
         train_multi_gpu(
             screens,
             "small",

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import add_scores, add_screen, open_screen, score_options
+from gears.cli.screens import add_scores, add_screen, check_scores, open_screen, score_options
 
 EPILOG = """examples:
   gears compare screen.h5ad                                      (the baselines alone, one split)
@@ -43,12 +43,15 @@ def make_parser() -> CommandParser:
 def run(arguments: list[str]) -> None:
     """Compare, print the averages, write the report."""
     options = make_parser().parse(arguments)
+    from gears.data.splits import split_kind
     from gears.evaluation import compare, render_table, summary_table, verdict
     from gears.messages import unknown_name
 
     for objective in options.gears:
         if objective not in ("moments", "cells"):
             raise ValueError(unknown_name("objective", objective, ["moments", "cells"]))
+    check_scores(options)
+    split_kind(options.split)
     pert_data = open_screen(options)
     models = {
         f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gears.files import user_path
+
 LARGEST = 1 << 20
 """Bytes: a file of options has a few thousand."""
 
@@ -21,7 +23,7 @@ def check_config_files(arguments: Sequence[str]) -> None:
     named = [word.partition("=")[2] for word in words if word.startswith("--config=")]
     named += [words[place + 1] for place, word in enumerate(words[:-1]) if word == "--config"]
     for name in named:
-        path = Path(name)
+        path = user_path(name)
         if path.is_file():
             _check(path)
 

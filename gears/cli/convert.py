@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gears.cli.parser import CommandParser, show
+from gears.files import user_path
 
 EPILOG = """examples:
   gears convert data gears_data --dataset norman                         (a screen: data/norman/perturb_processed.h5ad)
@@ -46,7 +47,7 @@ def run(arguments: list[str]) -> None:
     options = make_parser().parse(arguments)
     from gears.training.published_folder import is_published
 
-    if not Path(options.source).is_dir():
+    if not user_path(options.source).is_dir():
         msg = f"there is no folder {options.source}"
         raise FileNotFoundError(msg)
     value, text = _model(options) if is_published(options.source) else _screen(options)
@@ -58,14 +59,16 @@ def _screen(options: Any) -> tuple[dict[str, Any], str]:
     from gears.published import load_cell_gears_folder
 
     if options.dataset is None:
-        found = sorted(path.parent.name for path in Path(options.source).glob("*/perturb_processed.h5ad"))
+        found = sorted(
+            path.parent.name for path in user_path(options.source).glob("*/perturb_processed.h5ad")
+        )
         msg = f"name the screen in {options.source} with --dataset (there are: {', '.join(found) or 'none'})"
         raise ValueError(msg)
     given = {name: options[name] for name in ("split", "seed", "train_gene_set_size")}
     data = load_cell_gears_folder(options.source, options.dataset, output=options.output, **given)
     value: dict[str, Any] = {"folder": str(data.dataset_path), "split": None}
     if data.split is not None:
-        path = Path(options.output) / f"{data.dataset_name}-{options.split}-{options.seed}.json"
+        path = user_path(options.output) / f"{data.dataset_name}-{options.split}-{options.seed}.json"
         value["split"] = str(data.split.save(path))
     n_perturbed = len(data.screen.conditions) - 1
     value |= {"n_cells": len(data.screen.cells), "n_conditions": n_perturbed, "n_nodes": len(data.pert_names)}
@@ -85,7 +88,7 @@ def _model(options: Any) -> tuple[dict[str, Any], str]:
         msg = "a model of cell-gears holds no gene names; give --data and --dataset (its screen), or --names"
         raise ValueError(msg)
     if options.names is not None:
-        model = load_cell_gears_model(options.source, device="cpu", **_names(Path(options.names)))
+        model = load_cell_gears_model(options.source, device="cpu", **_names(user_path(options.names)))
         model.save_model(options.output)
     elif options.dataset is None:
         msg = f"name the screen of the model in {options.data} with --dataset"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import add_scores, add_screen, open_screen, score_options
+from gears.cli.screens import add_scores, add_screen, check_scores, open_screen, score_options
 
 EPILOG = """examples:
   gears evaluate models/run1 screen.h5ad
@@ -31,9 +31,16 @@ def make_parser() -> CommandParser:
 def run(arguments: list[str]) -> None:
     """Load the model and its screen, score, print the table, write the report."""
     options = make_parser().parse(arguments)
+    from gears.data.splits import PARTS
     from gears.evaluation import render_table, summary_table, verdict
+    from gears.files import need_file
     from gears.judging import load_with_screen
+    from gears.messages import unknown_name
 
+    check_scores(options)
+    if options.part not in PARTS:
+        raise ValueError(unknown_name("part of the split", options.part, PARTS))
+    need_file(options.model, "MODEL")
     pert_data = open_screen(options)
     model = load_with_screen(options.model, pert_data, device=options.device)
     table = model.evaluate(options.part, report=options.report, **score_options(options))

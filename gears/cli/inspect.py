@@ -7,6 +7,7 @@ from typing import Any
 
 from gears.cli.parser import CommandParser, show
 from gears.cli.spelling import as_options
+from gears.files import user_path
 
 EPILOG = """examples:
   gears inspect screen.h5ad
@@ -43,7 +44,7 @@ def run(arguments: list[str]) -> int:
     options = parser.parse(arguments)
     names = parser.option_names[SCREEN]
     chosen = {name: options[name] for name in names if options[name] != parser.get_default(name)}
-    report = _report(Path(options.file), options, chosen)
+    report = _report(user_path(options.file), options, chosen)
     show(options, report.to_dict(), as_options(str(report)))
     return 0 if report.ok else 2
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
+from gears.files import user_path
 from gears.messages import count, unknown_name
 from gears.texts import listed_names
 
@@ -104,7 +105,7 @@ def _asked(options: Any) -> list[str]:
 
 
 def _checked_output(options: Any) -> Path | None:
-    path = None if options.output is None else Path(options.output)
+    path = None if options.output is None else user_path(options.output)
     if path is not None and path.suffix not in SUFFIXES:
         msg = f"the output {options.output!r} has none of the known endings; expected {', '.join(SUFFIXES)}"
         raise ValueError(msg)

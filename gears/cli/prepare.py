@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import DROP_UNMAPPED, add_nodes, need_file, node_options
+from gears.cli.screens import DROP_UNMAPPED, add_nodes, node_options
+from gears.files import need_file
 
 EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
@@ -45,7 +46,7 @@ def run(arguments: list[str]) -> None:
     """Prepare, and say what the screen holds and where it is."""
     parser = make_parser()
     options = parser.parse(arguments)
-    file = need_file(options.file)
+    file = need_file(options.file, "FILE")
     from gears.pertdata import PertData
 
     chosen: dict[str, Any] = parser.changed(options, SCREEN)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gears.cli.parser import CommandParser, show
+from gears.files import user_path
 
 EPILOG = """examples:
   gears report reports/run1/evaluation.csv reports/again
@@ -37,7 +36,7 @@ def run(arguments: list[str]) -> None:
     from gears.evaluation.table import COLUMNS
     from gears.messages import unknown_name
 
-    if not Path(options.table).is_file():
+    if not user_path(options.table).is_file():
         msg = f"there is no file {options.table}"
         raise FileNotFoundError(msg)
     try:

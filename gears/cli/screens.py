@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser
+from gears.files import check_folder, need_file
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -47,21 +47,6 @@ def node_options(options: Any) -> dict[str, Any]:
     return {name: options[name] for name in ("default_pert_graph", "gene2go", "obo")}
 
 
-def need_file(name: str) -> Path:
-    """The path that an argument names.
-
-    Raises
-    ------
-    FileNotFoundError
-        If nothing is there.
-    """
-    path = Path(name)
-    if not path.exists():
-        msg = f"there is no file or folder {name}"
-        raise FileNotFoundError(msg)
-    return path
-
-
 def add_scores(parser: CommandParser) -> None:
     """Options that say what is scored."""
     parser.add_argument("--metrics", nargs="+", type=str, help="names of metrics; a usual choice if left out")
@@ -74,12 +59,32 @@ def add_scores(parser: CommandParser) -> None:
     parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
 
 
+def check_scores(options: Any) -> None:
+    """Refuse names, devices and folders that cannot be used, before a screen is read."""
+    from gears.distributed import find_device
+    from gears.evaluation import BASELINES, METRICS
+    from gears.messages import unknown_name
+
+    need_file(options.data, "DATA")
+    for kind, names, known in (
+        ("metric", options.metrics, METRICS),
+        ("baseline", options.baselines, BASELINES),
+    ):
+        for name in names or ():
+            if name not in known:
+                raise ValueError(unknown_name(kind, name, list(known)))
+    if options.device is not None:
+        find_device(options.device)
+    if options.report is not None:
+        check_folder(options.report, "--report")
+
+
 def open_screen(options: Any) -> PertData:
     """The screen that DATA and its options name; an h5ad file is prepared in the work folder."""
     from gears.data.manifest import is_prepared
     from gears.pertdata import PertData
 
-    data = need_file(options.data)
+    data = need_file(options.data, "DATA")
     given = node_options(options)
     if data.is_dir() and options.dataset is not None:
         pert_data = PertData(data, **given)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gears.cli.parser import CommandParser, show
+from gears.files import user_path
 
 EPILOG = """examples:
   gears simulate screen.h5ad
@@ -29,7 +28,7 @@ def run(arguments: list[str]) -> None:
     """Simulate, write, and say what was written."""
     parser = make_parser()
     options = parser.parse(arguments)
-    output = Path(options.output)
+    output = user_path(options.output)
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
         raise ValueError(msg)

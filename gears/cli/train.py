@@ -13,7 +13,7 @@ from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import DROP_UNMAPPED, add_annotation
-from gears.files import write_text
+from gears.files import need_file, user_path, write_text
 
 EPILOG = """examples:
   gears train screen.h5ad --save-path models/run1 --split simulation --seed 1
@@ -81,23 +81,27 @@ def run(arguments: list[str]) -> None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)
     gpu_ids = _gpu_ids(options.gpu_ids)
-    _check(chosen, options, gpu_ids)
     own = {name: options[option] for option, name in OWN_GRAPHS.items() if options[option] is not None}
     data_config = _data_config(options, parser)
-    folder, dataset = _locate(options, data_config)
+    args = {
+        **chosen[TRAINING],
+        "verbose": not options.quiet,
+        "model_config": chosen[MODEL] | own,
+        **{name: options[name] for name in LOADING},
+    }
+    _check(options, chosen[SPLIT], args, data_config, gpu_ids)
+    from gears.torchrun import first_on_rank_0
     from gears.train_distributed import train_multi_gpu
 
-    with _config_beside_the_model(parser.resolved(options), Path(options.save_path)):
+    with first_on_rank_0():
+        folder, dataset = _locate(options, data_config)
+
+    with _config_beside_the_model(parser.resolved(options), user_path(options.save_path)):
         result = train_multi_gpu(
             folder,
             dataset,
             chosen[SPLIT],
-            {
-                **chosen[TRAINING],
-                "verbose": not options.quiet,
-                "model_config": chosen[MODEL] | own,
-                **{name: options[name] for name in LOADING},
-            },
+            args,
             n_gpus=options.n_gpus,
             gpu_ids=gpu_ids,
             device=options.device,
@@ -189,15 +193,26 @@ def _gpu_ids(entries: list[int | str] | None) -> list[int] | str | None:
         raise ValueError(msg) from None
 
 
-def _check(chosen: dict[str, dict[str, Any]], options: Any, gpu_ids: list[int] | str | None) -> None:
+def _check(
+    options: Any,
+    split: dict[str, Any],
+    args: dict[str, Any],
+    data_config: dict[str, Any],
+    gpu_ids: list[int] | str | None,
+) -> None:
     """Refuse bad options before a file is read: a large screen takes minutes to prepare."""
-    from gears.distributed import plan_devices
-    from gears.model.config import ModelConfig
-    from gears.training.options import TrainOptions
+    from gears.distributed import check_timeout
+    from gears.job import TrainingJob
+    from gears.reporting import quiet
+    from gears.torchrun import check_devices
 
-    TrainOptions(**chosen[TRAINING])
-    ModelConfig(**chosen[MODEL])
-    plan_devices(options.n_gpus, gpu_ids, options.device)
+    for name in ("data", "guides", "guide_targets"):
+        if options[name] is not None:
+            need_file(options[name], name.upper() if name == "data" else f"--{name.replace('_', '-')}")
+    TrainingJob.check(".", "screen", split, args, data_config)
+    check_timeout(options.timeout)
+    with quiet():  # training warns of the same
+        check_devices(options.n_gpus, gpu_ids, options.device)
 
 
 def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
@@ -208,7 +223,7 @@ def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
 
 def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
     """Folder and name of the screen, as `train_multi_gpu` takes them; a file is prepared first."""
-    data = Path(options.data)
+    data = user_path(options.data)
     if options.dataset is not None or (data.is_dir() and not _is_raw(data)):
         if not data.is_dir():
             msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
@@ -229,7 +244,7 @@ def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
     pert_data.load(data_path=data, guides=options.guides, guide_targets=options.guide_targets, **processing)
     if options.guides is not None:
         data_config.pop("ctrl_label", None)  # the labels made from the guides have the published spelling
-    return Path(options.work_dir), str(pert_data.dataset_name)
+    return user_path(options.work_dir), str(pert_data.dataset_name)
 
 
 def _is_raw(folder: Path) -> bool:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, dataclass_transform
 
-import numpy as np
-
 from gears.messages import unknown_name
+from gears.numbers import is_number, is_whole, plain_number
 
 T = TypeVar("T")
 
@@ -68,10 +66,7 @@ class Check:
 def whole(least: int = 0) -> Check:
     """Whole numbers from `least` on."""
 
-    def valid(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-    return Check(f"a whole number of at least {least}", valid)
+    return Check(f"a whole number of at least {least}", lambda value: is_whole(value, least))
 
 
 def number(
@@ -90,9 +85,7 @@ def number(
 
     def valid(value: Any) -> bool:
         return (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
+            is_number(value)
             and (above is None or value > above)
             and (least is None or value >= least)
             and (below is None or value < below)
@@ -185,7 +178,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = plain(getattr(self, field.name))
+            value = plain_number(getattr(self, field.name))
             object.__setattr__(self, field.name, value)
             field.metadata["check"](field.name, value)
         self.check_together()
@@ -251,14 +244,3 @@ class Options:
             if missing is not None:
                 sentences.append(f"{field.name}={value!r} has no effect without {missing}")
         return sentences
-
-
-def plain(value: Any) -> Any:
-    """A numpy scalar as Python's number, anything else unchanged.
-
-    Examples
-    --------
-    >>> plain(np.int64(3)), plain("a")
-    (3, 'a')
-    """
-    return value.item() if isinstance(value, np.generic) else value

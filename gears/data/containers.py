@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.data.heaps import refuse_broken_heaps
+from gears.files import user_path
 from gears.messages import shorten
 
 LARGEST_UNCHECKED = 4 << 30
@@ -32,7 +33,7 @@ def refuse_beyond(path: str | Path) -> None:
     """
     import h5py
 
-    path = Path(path)
+    path = user_path(path)
     if not h5py.is_hdf5(path):
         return  # whoever reads it says what is wrong
     try:
@@ -86,7 +87,7 @@ def refuse_odd_codecs(folder: str | Path) -> None:
     ValueError
         With the codecs or links.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     odd: set[str] = set()
     links = []
     for place in folder.rglob("*"):

@@ -13,7 +13,7 @@ import pandas as pd
 from gears.data.control_view import part_screens
 from gears.data.screen import PreparedScreen
 from gears.data.splits import Split, prepare_split
-from gears.data.splits.custom import read_split_dict
+from gears.data.splits.custom import split_arguments
 from gears.messages import shorten
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gears.data.loaders import CellLoader
 
 logger = logging.getLogger(__name__)
+
+PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
 class DividedScreen:
@@ -157,14 +159,9 @@ class DividedScreen:
         ValueError
             If an argument does not fit or a part would stay empty.
         """
-        if split_dict_path is not None:
-            if split_dict is not None:
-                msg = "give split_dict or split_dict_path, not both"
-                raise ValueError(msg)
-            split_dict = read_split_dict(split_dict_path)
-        made = prepare_split(
-            self.whole_screen,
+        arguments = split_arguments(
             split,
+            split_dict_path=split_dict_path,
             seed=seed,
             train_gene_set_size=train_gene_set_size,
             combo_seen2_train_frac=combo_seen2_train_frac,
@@ -182,8 +179,8 @@ class DividedScreen:
             control_shares=control_shares,
             test_contexts=test_contexts,
         )
-        summary = self.use_split(made)
-        self.train_gene_set_size = train_gene_set_size
+        summary = self.use_split(prepare_split(self.whole_screen, split, **vars(arguments)))
+        self.train_gene_set_size = arguments.train_gene_set_size
         return summary
 
     def use_split(self, split: Split) -> pd.DataFrame:
@@ -221,7 +218,9 @@ class DividedScreen:
         self._set2conditions = {part: list(labels) for part, labels in split.parts.items()}
         self.subgroup = split.subgroup
         self.seed = split.seed
-        logger.info("split %s: %s", split.name, summary.groupby("part").size().to_dict())
+        sizes = {part: sum(not c.is_control for c in split.conditions(part)) for part in split.parts}
+        listed = ", ".join(f"{n} {PART_NAMES[part]}" for part, n in sizes.items())
+        logger.info("split %s, seed %s: %s conditions", split.name, split.seed, listed)
         return summary
 
     def get_dataloader(

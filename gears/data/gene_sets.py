@@ -10,7 +10,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.data.pickles import load_npy, load_plain
-from gears.files import read_json
+from gears.files import read_json, user_path
 from gears.messages import shorten
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read_gene_set(path: str | Path) -> list[str]:
     FileNotFoundError, ValueError
         If there is no such file, or no gene names are found in it.
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         msg = f"there is no gene set file {path}"
         raise FileNotFoundError(msg)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.data.styles import is_control_like, is_no_gene
+from gears.files import user_path
 from gears.messages import count, nearest, shorten
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def add_guides(
         raise ValueError(msg)
     is_control = [token == ctrl_label if ctrl_label else is_control_like(token) for token in known["token"]]
     controls = sorted(set(known["token"][is_control]))
-    logger.info("guide table: taken for control: %s", shorten(controls) or "none (pass ctrl_label=)")
+    logger.info("control guides: %s", shorten(controls) or "none found; name them with ctrl_label=")
     n_guides = known.groupby("barcode").size()
     genes = (
         known[[not control for control in is_control]]
@@ -114,7 +115,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
     FileNotFoundError, ValueError
         If there is none, or it cannot be read.
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         msg = f"there is no file {path}"
         raise FileNotFoundError(msg)

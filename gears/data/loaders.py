@@ -7,6 +7,8 @@ of W workers with batch b sees the cells of step s of one worker with batch W b.
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +21,11 @@ from gears.conditions import Condition
 from gears.data.batch import CellBatch
 from gears.data.screen import PreparedScreen
 from gears.data.splits.split import Split
+from gears.numbers import whole_number
 
 __all__ = ["CellBatch", "CellDataset", "CellLoader", "ShardSampler", "make_loaders", "paired_controls"]
+
+logger = logging.getLogger(__name__)
 
 N_TOP = 20
 PART_LOADERS = {"train": "train_loader", "val": "val_loader", "test": "test_loader"}
@@ -172,16 +177,16 @@ class LoaderSettings:
     def __post_init__(self) -> None:
         if self.test_batch_size is None:
             object.__setattr__(self, "test_batch_size", self.batch_size)
-        sizes = {name: getattr(self, name) for name in ("batch_size", "test_batch_size", "world_size")}
-        for name, value in sizes.items():
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                msg = f"{name} must be a whole number of at least 1; found {value!r}"
-                raise ValueError(msg)
-        if not 0 <= self.rank < self.world_size:
+        least = {"batch_size": 1, "test_batch_size": 1, "world_size": 1, "rank": 0, "num_workers": 0}
+        for name, lowest in least.items():
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), lowest))
+        if self.num_workers and multiprocessing.current_process().daemon:
+            logger.warning(
+                "num_workers=%d has no effect: a daemonic process may start no others", self.num_workers
+            )
+            object.__setattr__(self, "num_workers", 0)
+        if self.rank >= self.world_size:
             msg = f"rank must be from 0 to world_size - 1 = {self.world_size - 1}; found {self.rank}"
-            raise ValueError(msg)
-        if self.num_workers < 0:
-            msg = f"num_workers must not be negative; found {self.num_workers}"
             raise ValueError(msg)
 
 

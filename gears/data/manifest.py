@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gears.files import read_json
+from gears.files import read_json, user_path
 from gears.integrity import check_seal, need_names, need_types
 from gears.messages import shorten
 
@@ -20,7 +20,7 @@ STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
 
 def is_prepared(folder: str | Path) -> bool:
     """Whether a folder says that it is a prepared screen (any format version)."""
-    manifest = Path(folder) / MANIFEST
+    manifest = user_path(folder) / MANIFEST
     try:
         found = read_json(manifest)
     except (OSError, ValueError):
@@ -38,7 +38,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     ValueError
         If it has another format version, or files are missing or cut short.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     if not (folder / MANIFEST).is_file():
         msg = (
             f"{folder} is no prepared screen (it has no {MANIFEST}); "

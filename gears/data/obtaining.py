@@ -15,6 +15,8 @@ from gears.data.options import ProcessingOptions
 from gears.data.places import find_screen, folder_name, warn_if_older
 from gears.data.processing import check_same_options, prepare_screen
 from gears.data.screen import PreparedScreen
+from gears.files import user_path
+from gears.numbers import whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +52,11 @@ def obtain_screen(
     """
     processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
     settings = ProcessingOptions.of(**processing)  # an unknown name is an error before anything is read
+    workers = whole_number("workers", options.get("workers", 1))
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
         raise ValueError(msg)
-    found = as_prepared(Path(place)) if place is not None else find_screen(data_path, str(data_name))
+    found = as_prepared(user_path(place)) if place is not None else find_screen(data_path, str(data_name))
     if found.is_dir() and is_prepared(found):
         screen = PreparedScreen.open(found)
         warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
@@ -63,7 +66,7 @@ def obtain_screen(
         processing = PUBLISHED_OPTIONS | processing
     source, name = source_behind(found, data_path)
     known = is_gene() if settings.style != "gears" else None
-    given: dict[str, Any] = {"is_gene": known, "workers": options.get("workers", 1)}
+    given: dict[str, Any] = {"is_gene": known, "workers": workers}
     if options.get("guides") is None:
         adata = open_lean(source, settings.layer, data_path)
         return prepare_screen(adata, data_path / name, **given, **processing)

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from gears.data.containers import refuse_beyond, refuse_odd_codecs
 from gears.data.reading import as_csr, check_matrices, read_screen
+from gears.files import user_path
 from gears.messages import count, shorten
 from gears.sparse_checks import check_compressed
 from gears.texts import WholeLines
@@ -54,7 +55,7 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     FileNotFoundError, ValueError
         If there is nothing, or nothing that can be read.
     """
-    path = Path(path)
+    path = user_path(path)
     kind = kind_of(path)
     if kind == "h5ad":
         return read_screen(path, backed=backed)
@@ -274,7 +275,7 @@ def _ten_x(
     if not is_gene.all():
         others = sorted({kind for kind in types if kind != EXPRESSION})
         logger.info(
-            "%s: %d features that are no genes are left out (%s)",
+            "%s: %d features other than gene expression are excluded (%s)",
             path,
             int((~is_gene).sum()),
             shorten(others),

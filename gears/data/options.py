@@ -8,6 +8,7 @@ from typing import Any
 
 from gears.conditions import CONTROL_LABEL
 from gears.messages import unknown_name
+from gears.numbers import is_number, is_whole, plain_numbers
 
 UNKNOWN_LABELS = ("refuse", "keep", "drop")
 
@@ -91,7 +92,8 @@ class ProcessingOptions:
     perturbation_type_key: str | None = None
 
     def __post_init__(self) -> None:
-        if self.min_cells is not None and (not isinstance(self.min_cells, int) or self.min_cells < 1):
+        plain_numbers(self)
+        if self.min_cells is not None and not is_whole(self.min_cells, 1):
             msg = f"min_cells must be a whole number of at least 1, or None; found {self.min_cells!r}"
             raise ValueError(msg)
         object.__setattr__(self, "ctrl_label", _one_or_list(self.ctrl_label, "ctrl_label"))
@@ -112,7 +114,7 @@ class ProcessingOptions:
             raise ValueError(msg)
         for name in ("max_residual", "max_cell_residual"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and value > 0):
+            if value is not None and not (is_number(value) and value > 0):
                 msg = f"{name} is a share of the control's expression above 0, such as 0.3, or None; found {value!r}"
                 raise ValueError(msg)
 

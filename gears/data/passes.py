@@ -136,8 +136,8 @@ def moment_blocks(
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Processes that share passes, or none."""
-    if workers <= 1:
+    """Processes that share passes, or none (in a daemonic process, which may start no others)."""
+    if workers <= 1 or multiprocessing.current_process().daemon:
         yield None
         return
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from gears.files import user_path
+
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _KINDS = "biufcOUS"
 LARGE = 1 << 16
@@ -179,7 +181,7 @@ def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickle
     ValueError
         If the file is no pickle, or refers to anything that could run code.
     """
-    path = Path(path)
+    path = user_path(path)
     try:
         with open(path, "rb") as file:
             return unpickler(file).load()
@@ -201,7 +203,7 @@ def load_npy(path: str | Path) -> np.ndarray:
     ValueError
         If the file is damaged, or refers to anything that could run code.
     """
-    path = Path(path)
+    path = user_path(path)
     try:
         with open(path, "rb") as file:
             version = np.lib.format.read_magic(file)

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from gears.data.manifest import H5AD, MANIFEST, is_prepared
+from gears.files import user_path
 from gears.messages import nearest, shorten
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def make_data_path(data_path: str | Path) -> Path:
     NotADirectoryError
         If a file is there.
     """
-    path = Path(data_path)
+    path = user_path(data_path)
     if path.exists() and not path.is_dir():
         msg = (
             f"data_path {path} is a file; it is the folder that prepared screens go into. To read the file: "

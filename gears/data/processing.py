@@ -15,8 +15,9 @@ from gears.data.options import ProcessingOptions
 from gears.data.screen import PreparedScreen
 from gears.data.survey import Survey, survey_screen
 from gears.data.writing import screen_hash, write_screen
-from gears.files import need_space, new_folder
+from gears.files import need_space, new_folder, user_path
 from gears.messages import shorten
+from gears.numbers import whole_number
 from gears.workplace import clean_leftovers
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def prepare_screen(
     ValueError
         If the screen cannot be used; the message lists every problem found.
     """
-    settings = ProcessingOptions.of(**options)
-    folder = Path(folder)
+    settings, workers = ProcessingOptions.of(**options), whole_number("workers", workers)
+    folder = user_path(folder)
     survey = survey_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
     survey.refuse()
     survey.tell()
@@ -84,12 +85,12 @@ def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers
     with FileLock(folder.parent / f".{folder.name}.lock"):
         reusable = _reusable(folder, key)
         if reusable is not None:
-            logger.info("reusing the prepared screen %s", folder)
+            logger.debug("reusing the prepared screen %s", folder)
             return reusable
         _refuse_foreign(folder)
         left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
-            logger.info("removed what an interrupted preparation left behind: %s", shorten(left))
+            logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
         need_space(folder, BYTES_PER_VALUE * checked.matrix.nnz)
         with new_folder(folder) as temporary:
             write_screen(temporary, checked, key, parameters, workers=workers, more=origin)

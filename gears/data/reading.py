@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.data.containers import refuse_beyond
+from gears.files import user_path
 from gears.mapped import PIECE, pieces, release
 from gears.sparse_checks import check_bounds, check_compressed, check_numbers
 
@@ -28,7 +29,7 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     """
     import anndata
 
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         msg = f"there is no file {path}"
         raise FileNotFoundError(msg)

@@ -22,7 +22,7 @@ from gears.data.manifest import (
     read_tables,
 )
 from gears.data.statistics import ConditionStatistics, DERanking
-from gears.files import content_hash, read_json
+from gears.files import content_hash, read_json, user_path
 from gears.integrity import check_file
 from gears.messages import nearest, shorten
 
@@ -60,7 +60,7 @@ class PreparedScreen:
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any], kept: np.ndarray | None = None) -> None:
-        self.folder = Path(folder)
+        self.folder = user_path(folder)
         self.manifest = manifest
         self._kept = kept
 
@@ -79,8 +79,8 @@ class PreparedScreen:
         if cls is PreparedScreen and manifest.get("units"):
             from gears.data.unit_screen import UnitScreen
 
-            return UnitScreen(Path(folder), manifest)
-        return cls(Path(folder), manifest)
+            return UnitScreen(user_path(folder), manifest)
+        return cls(user_path(folder), manifest)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "manifest": self.manifest, "_kept": self._kept}

@@ -1,12 +1,13 @@
 """Processes: choosing devices, starting workers, process groups and sums over workers. Knows no biology."""
 
-from gears.distributed.devices import DevicePlan, choose_backend, choose_devices, plan_devices
-from gears.distributed.launch import WorkerError, launch, refuse_unguarded_start
+from gears.distributed.devices import DevicePlan, choose_backend, choose_devices, find_device, plan_devices
+from gears.distributed.launch import WorkerError, launch, refuse_daemonic_start, refuse_unguarded_start
 from gears.distributed.many import Outcome, launch_many
 from gears.distributed.process_group import (
     check_timeout,
     cleanup_ddp,
     join_group,
+    rank_0_first,
     setup_ddp,
     setup_ddp_multi_node,
     setup_distributed,
@@ -33,13 +34,16 @@ __all__ = [
     "choose_devices",
     "cleanup_ddp",
     "current_world",
+    "find_device",
     "is_main_process",
     "is_running",
     "join_group",
     "launch",
     "launch_many",
     "plan_devices",
+    "rank_0_first",
     "reduce_tensor",
+    "refuse_daemonic_start",
     "refuse_unguarded_start",
     "setup_ddp",
     "setup_ddp_multi_node",

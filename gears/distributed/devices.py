@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import platform
 from collections.abc import Sequence
@@ -9,9 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from gears.distributed.gpus import resolve_gpu_ids, warn_about_cards
+from gears.distributed.gpus import GpuIds, resolve_gpu_ids, warn_about_cards
+from gears.numbers import is_whole, plain_number
 
 logger = logging.getLogger(__name__)
+
+DeviceLike = str | int | torch.device | None
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def _check_backend(backend: str, device_type: str) -> None:
 def choose_devices(
     n_gpus: int | None,
     gpu_ids: Sequence[int] | None,
-    device: str | None,
+    device: DeviceLike,
     *,
     visible: int,
 ) -> tuple[str, ...]:
@@ -79,7 +83,7 @@ def choose_devices(
         Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order
         kept: rank 0 on the first.
     device
-        ``"cpu"`` or ``"cuda"``; found out when left out.
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; detected by default.
     visible
         Number of visible GPUs.
 
@@ -93,10 +97,12 @@ def choose_devices(
     ValueError
         Lengths that differ, duplicate, negative or missing GPU ids, more workers than GPUs.
     """
-    if n_gpus is not None and (isinstance(n_gpus, bool) or not isinstance(n_gpus, int) or n_gpus < 1):
+    n_gpus = plain_number(n_gpus)
+    if n_gpus is not None and not is_whole(n_gpus, 1):
         msg = f"n_gpus is a number of workers of at least 1; found {n_gpus!r}"
         raise ValueError(msg)
-    kind = _device_type(device)
+    target = None if device is None else parse_device(device)
+    kind = None if target is None else target.type
     if kind == "cpu":
         if gpu_ids is not None:
             msg = (
@@ -106,14 +112,16 @@ def choose_devices(
         return ("cpu",) * (n_gpus or 1)
     if kind == "mps":
         return _one_mps_device(n_gpus, gpu_ids)
-    if kind not in (None, "cuda"):
-        msg = f"unknown device {device!r}; expected 'cuda', 'cpu' or 'mps'"
-        raise ValueError(msg)
-    if device is not None and torch.device(device).index is not None:
+    if target is not None and target.index is not None:
         if gpu_ids is not None:
-            msg = f"device={device!r} and gpu_ids={list(gpu_ids)} both choose cards; leave one of them out"
+            msg = (
+                f"device={str(target)!r} and gpu_ids={list(gpu_ids)} both choose GPUs; leave one of them out"
+            )
             raise ValueError(msg)
-        gpu_ids = [torch.device(device).index]
+        if n_gpus not in (None, 1):
+            msg = f"device={str(target)!r} is one GPU but n_gpus={n_gpus}; use device='cuda', or gpu_ids"
+            raise ValueError(msg)
+        return (str(find_device(target, visible=visible)),)
     if gpu_ids is not None:
         return _chosen_gpus(n_gpus, gpu_ids, visible)
     if visible == 0:
@@ -125,14 +133,53 @@ def choose_devices(
     return tuple(f"cuda:{index}" for index in range(count))
 
 
-def _device_type(device: str | None) -> str | None:
-    if device is None:
-        return None
-    try:
-        return torch.device(device).type
-    except RuntimeError as error:
+def parse_device(device: str | int | torch.device) -> torch.device:
+    """A device as a user writes it: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, the number of a GPU.
+
+    Raises
+    ------
+    ValueError
+        It is none of these.
+    """
+    plain = plain_number(device)
+    target = None
+    with contextlib.suppress(RuntimeError, TypeError):
+        target = torch.device(f"cuda:{plain}" if is_whole(plain) else plain)
+    if target is None or target.type not in ("cpu", "cuda", "mps") or isinstance(plain, bool):
         msg = f"unknown device {device!r}; expected 'cuda', 'cuda:1', 'cpu' or 'mps'"
-        raise ValueError(msg) from error
+        raise ValueError(msg)
+    return target
+
+
+def find_device(device: str | int | torch.device, *, visible: int | None = None) -> torch.device:
+    """A device that is there.
+
+    Parameters
+    ----------
+    device
+        As :func:`parse_device` takes it.
+    visible
+        Number of visible GPUs; asked of torch by default.
+
+    Raises
+    ------
+    ValueError
+        It is unknown, or not there; the message names what is.
+    """
+    target = parse_device(device)
+    if target.type == "cuda":
+        visible = torch.cuda.device_count() if visible is None else visible
+        if visible == 0 or (target.index or 0) >= visible:
+            remedy = "choose one of these" if visible else "use device='cpu'; `gears doctor` shows why"
+            msg = (
+                f"device={str(target)!r} is not there: visible to torch (after CUDA_VISIBLE_DEVICES, from 0) "
+                f"{'are GPUs ' + _names(visible) if visible else 'is no GPU'}; {remedy}"
+            )
+            raise ValueError(msg)
+    if target.type == "mps" and not torch.backends.mps.is_available():
+        msg = "device='mps' is not there: torch finds no Apple GPU; use device='cpu', or omit it"
+        raise ValueError(msg)
+    return target
 
 
 def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tuple[str, ...]:
@@ -141,7 +188,8 @@ def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tu
     if not ids:
         msg = f"gpu_ids is empty; name at least one GPU or leave it out ({there})"
         raise ValueError(msg)
-    if any(isinstance(index, bool) or not isinstance(index, int) for index in ids):
+    ids = [plain_number(index) for index in ids]
+    if not all(is_whole(index) for index in ids):
         msg = f"gpu_ids are whole numbers, indices into the visible GPUs; found {ids} ({there})"
         raise ValueError(msg)
     if len(set(ids)) < len(ids):
@@ -194,16 +242,19 @@ def _names(visible: int) -> str:
 
 def plan_devices(
     n_gpus: int | None = None,
-    gpu_ids: Sequence[int] | str | None = None,
-    device: str | None = None,
+    gpu_ids: GpuIds = None,
+    device: DeviceLike = None,
     backend: str | None = None,
 ) -> DevicePlan:
     """Devices and backend of the workers on this machine (see :func:`choose_devices`).
 
-    `gpu_ids` may be ``"free:2"``: the two least busy cards. A chosen card that is busy, and
-    cards that differ in memory, are warned about where NVML can be asked.
+    `gpu_ids` may be one id or ``"free:2"``, the two least busy GPUs. A chosen GPU that is busy, and
+    GPUs that differ in memory, are warned about where NVML can be asked.
     """
-    visible = torch.cuda.device_count() if device is None or not device.startswith("cpu") else 0
+    kind = None if device is None else parse_device(device).type
+    if kind == "mps":
+        find_device("mps")
+    visible = 0 if kind == "cpu" else torch.cuda.device_count()
     devices = choose_devices(n_gpus, resolve_gpu_ids(gpu_ids), device, visible=visible)
     warn_about_cards(devices)
     return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))

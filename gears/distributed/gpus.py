@@ -6,10 +6,14 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from gears.numbers import plain_number
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class Card:
 
 
 Cards = Callable[[], list[Card]]
+GpuIds = int | Sequence[int] | np.ndarray | str | None
 
 
 def nvml_cards() -> list[Card]:
@@ -187,12 +192,12 @@ def order_is_certain(cards: Sequence[Card], environment: Mapping[str, str] | Non
 
 
 def resolve_gpu_ids(
-    gpu_ids: Sequence[int] | str | None,
+    gpu_ids: GpuIds,
     *,
     cards: Cards = nvml_cards,
     environment: Mapping[str, str] | None = None,
 ) -> list[int] | None:
-    """Turn ``"free:2"`` into the two least busy visible GPUs; ids pass through.
+    """Ids as a list: one id or several (list, tuple, array), or ``"free:2"``, the two least busy visible GPUs.
 
     Raises
     ------
@@ -204,7 +209,8 @@ def resolve_gpu_ids(
     if gpu_ids is None:
         return None
     if not isinstance(gpu_ids, str):
-        return list(gpu_ids)
+        plain = gpu_ids.tolist() if hasattr(gpu_ids, "tolist") else gpu_ids
+        return [plain_number(index) for index in (plain if isinstance(plain, Iterable) else [plain])]
     match = re.fullmatch(r"free:([1-9]\d*)", gpu_ids.strip())
     if match is None:
         msg = (

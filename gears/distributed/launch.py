@@ -101,6 +101,24 @@ def refuse_unguarded_start() -> None:
         os._exit(ChildSetup.UNGUARDED_EXIT)
 
 
+def refuse_daemonic_start() -> None:
+    """Raise in a process that Python lets start no others.
+
+    Raises
+    ------
+    RuntimeError
+        This is a daemonic process: a worker of ``multiprocessing.Pool``, or a ``Process(daemon=True)``.
+    """
+    if mp.current_process().daemon:
+        msg = (
+            "worker processes cannot be started from here: this is a daemonic process (such as a worker of "
+            "multiprocessing.Pool), and Python lets it start no others. Call this from the main process, or from "
+            "a concurrent.futures.ProcessPoolExecutor, whose workers may; gears.train_many runs several trainings "
+            "side by side"
+        )
+        raise RuntimeError(msg)
+
+
 def launch(
     function: Callable[..., Any],
     devices: Sequence[str],
@@ -133,7 +151,8 @@ def launch(
         A worker raised, was killed or left early; the others have been ended.
     """
     refuse_unguarded_start()
-    check_timeout(timeout)
+    refuse_daemonic_start()
+    timeout = check_timeout(timeout)
     world_size = len(devices)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = torch_mp.get_context("spawn")

@@ -25,9 +25,11 @@ from gears.distributed.launch import (
     WorkerError,
     describe_failure,
     end_workers,
+    refuse_daemonic_start,
     refuse_unguarded_start,
     spawning,
 )
+from gears.distributed.process_group import check_timeout
 from gears.distributed.signals import SignalWatch
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,8 @@ def launch_many(
         In the order of `jobs`. Ctrl-C and SIGTERM end all runs and are raised.
     """
     refuse_unguarded_start()
+    refuse_daemonic_start()
+    timeout = check_timeout(timeout)
     outcomes: list[Outcome | None] = [None] * len(jobs)
     waiting, free = deque(range(len(jobs))), deque(devices)
     running: dict[int, _Run] = {}

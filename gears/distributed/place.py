@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gears.distributed.devices import choose_devices
+from gears.distributed.devices import DeviceLike, choose_devices
 from gears.distributed.world import current_world, is_running
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def own_device(
     place: Place,
     n_gpus: int | None,
     gpu_ids: Sequence[int] | None,
-    device: str | None,
+    device: DeviceLike,
     visible: int | None = None,
 ) -> str:
     """Device of this process: the chosen (or own) GPU by local rank, or the CPU.

@@ -8,12 +8,14 @@ import gc
 import itertools
 import os
 import platform
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 
-from gears.distributed.devices import choose_backend
+from gears.distributed.devices import choose_backend, find_device
 from gears.distributed.world import World, current_world, is_running, set_world
+from gears.numbers import is_number, plain_number
 
 DEFAULT_TIMEOUT = 600.0
 
@@ -63,7 +65,7 @@ def setup_ddp(
             "MASTER_PORT to a free port in os.environ, or let gears.train_distributed.train_multi_gpu start them"
         )
         raise RuntimeError(msg)
-    target = torch.device(device) if device is not None else _own_device(rank)
+    target = find_device(device) if device is not None else _own_device(rank)
     return join_group(World(rank, rank, world_size, target), backend=backend, timeout=timeout)
 
 
@@ -110,9 +112,9 @@ def join_group(
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
         device_id = world.device if "nccl" in backend else None
-    limit = datetime.timedelta(seconds=timeout or DEFAULT_TIMEOUT)
+    limit = datetime.timedelta(seconds=check_timeout(timeout) or DEFAULT_TIMEOUT)
     if store is None and init_method is None:
-        store = _fresh_store(world, limit)
+        store = _fresh_store(world.rank, world.world_size, limit)
     _import_before_a_group_runs()
     dist.init_process_group(
         backend,
@@ -130,30 +132,55 @@ def join_group(
 _joins = itertools.count()
 
 
-def _fresh_store(world: World, limit: datetime.timedelta) -> dist.Store:
+def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.Store:
     """The store that the environment describes, with keys of its own for each group.
 
     torchrun's store outlives a group: a second group would find the addresses of the first
     one there and wait for them for ever. So would the workers of a restart.
     """
-    store, _, _ = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=limit))
+    store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=limit))
     store.set_timeout(limit)
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
 
 
-def check_timeout(timeout: float | None) -> None:
-    """Refuse a time-out that is no number of seconds.
+_kept: list[dist.Store] = []
+
+
+@contextlib.contextmanager
+def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
+    """Let rank 0 of the processes that a launcher started do something before the others do it.
+
+    What it prepares is then found by the others, and what it reports is complete. They follow as soon as it
+    is done or has failed; no process group is needed.
+    """
+    if world_size == 1 or not os.environ.get("MASTER_ADDR"):
+        yield
+        return
+    store = _fresh_store(rank, world_size, datetime.timedelta(days=1))
+    _kept[:] = [store]  # where rank 0 itself holds the keys, they are to live until the next meeting
+    if rank:
+        store.wait(["first"])
+    try:
+        yield
+    finally:
+        if rank == 0:
+            store.set("first", "done")
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """A time-out in seconds, or None for the default.
 
     Raises
     ------
     ValueError
         It is not a number above 0.
     """
-    good = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
-    if timeout is not None and not good:
-        msg = f"timeout is {timeout!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"
+    plain = plain_number(timeout)
+    if plain is not None and not (is_number(plain) and plain > 0):
+        msg = f"timeout is {plain!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"
         raise ValueError(msg)
+    return plain
 
 
 def cleanup_ddp() -> None:

@@ -80,6 +80,12 @@ def reduce_tensor(tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
     return result
 
 
+def _need_group() -> None:
+    if not is_running():
+        msg = "the process group has ended; reduce tensors and save checkpoints before it is cleaned up"
+        raise RuntimeError(msg)
+
+
 class GroupReducer:
     """Sums and gathers over the workers of the running process group, with the time they took.
 
@@ -94,6 +100,7 @@ class GroupReducer:
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers, a new tensor of the same shape."""
+        _need_group()
         start = time.perf_counter()
         result = tensor.detach().clone()
         dist.all_reduce(result)
@@ -102,6 +109,7 @@ class GroupReducer:
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """All workers' tensors, shape (world size, ...), rank by rank."""
+        _need_group()
         start = time.perf_counter()
         tensor = tensor.detach().contiguous()
         parts = [torch.empty_like(tensor) for _ in range(self.world_size)]

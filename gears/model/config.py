@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gears.messages import shorten, unknown_name
+from gears.numbers import is_number, is_whole, plain_numbers
 
 UNCERTAINTY_KINDS = ("nll", "gears")
 DIRECTIONS = ("smooth", "sign")
@@ -90,22 +90,19 @@ class ModelConfig:
     mask_target: bool = False
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for name in _POSITIVE_COUNTS:
-            self._check(
-                name, _is_integer(value := getattr(self, name)) and value >= 1, "an integer from 1 up"
-            )
+            self._check(name, is_whole(getattr(self, name), 1), "an integer from 1 up")
         for name in _COUNTS:
-            self._check(
-                name, _is_integer(value := getattr(self, name)) and value >= 0, "an integer from 0 up"
-            )
+            self._check(name, is_whole(getattr(self, name), 0), "an integer from 0 up")
         for name in ("uncertainty", "no_perturb", "mask_target"):
             self._check(name, isinstance(getattr(self, name), bool), "True or False")
         for name in ("uncertainty_reg", "direction_lambda"):
-            self._check(name, _is_number(value := getattr(self, name)) and value >= 0, "a number from 0 up")
-        self._check("tau", _is_number(self.tau) and self.tau > 0, "a number above 0")
+            self._check(name, is_number(value := getattr(self, name)) and value >= 0, "a number from 0 up")
+        self._check("tau", is_number(self.tau) and self.tau > 0, "a number above 0")
         threshold = self.coexpress_threshold
         self._check(
-            "coexpress_threshold", _is_number(threshold) and 0 <= threshold <= 1, "a number from 0 to 1"
+            "coexpress_threshold", is_number(threshold) and 0 <= threshold <= 1, "a number from 0 to 1"
         )
         for name, valid in (
             ("loss", LOSSES),
@@ -140,11 +137,3 @@ class ModelConfig:
             )
             warnings.warn(msg, stacklevel=2)
         return cls(**{key: value for key, value in values.items() if key in known})
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

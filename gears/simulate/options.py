@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gears.messages import shorten, unknown_name
+from gears.numbers import is_whole, plain_numbers
 
 # name: (smallest, largest) valid value
 _BOUNDS: dict[str, tuple[float, float]] = {
@@ -142,14 +141,11 @@ class SimulationOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # numpy scalars to plain ones: options are saved as JSON
-            value = getattr(self, field.name)
-            if isinstance(value, np.generic):
-                object.__setattr__(self, field.name, value.item())
+        plain_numbers(self)
         self._settle_genes()
         for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
+            whole = is_whole(value)
             kind = "a whole number" if name in _COUNTS else "a number"
             number = whole or (isinstance(value, float) and name not in _COUNTS)
             if not number or not low <= value <= high:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gears.files import write_atomically
+from gears.files import user_path, write_atomically
 from gears.training.progress import Progress
 from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
@@ -44,7 +44,7 @@ def write_tensors(path: str | Path, value: Any) -> None:
 
 def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
     """Read tensors and plain types; anything that could run code is refused, damage is named."""
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         msg = f"there is no file {path}"
         raise FileNotFoundError(msg)

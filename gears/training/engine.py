@@ -39,7 +39,7 @@ class TrainingEngine:
     device
         Device of this worker.
     distributed
-        Whether to join the other workers (see `setup_distributed`).
+        Whether to work with the others of the running process group (see `setup_distributed`).
     local_rank, world_size
         Place on this machine and number of workers, checked against the running group.
     use_amp
@@ -140,12 +140,48 @@ class TrainingEngine:
         self.on_epoch_end: Callable[[TrainingEngine, dict[str, Any], bool], None] | None = None
         self.on_step_end: Callable[[TrainingEngine], None] | None = None
         if distributed:
-            self.setup_distributed()
+            self._join_workers()
 
     # -- processes ---------------------------------------------------------------------
 
-    def setup_distributed(self) -> None:
-        """Join the running process group, or the one that torchrun describes."""
+    @staticmethod
+    def setup_distributed(
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        backend: str | None = None,
+        timeout: float | None = None,
+    ) -> tuple[int, int, int]:
+        """Join a process group, before engines with ``distributed=True`` are made.
+
+        Parameters
+        ----------
+        rank, world_size
+            Place of this process among the workers (:func:`gears.train_distributed.setup_ddp`, which reads
+            ``MASTER_ADDR`` and ``MASTER_PORT``); by default what torchrun says.
+        backend, timeout
+            As for ``setup_ddp``.
+
+        Returns
+        -------
+        tuple of int
+            Rank, rank on this machine, number of workers; (0, 0, 1) without a group.
+        """
+        if (rank is None) != (world_size is None):
+            msg = f"rank={rank} and world_size={world_size}: give both, or neither under torchrun"
+            raise ValueError(msg)
+        if rank is None or world_size is None:
+            return process_group.setup_distributed(backend=backend, timeout=timeout)
+        place = process_group.setup_ddp(rank, world_size, backend=backend, timeout=timeout)
+        return place.rank, place.local_rank, place.world_size
+
+    @staticmethod
+    def cleanup_distributed() -> None:
+        """End the process group of this worker, if one is running."""
+        process_group.cleanup_ddp()
+
+    def _join_workers(self) -> None:
+        """Work with the running process group, or with the one that torchrun describes."""
         if not world.is_running():
             process_group.setup_distributed(backend=self.backend)
         if not world.is_running():
@@ -162,14 +198,11 @@ class TrainingEngine:
         """Refuse to train models that differ between workers (initial weights drawn without a common seed)."""
         checkpoints.check_replicas(self.model, self.reducer)
 
-    def cleanup_distributed(self) -> None:
-        """End the process group of this worker."""
-        process_group.cleanup_ddp()
-        self.reducer, self.distributed = IDENTITY, False
-
     def reduce_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers (the value itself in one process): reduce sums and counts, then divide."""
         return self.reducer.sum(tensor)
+
+    _reduce_tensor = reduce_tensor  # under this name in guides
 
     @property
     def is_main(self) -> bool:

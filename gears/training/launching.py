@@ -10,6 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 
 from gears.distributed import current_world, is_running, launch, plan_devices
+from gears.distributed.devices import DeviceLike
+from gears.distributed.gpus import GpuIds
+from gears.numbers import whole_number
 from gears.training.checkpoints import plain_state
 from gears.training.engine import TrainingEngine
 
@@ -19,8 +22,8 @@ def launch_distributed_training(
     world_size: int | None = None,
     backend: str | None = None,
     *,
-    gpu_ids: list[int] | str | None = None,
-    device: str | None = None,
+    gpu_ids: GpuIds = None,
+    device: DeviceLike = None,
     timeout: float | None = None,
     **kwargs: Any,
 ) -> Any:
@@ -31,15 +34,19 @@ def launch_distributed_training(
     train_fn
         Any function, also a lambda or one defined in a notebook; it runs inside a process group.
     world_size
-        Number of workers; all visible GPUs when left out, else CPU processes where there is no GPU.
+        Number of workers: all visible GPUs by default; CPU processes where there is no GPU. 0, which
+        ``torch.cuda.device_count()`` is without a GPU, is one CPU process, with a warning.
     backend, gpu_ids, device, timeout
         As in :func:`gears.train_distributed.train_multi_gpu`.
     **kwargs
         Passed on; small, plain data.
     """
-    if device is None and gpu_ids is None and world_size is not None and not torch.cuda.is_available():
-        device = "cpu"
-    plan = plan_devices(world_size, gpu_ids, device, backend)
+    n_workers = None if world_size is None else whole_number("world_size", world_size, 0)
+    if torch.cuda.device_count() == 0:
+        n_workers = n_workers or None  # of 0 plan_devices makes one CPU process, with a warning
+        if n_workers is not None and device is None and gpu_ids is None:
+            device = "cpu"
+    plan = plan_devices(n_workers, gpu_ids, device, backend)
 
     def work(rank: int, size: int, options: Mapping[str, Any]) -> Any:
         return train_fn(rank, size, **options)

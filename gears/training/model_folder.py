@@ -19,7 +19,16 @@ from gears._install import __version__
 from gears.conditions import Condition
 from gears.contexts.names import ModelContexts
 from gears.data.splits import Split
-from gears.files import content_hash, new_folder, read_json, read_npz, write_json, write_npz
+from gears.files import (
+    check_folder,
+    content_hash,
+    new_folder,
+    read_json,
+    read_npz,
+    user_path,
+    write_json,
+    write_npz,
+)
 from gears.graphs import Graph
 from gears.integrity import check_file, check_seal, checksums_of, need_names, need_types, sealed
 from gears.messages import shorten
@@ -200,7 +209,7 @@ def save_model(
     keep_run
         Keep what a run wrote beside the model that is there: history, checkpoints, logs.
     """
-    path = Path(path)
+    path = user_path(path)
     refuse_foreign_folder(path)
     with new_folder(path) as folder:
         parts.write(folder, weights)
@@ -221,6 +230,21 @@ def _keep_files(old: Path, new: Path) -> None:
             shutil.copy2(file, new / relative)
 
 
+def check_save_path(path: str | Path) -> Path:
+    """The folder that a model is to go to, tried before any work is done; nothing is left there.
+
+    Raises
+    ------
+    FileExistsError
+        It is a file, or a folder that holds something other than a model.
+    OSError
+        It cannot be made or written to (:func:`gears.files.check_folder`).
+    """
+    path = check_folder(path, "save_path")
+    refuse_foreign_folder(path)
+    return path
+
+
 def refuse_foreign_folder(path: Path) -> None:
     """Raise unless `path` is free, empty, or a model."""
     if not path.exists() or is_model(path) or (path.is_dir() and not any(path.iterdir())):
@@ -232,7 +256,7 @@ def refuse_foreign_folder(path: Path) -> None:
 def is_model(path: str | Path) -> bool:
     """Whether a folder says that it is a saved model."""
     try:
-        manifest = read_json(Path(path) / MANIFEST)
+        manifest = read_json(user_path(path) / MANIFEST)
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("kind") == KIND
@@ -248,7 +272,7 @@ def load_parts(path: str | Path) -> ModelParts:
     ValueError
         The folder has another format, or its files do not fit together.
     """
-    path = Path(path)
+    path = user_path(path)
     if not (path / MANIFEST).is_file():
         msg = f"{path} is no saved model: it has no {MANIFEST}; give the folder that save_model wrote"
         raise FileNotFoundError(msg)
@@ -333,7 +357,7 @@ def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_pe
 
 def load_weights(path: str | Path, network: GEARSNetwork) -> None:
     """Read the weights of a saved model into a network of its shape, in the precision they were saved in."""
-    file = Path(path) / WEIGHTS
+    file = user_path(path) / WEIGHTS
     state = published_state(read_tensors(file))
     dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
     network.to(dtype)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
+from gears.files import user_path
 from gears.training.loggers import check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 from gears.training.wrapping import COMPRESSIONS
@@ -272,7 +272,7 @@ class TrainOptions(Options):
     def check_together(self) -> None:
         """Raise where options contradict each other."""
         if self.save_path is not None:
-            object.__setattr__(self, "save_path", str(Path(self.save_path).expanduser()))
+            object.__setattr__(self, "save_path", str(user_path(self.save_path)))
         names = (self.loggers,) if isinstance(self.loggers, str) else tuple(self.loggers or ())
         object.__setattr__(self, "loggers", tuple(dict.fromkeys(names)))
         check_loggers(self.loggers, has_folder=self.save_path is not None)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gears.data.tensor_pickles import load_tensors
+from gears.files import user_path
 from gears.graphs import Graph
 from gears.model.published import published_config, published_state
 from gears.training.checkpoints import read_tensors
@@ -20,7 +21,7 @@ CONFIG = "config.pkl"
 
 def is_published(path: str | Path) -> bool:
     """Whether a folder is a model that cell-gears saved."""
-    folder = Path(path)
+    folder = user_path(path)
     return (folder / CONFIG).is_file() and not (folder / MANIFEST).exists()
 
 
@@ -50,7 +51,7 @@ def read_published(
     FileNotFoundError, ValueError
         A file is missing or cannot be read, or the numbers of names are not the model's.
     """
-    folder = Path(path)
+    folder = user_path(path)
     config = load_tensors(folder / CONFIG)
     if not isinstance(config, Mapping):
         msg = f"{folder / CONFIG} holds {type(config).__name__}; expected the settings of a model, a dict"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gears.files import user_path
 from gears.training import checkpoints
 from gears.training.engine import TrainingEngine
 from gears.training.loggers import files
@@ -44,7 +45,7 @@ class RunFolder:
 
     def __init__(self, options: TrainOptions, parts: ModelParts, facts: Mapping[str, Any]) -> None:
         assert options.save_path is not None
-        self.path = Path(options.save_path)
+        self.path = user_path(options.save_path)
         self.options, self.parts, self.facts = options, parts, dict(facts)
         self._ready = False
         self._last_checkpoint = 0
@@ -93,7 +94,7 @@ class RunFolder:
         rule = engine.early_stopping
         progress.finished = rule is not None and progress.epochs_without_success >= rule.patience
         progress.stopped_because = rule.reason if rule is not None and progress.finished else None
-        logger.info("continuing from %s", file)
+        logger.info("continuing the run in %s after epoch %d", self.path, progress.epoch)
         if planned not in (None, options.epochs) and options.schedule in ("cosine", "one-cycle"):
             logger.warning(
                 "the run was planned for %s epochs, now for %s: the learning rate of schedule=%r follows the new "

@@ -151,7 +151,7 @@ def test_folds_of_a_screen_and_what_cannot_be_folded(toy_screen: PreparedScreen)
         list(folds(toy_screen, 40))
     with pytest.raises(ValueError, match="n_folds must be a whole number of at least 2; found 1"):
         list(folds(toy_screen, 1))
-    with pytest.raises(ValueError, match="repeats must be"):
+    with pytest.raises(ValueError, match="repeats is 0; expected a whole number"):
         list(folds(toy_screen, 3, 0))
     with pytest.raises(ValueError, match=r"unknown fold_by 'genes'; did you mean 'gene'"):
         list(folds(toy_screen, 3, by="genes"))

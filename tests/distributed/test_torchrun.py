@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -210,6 +211,54 @@ def test_a_restarted_machine_and_two_machines_give_the_same_model(screens: Path,
 
 def results(*outputs: str) -> list[str]:
     return sorted(line for out in outputs for line in out.splitlines() if line.startswith("RESULT"))
+
+
+LOGGING = """
+import logging, sys
+from gears import train_multi_gpu
+
+if __name__ == "__main__":
+    for verbose in (False, True):
+        print("verbose", verbose, file=sys.stderr, flush=True)
+        result = train_multi_gpu(
+            sys.argv[1], "small", {"split": "simulation", "seed": 1},
+            {"save_path": sys.argv[2], "epochs": 2, "model_config": {"hidden_size": 8}, "verbose": verbose},
+            n_gpus=2, device="cpu", data_config={"default_pert_graph": False},
+        )
+    logging.getLogger("gears").info("a line")
+    logging.getLogger("gears").warning("a warning")
+"""
+
+
+@pytest.mark.slow
+def test_a_launched_run_logs_what_a_spawned_run_logs(tmp_path: Path, small_screen_adata: AnnData) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOGGING)
+    said = {}
+    launched = torchrun("--standalone", "--nproc_per_node=2")
+    for kind, start in (("spawned", [sys.executable]), ("launched", launched)):
+        folder = tmp_path / f"screens-{kind}"
+        folder.mkdir()
+        small_screen_adata.write_h5ad(folder / "small.h5ad")
+        run_all([[*start, str(script), str(folder), str(tmp_path / f"model-{kind}")]], tmp_path / kind)
+        said[kind] = (tmp_path / kind / "err0").read_text().splitlines()
+    said["launched"].remove("verbose False")  # each of the two processes prints it
+    said["launched"].remove("verbose True")
+    said["launched"].remove("[rank 1] WARNING: a warning")
+
+    def alike(lines: list[str]) -> list[str]:
+        return sorted(re.sub(r"[0-9.]+ s\b", "", line) for line in lines)  # seconds differ
+
+    assert alike(said["launched"]) == alike(said["spawned"])
+    spawned = said["spawned"]
+    assert spawned[:2] == ["verbose False", "verbose True"], "verbose=False logged something"
+    assert spawned[2].startswith("screen small: 640 cells (")
+    assert re.fullmatch(
+        r"split simulation, seed 1: \d+ training, \d+ validation, \d+ test conditions", spawned[3]
+    )
+    epochs = [line for line in spawned if line.startswith("epoch ")]
+    assert len(epochs) == len(set(epochs)) > 0
+    assert not [line for line in spawned if ".npz" in line or "one CPU process" in line]
 
 
 @pytest.mark.slow

@@ -164,3 +164,28 @@ def test_best_epoch_and_early_end_are_decided_where_there_is_an_evaluation() -> 
     last = TrainingEngine(classifier(), eval_every=4)
     history = last.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=5)
     assert [record["epoch"] for record in history if "val_loss" in record] == [4, 5]
+
+
+def test_a_group_is_set_up_and_ended_on_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As guides write it, around engines of any model."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert TrainingEngine.setup_distributed() == (0, 0, 1), "no launcher: nothing is started"
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ValueError, match="give both"):
+        TrainingEngine.setup_distributed(0)
+    for _ in range(2):
+        assert TrainingEngine.setup_distributed(0, 1) == (0, 0, 1)
+        assert torch.distributed.is_initialized()
+        engine = TrainingEngine(torch.nn.Linear(2, 1), distributed=True, world_size=1)
+        assert engine._reduce_tensor(torch.ones(2)).tolist() == [1.0, 1.0]
+        TrainingEngine.cleanup_distributed()
+        assert not torch.distributed.is_initialized()
+    with pytest.raises(RuntimeError, match="the process group has ended"):
+        engine.reduce_tensor(torch.ones(1))
+    TrainingEngine.cleanup_distributed()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gears.conditions import Condition
 from gears.data.pickles import load_plain
 from gears.data.splits.labels import Labels
-from gears.data.splits.registry import Draw, SplitArguments, register_split
+from gears.data.splits.registry import Draw, SplitArguments, register_split, split_kind
 from gears.data.splits.split import PARTS
-from gears.files import read_json
+from gears.files import read_json, user_path
 from gears.messages import nearest, shorten
 
 
@@ -23,7 +23,7 @@ def read_split_dict(path: str | Path) -> Any:
     FileNotFoundError, ValueError
         If there is no such file, or it holds something else.
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         msg = f"there is no split file {path}"
         raise FileNotFoundError(msg)
@@ -42,14 +42,7 @@ def read_split_dict(path: str | Path) -> Any:
 )
 def draw_custom(labels: Labels, arguments: SplitArguments) -> Draw:
     """Check the given parts: keys, unknown labels, overlap by genes, empty parts."""
-    given = arguments.split_dict
-    if given is None:
-        msg = "split='custom' needs split_dict={'train': [...], 'val': [...], 'test': [...]} or split_dict_path="
-        raise ValueError(msg)
-    if not isinstance(given, Mapping):
-        expected = "a dict of lists, {'train': [...], 'val': [...], 'test': [...]}"
-        msg = f"a custom split is {expected}; found {type(given).__name__}"
-        raise ValueError(msg)
+    given = check_parts(arguments.split_dict)
     problems = _key_problems(given)
     parts: dict[str, list[str]] = {}
     home: dict[Condition, tuple[str, str]] = {}
@@ -65,6 +58,50 @@ def draw_custom(labels: Labels, arguments: SplitArguments) -> Draw:
     return Draw(
         parts=parts, excluded={name: "not named in the split" for name in labels.names if name not in used}
     )
+
+
+def check_parts(given: Any) -> Mapping[str, Any]:
+    """The parts of a custom split as a mapping; what can be known without the screen is checked.
+
+    Raises
+    ------
+    ValueError
+        There are none, or they are no mapping.
+    """
+    if given is None:
+        msg = "split='custom' needs split_dict={'train': [...], 'val': [...], 'test': [...]} or split_dict_path="
+        raise ValueError(msg)
+    if not isinstance(given, Mapping):
+        expected = "a dict of lists, {'train': [...], 'val': [...], 'test': [...]}"
+        msg = f"a custom split is {expected}; found {type(given).__name__}"
+        raise ValueError(msg)
+    return given
+
+
+def split_arguments(
+    split: str = "simulation",
+    *,
+    split_dict_path: str | Path | None = None,
+    split_dict: Mapping[str, Sequence[str]] | None = None,
+    **arguments: Any,
+) -> SplitArguments:
+    """The checked arguments of :meth:`gears.PertData.prepare_split`; no screen is needed.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The split is unknown, an argument does not fit, or there is no such file.
+    """
+    kind = split_kind(split)
+    if split_dict_path is not None:
+        if split_dict is not None:
+            msg = "give split_dict or split_dict_path, not both"
+            raise ValueError(msg)
+        split_dict = read_split_dict(split_dict_path)
+    checked = SplitArguments(split_dict=split_dict, **arguments)
+    if kind.name == "custom":
+        check_parts(checked.split_dict)
+    return checked
 
 
 def _key_problems(given: Mapping[Any, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gears.data.splits.make import make_split
 from gears.data.splits.split import Split
+from gears.numbers import whole_number
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -57,9 +58,7 @@ def folds(
     >>> sorted(split.parts["test"][0] for split in folds(labels, n_folds=4))
     ['A+ctrl', 'B+ctrl', 'C+ctrl', 'D+ctrl']
     """
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        msg = f"repeats must be a whole number of at least 1; found {repeats!r}"
-        raise ValueError(msg)
+    repeats = whole_number("repeats", repeats)
     labels = screen if isinstance(screen, Sequence) else screen.labels
     for repeat in range(repeats):
         for fold in range(n_folds):

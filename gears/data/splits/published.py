@@ -11,6 +11,7 @@ from gears.data.splits.labels import Labels
 from gears.data.splits.make import finish
 from gears.data.splits.registry import Draw, SplitArguments
 from gears.data.splits.split import PARTS, Split
+from gears.files import user_path
 from gears.messages import shorten
 
 
@@ -32,7 +33,7 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
     ValueError
         If the file is no such split, or names labels that the screen lacks.
     """
-    path = Path(path)
+    path = user_path(path)
     parts = _lists(path, load_plain(path))
     unknown = sorted({name for names in parts.values() for name in names} - set(labels))
     if unknown or not parts or set(parts) - set(PARTS):

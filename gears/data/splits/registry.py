@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-
 from gears.data.splits.labels import Labels
 from gears.data.splits.split import PARTS, Subgroups
 from gears.messages import unknown_name
+from gears.numbers import is_number, is_whole, plain_numbers
 
 MODES = ("published", "strict")
 FOLDED = ("condition", "gene")
@@ -38,19 +37,18 @@ class SplitArguments:
     test_contexts: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, np.integer):
-            object.__setattr__(self, "seed", int(self.seed))
+        plain_numbers(self)
         for name, valid in (("mode", MODES), ("fold_by", FOLDED)):
             if getattr(self, name) not in valid:
                 raise ValueError(unknown_name(name, str(getattr(self, name)), valid))
         self._check_fold()
         object.__setattr__(self, "control_shares", _shares(self.control_shares))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+        if not is_whole(self.seed, 0) or self.seed >= 2**32:
             msg = f"seed must be a whole number from 0 to 2**32 - 1; found {self.seed!r}"
             raise ValueError(msg)
         for name in ("train_gene_set_size", "combo_seen2_train_frac", "combo_single_split_test_set_fraction"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            if not is_number(value) or not 0 <= value <= 1:
                 msg = f"{name} is a share between 0 and 1; found {value!r}"
                 raise ValueError(msg)
 
@@ -65,10 +63,9 @@ class SplitArguments:
     def _check_fold(self) -> None:
         for name, least in (("n_folds", 2), ("fold", 0), ("repeat", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            if not is_whole(value, least):
                 msg = f"{name} must be a whole number of at least {least}; found {value!r}"
                 raise ValueError(msg)
-            object.__setattr__(self, name, int(value))
         if self.fold >= self.n_folds:
             msg = f"fold must be from 0 to n_folds - 1 = {self.n_folds - 1}; found {self.fold}"
             raise ValueError(msg)
@@ -87,7 +84,7 @@ def _shares(value: Any) -> list[float] | None:
         if isinstance(value, Iterable) and not isinstance(value, str)
         else []
     )
-    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9 or shares[0] == 0:
+    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6 or shares[0] == 0:
         msg = f"control_shares are three shares (train, val, test) that add to 1, as 0.8, 0.1, 0.1; found {value!r}"
         raise ValueError(msg)
     return shares

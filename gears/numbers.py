@@ -1,0 +1,59 @@
+"""Numbers that users give: those of numpy are taken as those of Python, and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, TypeGuard
+
+import numpy as np
+
+
+def plain_number(value: Any) -> Any:
+    """A number or truth value of numpy (also a 0-d array) as Python's own; anything else unchanged.
+
+    Examples
+    --------
+    >>> plain_number(np.int64(3)), plain_number(np.float32(0.5)), plain_number(np.True_), plain_number("a")
+    (3, 0.5, True, 'a')
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    for numpy_type, plain in ((np.bool_, bool), (np.integer, int), (np.floating, float)):
+        if isinstance(value, numpy_type):
+            return plain(value)
+    return value
+
+
+def plain_numbers(options: Any) -> None:
+    """Replace numbers of numpy in the fields of a frozen dataclass; called first in its ``__post_init__``."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        plain = plain_number(value)
+        if plain is not value:
+            object.__setattr__(options, field.name, plain)
+
+
+def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
+    """Whether a value is a whole number, not a truth value, and at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that a user gave, as an ``int``.
+
+    Raises
+    ------
+    ValueError
+        It is something else, or less than `least`.
+    """
+    plain = plain_number(value)
+    if not is_whole(plain, least):
+        msg = f"{name} is {plain!r}; expected a whole number of at least {least}"
+        raise ValueError(msg)
+    return plain
