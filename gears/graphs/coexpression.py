@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gears.graphs.correlation import CellChunks, Correlation, Expression, pair_correlations, ranges
+from gears.graphs.correlation import CellChunks, Correlation, Expression, kurtosis, pair_correlations, ranges
 from gears.graphs.graph import Graph
 from gears.graphs.select import candidates, check_selection, name_order, strongest
 
@@ -17,9 +17,13 @@ _BLOCK_BYTES = 256 * 2**20
 _CHUNK_BYTES = 32 * 2**20
 # Correlations are rounded to these decimals: ties and the threshold must not hang on rounding errors.
 _DECIMALS = 10
-# A correlation over a draw of n cells is taken to lie within this / sqrt(n) of that over all cells: six
-# standard errors of a correlation of 0.4, nine of one of 0.65.
-_ERRORS = 5.0
+# A correlation over a draw of n cells is taken to lie within this (kurtosis_i kurtosis_j)^(1/4) / sqrt(n) of that
+# over all cells. At a correlation of 0.4 that is four standard errors of two normal variables, and of two genes that
+# few cells express alike, but for those of an extreme kurtosis never more than this:
+_ERRORS, _LARGEST_ERROR = 2.0, 0.2
+# Pairs of genes of a larger kurtosis (expressed by less than one cell in 25, say) are looked at over all cells: these
+# few values make a cheap sparse product, and a draw says little of them.
+_LARGEST_KURTOSIS = 25.0
 # The product of all pairs costs as much as this share of them one by one (measured: a fiftieth).
 _FEW_PAIRS = 0.02
 
@@ -56,10 +60,10 @@ def coexpression_graph(
         Sources per target.
 
     n_drawn
-        Where there are more cells, the pairs that may be edges are chosen on a fixed draw of this many. Their
-        correlations are computed over all cells: every weight is that of the graph of all cells, and an edge of that
-        graph is missed only where the draw is off by more than ``5 / sqrt(n_drawn)``. By default all pairs are
-        looked at over all cells.
+        Where there are more cells, the pairs that may be edges are chosen on a fixed draw of this many, except pairs
+        of genes that few cells express. Their correlations are computed over all cells: every weight is that of the
+        graph of all cells, and an edge of that graph is missed only where the draw is off by far more than its
+        standard error. By default all pairs are looked at over all cells.
 
     Raises
     ------
@@ -102,19 +106,33 @@ def _among_all(cells: CellChunks, threshold: float, k: int) -> Edges:
 
 def _among_drawn(cells: CellChunks, n_drawn: int, threshold: float, k: int) -> Edges | None:
     """The same, of the pairs that a draw of cells leaves; None where these are too many for it to pay."""
-    n_genes, error = cells.shape[1], _ERRORS / np.sqrt(n_drawn)
+    n_genes, drawn = cells.shape[1], cells.drawn(n_drawn)
+    kurtosis_G = kurtosis(drawn)
+    is_rare_G = kurtosis_G > _LARGEST_KURTOSIS
+    error_G = np.where(np.isfinite(kurtosis_G), kurtosis_G, 0) ** 0.25 * (_ERRORS / np.sqrt(n_drawn)) ** 0.5
+    error_G = error_G.astype(np.float32)
     found = [np.empty(0, np.int64)]
-    for start, weight_TS in _absolute(Correlation(cells.drawn(n_drawn), np.float32)):
-        target, source = candidates(weight_TS, threshold, k, error)
+    for start, weight_TS in _absolute(Correlation(drawn, np.float32)):
+        error_TS = np.minimum(np.outer(error_G[start : start + len(weight_TS)], error_G), _LARGEST_ERROR)
+        target, source = candidates(weight_TS, threshold, k, error_TS)
         target += start
+        by_draw = ~(is_rare_G[target] & is_rare_G[source])
+        target, source = target[by_draw], source[by_draw]
         found.append(np.minimum(target, source) * n_genes + np.maximum(target, source))
     pairs = np.unique(np.concatenate(found))
     if len(pairs) > _FEW_PAIRS * n_genes**2 / 2:
         return None
     first, second = np.divmod(pairs, n_genes)
     weight = np.round(np.abs(pair_correlations(cells, first, second)), _DECIMALS)
-    target, source = np.concatenate([first, second]), np.concatenate([second, first])
-    return strongest(target, source, np.tile(weight, 2), threshold, k)
+    target, source, weight = (
+        np.concatenate(two) for two in ((first, second), (second, first), (weight, weight))
+    )
+    if is_rare_G.any():
+        rare = np.flatnonzero(is_rare_G)
+        more = _among_all(cells.held(rare), threshold, k)
+        target, source = np.append(target, rare[more[0]]), np.append(source, rare[more[1]])
+        weight = np.append(weight, more[2])
+    return strongest(target, source, weight, threshold, k)
 
 
 def _absolute(correlation: Correlation) -> Iterator[tuple[int, np.ndarray]]:

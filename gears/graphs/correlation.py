@@ -68,6 +68,11 @@ class CellChunks:
         rows = rows if self._rows is None else self._rows[rows]
         return CellChunks(self._x.csr(rows) if self._stored else self._x[rows], None, self._columns)
 
+    def held(self, columns: np.ndarray) -> CellChunks:
+        """Some of these columns, in memory as a sparse matrix: for columns that are mostly zero."""
+        parts = [sparse.csr_matrix(chunk) for chunk in self.among(columns)]
+        return CellChunks(sparse.vstack(parts, format="csr"))
+
     def __iter__(self) -> Iterator[sparse.csr_matrix | np.ndarray]:
         """CSR where that is worth while, else dense.
 
@@ -92,11 +97,12 @@ class CellChunks:
 
 
 def _check_finite(chunk: sparse.csr_matrix | np.ndarray) -> None:
-    as_sparse = sparse.issparse(chunk)
-    bad = ~np.isfinite(chunk.data if as_sparse else chunk)
+    bad = ~np.isfinite(chunk if isinstance(chunk, np.ndarray) else chunk.data)
     if bad.any():
-        genes = chunk.indices[bad] if as_sparse else np.nonzero(bad)[1]
-        msg = f"expression holds NaN or infinity in {len(np.unique(genes))} genes; remove or fill these values"
+        genes = np.nonzero(bad)[1] if isinstance(chunk, np.ndarray) else chunk.indices[bad]
+        msg = (
+            f"expression holds NaN or infinity in {len(np.unique(genes))} genes; remove or fill these values"
+        )
         raise ValueError(msg)
 
 
@@ -139,7 +145,7 @@ class Correlation:
         self._mean_G = total_G / max(n_cells, 1)
         square_G = np.zeros(n_genes)
         for chunk in self._chunks():
-            square_G += _squares_about(chunk, self._mean_G)
+            square_G += _squares_about(chunk, self._mean_G)[0]
         varies = (lowest_G < highest_G) & (square_G > 0)
         self._inverse_sd_G = np.zeros_like(square_G)
         self._inverse_sd_G[varies] = 1 / np.sqrt(square_G[varies])
@@ -170,6 +176,21 @@ class Correlation:
             yield chunk.astype(self._dtype)
 
 
+def kurtosis(cells: CellChunks) -> np.ndarray:
+    """Fourth central moment of each column divided by its squared variance, (G,); infinite where it does not vary."""
+    n_cells, n_genes = cells.shape
+    mean_G = sum((_column_sums(chunk) for chunk in cells), np.zeros(n_genes)) / n_cells
+    square_G, fourth_G = np.zeros(n_genes), np.zeros(n_genes)
+    for chunk in cells:
+        square, fourth = _squares_about(chunk, mean_G)
+        square_G += square
+        fourth_G += fourth
+    rounding_G = n_cells * (1e-6 * mean_G) ** 2
+    return np.divide(
+        n_cells * fourth_G, square_G**2, out=np.full(n_genes, np.inf), where=square_G > rounding_G
+    )
+
+
 def pair_correlations(cells: CellChunks, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Pearson correlation of some pairs of columns in float64, (E,): one pass over the cells for all of them.
 
@@ -192,7 +213,7 @@ def pair_correlations(cells: CellChunks, first: np.ndarray, second: np.ndarray) 
     one, two = np.split(place, 2)
     product_E, sum_A, square_A, shift_A = np.zeros(len(first)), np.zeros(len(used)), np.zeros(len(used)), None
     for chunk in cells.among(used):
-        dense = chunk.toarray() if sparse.issparse(chunk) else chunk
+        dense = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
         if shift_A is None:
             shift_A = dense.mean(axis=0, dtype=np.float64)
         part_AN = np.ascontiguousarray((dense - shift_A).T)
@@ -211,13 +232,19 @@ def _column_sums(chunk: sparse.csr_matrix | np.ndarray) -> np.ndarray:
     return np.bincount(chunk.indices, weights=chunk.data, minlength=chunk.shape[1])
 
 
-def _squares_about(chunk: sparse.csr_matrix | np.ndarray, mean_G: np.ndarray) -> np.ndarray:
+def _squares_about(
+    chunk: sparse.csr_matrix | np.ndarray, mean_G: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sums over cells of the squared differences from the mean and of their squares, (G,) each."""
     if isinstance(chunk, np.ndarray):
-        return np.asarray(((chunk - mean_G) ** 2).sum(axis=0))
+        about = (chunk - mean_G) ** 2
+        return about.sum(axis=0), np.einsum("cg,cg->g", about, about)
     n_genes = len(mean_G)
     about = (chunk.data - mean_G[chunk.indices]) ** 2
     n_zero = chunk.shape[0] - np.bincount(chunk.indices, minlength=n_genes)
-    return np.bincount(chunk.indices, weights=about, minlength=n_genes) + n_zero * mean_G**2
+    square_G = np.bincount(chunk.indices, weights=about, minlength=n_genes) + n_zero * mean_G**2
+    fourth_G = np.bincount(chunk.indices, weights=about**2, minlength=n_genes) + n_zero * mean_G**4
+    return square_G, fourth_G
 
 
 def _extreme(chunk: sparse.csr_matrix | np.ndarray, name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 SLACK = 1e-6
-"""Errors of weights that are computed in different ways, in float32 or in another order, are smaller than half of this."""
+"""Twice the error of a weight that is computed in float32, or in another order."""
 _GROUPS_PER_SOURCE = 8
 
 
@@ -32,7 +32,7 @@ def name_order(names: list[str] | tuple[str, ...]) -> np.ndarray:
 
 
 def candidates(
-    weight_TS: np.ndarray, threshold: float, k: int, slack: float = SLACK
+    weight_TS: np.ndarray, threshold: float, k: int, slack: float | np.ndarray = SLACK
 ) -> tuple[np.ndarray, np.ndarray]:
     """Entries that may be among the `k` largest of their row and above `threshold`, up to an error of the weights.
 
@@ -41,7 +41,8 @@ def candidates(
     weight_TS
         (targets, sources) float32 or float64, at most 1, not negative but for -inf where nothing may be chosen.
     slack
-        How far below the k-th largest and the threshold an entry may lie: twice the error of a weight.
+        How far below the k-th largest and the threshold an entry may lie, a number or (targets, sources): twice the
+        error of a weight.
 
     Returns
     -------
@@ -60,8 +61,7 @@ def candidates(
     np.maximum(rest_TU, weight_TS[:, n_dealt:], out=rest_TU)
     at = n_groups - min(k, n_groups)
     floor_T = np.maximum(np.partition(highest_TU, at, axis=1)[:, at], threshold)
-    floor_T -= slack
-    flat = np.flatnonzero(weight_TS >= floor_T[:, None])
+    flat = np.flatnonzero(weight_TS >= floor_T[:, None] - slack)
     return np.divmod(flat, n_sources)
 
 
