@@ -111,13 +111,13 @@ def epochs(n):
 def _opened(folder):
     """Screen and split, and the CPU seconds that imports and opening took."""
     start = cpu_seconds()
-    import gears.gears
-    from gears import PertData
+    from gears import GEARS, PertData
 
     imported = cpu_seconds()
     data = PertData(Path(folder).parent)
     data.load(data_path=folder)
     data.prepare_split("simulation", seed=1)
+    HELD["model"] = GEARS(data, device="cpu")
     return data, {"import_s": imported - start, "versions": versions(VERSIONS)}, cpu_seconds() - imported
 
 
@@ -167,12 +167,9 @@ def coexpression_graph(folder, n_drawn=5000, keep=None, against=None):
 
 
 def _initialised(folder):
-    from gears import GEARS
-
-    data, told, _ = _opened(folder)
-    model = GEARS(data, device="cpu")
+    _, told, _ = _opened(folder)
+    model = HELD["model"]
     model.model_initialize(hidden_size=64)  # graphs are made here, or read where they were made before
-    HELD["model"] = model
     return model, told
 
 

@@ -1,4 +1,4 @@
-"""CPU seconds of every stage at the size of the published Norman screen, and of the co-expression graph by draws of cells.
+"""CPU seconds of every stage at the size of the published Norman screen, and of draws for the co-expression graph.
 
 Simulated: 87,540 cells, 5,045 genes, 236 perturbed conditions, 20,692 nodes of the perturbation graph. Every stage
 runs in a process of its own; importing packages is a line of its own. The graph of all pairs of genes over all
@@ -73,8 +73,8 @@ def page(record):
         "",
         f"{place['cpu']}, one of {place['cores']} cores, {versions}, commit {record['commit']}, `{record['command']}`",
         "",
-        f"Simulated: {json.dumps(record['simulation'])}; {stages['co-expression graph']['cells']:,} training cells. A network",
-        "step is 32 conditions over moments, hidden size 64, validation once an epoch included.",
+        f"Simulated: {json.dumps(record['simulation'])}; {stages['co-expression graph']['cells']:,} training cells.",
+        "A network step is 32 conditions over moments, hidden size 64, validation once an epoch included.",
         "",
         "| stage | CPU s | import, CPU s | load |",
         "|---|---:|---:|---:|",
