@@ -8,10 +8,11 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from measuring import Measurement, versions
+from measuring import Measurement, cpu_seconds, versions
 from side import serve
 
 HELD = {}
+VERSIONS = ("gears-perturb", "torch", "numpy", "scipy", "anndata")
 
 
 def simulate(path, simulation):
@@ -47,14 +48,14 @@ def statistics(path, workers):
     return block.figures | {"cells": len(ids), "conditions": len(table.conditions)}
 
 
-def prepare(path, folder, workers):
+def prepare(path, folder, workers, **options):
     """Prepare the screen from its file: checks, statistics, differential genes, cells in the prepared form."""
     from gears import PertData
 
     folder = Path(folder)
     with Measurement() as block:
         data = PertData(folder.parent, default_pert_graph=False)
-        data.load(data_path=path, workers=workers)
+        data.load(data_path=path, workers=workers, **options)
     data.screen.folder.rename(folder)
     return block.figures
 
@@ -69,7 +70,7 @@ def setup(folder, split="simulation"):
         data.prepare_split(split, seed=1)
         HELD["model"] = model = GEARS(data, device="cpu")
         model.model_initialize(hidden_size=64)
-    return block.figures | {"versions": versions(("gears-perturb", "torch", "numpy", "scipy", "anndata"))}
+    return block.figures | {"versions": versions(VERSIONS)}
 
 
 def train(**options):
@@ -107,6 +108,105 @@ def epochs(n):
     return block.figures | {"epoch_s": seconds[len(seconds) // 2], "n": n, "conditions": conditions}
 
 
+def _opened(folder):
+    """Screen and split, and the CPU seconds that imports and opening took."""
+    start = cpu_seconds()
+    from gears import GEARS, PertData
+
+    imported = cpu_seconds()
+    data = PertData(Path(folder).parent)
+    data.load(data_path=folder)
+    data.prepare_split("simulation", seed=1)
+    HELD["model"] = GEARS(data, device="cpu")
+    return data, {"import_s": imported - start, "versions": versions(VERSIONS)}, cpu_seconds() - imported
+
+
+def load(folder):
+    """Open the prepared screen and split it."""
+    with Measurement() as block:
+        _, told, seconds = _opened(folder)
+    return block.figures | told | {"cpu_s": seconds}
+
+
+def go_graph(folder):
+    """Graph of all nodes, the annotation read already."""
+    from gears.graphs import go_graph as build
+
+    data, told, _ = _opened(folder)
+    with Measurement() as block:
+        graph = build(data.annotation, data.pert_names)
+    return block.figures | told | {"nodes": len(graph.nodes), "edges": graph.n_edges}
+
+
+def coexpression_graph(folder, n_drawn=5000, keep=None, against=None):
+    """Graph over the training cells; compared with another that an earlier process kept."""
+    import numpy as np
+
+    from gears.graphs import Graph
+    from gears.graphs import coexpression_graph as build
+
+    data, told, _ = _opened(folder)
+    screen = data.screen
+    ids = [screen.id_of(condition) for condition in data.split.conditions("train")]
+    rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
+    with Measurement() as block:
+        graph = build(screen.cells, screen.gene_names, rows=rows, n_drawn=n_drawn)
+    told |= {"cells": len(rows), "edges": graph.n_edges}
+    if keep:
+        graph.save(keep)
+    if against:
+        one, two = (
+            dict(zip(zip(*made.edge_index.tolist(), strict=True), made.weight.tolist(), strict=True))
+            for made in (Graph.load(against), graph)
+        )
+        both = one.keys() & two.keys()
+        told["kept"] = len(both) / max(1, len(one))
+        told["other"] = len(two) - len(both)
+        told["difference"] = max((abs(one[edge] - two[edge]) for edge in both), default=0.0)
+    return block.figures | told
+
+
+def _initialised(folder):
+    _, told, _ = _opened(folder)
+    model = HELD["model"]
+    model.model_initialize(hidden_size=64)  # graphs are made here, or read where they were made before
+    return model, told
+
+
+def prior(folder):
+    """Fit the prior to the training conditions."""
+    from gears.contexts.prior import prior_source
+
+    data, told, _ = _opened(folder)
+    conditions = [condition for condition in data.split.conditions("train") if not condition.is_control]
+    with Measurement() as block:
+        source = prior_source(data)
+        source.fit(conditions, source.data(conditions))
+    return block.figures | told | {"conditions": len(conditions)}
+
+
+def network_step(folder, steps=(20, 100)):
+    """One step over moments: what a longer run costs beyond a shorter one, by the number of steps."""
+    model, told = _initialised(folder)
+    seconds, how = [], {"objective": "moments", "prior": None, "batch_size": 32, "evaluate_test": False}
+    for n in steps:
+        with Measurement() as block:
+            model.train(steps=n, verbose=False, **how)
+        seconds.append(block.figures["cpu_s"])
+    return block.figures | told | {"cpu_s": (seconds[1] - seconds[0]) / (steps[1] - steps[0])}
+
+
+def prediction(folder):
+    """Predict all perturbed conditions of the screen by the network."""
+    model, told = _initialised(folder)
+    model.train(steps=1, objective="moments", prior=None, evaluate_test=False, verbose=False)
+    conditions = [list(one.genes) for one in model.pert_data.screen.conditions if not one.is_control]
+    with Measurement() as block:
+        model.predict(conditions)
+    return block.figures | told | {"conditions": len(conditions)}
+
+
 if __name__ == "__main__":
     stages = (simulate, statistics, prepare, setup, epochs, train, predict)
+    stages += (load, go_graph, coexpression_graph, prior, network_step, prediction)
     serve({function.__name__: function for function in stages})

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from gears.priors import Prior
 
 COEXPRESSION_CELLS = 100_000
-"""Training cells that the co-expression graph is computed from, at most: a correlation is then known to 0.003."""
+"""Training cells that the co-expression graph is computed from, at most: a correlation is then known to 0.003.
+
+Without effect where ``coexpress_cells=None`` asks for all cells."""
 
 
 def build_parts(
@@ -102,7 +104,7 @@ def _go_graph(pert_data: PertData, config: ModelConfig, nodes: tuple[str, ...]) 
 
 def _coexpression(pert_data: PertData, config: ModelConfig) -> Graph:
     """Over the training cells (all cells where the split holds nothing out); of very many, evenly spaced ones."""
-    screen, split = pert_data.screen, pert_data.split
+    screen, split, n_drawn = pert_data.screen, pert_data.split, config.coexpress_cells
     k, threshold = config.num_similar_genes_co_express_graph, config.coexpress_threshold
     train = (
         split.conditions("train") if split is not None and "train" in split.parts else list(screen.conditions)
@@ -114,14 +116,17 @@ def _coexpression(pert_data: PertData, config: ModelConfig) -> Graph:
         "conditions": [int(index) for index in ids],
         "k": k,
         "threshold": threshold,
-        "most_cells": COEXPRESSION_CELLS,
+        "n_drawn": n_drawn,
+        "most_cells": None if n_drawn is None else COEXPRESSION_CELLS,
     }
 
     def build() -> Graph:
         rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
-        if len(rows) > COEXPRESSION_CELLS:
+        if n_drawn is not None and len(rows) > COEXPRESSION_CELLS:
             rows = rows[np.linspace(0, len(rows) - 1, COEXPRESSION_CELLS).astype(np.int64)]
-        return coexpression_graph(screen.cells, screen.gene_names, rows=rows, threshold=threshold, k=k)
+        return coexpression_graph(
+            screen.cells, screen.gene_names, rows=rows, threshold=threshold, k=k, n_drawn=n_drawn
+        )
 
     return cached_graph(screen.folder / "graphs", key, build)
 

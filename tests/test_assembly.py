@@ -10,6 +10,7 @@ from anndata import AnnData
 
 from gears import PertData, assembly
 from gears.graphs import coexpression_graph
+from gears.graphs.correlation import CellChunks
 from gears.model.config import ModelConfig
 
 
@@ -33,3 +34,24 @@ def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
         monkeypatch.setattr(assembly, "COEXPRESSION_CELLS", number)
         again = assembly.build_parts(pert_data, config).coexpress
         np.testing.assert_array_equal(again.weight, (part if number == 21 else whole).weight)
+    monkeypatch.setattr(assembly, "COEXPRESSION_CELLS", 21)
+    every = assembly.build_parts(
+        pert_data, ModelConfig(coexpress_threshold=0.1, coexpress_cells=None)
+    ).coexpress
+    assert every.hash == whole.hash
+
+
+def test_only_screens_of_more_cells_are_drawn_from(
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pert_data = PertData(tmp_path, gene2go=toy_go)
+    pert_data.new_data_process("toy", toy_adata)
+    pert_data.prepare_split("simulation", seed=1)
+    ids = [pert_data.screen.id_of(condition) for condition in pert_data.split.conditions("train")]
+    n_cells = int(np.isin(pert_data.screen.cell_condition, ids).sum())
+    drawn: list[int] = []
+    draw = CellChunks.drawn
+    monkeypatch.setattr(CellChunks, "drawn", lambda self, n: (drawn.append(n), draw(self, n))[1])
+    for number in (n_cells, n_cells - 1):
+        assembly.build_parts(pert_data, ModelConfig(coexpress_cells=number))
+    assert drawn == [n_cells - 1]

@@ -6,6 +6,10 @@ import itertools
 
 import numpy as np
 
+SLACK = 1e-6
+"""Twice the error of a weight that is computed in float32, or in another order."""
+_GROUPS_PER_SOURCE = 8
+
 
 def check_selection(threshold: float, k: int) -> None:
     """Refuse a threshold outside 0 to 1 and a negative or fractional k."""
@@ -27,27 +31,37 @@ def name_order(names: list[str] | tuple[str, ...]) -> np.ndarray:
     return order
 
 
-def candidates(weight_TS: np.ndarray, threshold: float, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Entries that may be among the `k` largest of their row and above `threshold`, rounding allowed for.
+def candidates(
+    weight_TS: np.ndarray, threshold: float, k: int, slack: float | np.ndarray = SLACK
+) -> tuple[np.ndarray, np.ndarray]:
+    """Entries that may be among the `k` largest of their row and above `threshold`, up to an error of the weights.
 
     Parameters
     ----------
     weight_TS
-        (targets, sources) float32 or float64, not negative but for -inf where nothing may be chosen.
+        (targets, sources) float32 or float64, at most 1, not negative but for -inf where nothing may be chosen.
+    slack
+        How far below the k-th largest and the threshold an entry may lie, a number or (targets, sources): twice the
+        error of a weight.
 
     Returns
     -------
     target, source
         Row and column indices. :func:`strongest` decides among them from exact weights.
     """
-    n_sources = weight_TS.shape[1]
+    n_targets, n_sources = weight_TS.shape
     if k == 0 or n_sources == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    at = n_sources - min(k, n_sources)
-    # The k-th largest of each row, cheaper than sorting; entries equal to it stay in until names decide.
-    floor_T = np.maximum(np.partition(weight_TS, at, axis=1)[:, at], threshold)
-    floor_T -= 1e-6 * np.abs(floor_T)
-    flat = np.flatnonzero(weight_TS >= floor_T[:, None])
+    # The sources are dealt into groups. The k-th largest of the groups' maxima is no larger than the k-th largest
+    # of the row, mostly nearly as large, and costs one pass instead of a partition of the row.
+    n_groups = min(_GROUPS_PER_SOURCE * k, n_sources)
+    n_dealt = n_sources - n_sources % n_groups
+    highest_TU = weight_TS[:, :n_dealt].reshape(n_targets, -1, n_groups).max(axis=1)
+    rest_TU = highest_TU[:, : n_sources - n_dealt]
+    np.maximum(rest_TU, weight_TS[:, n_dealt:], out=rest_TU)
+    at = n_groups - min(k, n_groups)
+    floor_T = np.maximum(np.partition(highest_TU, at, axis=1)[:, at], threshold)
+    flat = np.flatnonzero(weight_TS >= floor_T[:, None] - slack)
     return np.divmod(flat, n_sources)
 
 

@@ -40,6 +40,10 @@ class ModelConfig:
         Neighbours kept per gene in either graph; 0 is a graph without neighbours.
     coexpress_threshold
         Smallest absolute correlation of a co-expression edge, from 0 to 1.
+    coexpress_cells
+        With more training cells than this, a fixed draw of this many chooses the pairs of genes whose correlation is
+        computed over the training cells (of more than 100,000, over evenly spaced ones). None: every pair is computed
+        over every training cell.
     loss
         ``"gears"``: fourth powers of the errors and the direction term, as published; ``"evidence"``: squared
         errors, each gene of each condition weighted by how well its mean change is known
@@ -79,6 +83,7 @@ class ModelConfig:
     num_similar_genes_go_graph: int = 20
     num_similar_genes_co_express_graph: int = 20
     coexpress_threshold: float = 0.4
+    coexpress_cells: int | None = 5000
     loss: str = "gears"
     uncertainty: bool = False
     uncertainty_reg: float = 1.0
@@ -103,6 +108,12 @@ class ModelConfig:
         threshold = self.coexpress_threshold
         self._check(
             "coexpress_threshold", is_number(threshold) and 0 <= threshold <= 1, "a number from 0 to 1"
+        )
+        n_cells = self.coexpress_cells
+        self._check(
+            "coexpress_cells",
+            n_cells is None or (_is_integer(n_cells) and n_cells >= 1),
+            "an integer from 1 up, or None for all cells",
         )
         for name, valid in (
             ("loss", LOSSES),

@@ -129,6 +129,80 @@ def test_ties_go_by_name():
     assert edges["b", "d"] == 1.0
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_ties_at_the_last_place_do_not_hang_on_rounding_or_chunk(monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    base, scales = rng.normal(size=57), rng.uniform(0.01, 100, 23)  # the same correlations but for rounding
+    x = np.outer(base + 0.3 * rng.normal(size=57), [1.0, *scales]) + np.outer(
+        np.ones(57), rng.normal(size=24)
+    )
+    x[:, 0] = base
+    names = [f"g{i:02d}" for i in rng.permutation(24)]
+    for chunk in (None, 8 * 24, 8 * 24 * 7):
+        if chunk is not None:
+            monkeypatch.setattr(coexpression, "_CHUNK_BYTES", chunk)
+            monkeypatch.setattr(coexpression, "_BLOCK_BYTES", 2 * chunk)
+            monkeypatch.setattr(correlation, "_CHUNK_BYTES", chunk)
+        for form in (np.asarray, sparse.csr_matrix):
+            edges = edges_of(coexpression_graph(form(x), names, k=3))
+            assert {source for source, target in edges if target == names[0]} == set(sorted(names[1:])[:3])
+
+
+class TestDrawn:
+    """Pairs chosen on a draw of cells: the graph of all cells."""
+
+    @staticmethod
+    def cells(seed: int, n_cells: int = 3000, n_genes: int = 150) -> np.ndarray:
+        """Groups of genes that go together, and genes that few cells express: some alike, one in a single cell."""
+        rng = np.random.default_rng(seed)
+        x = 1.3 * np.repeat(rng.normal(size=(n_cells, n_genes // 3)), 3, axis=1)
+        x += rng.normal(size=x.shape)
+        x[x < 0] = 0
+        rare = rng.random((n_cells, 20)) < 0.004
+        x[:, :40] = np.hstack([rare, rare]) * rng.uniform(1, 2, (n_cells, 40))
+        x[:, 40], x[:, 41], x[:, 42:44] = 0.1, 0, 0
+        x[7, 42:44] = 2.0
+        return x
+
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, OnDisk])
+    @pytest.mark.parametrize(("threshold", "k"), [(0.4, 20), (0.25, 1)])
+    def test_equals_the_graph_of_all_pairs(self, monkeypatch, seed, form, threshold, k):
+        monkeypatch.setattr(coexpression, "_FEW_PAIRS", 1.0)
+        x = self.cells(seed)
+        names = [f"g{i:03d}" for i in np.random.default_rng(seed).permutation(x.shape[1])]
+        how = {"rows": np.flatnonzero(np.arange(len(x)) % 5), "threshold": threshold, "k": k}
+        whole = edges_of(coexpression_graph(x, names, **how))
+        assert (names[42], names[43]) in whole
+        assert len(whole) > 100
+        assert_same(edges_of(coexpression_graph(form(x), names, n_drawn=600, **how)), whole)
+
+    def test_the_draw_is_fixed_and_decides(self, monkeypatch):
+        monkeypatch.setattr(coexpression, "_FEW_PAIRS", 1.0)
+        monkeypatch.setattr(coexpression, "_ERRORS", 0.0)
+        x = self.cells(0)
+        names = [f"g{i:03d}" for i in range(x.shape[1])]
+        threshold = float(np.median(coexpression_graph(x, names).weight))
+        whole = coexpression_graph(x, names, threshold=threshold)
+        one, two = (coexpression_graph(x, names, threshold=threshold, n_drawn=300) for _ in range(2))
+        assert one.hash == two.hash
+        assert set(edges_of(one)) < set(edges_of(whole))
+
+    def test_too_many_pairs_are_all_computed(self):
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(500, 1)) + 0.1 * rng.normal(size=(500, 25))
+        assert coexpression_graph(x, NAMES, n_drawn=100, k=3).hash == coexpression_graph(x, NAMES, k=3).hash
+
+    def test_nan_in_a_cell_that_is_not_drawn(self):
+        x = self.cells(0)
+        x[:, 50] = x[:, 51]  # an edge, so that all cells are read
+        for cell in range(0, len(x), 500):
+            bad = x.copy()
+            bad[cell, 149] = np.nan
+            with pytest.raises(ValueError, match="NaN or infinity"):
+                coexpression_graph(bad, [f"g{i:03d}" for i in range(150)], n_drawn=100)
+
+
 def test_no_self_edges_and_none_for_constant_genes():
     graph = coexpression_graph(expression(), NAMES, threshold=0.0)
     source, target = graph.edge_index

@@ -39,6 +39,7 @@ def test_frozen() -> None:
         ({"direction_lambda": -1}, "expected a number from 0 up"),
         ({"uncertainty_reg": float("nan")}, "expected a number from 0 up"),
         ({"coexpress_threshold": 1.5}, "expected a number from 0 to 1"),
+        ({"coexpress_cells": 0}, "expected an integer from 1 up, or None for all cells"),
         ({"uncertainty": 1}, "expected True or False"),
         ({"direction": "smoth"}, "did you mean 'smooth'"),
         ({"uncertainty_kind": "nl"}, "did you mean 'nll'"),
