@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from gears.evaluation.metrics import get_metric
 from gears.evaluation.truth import Truth
 from gears.graphs import Graph, cached_graph, coexpression_graph, go_graph
 from gears.graphs.own import GO_THRESHOLD, GraphMaker, embedding_of
-from gears.messages import unknown_name
 from gears.model.config import ModelConfig
 from gears.training.conditions import ConditionLoader, PairTables
 from gears.training.evidence import evidence_weights
@@ -225,15 +223,6 @@ def perturbed_in(split: Split | None, part: str) -> list[Condition]:
     if split is None or part not in split.parts:
         return []
     return [condition for condition in split.conditions(part) if not condition.is_control]
-
-
-def config_from(values: dict[str, Any]) -> ModelConfig:
-    """A ModelConfig from keyword values; an unknown name is an error that gives the nearest one."""
-    valid = [field.name for field in dataclasses.fields(ModelConfig)]
-    for name in values:
-        if name not in valid:
-            raise ValueError(unknown_name("model option", name, valid))
-    return ModelConfig(**values)
 
 
 def filled_options(pert_data: PertData, options: TrainOptions) -> TrainOptions:

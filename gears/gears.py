@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import torch
 
-from gears.assembly import build_parts, config_from
+from gears.assembly import build_parts
 from gears.evaluation.halving import HALVINGS
 from gears.evaluation.verdict import short_table
 from gears.joining import joined
 from gears.judging import evaluate_model
+from gears.model.config import ModelConfig
 from gears.reporting import shown
 from gears.results import TrainResult
 from gears.trained import TrainedModel
@@ -132,7 +133,7 @@ class GEARS(TrainedModel):
             uncertainty_kind).
         """
         pert_data = self._need_data("model_initialize")
-        config = config_from(
+        config = ModelConfig.from_mapping(
             {
                 "hidden_size": hidden_size,
                 "num_go_gnn_layers": num_go_gnn_layers,

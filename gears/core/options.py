@@ -138,7 +138,7 @@ class Needs:
         return self.what if isinstance(self.what, str) else self.what(chosen, run)
 
 
-def option(default: T, check: Check, help: str, *, needs: Needs | None = None, fixed: bool = False) -> T:
+def option(*, default: T, check: Check, help: str, needs: Needs | None = None, fixed: bool = False) -> T:
     """A field of an options class.
 
     Parameters

@@ -96,178 +96,222 @@ class TrainOptions(Options):
     kind = "training option"
 
     epochs: int | None = option(
-        None,
-        whole(0).or_none(),
-        """epochs that run, 20 by default. Over cells an epoch is one pass over the training cells; over moments it is
-        at least one pass over the training conditions and at least 20 optimiser steps. 0 fits the prior alone""",
+        default=None,
+        check=whole(0).or_none(),
+        help="""epochs that run, 20 by default. Over cells an epoch is one pass over the training cells;
+        over moments it is at least one pass over the training conditions and at least 20 optimiser
+        steps. 0 fits the prior alone""",
     )
     lr: float | None = option(
-        None,
-        number(above=0).or_none(_BY_OBJECTIVE),
-        "learning rate of Adam; by default 1e-2 over moments, 1e-3 over cells",
+        default=None,
+        check=number(above=0).or_none(_BY_OBJECTIVE),
+        help="learning rate of Adam; by default 1e-2 over moments, 1e-3 over cells",
     )
     weight_decay: float | None = option(
-        None,
-        number(least=0).or_none(_BY_OBJECTIVE),
-        "weight decay of Adam; by default 0 over moments, 5e-4 over cells",
+        default=None,
+        check=number(least=0).or_none(_BY_OBJECTIVE),
+        help="weight decay of Adam; by default 0 over moments, 5e-4 over cells",
         fixed=True,
     )
     steps: int | None = option(
-        None,
-        whole(1).or_none(),
-        "length of the run in optimiser steps instead of epochs; the last epoch may be a part",
+        default=None,
+        check=whole(1).or_none(),
+        help="length of the run in optimiser steps instead of epochs; the last epoch may be a part",
     )
     objective: str = option(
-        "moments",
-        one_of(list(DEFAULTS)),
-        """what the loss is computed from: moments (each condition's moments over all pairs of its cells with control
-        cells) or cells (every perturbed cell against a control cell drawn again each epoch, as published)""",
+        default="moments",
+        check=one_of(list(DEFAULTS)),
+        help="""what the loss is computed from: moments (each condition's moments over all pairs of its
+        cells with control cells) or cells (every perturbed cell against a control cell drawn again each
+        epoch, as published)""",
         fixed=True,
     )
     prior: str | None = option(
-        AUTO,
-        one_of([AUTO]).or_none("None for the network alone"),
-        """auto: a Gaussian-process prior is fitted to the training conditions, the network learns what it leaves,
-        and the network's weight beside it is chosen on the validation conditions. None: the network alone, as
-        published""",
+        default=AUTO,
+        check=one_of([AUTO]).or_none("None for the network alone"),
+        help="""auto: a Gaussian-process prior is fitted to the training conditions, the network learns
+        what it leaves, and the network's weight beside it is chosen on the validation conditions. None:
+        the network alone, as published""",
         fixed=True,
     )
     refit: bool = option(
-        True,
-        switch(),
-        "with network weight 0, fit the prior again to the training and validation conditions at the end",
+        default=True,
+        check=switch(),
+        help="with network weight 0, fit the prior again to the training and validation conditions at the end",
         needs=_PRIOR,
     )
     schedule: str | None = option(
-        None,
-        one_of(list(SCHEDULES)).or_none(_BY_OBJECTIVE),
-        """learning-rate schedule: step (halved after each epoch, as published; the default over cells), constant,
-        cosine, one-cycle (the default over moments)""",
+        default=None,
+        check=one_of(list(SCHEDULES)).or_none(_BY_OBJECTIVE),
+        help="""learning-rate schedule: step (halved after each epoch, as published; the default over
+        cells), constant, cosine, one-cycle (the default over moments)""",
         fixed=True,
     )
     batch_size: int | None = option(
-        None,
-        whole(1).or_none(),
-        """cells or conditions per worker and step; by default that of the loader, else 32 cells per worker, or 32
-        conditions over all workers""",
+        default=None,
+        check=whole(1).or_none(),
+        help="""cells or conditions per worker and step; by default that of the loader, else 32 cells per
+        worker, or 32 conditions over all workers""",
     )
     eval_every: int | None = option(
-        None,
-        whole(1).or_none(),
-        "epochs between evaluations (1); the last epoch is always evaluated",
+        default=None,
+        check=whole(1).or_none(),
+        help="epochs between evaluations (1); the last epoch is always evaluated",
         fixed=True,
     )
     warmup_steps: int = option(
-        0, whole(0), "steps over which the learning rate rises linearly", needs=_WARMED, fixed=True
+        default=0,
+        check=whole(0),
+        help="steps over which the learning rate rises linearly",
+        needs=_WARMED,
+        fixed=True,
     )
     eta_min: float = option(
-        0.0, number(least=0, most=1), "lowest share of the learning rate", needs=_FALLING, fixed=True
+        default=0.0,
+        check=number(least=0, most=1),
+        help="lowest share of the learning rate",
+        needs=_FALLING,
+        fixed=True,
     )
     lr_scaling: str = option(
-        "none",
-        one_of(list(LR_SCALINGS)),
-        "multiply lr by the number of workers (linear), by its root (sqrt), or not (none)",
+        default="none",
+        check=one_of(list(LR_SCALINGS)),
+        help="multiply lr by the number of workers (linear), by its root (sqrt), or not (none)",
         needs=_WORKERS,
     )
     clip_value: float | None = option(
-        1.0,
-        number(above=0).or_none(),
-        "clip each entry of the global gradient to this size (published: 1)",
+        default=1.0,
+        check=number(above=0).or_none(),
+        help="clip each entry of the global gradient to this size (published: 1)",
         fixed=True,
     )
     clip_norm: float | None = option(
-        None, number(above=0).or_none(), "clip the norm of the global gradient to this size", fixed=True
+        default=None,
+        check=number(above=0).or_none(),
+        help="clip the norm of the global gradient to this size",
+        fixed=True,
     )
-    accumulation_steps: int = option(1, whole(1), "micro-batches per optimiser step", fixed=True)
-    use_amp: bool = option(False, switch(), "automatic mixed precision", fixed=True)
+    accumulation_steps: int = option(
+        default=1, check=whole(1), help="micro-batches per optimiser step", fixed=True
+    )
+    use_amp: bool = option(default=False, check=switch(), help="automatic mixed precision", fixed=True)
     amp_dtype: str = option(
-        "bfloat16",
-        one_of(list(AMP_DTYPES)),
-        "type of mixed precision: bfloat16 or float16",
+        default="bfloat16",
+        check=one_of(list(AMP_DTYPES)),
+        help="type of mixed precision: bfloat16 or float16",
         needs=_AMP,
         fixed=True,
     )
     init_scale: float = option(
-        65536.0, number(above=0), "first factor of the gradient scaling of float16 on CUDA", needs=_SCALING
+        default=65536.0,
+        check=number(above=0),
+        help="first factor of the gradient scaling of float16 on CUDA",
+        needs=_SCALING,
     )
     growth_interval: int = option(
-        2000, whole(1), "steps without overflow until the gradient scaling doubles", needs=_SCALING
+        default=2000,
+        check=whole(1),
+        help="steps without overflow until the gradient scaling doubles",
+        needs=_SCALING,
     )
     tf32: bool = option(
-        False, switch(), "on CUDA, multiply float32 matrices in TF32 while training", needs=_TF32, fixed=True
+        default=False,
+        check=switch(),
+        help="on CUDA, multiply float32 matrices in TF32 while training",
+        needs=_TF32,
+        fixed=True,
     )
     compile: bool = option(
-        False, switch(), "train through torch.compile: minutes at the start, for long runs on large screens"
+        default=False,
+        check=switch(),
+        help="train through torch.compile: minutes at the start, for long runs on large screens",
     )
     profile: bool = option(
-        False,
-        switch(),
-        "write a torch.profiler trace of the first steps of rank 0 to trace.json in save_path",
+        default=False,
+        check=switch(),
+        help="write a torch.profiler trace of the first steps of rank 0 to trace.json in save_path",
     )
     use_ema: bool = option(
-        False, switch(), "keep a moving average of the weights; it is what is validated and saved", fixed=True
+        default=False,
+        check=switch(),
+        help="keep a moving average of the weights; it is what is validated and saved",
+        fixed=True,
     )
     ema_decay: float = option(
-        0.999, number(above=0, below=1), "decay of the moving average", needs=_EMA, fixed=True
+        default=0.999,
+        check=number(above=0, below=1),
+        help="decay of the moving average",
+        needs=_EMA,
+        fixed=True,
     )
     early_stopping: int | str | None = option(
-        AUTO,
-        dataclasses.replace(
+        default=AUTO,
+        check=dataclasses.replace(
             whole(1),
             expected="a whole number of epochs of at least 1, 'auto' or None",
             valid=lambda value: value in (AUTO, None) or whole(1).valid(value),
         ),
-        """a number: end after this many epochs without a better validation metric. auto: end when, after the learning
-        rate has begun to fall, a quarter of the epochs in a row have beaten neither the prior nor the best epoch;
-        without a prior the same as None, which runs every epoch""",
+        help="""a number: end after this many epochs without a better validation metric. auto: end when,
+        after the learning rate has begun to fall, a quarter of the epochs in a row have beaten neither
+        the prior nor the best epoch; without a prior the same as None, which runs every epoch""",
         needs=_STOPPING,
     )
     gradient_compression: str | None = option(
-        None,
-        one_of(list(COMPRESSIONS)).or_none(),
-        "send gradients as fp16 or bf16 (the result then depends on the number of workers)",
+        default=None,
+        check=one_of(list(COMPRESSIONS)).or_none(),
+        help="send gradients as fp16 or bf16 (the result then depends on the number of workers)",
         needs=_WORKERS,
         fixed=True,
     )
     check_replicas: bool = option(
-        False, switch(), "compare all workers' weights after each epoch", needs=_WORKERS
+        default=False, check=switch(), help="compare all workers' weights after each epoch", needs=_WORKERS
     )
-    dtype: str = option("float32", one_of(list(DTYPES)), "precision: float32 or float64", fixed=True)
+    dtype: str = option(
+        default="float32", check=one_of(list(DTYPES)), help="precision: float32 or float64", fixed=True
+    )
     monitor: str = option(
-        "mse_top20_de",
-        text(),
-        "validation metric that chooses the best epoch and the network weight",
+        default="mse_top20_de",
+        check=text(),
+        help="validation metric that chooses the best epoch and the network weight",
         needs=_VALIDATED,
         fixed=True,
     )
     save_path: str | None = option(
-        None,
-        text().or_none(),
-        """folder of the model, written as soon as an epoch is best; a model that is there is replaced, a folder that
-        is no model is an error""",
+        default=None,
+        check=text().or_none(),
+        help="""folder of the model, written as soon as an epoch is best; a model that is there is
+        replaced, a folder that is no model is an error""",
     )
-    resume: bool = option(False, switch(), "continue the run whose checkpoints lie under save_path")
+    resume: bool = option(
+        default=False, check=switch(), help="continue the run whose checkpoints lie under save_path"
+    )
     checkpoint_every: int | None = option(
-        None, whole(1).or_none(), "epochs between training checkpoints (1)", needs=_SAVED
+        default=None, check=whole(1).or_none(), help="epochs between training checkpoints (1)", needs=_SAVED
     )
     checkpoint_every_steps: int | None = option(
-        None,
-        whole(1).or_none(),
-        "also write a training checkpoint after every so many optimiser steps; a resumed run goes on at that step",
+        default=None,
+        check=whole(1).or_none(),
+        help="also write a training checkpoint after every so many optimiser steps; a resumed run goes on at that step",
         needs=_SAVED,
     )
-    keep_last: int = option(2, whole(1), "training checkpoints that are kept", needs=_SAVED)
+    keep_last: int = option(
+        default=2, check=whole(1), help="training checkpoints that are kept", needs=_SAVED
+    )
     loggers: tuple[str, ...] = option(
-        (),
-        anything(),
-        "where the numbers of each epoch go, besides CSV and JSONL in save_path: any of tensorboard and wandb",
+        default=(),
+        check=anything(),
+        help="where the numbers of each epoch go, besides CSV and JSONL in save_path: any of tensorboard and wandb",
     )
-    project: str | None = option(None, text().or_none(), "project of the wandb run", needs=_WANDB)
-    name: str | None = option(None, text().or_none(), "name of the wandb run", needs=_WANDB)
+    project: str | None = option(
+        default=None, check=text().or_none(), help="project of the wandb run", needs=_WANDB
+    )
+    name: str | None = option(
+        default=None, check=text().or_none(), help="name of the wandb run", needs=_WANDB
+    )
     init_timeout: float = option(
-        90.0, number(above=0), "seconds to wait for wandb at the start", needs=_WANDB
+        default=90.0, check=number(above=0), help="seconds to wait for wandb at the start", needs=_WANDB
     )
-    verbose: bool = option(True, switch(), "log a line per epoch and the final table")
+    verbose: bool = option(default=True, check=switch(), help="log a line per epoch and the final table")
 
     def check_together(self) -> None:
         """Raise where options contradict each other."""

@@ -194,15 +194,15 @@ def test_a_wrong_time_out_is_refused_before_anything_is_read(timeout: Any, tmp_p
         launch(print, ["cpu"], backend="gloo", timeout=timeout)
 
 
-def test_loader_settings_that_nothing_uses_are_said(caplog: pytest.LogCaptureFixture) -> None:
-    args = {"save_path": "m", "objective": "moments", "num_workers": 2, "test_batch_size": 8}
+def test_loader_settings_that_nothing_uses_are_said(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    (tmp_path / "toy.h5ad").touch()
+    args = {"save_path": tmp_path / "m", "objective": "moments", "num_workers": 2, "test_batch_size": 8}
     with caplog.at_level(logging.WARNING, logger="gears"):
-        TrainingJob.check("nowhere", "none", SPLIT, args).warn_without_effect()
+        TrainingJob.check(tmp_path, "toy", SPLIT, args).warn_without_effect()
     assert [message.split("=")[0] for message in caplog.messages] == ["test_batch_size", "num_workers"]
     caplog.clear()
-    TrainingJob.check(
-        "nowhere", "none", SPLIT, {"save_path": "m", "objective": "cells", "num_workers": 2}
-    ).warn_without_effect()
+    cells = {"save_path": tmp_path / "m", "objective": "cells", "num_workers": 2}
+    TrainingJob.check(tmp_path, "toy", SPLIT, cells).warn_without_effect()
     assert caplog.messages == []
 
 
