@@ -261,8 +261,8 @@ class GEARSNetwork(nn.Module):
 
     def _effects(self, pert_row: Tensor, pert_node: Tensor, weight_U: Tensor) -> Tensor:
         """Effect of each condition on the representations, (U, H); zero for controls."""
-        # the last linear map is needed for the perturbed nodes only
-        members_MH = self.sim_layers[-1](self._messages().index_select(0, pert_node))
+        # the last messages and the last linear map are needed for the perturbed nodes only
+        members_MH = self.sim_layers[-1](self._messages_of(pert_node))
         n_conditions = weight_U.shape[0]
         sums_UH = members_MH.new_zeros(n_conditions, members_MH.shape[1]).index_add(0, pert_row, members_MH)
         # controls pass through with weight 0 instead of being taken out: shapes do not depend on the data
@@ -273,10 +273,20 @@ class GEARSNetwork(nn.Module):
 
     def _messages(self) -> Tensor:
         """What reaches each perturbation node before the last linear map of the graph layers, (P, H)."""
+        return self.fallback(self.go_graph(self._inner_nodes()))
+
+    def _messages_of(self, nodes_M: Tensor) -> Tensor:
+        """The same for some nodes, (M, H)."""
+        if not self.training:
+            return self._messages().index_select(0, nodes_M)
+        return self.go_graph.of_nodes(self._inner_nodes(), nodes_M)
+
+    def _inner_nodes(self) -> Tensor:
+        """Features of all perturbation nodes before the last propagation, (P, H)."""
         nodes_PH = self.pert_emb.weight
         for layer in self.sim_layers[:-1]:
             nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
-        return self.fallback(self.go_graph(nodes_PH))
+        return nodes_PH
 
     def _whole(self, own_GU: Tensor, weight_U: Tensor) -> Tensor:
         """Changes from each gene's own value and the state of all genes, (U, G)."""

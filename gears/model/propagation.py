@@ -20,6 +20,9 @@ from torch.autograd.function import once_differentiable
 
 from gears.model.blank import BlankLinear
 
+WIDEST = 64
+"""Neighbours of a node, at most, for messages to be computed for some nodes alone: tables have that width."""
+
 
 class Rows(NamedTuple):
     """A sparse matrix by rows: row i holds entries ``start[i]:start[i + 1]``."""
@@ -51,6 +54,8 @@ class Propagation(nn.Module):
     backward_column: Tensor
     backward_start: Tensor
     backward_value: Tensor
+    near_column: Tensor
+    near_value: Tensor
 
     def __init__(self, edges: Tensor, weight: Tensor, n_nodes: int, name: str = "graph") -> None:
         super().__init__()
@@ -58,8 +63,11 @@ class Propagation(nn.Module):
         source, target, value = normalise_edges(edges.cpu(), weight.cpu().double(), n_nodes)
         self.n_nodes = n_nodes
         forward, backward = _by_rows(target, source, value, n_nodes), _by_rows(source, target, value, n_nodes)
-        self._exact = (forward.value, backward.value)
+        near = _padded(forward)
+        self._exact = (forward.value, backward.value, near.value)
         dtype = torch.get_default_dtype()
+        self.register_buffer("near_column", near.column, persistent=False)
+        self.register_buffer("near_value", near.value.to(dtype), persistent=False)
         for prefix, rows in (("forward", forward), ("backward", backward)):
             self.register_buffer(f"{prefix}_column", rows.column, persistent=False)
             self.register_buffer(f"{prefix}_start", rows.start, persistent=False)
@@ -71,11 +79,29 @@ class Propagation(nn.Module):
         transpose = Rows(self.backward_column, self.backward_start, self.backward_value)
         return _Propagate.apply(x.to(self.forward_value.dtype), matrix, transpose)
 
+    def of_nodes(self, x: Tensor, nodes: Tensor) -> Tensor:
+        """Messages of some nodes only, (M, H): the same rows as those of :meth:`forward`.
+
+        Parameters
+        ----------
+        x
+            Features of all nodes, (n_nodes, H).
+        nodes
+            (M,) int64.
+        """
+        if self.near_column.shape[1] == 0:  # some node has very many neighbours
+            return self(x).index_select(0, nodes)
+        x = x.to(self.near_value.dtype)
+        column_MK, value_MK = self.near_column[nodes], self.near_value[nodes]
+        near_MKH = x.index_select(0, column_MK.flatten()).view(*column_MK.shape, x.shape[1])
+        return torch.bmm(value_MK.unsqueeze(1), near_MKH).squeeze(1)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Propagation:
         """Move or cast like any module, but weights are always rounded from the exact ones."""
         super()._apply(fn, recurse)
         self.forward_value = self._exact[0].to(self.forward_value)
         self.backward_value = self._exact[1].to(self.backward_value)
+        self.near_value = self._exact[2].to(self.near_value)
         return self
 
     def extra_repr(self) -> str:
@@ -115,6 +141,21 @@ def _by_rows(row: Tensor, column: Tensor, value: Tensor, n_rows: int) -> Rows:
     start = torch.zeros(n_rows + 1, dtype=torch.long)
     start[1:] = torch.bincount(row, minlength=n_rows).cumsum(0)
     return Rows(column[order], start, value[order])
+
+
+def _padded(rows: Rows) -> Rows:
+    """The entries of each row in a table of equal width, (n, K), filled up with zeros; K = 0 where that is wide."""
+    n_rows, length = len(rows.start) - 1, rows.start.diff()
+    width = int(length.max()) if n_rows else 0
+    if width > WIDEST:
+        width = 0
+    column = torch.zeros(n_rows, width, dtype=torch.long)
+    value = torch.zeros(n_rows, width, dtype=rows.value.dtype)
+    if width:
+        row = torch.repeat_interleave(torch.arange(n_rows), length)
+        place = torch.arange(len(row)) - rows.start[row]
+        column[row, place], value[row, place] = rows.column, rows.value
+    return Rows(column, rows.start, value)
 
 
 def _check_edges(edges: Tensor, weight: Tensor, n_nodes: int, name: str) -> None:

@@ -122,9 +122,9 @@ class Stepper:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         watched = loss
         if gradients and not self.scaler.is_enabled():
-            # zero times the largest is NaN as soon as one gradient is NaN or infinite
-            largest = torch._foreach_norm(gradients, math.inf)
-            watched = loss + 0.0 * torch.stack(list(largest)).sum().to(loss)
+            # zero times the sum of norms is NaN as soon as one gradient is NaN, infinite, or too large to be squared
+            norms = torch._foreach_norm(gradients)
+            watched = loss + 0.0 * torch.stack(list(norms)).sum().to(loss)
         total = float(watched)
         if not math.isfinite(total):
             value = float(loss)

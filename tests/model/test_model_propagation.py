@@ -46,6 +46,27 @@ def test_equals_sgconv(name: str) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", [*GRAPHS, "a hub"])
+def test_some_nodes_get_the_messages_that_all_get(name: str) -> None:
+    """Nodes in any order and more than once; a hub with more neighbours than tables are wide."""
+    n = N if name != "a hub" else 80
+    hub = torch.stack([torch.arange(1, n), torch.zeros(n - 1, dtype=torch.long)])
+    edges, weight = GRAPHS.get(name, (hub, torch.ones(n - 1, dtype=torch.float64)))
+    graph = Propagation(edges, weight, n).double()
+    x = torch.randn(n, H, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    nodes = torch.tensor([5, 0, 1, 5, 2])
+    target = torch.randn(len(nodes), H, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    results = []
+    for messages in (lambda v: graph(v)[nodes], lambda v: graph.of_nodes(v, nodes)):
+        v = x.clone().requires_grad_()
+        out = messages(v)
+        (out * target).sum().backward()
+        results.append((out, v.grad))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+    assert graph.of_nodes(x, nodes[:0]).shape == (0, H)
+
+
 def test_weights_are_exact_after_casts_back_and_forth() -> None:
     edges, weight = GRAPHS["self edges"]
     direct = Propagation(edges, weight, N).double()
