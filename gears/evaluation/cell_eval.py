@@ -10,7 +10,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.evaluation.cells import dense_rows, moved_cells
-from gears.files import write_atomically
+from gears.files import user_path, write_atomically
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -74,7 +74,7 @@ def write_cell_eval_pair(
         real.append((name, cells_NG))
         origin_NG = control_NG[: len(cells_NG)]
         predicted.append((name, moved_cells(origin_NG, origin_NG.mean(axis=0), mean_G)))
-    folder = Path(folder)
+    folder = user_path(folder)
     written = [
         write_atomically(folder / f"{kind}.h5ad", _adata(blocks, screen.gene_names).write_h5ad)
         for kind, blocks in (("predicted", predicted), ("real", real))

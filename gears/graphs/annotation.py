@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from gears.files import content_hash, read_json, read_npz
+from gears.files import content_hash, read_json, read_npz, user_path
 from gears.graphs import annotation_files, packing
 from gears.messages import shorten
 from gears.sparse_checks import check_compressed
@@ -191,7 +191,7 @@ class GeneAnnotation:
         ValueError
             For other formats (pickles can run code and are refused) or damaged files.
         """
-        found = cls._from_file(Path(path), symbols, taxon)
+        found = cls._from_file(user_path(path), symbols, taxon)
         return found if obo is None else found.with_ancestors(obo)
 
     @classmethod

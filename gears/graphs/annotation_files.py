@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gears.files import user_path
 from gears.messages import shorten
 from gears.texts import text_lines
 
@@ -84,7 +85,7 @@ def read_rows(
     FileNotFoundError, ValueError
         There is no such file, or it holds no annotation.
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         msg = f"there is no annotation file {path}"
         raise FileNotFoundError(msg)
@@ -173,7 +174,9 @@ def _gene2go(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: 
         )
         raise ValueError(msg)
     if not isinstance(symbols, Mapping):
-        symbols = {row[1]: row[2] for _, row in _rows(Path(symbols)) if len(row) > 2 and row[1].isdigit()}
+        symbols = {
+            row[1]: row[2] for _, row in _rows(user_path(symbols)) if len(row) > 2 and row[1].isdigit()
+        }
     found, taxa = AnnotationRows(), set()
     for number, row in _rows(path):
         if number == 1 or not row or (taxon is not None and row[0] != str(taxon)):

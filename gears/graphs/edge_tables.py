@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gears.files import read_npz
+from gears.files import read_npz, user_path
 from gears.graphs import packing
 from gears.graphs.graph import Graph
 from gears.graphs.select import name_order, strongest
@@ -101,7 +101,7 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
     FileNotFoundError, ValueError
         There is no such file, or it holds no table with two columns.
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         msg = f"there is no edge file {path}"
         raise FileNotFoundError(msg)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gears.files import content_hash, read_npz
+from gears.files import content_hash, read_npz, user_path
 from gears.graphs import packing
 from gears.graphs.graph import Graph
 from gears.graphs.select import candidates, check_selection, name_order, strongest
@@ -99,7 +99,7 @@ class GeneEmbedding:
         if isinstance(source, Mapping):
             return cls(tuple(map(str, source)), np.array([np.asarray(vector) for vector in source.values()]))
         if isinstance(source, str | Path):
-            return _read(Path(source), names, key)
+            return _read(user_path(source), names, key)
         if names is None:
             msg = f"an array of shape {np.shape(source)} does not say which genes its rows are; give names="
             raise ValueError(msg)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
+from gears.files import user_path
 from gears.graphs.annotation import GeneAnnotation
 from gears.messages import count, shorten
 from gears.texts import text_lines
@@ -51,7 +52,7 @@ class Ontology:
         """
         import networkx
 
-        path = Path(path)
+        path = user_path(path)
         if not path.is_file():
             msg = f"there is no ontology file {path}"
             raise FileNotFoundError(msg)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.files import content_hash, read_npz, write_npz, write_text
+from gears.files import content_hash, read_npz, user_path, write_npz, write_text
 from gears.graphs.edge_tables import EdgeFile, edges_between, pack_edges, read_edge_table, strongest_graph
 from gears.graphs.embeddings import GeneEmbedding
 from gears.graphs.go import go_graph
@@ -92,7 +92,7 @@ class GraphMaker:
             EdgeFile: lambda file: file.graph(self.nodes, k=self.k, resolve=self.annotation.resolve),
             GeneEmbedding: self._neighbours,
             Mapping: lambda options: self._from_options(dict(options)),
-            str: lambda path: self._from_file(Path(path)),
+            str: lambda path: self._from_file(user_path(path)),
             Path: self._from_file,
         }
 

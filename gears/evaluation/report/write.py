@@ -19,7 +19,7 @@ from gears.evaluation.report.page import Contents, build_page
 from gears.evaluation.summary import model_name
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import DECISIVE, verdict, verdict_table
-from gears.files import write_atomically, write_json, write_text
+from gears.files import user_path, write_atomically, write_json, write_text
 from gears.plotting import image_bytes
 
 N_SHOWN = 4
@@ -89,7 +89,7 @@ def write_report(
     dict
         Paths by kind: ``table``, ``summary``, ``differences``, ``json``, ``page``, and a figure's name.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     judged = list(models) or [model_name(table)]
     summary = interval_table(table, bootstrap)
     differences = pd.concat(
