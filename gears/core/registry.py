@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from gears.messages import unknown_name
 
@@ -36,18 +36,30 @@ class Registry(Mapping[str, T]):
         self._things: dict[str, T] = {}
 
     def add(self, name: str, thing: T) -> T:
-        """Add a thing, or replace the one of that name."""
+        """Add a thing and return it.
+
+        Raises
+        ------
+        ValueError
+            There is one of that name.
+        """
+        if name in self._things:
+            msg = f"a {self.kind} named {name!r} is already registered; choose another name"
+            raise ValueError(msg)
         self._things[name] = thing
         return thing
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that adds what it decorates."""
-        return lambda thing: self.add(name, thing)
+    def get(self, name: str, default: Any = None) -> Any:
+        """The thing of that name, or `default`."""
+        return self._things.get(name, default)
 
     def __getitem__(self, name: str) -> T:
         if name not in self._things:
             raise ValueError(unknown_name(self.kind, str(name), list(self._things)))
         return self._things[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self._things[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._things

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gears.core.registry import Registry
 from gears.messages import unknown_name
 
 
@@ -26,17 +27,13 @@ class Horizon:
 
 
 Factor = Callable[[int, Horizon, float], float]
-SCHEDULES: dict[str, Factor] = {}
+SCHEDULES: Registry[Factor] = Registry("schedule")
 
 
 def register(name: str) -> Callable[[Factor], Factor]:
     """Add a schedule: ``factor(step, horizon, eta_min) -> multiplier`` of the learning rate."""
 
-    def add(factor: Factor) -> Factor:
-        SCHEDULES[name] = factor
-        return factor
-
-    return add
+    return lambda factor: SCHEDULES.add(name, factor)
 
 
 @register("step")
@@ -78,8 +75,6 @@ def learning_rate(
     ValueError
         The schedule is unknown.
     """
-    if name not in SCHEDULES:
-        raise ValueError(unknown_name("schedule", name, list(SCHEDULES)))
     factor = SCHEDULES[name]
 
     def rate(step: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gears.core.registry import Registry
 from gears.data.splits.labels import Labels
 from gears.data.splits.split import PARTS, Subgroups
 from gears.messages import unknown_name
@@ -145,8 +146,8 @@ class SplitKind:
         return (strict or self.draw)(labels, arguments)
 
 
-SPLITS: dict[str, SplitKind] = {}
-STRICT: dict[str, DrawFunction] = {}
+SPLITS: Registry[SplitKind] = Registry("split")
+STRICT: Registry[DrawFunction] = Registry("strict split")
 """How the kinds are drawn in strict mode, where that differs."""
 
 
@@ -162,7 +163,7 @@ def register_split(
     """Decorate a drawing function to add a kind of split."""
 
     def register(draw: DrawFunction) -> DrawFunction:
-        SPLITS[name] = SplitKind(name, draw, description, frozenset(uses), parts, needs, exact)
+        SPLITS.add(name, SplitKind(name, draw, description, frozenset(uses), parts, needs, exact))
         return draw
 
     return register
@@ -172,8 +173,7 @@ def register_strict(name: str) -> Callable[[DrawFunction], DrawFunction]:
     """Decorate the function that draws a kind of split in strict mode."""
 
     def register(draw: DrawFunction) -> DrawFunction:
-        STRICT[name] = draw
-        return draw
+        return STRICT.add(name, draw)
 
     return register
 
@@ -186,6 +186,4 @@ def split_kind(name: str) -> SplitKind:
     ValueError
         If there is none of that name; the nearest is named.
     """
-    if name not in SPLITS:
-        raise ValueError(unknown_name("split", name, list(SPLITS)))
     return SPLITS[name]

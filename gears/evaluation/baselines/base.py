@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core.registry import Registry
 from gears.evaluation.baselines.means_table import ConditionMeans, fitted_conditions
-from gears.messages import unknown_name
 
 if TYPE_CHECKING:
     from gears.data.screen import PreparedScreen
@@ -122,7 +122,7 @@ class BaselineEntry:
         return self.kind(**self.arguments).uses_held_out
 
 
-BASELINES: dict[str, BaselineEntry] = {}
+BASELINES: Registry[BaselineEntry] = Registry("baseline")
 Kind = TypeVar("Kind", bound=type[Baseline])
 
 
@@ -130,10 +130,7 @@ def register_baseline(name: str, formula: str, **arguments: Any) -> Callable[[Ki
     """Add a baseline class, with these arguments, to :data:`BASELINES`."""
 
     def add(kind: Kind) -> Kind:
-        if name in BASELINES:
-            msg = f"a baseline named {name!r} is already registered; choose another name"
-            raise ValueError(msg)
-        BASELINES[name] = BaselineEntry(name, kind, arguments, formula)
+        BASELINES.add(name, BaselineEntry(name, kind, arguments, formula))
         return kind
 
     return add
@@ -151,8 +148,6 @@ def make_baseline(name: str, *, clip: bool = True, annotation: GeneAnnotation | 
     annotation
         GO terms for the baselines that use them (the packaged human ones by default); the others ignore it.
     """
-    if name not in BASELINES:
-        raise ValueError(unknown_name("baseline", name, list(BASELINES)))
     entry = BASELINES[name]
     extra = {"annotation": annotation} if entry.kind.takes_annotation else {}
     return entry.kind(clip=clip, **entry.arguments, **extra)

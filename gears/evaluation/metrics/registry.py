@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gears.core.registry import Registry
 from gears.evaluation.truth import Truth
-from gears.messages import unknown_name
 
 MetricFunction = Callable[[np.ndarray, Truth], Any]
 
@@ -68,7 +68,7 @@ class Metric:
         return "higher" if self.higher_is_better else "lower"
 
 
-METRICS: dict[str, Metric] = {}
+METRICS: Registry[Metric] = Registry("metric")
 
 
 def register(
@@ -86,12 +86,10 @@ def register(
     """Add a function to :data:`METRICS`; the decorated function itself is returned unchanged."""
 
     def add(function: MetricFunction) -> MetricFunction:
-        if name in METRICS:
-            msg = f"a metric named {name!r} is already registered; choose another name"
-            raise ValueError(msg)
-        METRICS[name] = Metric(
+        metric = Metric(
             name, function, formula, higher_is_better, bounds, source, needs_all, needs_de, scope, needs_cells
         )
+        METRICS.add(name, metric)
         return function
 
     return add
@@ -105,6 +103,4 @@ def get_metric(name: str) -> Metric:
     ValueError
         With near matches, if there is none.
     """
-    if name not in METRICS:
-        raise ValueError(unknown_name("metric", name, list(METRICS)))
     return METRICS[name]

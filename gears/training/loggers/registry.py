@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from gears.messages import unknown_name
+from gears.core.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Kind:
     needs_folder: bool = False
 
 
-LOGGERS: dict[str, Kind] = {}
+LOGGERS: Registry[Kind] = Registry("logger")
 
 
 def register(
@@ -71,7 +71,7 @@ def register(
     """Add a logger: ``make(setup) -> RunLogger``, needing an optional package or a folder."""
 
     def add(make: Callable[[LoggerSetup], RunLogger]) -> Callable[[LoggerSetup], RunLogger]:
-        LOGGERS[name] = Kind(make, package, needs_folder)
+        LOGGERS.add(name, Kind(make, package, needs_folder))
         return make
 
     return add
@@ -86,8 +86,6 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
         The name is unknown, the logger's package is missing, or it needs a ``save_path``.
     """
     for name in names:
-        if name not in LOGGERS:
-            raise ValueError(unknown_name("logger", str(name), list(LOGGERS)))
         kind = LOGGERS[name]
         if kind.package is not None and importlib.util.find_spec(kind.package) is None:
             msg = (
