@@ -123,16 +123,13 @@ def _among_drawn(cells: CellChunks, n_drawn: int, threshold: float, k: int) -> E
     if len(pairs) > _FEW_PAIRS * n_genes**2 / 2:
         return None
     first, second = np.divmod(pairs, n_genes)
-    weight = np.round(np.abs(pair_correlations(cells, first, second)), _DECIMALS)
-    target, source, weight = (
-        np.concatenate(two) for two in ((first, second), (second, first), (weight, weight))
-    )
-    if is_rare_G.any():
-        rare = np.flatnonzero(is_rare_G)
-        more = _among_all(cells.held(rare), threshold, k)
-        target, source = np.append(target, rare[more[0]]), np.append(source, rare[more[1]])
-        weight = np.append(weight, more[2])
-    return strongest(target, source, weight, threshold, k)
+    rare = np.flatnonzero(is_rare_G)
+    correlation_E, rare_cells = pair_correlations(cells, first, second, rare)
+    weight = np.round(np.abs(correlation_E), _DECIMALS)
+    rare_target, rare_source, rare_weight = _among_all(rare_cells, threshold, k)
+    target = np.concatenate([first, second, rare[rare_target]])
+    source = np.concatenate([second, first, rare[rare_source]])
+    return strongest(target, source, np.concatenate([weight, weight, rare_weight]), threshold, k)
 
 
 def _absolute(correlation: Correlation) -> Iterator[tuple[int, np.ndarray]]:

@@ -68,11 +68,6 @@ class CellChunks:
         rows = rows if self._rows is None else self._rows[rows]
         return CellChunks(self._x.csr(rows) if self._stored else self._x[rows], None, self._columns)
 
-    def held(self, columns: np.ndarray) -> CellChunks:
-        """Some of these columns, in memory as a sparse matrix: for columns that are mostly zero."""
-        parts = [sparse.csr_matrix(chunk) for chunk in self.among(columns)]
-        return CellChunks(sparse.vstack(parts, format="csr"))
-
     def __iter__(self) -> Iterator[sparse.csr_matrix | np.ndarray]:
         """CSR where that is worth while, else dense.
 
@@ -191,8 +186,10 @@ def kurtosis(cells: CellChunks) -> np.ndarray:
     )
 
 
-def pair_correlations(cells: CellChunks, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson correlation of some pairs of columns in float64, (E,): one pass over the cells for all of them.
+def pair_correlations(
+    cells: CellChunks, first: np.ndarray, second: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, CellChunks]:
+    """Pearson correlation of some pairs of columns in float64, and other columns in memory: one pass over the cells.
 
     ::
 
@@ -206,14 +203,24 @@ def pair_correlations(cells: CellChunks, first: np.ndarray, second: np.ndarray) 
         Expression.
     first, second
         Columns of each pair, sorted by `first`; each varies over the cells.
+    kept
+        Columns, mostly zero, to be kept in memory.
+
+    Returns
+    -------
+    correlation, cells
+        (E,) correlations; the columns `kept` of all cells, sparse.
     """
     used, place = np.unique(np.concatenate([first, second]), return_inverse=True)
     starts = np.flatnonzero(np.diff(first, prepend=-1))
     ranges_of_first = list(itertools.pairwise([*starts.tolist(), len(first)]))
     one, two = np.split(place, 2)
     product_E, sum_A, square_A, shift_A = np.zeros(len(first)), np.zeros(len(used)), np.zeros(len(used)), None
-    for chunk in cells.among(used):
-        dense = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
+    parts = []
+    for chunk in cells.among(np.concatenate([used, kept])):
+        parts.append(sparse.csr_matrix(chunk[:, len(used) :]))
+        dense = chunk[:, : len(used)]
+        dense = dense if isinstance(dense, np.ndarray) else dense.toarray()
         if shift_A is None:
             shift_A = dense.mean(axis=0, dtype=np.float64)
         part_AN = np.ascontiguousarray((dense - shift_A).T)
@@ -223,7 +230,8 @@ def pair_correlations(cells: CellChunks, first: np.ndarray, second: np.ndarray) 
             product_E[start:stop] += part_AN[two[start:stop]] @ part_AN[one[start]]
     n_cells = cells.shape[0]
     spread_A = np.sqrt(square_A - sum_A**2 / n_cells)
-    return np.asarray((product_E - sum_A[one] * sum_A[two] / n_cells) / (spread_A[one] * spread_A[two]))
+    correlation_E = (product_E - sum_A[one] * sum_A[two] / n_cells) / (spread_A[one] * spread_A[two])
+    return correlation_E, CellChunks(sparse.vstack(parts, format="csr"))
 
 
 def _column_sums(chunk: sparse.csr_matrix | np.ndarray) -> np.ndarray:

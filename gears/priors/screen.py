@@ -24,6 +24,7 @@ MOST_JUDGED, FEWEST_JUDGED, JUDGED_VALUES = 2000, 200, 10_000_000
 """Conditions whose predictions decide among candidates: of more a fixed sample is taken, of so many values (conditions
 x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
+_BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
 
 def prior_data(
@@ -134,19 +135,25 @@ def judge(screen: PreparedScreen, conditions: Sequence[Condition], known_mean_UG
 
 
 def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
-    """The criterion of :func:`judge` against a truth."""
+    """The criterion of :func:`judge` against a truth, block by block of conditions: small arrays stay in the cache."""
     errors = ["mse", "mse_top20_de"] if truth.has_de else ["mse"]
     base = np.nanmean(condition_metrics(known_mean_UG, truth, errors), axis=0)
-    specific_UG, noise_of_truth = changes(truth.mean_UG, known_mean_UG)
+    step = max(1, _BLOCK_VALUES // max(1, known_mean_UG.shape[1]))
+    blocks = []
+    for start in range(0, len(known_mean_UG), step):
+        rows = slice(start, start + step)
+        blocks.append((rows, truth.subset(rows), *changes(truth.mean_UG[rows], known_mean_UG[rows])))
 
     def criterion(delta_UG: np.ndarray) -> float:
-        predicted_UG = np.maximum(truth.control_mean_G + delta_UG, 0.0)
-        values = condition_metrics(predicted_UG, truth, [*errors, "pearson_delta"])
-        departure_UG, noise = changes(predicted_UG, known_mean_UG)
-        specific = pearson_rows(departure_UG, specific_UG, noise_a=noise, noise_b=noise_of_truth)
-        mean = np.nan_to_num(values).mean(axis=0)
+        values, specific = [], []
+        for rows, part, specific_UG, noise_of_truth in blocks:
+            predicted_UG = np.maximum(truth.control_mean_G + delta_UG[rows], 0.0)
+            values.append(condition_metrics(predicted_UG, part, [*errors, "pearson_delta"]))
+            departure_UG, noise = changes(predicted_UG, known_mean_UG[rows])
+            specific.append(pearson_rows(departure_UG, specific_UG, noise_a=noise, noise_b=noise_of_truth))
+        mean = np.nan_to_num(np.concatenate(values)).mean(axis=0)
         shares = mean[: len(errors)] / np.where(base > 0, base, 1.0)
-        return float(shares.sum() - mean[-1] - np.nan_to_num(specific).mean())
+        return float(shares.sum() - mean[-1] - np.nan_to_num(np.concatenate(specific)).mean())
 
     return criterion
 
