@@ -65,7 +65,7 @@ def test_frame_adata_and_top(predictions: Predictions) -> None:
 
 def test_top_needs_a_number_of_genes(predictions: Predictions) -> None:
     for wrong in (-1, 0, 2.0, True):
-        with pytest.raises(ValueError, match="whole number of genes, at least 1; found"):
+        with pytest.raises(ValueError, match="expected a whole number of at least 1"):
             predictions.top(wrong)
     assert len(predictions.top(99)) == 4 * len(predictions.gene_names)
 

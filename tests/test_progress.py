@@ -155,9 +155,9 @@ def test_training_is_followed_and_ends_without_a_bar(
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8)
     options: dict[str, Any] = {"objective": "moments", "prior": None, "evaluate_test": False}
-    model.train(epochs=3, **options)
+    model.train(steps=3, **options)
     assert [r.done for r in seen if r.what == "training"] == [0, 1, 2, 3, None]
     assert any(report.what == "reading cells" for report in seen)
     seen.clear()
-    model.train(epochs=2, verbose=False, **options)
+    model.train(steps=2, verbose=False, **options)
     assert not [report for report in seen if report.what == "training"]

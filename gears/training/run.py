@@ -214,8 +214,9 @@ def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -
     if isinstance(patience, int):
         return EarlyStopping(patience)
     assert options.epochs is not None
-    scores, _ = validation.of_prior()
-    to_beat = scores.get(f"val_{validation.monitor.name}")
+    to_beat = None
+    if validation.prior is not None:
+        to_beat = validation.of_prior()[0][f"val_{validation.monitor.name}"]
     return EarlyStopping(max(1, -(-options.epochs // 4)), after=rising, to_beat=to_beat)
 
 

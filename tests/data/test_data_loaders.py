@@ -163,8 +163,8 @@ def test_a_batch_larger_than_the_data_is_an_error_with_numbers(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be"),
-        ({"batch_size": 4, "test_batch_size": 0}, "test_batch_size must be"),
+        ({"batch_size": 0}, "batch_size is"),
+        ({"batch_size": 4, "test_batch_size": 0}, "test_batch_size is"),
         ({"batch_size": 4, "world_size": 2, "rank": 2}, "rank must be from 0 to world_size - 1 = 1"),
         ({"batch_size": 4, "num_workers": -1}, "num_workers"),
     ],

@@ -96,7 +96,7 @@ def test_the_mapping_is_shown_and_can_be_overridden(
     own.obs["line"] = "K562"
     with caplog.at_level(logging.INFO):
         data = PertData.from_adata(
-            own, data_path=tmp_path, dataset_name="own", gene2go=toy_go, cell_type_key="line", verbose=False
+            own, data_path=tmp_path, dataset_name="own", gene2go=toy_go, cell_type_key="line"
         )
     for text in (
         "obs['perturbation']",
