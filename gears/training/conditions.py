@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,21 @@ from gears.training.tables import ConditionTables
 from gears.training.tasks import Reducer
 
 _MOMENTS = ("mean", "m2", "m3", "m4")
+
+
+class ConditionBatch(NamedTuple):
+    """This worker's conditions of a batch.
+
+    Attributes
+    ----------
+    ids
+        Condition ids, (U,) int64.
+    n_all
+        Conditions of the batch over all workers.
+    """
+
+    ids: Tensor
+    n_all: int
 
 
 class ConditionLoader:
@@ -71,13 +87,14 @@ class ConditionLoader:
     def __len__(self) -> int:
         return self.passes * self._batches_per_pass
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[ConditionBatch]:
         draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
         for _ in range(self.passes):
             order = self.conditions[draw.permutation(len(self.conditions))]
             for start in range(0, len(order), self.per_step):
-                batch = order[start : start + self.per_step][self.rank :: self.world_size]
-                yield torch.from_numpy(batch.copy())
+                batch = order[start : start + self.per_step]
+                own = batch[self.rank :: self.world_size].copy()
+                yield ConditionBatch(torch.from_numpy(own), len(batch))
 
 
 class PairTables:
@@ -184,28 +201,27 @@ class MomentsTask(Objective):
         super().__init__(tables, config, evaluate, monitor=monitor, lower_is_better=lower_is_better)
         self.pairs = pairs
 
-    def broken(self, batch: Tensor) -> Tensor:
+    def broken(self, batch: ConditionBatch) -> Tensor:
         """Ids of conditions whose moments are not finite."""
-        ids_U = batch.cpu()
+        ids_U = batch.ids
         weight_U = torch.ones(len(ids_U), dtype=torch.float64)
         mask_UG = self.tables.mask_CG.cpu()[ids_U]
         moments = self.pairs.of(ids_U.numpy(), mask_UG, weight_U, torch.float64)
         return ids_U[~torch.stack([torch.isfinite(part).all(dim=1) for part in moments[:6]]).all(dim=0)]
 
-    def prepare_window(self, batches: Sequence[Tensor], reducer: Reducer) -> ConditionWindow:
-        """Count the conditions over micro-batches and workers (one reduction)."""
+    def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> ConditionWindow:
+        """Counts of the conditions by micro-batch; every worker knows them without asking the others."""
         dtype = self.tables.control_mean_G.dtype
-        sizes = torch.tensor([float(len(ids_U)) for ids_U in batches], dtype=dtype, device=self.device)
-        sizes = reducer.sum(sizes)
+        sizes = torch.tensor([float(batch.n_all) for batch in batches], dtype=dtype).to(self.device)
         return ConditionWindow(reducer.world_size / sizes.sum(), sizes)
 
-    def loss(self, model: nn.Module, batch: Tensor, window: ConditionWindow, position: int) -> Tensor:
+    def loss(self, model: nn.Module, batch: ConditionBatch, window: ConditionWindow, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
         dtype = self.tables.control_mean_G.dtype
-        ids_U = batch.to(self.device)
+        ids_U = batch.ids.to(self.device)
         pert_row, pert_node = self.tables.members(ids_U)
         once_U = torch.ones(len(ids_U), dtype=dtype, device=self.device)
         where = self.tables.placing(ids_U)
         delta_UG, logvar_UG = model(pert_row, pert_node, once_U, window.sizes[position], **where)
-        moments = self.pairs.of(batch.numpy(), self.tables.mask_CG[ids_U], once_U * window.share, dtype)
+        moments = self.pairs.of(batch.ids.numpy(), self.tables.mask_CG[ids_U], once_U * window.share, dtype)
         return moment_loss(self.tables.change(delta_UG, ids_U), logvar_UG, moments, self.config)

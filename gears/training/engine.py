@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from gears.training.windows import check_equal_lengths, set_epoch, windows
 from gears.training.wrapping import for_several_workers, unwrap, wrap
 
 logger = logging.getLogger(__name__)
+
+MOST_STEPS, LONGEST_SECONDS = 16, 10.0
+"""Between two votes on stopping: steps at most, and seconds about."""
 
 
 class TrainingEngine:
@@ -132,6 +136,7 @@ class TrainingEngine:
             self.model, self.device, self.scaler, self.ema, use_amp, amp_dtype, clip_value, clip_norm
         )
         self.progress = Progress()
+        self._voted, self._steps_between_votes = (0, time.monotonic()), 1
         self.best_state: dict[str, torch.Tensor] | None = None
         self.restored_random: torch.Tensor | None = None
         self.reducer: Reducer = IDENTITY
@@ -258,6 +263,7 @@ class TrainingEngine:
         self.optimizer, self.scheduler = optimizer, scheduler
         self._num_epochs = num_epochs
         wrapped = self._wrapped_model()
+        self.stepper.begin()
         if self.distributed:
             check_equal_lengths(train_loader, self.reducer, self.device)
         with (
@@ -371,11 +377,22 @@ class TrainingEngine:
             progress.finished, progress.stopped_because = True, rule.reason
 
     def _asked_to_stop(self) -> bool:
-        """Whether any worker was asked to stop: all leave at the same step."""
+        """Whether any worker was asked to stop: all leave at the same step.
+
+        Workers ask each other every 16 steps, or more often where steps are long: every 10 seconds or so.
+        """
         if not self.distributed:
             return signals.stop_requested()
-        vote = torch.tensor([float(signals.stop_requested())], dtype=torch.float32, device=self.device)
-        return bool(self.reducer.sum(vote).item())
+        steps = self.progress.total_steps - self._voted[0]
+        if 0 < steps < self._steps_between_votes:
+            return False
+        seconds = 0.0 if steps <= 0 else (time.monotonic() - self._voted[1]) / steps
+        mine = [float(signals.stop_requested()), seconds]
+        stops, seconds = self.reducer.sum(torch.tensor(mine, dtype=torch.float32).to(self.device)).tolist()
+        mean = seconds / self.reducer.world_size  # the same on all workers
+        self._steps_between_votes = max(1, min(MOST_STEPS, int(LONGEST_SECONDS / max(mean, 1e-6))))
+        self._voted = self.progress.total_steps, time.monotonic()
+        return stops > 0
 
     # -- parts of a step ----------------------------------------------------------------
 

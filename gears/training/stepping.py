@@ -45,6 +45,14 @@ class Stepper:
     clip_value: float | None = None
     clip_norm: float | None = None
 
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Look up the model's parameters and running statistics: once a training, not once a step."""
+        self._parameters = list(self.model.parameters())
+        self._buffers = [b for name, b in self.model.named_buffers() if name.rpartition(".")[2] in RUNNING]
+
     def step(
         self,
         wrapped: nn.Module,
@@ -85,10 +93,9 @@ class Stepper:
 
     def _running(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Running statistics, which a forward pass changes before its loss is known, with a copy of each."""
-        buffers = [b for name, b in self.model.named_buffers() if name.rpartition(".")[2] in RUNNING]
-        floats = [b for b in buffers if b.is_floating_point()]
+        floats = [b for b in self._buffers if b.is_floating_point()]
         copies = torch._foreach_mul(floats, 1.0) if floats else ()
-        counts = [b for b in buffers if not b.is_floating_point()]
+        counts = [b for b in self._buffers if not b.is_floating_point()]
         return [*zip(floats, copies, strict=True), *((b, b.clone()) for b in counts)]
 
     @staticmethod
@@ -119,7 +126,7 @@ class Stepper:
 
         Under float16 scaling the gradients may overflow now and then: the scaler leaves such steps out itself.
         """
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
         watched = loss
         if gradients and not self.scaler.is_enabled():
             # zero times the sum of norms is NaN as soon as one gradient is NaN, infinite, or too large to be squared
@@ -138,6 +145,6 @@ class Stepper:
 
     def _clip(self) -> None:
         if self.clip_value is not None:
-            nn.utils.clip_grad_value_(self.model.parameters(), self.clip_value)
+            nn.utils.clip_grad_value_(self._parameters, self.clip_value)
         if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            nn.utils.clip_grad_norm_(self._parameters, self.clip_norm)

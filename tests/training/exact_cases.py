@@ -19,7 +19,7 @@ from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY
 from gears.training import checkpoints
 from gears.training.cells import CellsTask
-from gears.training.conditions import MomentsTask
+from gears.training.conditions import ConditionBatch, MomentsTask
 from gears.training.engine import TrainingEngine
 from gears.training.stepping import Stepper
 from gears.training.wrapping import wrap
@@ -121,10 +121,10 @@ def sixteen(data: PertData, objective: str) -> Any:
     )
 
 
-def part_of(rows: Any, chosen: list[int]) -> Any:
+def part_of(rows: Any, chosen: list[int], n_all: int) -> Any:
     index = torch.tensor(chosen, dtype=torch.int64)
     if isinstance(rows, torch.Tensor):
-        return rows[index]
+        return ConditionBatch(rows[index], n_all)
     return SimpleNamespace(**{key: value[index] for key, value in vars(rows).items()})
 
 
@@ -163,7 +163,8 @@ def stepped(
     network.reducer = reducer  # type: ignore[assignment]
     wrapped = wrap(network, CPU) if world_size > 1 else network
     rows, task = sixteen(data, objective), task_of(data, objective, config)
-    window = [part_of(rows, chosen) for chosen in windows[rank]]
+    sizes = [sum(map(len, batches)) for batches in zip(*windows, strict=True)]  # over all workers
+    window = [part_of(rows, chosen, n) for chosen, n in zip(windows[rank], sizes, strict=True)]
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     Stepper(network, CPU, torch.amp.GradScaler("cpu", enabled=False)).step(
         wrapped, window, task, optimizer, reducer

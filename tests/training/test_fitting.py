@@ -84,10 +84,10 @@ def test_an_epoch_over_moments_is_at_least_a_pass_and_at_least_20_steps(
         with caplog.at_level(logging.INFO, logger="gears"):
             initialised(pert_data).train(epochs=1, batch_size=batch_size, evaluate_test=False)
         assert f"1 epoch x {steps} steps of {size} conditions" in caplog.text
-    epoch = [batch.tolist() for batch in ConditionLoader(np.arange(45), 2, least=20)]
+    epoch = [batch.ids.tolist() for batch in ConditionLoader(np.arange(45), 2, least=20)]
     assert len(epoch) == 23  # one pass is longer than 20 steps
     assert sorted(number for batch in epoch for number in batch) == list(range(45))
-    epoch = [batch.tolist() for batch in ConditionLoader(np.arange(3), 32, least=20)]
+    epoch = [batch.ids.tolist() for batch in ConditionLoader(np.arange(3), 32, least=20)]
     assert [sorted(batch) for batch in epoch] == [[0, 1, 2]] * 20
 
 

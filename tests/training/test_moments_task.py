@@ -16,7 +16,7 @@ from gears.data.loaders import paired_controls
 from gears.model.config import ModelConfig
 from gears.model.losses import cell_loss
 from gears.model.reducer import IDENTITY
-from gears.training.conditions import ConditionLoader, MomentsTask, PairTables
+from gears.training.conditions import ConditionBatch, ConditionLoader, MomentsTask, PairTables
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_value_and_gradient_equal_the_mean_over_all_pairs(pert_data: PertData, n
     ids = np.array([0, 3, 5, 9, 12])  # the control among them
     assert pert_data.screen.control_id == 0
     task, network = task_of(pert_data, config), network_of(pert_data, config)
-    batch = torch.from_numpy(ids)
+    batch = ConditionBatch(torch.from_numpy(ids), len(ids))
     window = task.prepare_window([batch], IDENTITY)
     loss = task.loss(network, batch, window, 0)
     loss.backward()
@@ -91,7 +91,7 @@ def test_value_and_gradient_equal_the_mean_over_all_pairs(pert_data: PertData, n
 
 def test_mixed_precision_stays_near(pert_data: PertData) -> None:
     config = CONFIGS["plain"]
-    ids = torch.tensor([0, 3, 5, 9, 12])
+    ids = ConditionBatch(torch.tensor([0, 3, 5, 9, 12]), 5)
     tables = condition_tables(pert_data, torch.device("cpu"), torch.float32)
     task = MomentsTask(tables, pair_tables(pert_data), config, evaluate, monitor="mse")
     found = {}
@@ -129,7 +129,7 @@ def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:
         )  # fmt: skip
         losses.append(float(loss))
     network = lambda *_: (delta_UG, logvar_UG)  # noqa: E731
-    batch = torch.tensor([index])
+    batch = ConditionBatch(torch.tensor([index]), 1)
     task = task_of(pert_data, config)
     expected = float(task.loss(network, batch, task.prepare_window([batch], IDENTITY), 0))  # type: ignore[arg-type]
     error = np.std(losses) / np.sqrt(len(losses))
@@ -159,21 +159,21 @@ def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
     orders = []
     for epoch in range(2):
         one.set_epoch(epoch)
-        steps = [step.tolist() for step in one]
+        steps = [step.ids.tolist() for step in one]
         assert [len(step) for step in steps] == [6, 6, 1]
         assert len(one) == 3
         assert sorted(index for step in steps for index in step) == ids.tolist()
         workers = [ConditionLoader(ids, 6, seed=3, rank=rank, world_size=3) for rank in range(3)]
         for worker in workers:
             worker.set_epoch(epoch)
-        shares = [[step.tolist() for step in worker] for worker in workers]
+        shares = [[step.ids.tolist() for step in worker] for worker in workers]
         for s, whole in enumerate(steps):
             assert [share[s] for share in shares] == [whole[rank::3] for rank in range(3)]
         assert [len(share[2]) for share in shares] == [1, 0, 0]
         orders.append(steps)
     assert orders[0] != orders[1]
     one.set_epoch(0)
-    assert [step.tolist() for step in one] == orders[0]
+    assert [step.ids.tolist() for step in one] == orders[0]
 
 
 @pytest.mark.parametrize("change", [{"eval_every": 0}, {"batch_size": 0}, {"epochs": -1}, {"lr": 0.0}])
