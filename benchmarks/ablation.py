@@ -37,8 +37,8 @@ from gears import PertData
 from gears.data.splits.folds import folds
 from gears.evaluation import compare
 from gears.evaluation.metrics import get_metric
-from gears.files import write_json, write_text
-from gears.judging import GEARSEstimator, PriorEstimator
+from gears.files.formats import write_json, write_text
+from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.priors import GeneSimilarity
 
 SIMULATED = ("GO-smooth", "interactions")
@@ -66,8 +66,8 @@ def without_go(annotation: Any, pert_names: Any, nodes: Any) -> GeneSimilarity:
 
 PRIORS: dict[str, tuple[str, Any]] = {
     "whole": ("gears.priors.fit.SLOPES", None),
-    "no GO similarity": ("gears.priors.screen.go_similarity", without_go),
-    "one strength for all genes": ("gears.priors.amplitudes.STRENGTHS", np.ones(1)),
+    "no GO similarity": ("gears.priors.source.go_similarity", without_go),
+    "one strength for all genes": ("gears.priors.regression.STRENGTHS", np.ones(1)),
     "no on-target change": ("gears.priors.fit._LEAST_TARGETS", 10**9),
     "no factor for several genes": ("gears.priors.magnitude.LEAST_SETS", 10**9),
     "slope 1": ("gears.priors.fit.SLOPES", (1.0,)),

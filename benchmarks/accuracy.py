@@ -31,8 +31,9 @@ from gears import PertData
 from gears.data.splits.folds import folds
 from gears.evaluation import BASELINES, compare
 from gears.evaluation.metrics import get_metric
-from gears.files import write_atomically, write_json, write_text
-from gears.judging import GEARSEstimator, PriorEstimator
+from gears.files.atomic import write_atomically
+from gears.files.formats import write_json, write_text
+from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.simulate import simulated_screen
 
 METRICS = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")

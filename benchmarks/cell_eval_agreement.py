@@ -25,7 +25,7 @@ from gears import PertData
 from gears.evaluation import Truth, condition_metrics, make_baseline
 from gears.evaluation.cell_eval import CONTROL, TARGET, write_cell_eval_pair
 from gears.evaluation.metrics.differential import de_overlap_of_cells
-from gears.files import write_json
+from gears.files.formats import write_json
 from gears.simulate import simulated_screen
 
 NAMES = {

@@ -73,8 +73,8 @@ class Screen:
         self.statistics = self._statistics()
 
     def _statistics(self):
-        from gears.data.passes import condition_moments
-        from gears.data.statistics import ConditionStatistics
+        from gears.data.screen.moments import condition_moments
+        from gears.data.screen.statistics import ConditionStatistics
 
         moments = condition_moments(self.cells, self.condition, len(self.conditions), control_id=0)
         return ConditionStatistics(
@@ -86,7 +86,7 @@ class Screen:
     def parts(self, hidden_size):
         """The model without its weights."""
         from gears.model.config import ModelConfig
-        from gears.training.model_folder import ModelParts
+        from gears.model.folder import ModelParts
 
         return ModelParts(
             config=ModelConfig(hidden_size=hidden_size),
@@ -105,7 +105,7 @@ class Screen:
 
     def pairs(self):
         """Moments over pairs of cells."""
-        from gears.training.conditions import PairTables
+        from gears.training.tasks import PairTables
 
         return PairTables(self.statistics)
 
@@ -125,7 +125,7 @@ class Screen:
 
     def condition_loader(self, per_step=32):
         """Batches of training conditions."""
-        from gears.training.conditions import ConditionLoader
+        from gears.training.tasks import ConditionLoader
 
         ids = np.setdiff1d(np.arange(len(self.conditions)), self.held_out())
         return ConditionLoader(ids, per_step, seed=1)
@@ -142,7 +142,7 @@ class HeldOut:
         self.n_conditions = len(self.rows)
 
     def __call__(self, network, reducer):
-        from gears.training.tables import predict_changes
+        from gears.prediction.stream import predict_changes
         from gears.training.wrapping import unwrap
 
         screen = self.screen

@@ -30,11 +30,13 @@ import torch
 
 from gears import PertData
 from gears.data.splits.folds import folds
-from gears.evaluation import BASELINES, Bootstrap, compare, difference_table, interval_table, write_report
-from gears.evaluation.comparison import split_name
+from gears.evaluation import BASELINES, Bootstrap, compare, difference_table, interval_table
+from gears.evaluation.compare import split_name
 from gears.evaluation.verdict import verdict
-from gears.files import read_json, write_atomically, write_json, write_text
-from gears.judging import GEARSEstimator, PriorEstimator
+from gears.files.atomic import write_atomically
+from gears.files.formats import read_json, write_json, write_text
+from gears.jobs.estimators import GEARSEstimator, PriorEstimator
+from gears.report import write_report
 
 METRICS = (
     "pearson_delta",

@@ -141,7 +141,7 @@ def check_group(table, screen, size, device):
     import torch.distributed as dist
 
     from gears.distributed.devices import choose_backend
-    from gears.distributed.process_group import cleanup_ddp, join_group
+    from gears.distributed.group import cleanup_ddp, join_group
     from gears.distributed.world import World
 
     backend = choose_backend(torch.device(device).type)

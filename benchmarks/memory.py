@@ -78,7 +78,7 @@ def prepared(folder, name, options):
     """Simulate and prepare a screen."""
     import anndata
 
-    from gears.data.processing import prepare_screen
+    from gears.data.screen.prepare import prepare_screen
     from gears.simulate import simulate_to_h5ad
 
     path = folder / "simulated.h5ad"

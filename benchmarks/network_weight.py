@@ -38,18 +38,21 @@ from accuracy import COMMON, REAL, SIMULATED
 from measuring import command, commit, machine, versions
 
 from gears import GEARS, PertData
-from gears.assembly import condition_tables, pair_tables, perturbed_in, validation_of
 from gears.data.splits.folds import folds
+from gears.data.splits.split import perturbed_in
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.truth import Truth
-from gears.files import write_json, write_text
-from gears.prior_choice import begin_at_zero, prior_of, prior_rows
+from gears.files.formats import write_json, write_text
+from gears.model.network import begin_at_zero
+from gears.prediction.stream import predict_changes
+from gears.priors.source import prior_of, prior_rows
 from gears.simulate import simulated_screen
-from gears.training.conditions import ConditionLoader
 from gears.training.network_weight import WEIGHTS, choose_network_weight
 from gears.training.options import TrainOptions
 from gears.training.run import RunResult, run_training
-from gears.training.tables import predict_changes
+from gears.training.tables import condition_tables
+from gears.training.tasks import ConditionLoader, pair_tables
+from gears.training.validation import validation_of
 
 METRICS = ("pearson_delta", "mse_top20_de")
 RULES = ("signs", "interval", "shrunk", "cross-fitted")

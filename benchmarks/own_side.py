@@ -98,9 +98,9 @@ def _engine(model):
     """Engine, task and optimiser as `train(objective="cells")` puts them together, without validation."""
     import torch
 
-    from gears.assembly import condition_tables
-    from gears.training.cells import CellsTask
     from gears.training.engine import TrainingEngine
+    from gears.training.tables import condition_tables
+    from gears.training.tasks import CellsTask
 
     device = torch.device("cpu")
     engine = TrainingEngine(model.model, device, clip_value=1.0)
@@ -126,8 +126,8 @@ def step(n):
 
 def epoch():
     """An epoch of `train(objective="cells")`: steps over the training cells, scores of the validation part."""
-    from gears.assembly import validation_of
     from gears.model.reducer import IDENTITY
+    from gears.training.validation import validation_of
 
     model = HELD["model"]
     run = _engine(model)

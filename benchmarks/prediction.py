@@ -66,8 +66,8 @@ def all_pairs(n_pairs, n_genes, hidden, folder):
 
     from gears.graphs.graph import Graph
     from gears.model.config import ModelConfig
-    from gears.streaming import predict_all_pairs
-    from gears.training.model_folder import ModelParts
+    from gears.model.folder import ModelParts
+    from gears.prediction.stream import predict_all_pairs
 
     names = tuple(f"G{i:05d}" for i in range(n_genes))
     ring = np.stack([np.arange(n_genes), (np.arange(n_genes) + 1) % n_genes])

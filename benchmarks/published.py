@@ -19,8 +19,9 @@ from typing import Any
 import pandas as pd
 
 from gears import PertData
-from gears.data.downloads import PUBLISHED_FILES
-from gears.files import write_atomically, write_text
+from gears.data.reading.download import PUBLISHED_FILES
+from gears.files.atomic import write_atomically
+from gears.files.formats import write_text
 from gears.train_distributed import train_multi_gpu
 
 MODELS: dict[str, dict[str, Any]] = {

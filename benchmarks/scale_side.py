@@ -33,9 +33,9 @@ def statistics(path, workers):
     import h5py
     import numpy as np
 
-    from gears.data.labels import LabelTable
-    from gears.data.passes import condition_moments
-    from gears.data.reading import StoredMatrix
+    from gears.data.checks.labels import LabelTable
+    from gears.data.reading.matrix import StoredMatrix
+    from gears.data.screen.moments import condition_moments
 
     with Measurement() as block:
         with h5py.File(path, "r") as file:
@@ -175,7 +175,7 @@ def _initialised(folder):
 
 def prior(folder):
     """Fit the prior to the training conditions."""
-    from gears.contexts.prior import prior_source
+    from gears.priors.source import prior_source
 
     data, told, _ = _opened(folder)
     conditions = [condition for condition in data.split.conditions("train") if not condition.is_control]

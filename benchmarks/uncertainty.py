@@ -21,16 +21,11 @@ import numpy as np
 import torch
 
 from gears import GEARS, PertData
-from gears.evaluation.cells import ScreenCells
-from gears.evaluation.uncertainty import (
-    Calibration,
-    calibration,
-    calibration_figure,
-    cell_calibration,
-    ensemble_moments,
-)
-from gears.files import write_json
+from gears.evaluation.truth import ScreenCells
+from gears.evaluation.uncertainty import Calibration, calibration, cell_calibration, ensemble_moments
+from gears.files.formats import write_json
 from gears.plotting import image_bytes
+from gears.plotting.curves import calibration_figure
 from gears.simulate import simulated_screen
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gears import GEARS, Condition, PertData, simulated_screen
 from gears.evaluation import Truth, condition_metrics, difference_table, make_baseline
-from gears.evaluation.cells import dense_rows
+from gears.evaluation.truth import dense_rows
 from gears.plotting import gene_changes, method_differences, new_figure, save_figure
 
 PICTURE = Path(__file__).parent / "_static" / "picture.png"

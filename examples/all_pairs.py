@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gears import GEARS, PertData, simulated_screen
-from gears.predictions import Predictions
+from gears.prediction.predictions import Predictions
 
 
 def main(folder: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from gears import PertData, simulated_screen
 from gears.data.splits import folds
 from gears.evaluation import compare, make_baseline
-from gears.judging import PriorEstimator
+from gears.jobs.estimators import PriorEstimator
 
 
 class HalfAdditive:

@@ -38,7 +38,7 @@ def main() -> None:
     from gears.evaluation.metrics import ALL
     from gears.evaluation.table import comparison_table, verdict, wide_summary
     from gears.evaluation.truth import Truth
-    from gears.files import write_text
+    from gears.files.formats import write_text
     from gears.plotting import prediction_figure, save_figure
     from gears.simulate import simulate_to_h5ad
 

@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("ensemble_output"))
     options = parser.parse_args()
     from gears import Ensemble, train_many
-    from gears.ensemble import ensemble_configs
+    from gears.jobs.ensemble import ensemble_configs
     from gears.simulate import simulate_to_h5ad
 
     folder = options.folder

@@ -9,16 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gears._install import __version__, check_for_cell_gears
+from gears.core.installation import __version__, check_for_cell_gears
 
 if TYPE_CHECKING:
     from gears.conditions import Condition
-    from gears.ensemble import Ensemble
     from gears.gears import GEARS
-    from gears.many import train_many
+    from gears.jobs.ensemble import Ensemble, train_many
+    from gears.jobs.job import train_multi_gpu
     from gears.pertdata import PertData
-    from gears.simulate import simulated_screen
-    from gears.train_distributed import train_multi_gpu
+    from gears.simulate.screen import simulated_screen
 
 __all__ = [
     "GEARS",
@@ -33,11 +32,11 @@ __all__ = [
 
 _HOMES = {
     "Condition": "gears.conditions",
-    "Ensemble": "gears.ensemble",
+    "Ensemble": "gears.jobs.ensemble",
     "GEARS": "gears.gears",
     "PertData": "gears.pertdata",
     "simulated_screen": "gears.simulate",
-    "train_many": "gears.many",
+    "train_many": "gears.jobs.ensemble",
     "train_multi_gpu": "gears.train_distributed",
 }
 

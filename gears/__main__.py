@@ -2,7 +2,7 @@
 
 import sys
 
-from gears.cli import main
+from gears.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

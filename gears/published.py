@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.data.gene_sets import read_gene_set
-from gears.data.manifest import H5AD
-from gears.data.pickles import load_plain
-from gears.data.splits.published import read_published_split
-from gears.files import user_path
+from gears.cell_gears.folders import screen_names
+from gears.data.published import read_published_split
+from gears.data.screen.files import H5AD
+from gears.files.paths import user_path
+from gears.files.pickles import load_plain
+from gears.graphs.nodes import read_gene_set
 from gears.pertdata import PertData
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
-
-logger = logging.getLogger(__name__)
 
 GENE2GO, ESSENTIAL = "gene2go_all.pkl", "essential_all_data_pert_genes.pkl"
 
@@ -49,7 +47,7 @@ def load_cell_gears_folder(
     split, seed, train_gene_set_size
         A split that cell-gears left under ``<name>/splits``, to be used; None: none.
     **processing
-        Options of :class:`gears.data.options.ProcessingOptions`.
+        Options of :class:`gears.data.ProcessingOptions`.
 
     Returns
     -------
@@ -128,8 +126,8 @@ def load_cell_gears_model(
     >>> screen = load_cell_gears_folder("data", "norman")                            # doctest: +SKIP
     >>> load_cell_gears_model("models/norman", screen).predict([["CBL", "CNN1"]])     # doctest: +SKIP
     """
+    from gears.cell_gears.folders import CONFIG, is_published, read_published
     from gears.gears import GEARS
-    from gears.training.published_folder import CONFIG, is_published, read_published
 
     if not is_published(path):
         msg = f"{path} is no model of cell-gears: it has no {CONFIG}; GEARS.from_pretrained reads this package's"
@@ -154,10 +152,3 @@ def load_cell_gears_model(
     model = GEARS(pert_data if with_split else None, device=device)
     model._take(read_published(path, *names), path)
     return model
-
-
-def screen_names(pert_data: PertData) -> tuple[Sequence[str], Sequence[str], np.ndarray]:
-    """Measured genes, nodes of the perturbation graph and control mean of a screen, in their order."""
-    screen = pert_data.screen
-    mean_G = np.asarray(screen.statistics.mean[screen.control_id], dtype=np.float64)
-    return list(map(str, screen.gene_names)), list(map(str, pert_data.pert_names)), mean_G

@@ -3,27 +3,21 @@
 ``docs/cell_gears.md`` lists those that are gone and what does their work.
 """
 
-from __future__ import annotations
-
-import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.data.cell_graphs import create_cell_graph_dataset_for_prediction
-from gears.data.gene_sets import read_gene_set
-from gears.graphs.published import GeneSimNetwork, get_similarity_network
-from gears.interactions import interaction_scores
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import torch
-    from anndata import AnnData
-
-    from gears.data.batch import CellBatch
+from gears.cell_gears.helpers import (
+    filter_pert_in_go,
+    get_genes_from_perts,
+    get_GI_genes_idx,
+    get_GI_params,
+    get_mean_control,
+    np_pearson_cor,
+    parse_any_pert,
+    parse_combo_pert,
+    parse_single_pert,
+    pert_flags,
+    print_sys,
+)
+from gears.cell_gears.networks import GeneSimNetwork, get_similarity_network
+from gears.data.published import create_cell_graph_dataset_for_prediction
 
 __all__ = [
     "GeneSimNetwork",
@@ -41,109 +35,3 @@ __all__ = [
     "pert_flags",
     "print_sys",
 ]
-
-
-def parse_single_pert(label: str) -> str:
-    """The gene of a single-gene label, whichever side the control token stands on.
-
-    Examples
-    --------
-    >>> parse_single_pert("ctrl+AHR")
-    'AHR'
-    """
-    genes = parse_any_pert(label)
-    if len(genes) != 1:
-        msg = f"expected a label with one perturbed gene, such as 'A+{CONTROL_LABEL}'; found {label!r}"
-        raise ValueError(msg)
-    return genes[0]
-
-
-def parse_combo_pert(label: str) -> tuple[str, str]:
-    """The two genes of a label, in its own order."""
-    genes = parse_any_pert(label)
-    if len(genes) != 2:
-        msg = f"expected a label with two perturbed genes, such as 'A+B'; found {label!r}"
-        raise ValueError(msg)
-    return genes[0], genes[1]
-
-
-def parse_any_pert(label: str) -> list[str]:
-    """The perturbed genes of a label in its own order; an empty list for the control.
-
-    Examples
-    --------
-    >>> parse_any_pert("KLF1+AHR"), parse_any_pert("ctrl")
-    (['KLF1', 'AHR'], [])
-    """
-    return [token for token in split_label(label) if token != CONTROL_LABEL]
-
-
-def get_genes_from_perts(perts: str | Iterable[str]) -> list[str]:
-    """All genes that occur in some labels, sorted, the control token left out."""
-    labels = [perts] if isinstance(perts, str) else perts
-    return sorted({gene for label in labels for gene in parse_any_pert(label)})
-
-
-def filter_pert_in_go(condition: str, pert_names: Container[str]) -> bool:
-    """Whether every perturbed gene of a label is among the nodes of the perturbation graph."""
-    return all(gene in pert_names for gene in parse_any_pert(condition))
-
-
-def get_mean_control(adata: AnnData) -> pd.Series:
-    """Mean expression of the control cells by gene position."""
-    import pandas as pd
-
-    control = np.array([Condition.parse(str(label)).is_control for label in adata.obs["condition"]])
-    if not control.any():
-        msg = f"adata.obs['condition'] has no control cells; expected some labelled {CONTROL_LABEL!r}"
-        raise ValueError(msg)
-    return pd.Series(np.asarray(adata.X[control].mean(axis=0, dtype=np.float64)).ravel())
-
-
-def np_pearson_cor(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Correlation of every column of `x` with every column of `y`, NaN for a constant column.
-
-    Parameters
-    ----------
-    x, y
-        (n,) or (n, a) and (n,) or (n, b).
-
-    Returns
-    -------
-    np.ndarray
-        (a, b)
-    """
-    x_na, y_nb = (np.asarray(v, dtype=np.float64).reshape(len(v), -1) for v in (x, y))
-    x_na = x_na - x_na.mean(axis=0)
-    y_nb = y_nb - y_nb.mean(axis=0)
-    scale_ab = np.outer(np.linalg.norm(x_na, axis=0), np.linalg.norm(y_nb, axis=0))
-    r_ab = np.divide(x_na.T @ y_nb, scale_ab, out=np.full(scale_ab.shape, np.nan), where=scale_ab > 0)
-    return np.clip(r_ab, -1.0, 1.0)
-
-
-def pert_flags(batch: CellBatch) -> torch.Tensor:
-    """Which measured genes are perturbed in each cell of a batch, (B, G) of 0 and 1.
-
-    For models that read it beside the expression, as they did from ``x[:, 1]`` of batches of older
-    releases. A perturbed gene that is not measured leaves no flag (``batch.unmeasured``).
-    """
-    return batch.pert_flags()
-
-
-def get_GI_genes_idx(adata: AnnData, GI_gene_file: str | Path) -> np.ndarray:
-    """Positions of the genes named in a file (text, or ``.npy`` of strings) among the measured genes."""
-    names = set(read_gene_set(GI_gene_file))
-    return np.flatnonzero([str(gene) in names for gene in adata.var["gene_name"]])
-
-
-def get_GI_params(preds: Mapping[str, np.ndarray], combo: Sequence[str]) -> dict[str, float]:
-    """Scores of the interaction of two genes, from changes over control under "A", "B" and "A_B"."""
-    first, second = combo
-    return interaction_scores(
-        *(np.asarray(preds[key], dtype=np.float64) for key in (first, second, f"{first}_{second}"))
-    )
-
-
-def print_sys(s: object) -> None:
-    """Print on stderr."""
-    print(s, flush=True, file=sys.stderr)

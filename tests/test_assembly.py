@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from anndata import AnnData
 
-from gears import PertData, assembly
-from gears.graphs import coexpression_graph
-from gears.graphs.correlation import CellChunks
+from gears import PertData
+from gears.graphs import coexpression_graph, of_screen
+from gears.graphs.coexpression import CellChunks
+from gears.model import folder
 from gears.model.config import ModelConfig
 
 
@@ -23,19 +24,19 @@ def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
     screen, config = pert_data.screen, ModelConfig(coexpress_threshold=0.1)
     ids = [screen.id_of(condition) for condition in pert_data.split.conditions("train")]
     rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
-    whole = assembly.build_parts(pert_data, config).coexpress
-    monkeypatch.setattr(assembly, "COEXPRESSION_CELLS", 21)
-    part = assembly.build_parts(pert_data, config).coexpress
+    whole = folder.build_parts(pert_data, config).coexpress
+    monkeypatch.setattr(of_screen, "COEXPRESSION_CELLS", 21)
+    part = folder.build_parts(pert_data, config).coexpress
     chosen = rows[np.linspace(0, len(rows) - 1, 21).astype(int)]
     expected = coexpression_graph(screen.cells, screen.gene_names, rows=chosen, threshold=0.1)
     np.testing.assert_array_equal(part.edge_index, expected.edge_index)
     assert not np.array_equal(part.weight, whole.weight)
     for number in (21, len(rows)):
-        monkeypatch.setattr(assembly, "COEXPRESSION_CELLS", number)
-        again = assembly.build_parts(pert_data, config).coexpress
+        monkeypatch.setattr(of_screen, "COEXPRESSION_CELLS", number)
+        again = folder.build_parts(pert_data, config).coexpress
         np.testing.assert_array_equal(again.weight, (part if number == 21 else whole).weight)
-    monkeypatch.setattr(assembly, "COEXPRESSION_CELLS", 21)
-    every = assembly.build_parts(
+    monkeypatch.setattr(of_screen, "COEXPRESSION_CELLS", 21)
+    every = folder.build_parts(
         pert_data, ModelConfig(coexpress_threshold=0.1, coexpress_cells=None)
     ).coexpress
     assert every.hash == whole.hash
@@ -53,5 +54,5 @@ def test_only_screens_of_more_cells_are_drawn_from(
     draw = CellChunks.drawn
     monkeypatch.setattr(CellChunks, "drawn", lambda self, n: (drawn.append(n), draw(self, n))[1])
     for number in (n_cells, n_cells - 1):
-        assembly.build_parts(pert_data, ModelConfig(coexpress_cells=number))
+        folder.build_parts(pert_data, ModelConfig(coexpress_cells=number))
     assert drawn == [n_cells - 1]

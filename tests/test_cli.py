@@ -139,7 +139,7 @@ def test_the_kind_of_error_gives_the_exit_code(
         def run(_: list[str]) -> None:
             raise error
 
-        monkeypatch.setattr(command, "run", run)
+        monkeypatch.setattr(command, "run_simulate", run)
         return main(["simulate"]), capsys.readouterr().err
 
     assert run_with(RuntimeError("a worker\nfailed")) == (
@@ -148,7 +148,7 @@ def test_the_kind_of_error_gives_the_exit_code(
     )
     assert run_with(KeyError("no such gene")) == (2, "gears simulate: error: no such gene\n")
     assert run_with(KeyboardInterrupt()) == (130, "gears simulate: interrupted\n")
-    monkeypatch.setattr(command, "run", lambda _: 1 / 0)
+    monkeypatch.setattr(command, "run_simulate", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["simulate", "--traceback"])
 

@@ -114,8 +114,8 @@ def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
 
 
 def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
-    from gears.assembly import condition_tables
     from gears.model.config import ModelConfig
+    from gears.training.tables import condition_tables
 
     pert_data.prepare_split("simulation", seed=1)
     screen = pert_data.screen

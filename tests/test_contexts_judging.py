@@ -13,12 +13,13 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.data.control_view import UnitControlView, control_parts
-from gears.data.processing import prepare_screen
-from gears.data.unit_statistics import TABLES
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import UnitControlView
+from gears.data.screen.statistics import MATCHED_TABLES
+from gears.data.splits.controls import control_parts
 from gears.evaluation import compare
 from gears.inference import compute_metrics, evaluate
-from gears.judging import GEARSEstimator, PriorEstimator
+from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 
 DIVISION = {"context_key": "cell_type", "match_controls_by": ["batch"], "perturbation_type_key": "guide"}
 SHARES = (0.5, 0.25, 0.25)
@@ -108,7 +109,7 @@ def test_the_view_of_some_control_cells_is_the_screen_of_its_cells(
     assert isinstance(view, UnitControlView)
     fresh = prepare_screen(divided[view.cell_ids].copy(), tmp_path / "fresh", **DIVISION)
     assert view.conditions == fresh.conditions
-    for name in ("n", *TABLES):
+    for name in ("n", *MATCHED_TABLES):
         np.testing.assert_allclose(
             getattr(view.statistics, name), getattr(fresh.statistics, name), rtol=1e-9, atol=1e-12
         )

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from gears import diagnosis
 from gears.cli import main
-from gears.diagnosis import Finding, diagnose, judge
+from gears.distributed import doctor
+from gears.distributed.doctor import Finding, diagnose, judge
 
-SOFTWARE = dict.fromkeys(diagnosis.PACKAGES, "1")
+SOFTWARE = dict.fromkeys(doctor.PACKAGES, "1")
 MACHINE = {"open_files": 1024}
 CARD = {
     "name": "H100", "uuid": "GPU-a", "memory_total": 2**36, "memory_used": 0, "utilisation": 0, "processes": 0,
@@ -86,7 +86,7 @@ def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_an_error_gives_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr(diagnosis, "judge", lambda *facts: [Finding("note", "a"), Finding("error", "b")])
+    monkeypatch.setattr(doctor, "judge", lambda *facts: [Finding("note", "a"), Finding("error", "b")])
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-3:] == ["error: b", "note: a", "see the errors"]
     assert main(["doctor", "--jsn"]) == 2
@@ -94,8 +94,8 @@ def test_an_error_gives_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypa
 
 def test_recorded_cards_are_shown(monkeypatch) -> None:
     users = ("pid 7 (python, ada, 3.1 GiB)",)
-    monkeypatch.setattr(diagnosis, "look_at_cards", lambda: {"found": [CARD | {"users": users}]})
-    monkeypatch.setattr(diagnosis, "look_at_cuda", lambda: CUDA)
+    monkeypatch.setattr(doctor, "look_at_cards", lambda: {"found": [CARD | {"users": users}]})
+    monkeypatch.setattr(doctor, "look_at_cuda", lambda: CUDA)
     text = diagnose({}).render()
     assert "0 H100 GPU-a: 0.0 of 64.0 GiB used, 0 %; pid 7 (python, ada, 3.1 GiB)" in text
     assert "0 H100 (64 GiB)" in text

@@ -20,9 +20,9 @@ MODULES = sorted(
     if ">>>" in Path(importlib.util.find_spec(module.name).origin).read_text(encoding="utf-8")
 )
 # they start processes, train for long, or need a folder of cell-gears: tests of their own run these calls
-ONLY_SHOWN = {"gears.judging", "gears.published", "gears.train_distributed"}
+ONLY_SHOWN = {"gears.jobs.estimators", "gears.jobs.job", "gears.published"}
 # what the examples of these modules take for granted
-WITH_MODEL = {"gears.ensemble", "gears.evaluation.comparison", "gears.gears", "gears.trained"}
+WITH_MODEL = {"gears.jobs.ensemble", "gears.evaluation.compare", "gears.gears"}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_examples(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     extra: dict[str, Any] = request.getfixturevalue("common") if name in WITH_MODEL else {}
-    if name == "gears.ensemble":
+    if name == "gears.jobs.ensemble":
         for seed in (1, 2):
             extra["model"].save_model(tmp_path / "models" / f"seed{seed}")
     before = sorted(tmp_path.rglob("*"))

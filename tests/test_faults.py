@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gears.data.places import folder_name
-from gears.data.processing import prepare_screen
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepare import folder_name, prepare_screen
+from gears.data.screen.prepared import PreparedScreen
 from gears.gears import GEARS
 from gears.pertdata import PertData
 

@@ -9,16 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gears.files import (
-    content_hash,
-    new_folder,
-    read_json,
-    read_npz,
-    write_atomically,
-    write_json,
-    write_npz,
-    write_text,
-)
+from gears.files.atomic import new_folder, write_atomically
+from gears.files.formats import content_hash, read_json, read_npz, write_json, write_npz, write_text
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from scipy.stats import spearmanr
 
 from gears import GEARS, PertData
 from gears.conditions import Condition
-from gears.distances import distance_correlation
-from gears.interactions import (
+from gears.evaluation.interactions import (
     SCORES,
+    distance_correlation,
     dominance,
     interaction_kind,
     interaction_scores,

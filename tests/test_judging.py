@@ -11,7 +11,7 @@ import pytest
 
 from gears import GEARS, PertData
 from gears.evaluation import compare, verdict, verdict_table
-from gears.judging import GEARSEstimator, PriorEstimator
+from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 
 NETWORK = {"hidden_size": 8}
 TRAINING = {"epochs": 2, "objective": "moments", "prior": None}

@@ -12,8 +12,7 @@ from anndata import AnnData
 
 from gears import GEARS, Ensemble, PertData, train_many
 from gears.distributed import launch_many
-from gears.ensemble import ensemble_configs
-from gears.many import RunOutcome
+from gears.jobs.ensemble import RunOutcome, ensemble_configs
 
 DATA = {"default_pert_graph": False}
 SPLIT = {"split": "simulation", "seed": 1}

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gears import mapped
-from gears.data.cells import map_array
-from gears.files import content_hash
+from gears.data.screen.cells import map_array
+from gears.files import mapped
+from gears.files.formats import content_hash
 
 
 def resident_pages(array: np.ndarray) -> int:

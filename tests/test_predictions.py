@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.predictions import Predictions
+from gears.prediction.predictions import Predictions
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_top_needs_a_number_of_genes(predictions: Predictions) -> None:
 
 
 def test_conditions_as_they_are_asked_for() -> None:
-    from gears.predictions import asked_conditions
+    from gears.prediction.predictions import asked_conditions
 
     a, ab = Condition(("A",)), Condition(("A", "B"))
     assert (

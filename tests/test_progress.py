@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from gears import progress as module
-from gears.progress import LineHandler, Report, followed, progress, send_progress
+from gears.core import progress as module
+from gears.core.progress import LineHandler, Report, followed, progress, send_progress
 
 
 class Terminal(io.StringIO):
@@ -60,7 +60,7 @@ def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal: Terminal) -> N
 def test_a_terminal_without_a_width_gets_a_bar_all_the_same() -> None:
     """In a real terminal whose width is 0, as some containers give it."""
     code = (
-        "import logging, gears.progress as module; logging.getLogger('gears').setLevel(20); module.DELAY = 0.0\n"
+        "import logging, gears.core.progress as module; logging.getLogger('gears').setLevel(20); module.DELAY = 0.0\n"
         "with module.progress(4, 'training', 'steps') as advance: advance(1); module._drawn['training'].refresh()"
     )
     parent, child = pty.openpty()

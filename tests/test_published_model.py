@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from gears import GEARS, PertData
-from gears.data.tensor_pickles import load_tensors
+from gears.cell_gears.folders import read_published
+from gears.files.pickles import load_tensors
 from gears.published import load_cell_gears_model
-from gears.training.published_folder import read_published
 
 FOLDER = Path(__file__).with_name("published")
 GENES = [f"G{i:02d}" for i in range(12)]

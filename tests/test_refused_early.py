@@ -16,15 +16,16 @@ from anndata import AnnData
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.cli import main as command
-from gears.data.options import ProcessingOptions
+from gears.core.numbers import plain_number
+from gears.data.checks.options import ProcessingOptions
 from gears.distributed import check_timeout, find_device, plan_devices
 from gears.distributed.gpus import resolve_gpu_ids
-from gears.files import user_path, write_json
-from gears.job import TrainingJob
+from gears.files.formats import write_json
+from gears.files.paths import user_path
+from gears.jobs.job import TrainingJob
 from gears.model.config import ModelConfig
-from gears.numbers import plain_number
+from gears.model.folder import check_save_path
 from gears.train_distributed import launch_distributed_training
-from gears.training.model_folder import check_save_path
 
 SPLIT = {"split": "simulation", "seed": 1}
 NO_GPU = pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine has a GPU")

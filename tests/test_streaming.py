@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gears import GEARS, streaming
+from gears import GEARS
 from gears.conditions import Condition
 from gears.graphs import Graph
 from gears.model.config import ModelConfig
-from gears.prediction_files import write_predictions
-from gears.predictions import Predictions
-from gears.training.model_folder import ModelParts
+from gears.model.folder import ModelParts
+from gears.prediction import stream
+from gears.prediction.files import write_predictions
+from gears.prediction.predictions import Predictions
 
 PERTS = 40
 
@@ -75,7 +76,7 @@ def test_files_hold_what_to_adata_holds(tmp_path: Path, suffix: str, uncertainty
     assert model.predict_all_pairs(genes, path, chunk=10) == path
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     read = anndata.read_h5ad(path) if suffix == ".h5ad" else anndata.read_zarr(path)
-    expected = model.predict(list(streaming.all_pairs(genes))).to_adata()
+    expected = model.predict(list(stream.all_pairs(genes))).to_adata()
     assert set(read.layers) == set(expected.layers)
     assert read.X.dtype == np.float32
     np.testing.assert_allclose(read.X, expected.X, rtol=1e-5, atol=1e-6)
@@ -90,7 +91,7 @@ def test_any_conditions_to_a_file(model: GEARS, tmp_path: Path) -> None:
     wanted = [["P0001"], ["P0002", "P0001", "P0005"], "P0003+ctrl", ["P0001"]]
     assert model.best_model is not None
     assert model.parts is not None
-    path = streaming.predict_to_file(model.best_model, model.parts, wanted, tmp_path / "some.h5ad", chunk=2)
+    path = stream.predict_to_file(model.best_model, model.parts, wanted, tmp_path / "some.h5ad", chunk=2)
     read = anndata.read_h5ad(path)
     assert list(read.obs_names) == ["P0001+ctrl", "P0001+P0002+P0005", "P0003+ctrl"]
     np.testing.assert_allclose(read.X, model.predict(wanted).expression_UG, rtol=1e-5, atol=1e-6)
@@ -100,7 +101,7 @@ def test_a_failure_leaves_the_old_file(model: GEARS, genes: list[str], tmp_path:
     for suffix in (".h5ad", ".zarr"):
         path = tmp_path / f"pairs{suffix}"
         path.write_text("old")
-        conditions = list(streaming.all_pairs(genes))
+        conditions = list(stream.all_pairs(genes))
 
         def broken(conditions: list[Condition] = conditions) -> object:
             yield model.predict(conditions[:5])
@@ -125,7 +126,7 @@ def test_screen_keeps_the_best(model: GEARS, genes: list[str], largest: bool) ->
         return part.delta_UG[:, 3]
 
     table = model.screen(score, genes, top=5, largest=largest, chunk=8)
-    conditions = list(streaming.all_pairs(genes))
+    conditions = list(stream.all_pairs(genes))
     assert seen == conditions
     values = model.predict(conditions).delta_UG[:, 3]
     order = np.argsort(-values if largest else values, kind="stable")[:5]
@@ -139,7 +140,7 @@ def test_screen_ties_nan_and_fewer_than_top(model: GEARS, genes: list[str]) -> N
     def score(part: Predictions) -> list[float]:
         return [float("nan") if "P0000" in condition.genes else 1.0 for condition in part.conditions]
 
-    kept = [c.name for c in streaming.all_pairs(genes) if "P0000" not in c.genes]
+    kept = [c.name for c in stream.all_pairs(genes) if "P0000" not in c.genes]
     assert list(model.screen(score, genes, top=3, chunk=5)["condition"]) == kept[:3]
     assert len(model.screen(score, genes, chunk=5)) == len(kept)
 
@@ -167,7 +168,7 @@ def test_wrong_requests_say_what_is_expected(model: GEARS, genes: list[str], tmp
 def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
     """780 pairs x 2,000 genes: 12.5 MB of float64 per kind of value, chunks of 16 hold 0.26 MB."""
     model = model_of(2000, hidden_size=4)
-    chunk_bytes = 16 * 2000 * streaming.BYTES_PER_VALUE
+    chunk_bytes = 16 * 2000 * stream.BYTES_PER_VALUE
 
     def peak_of(work: object) -> int:
         tracemalloc.start()
@@ -186,6 +187,6 @@ def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
 
 
 def test_chunk_size_follows_memory() -> None:
-    assert streaming.chunk_size(5000) * 5000 * streaming.BYTES_PER_VALUE <= streaming.MEMORY_MB * 2**20
-    assert streaming.chunk_size(10**9) == 1
-    assert streaming.chunk_size(10) <= streaming.MOST_PER_CHUNK
+    assert stream.chunk_size(5000) * 5000 * stream.BYTES_PER_VALUE <= stream.MEMORY_MB * 2**20
+    assert stream.chunk_size(10**9) == 1
+    assert stream.chunk_size(10) <= stream.MOST_PER_CHUNK

@@ -13,7 +13,7 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData, train_multi_gpu
-from gears.job import TrainingJob
+from gears.jobs.job import TrainingJob
 from gears.train_distributed import train_ddp_worker
 
 SPLIT = {"split": "simulation", "seed": 1}

@@ -9,15 +9,10 @@ import pytest
 from scipy.stats import spearmanr
 
 from gears import GEARS, PertData
-from gears.evaluation.cells import ScreenCells
-from gears.evaluation.uncertainty import (
-    LEVELS,
-    calibration,
-    calibration_figure,
-    cell_calibration,
-    ensemble_moments,
-)
+from gears.evaluation.truth import ScreenCells
+from gears.evaluation.uncertainty import LEVELS, calibration, cell_calibration, ensemble_moments
 from gears.plotting import image_bytes
+from gears.plotting.curves import calibration_figure
 from gears.simulate import simulated_screen
 
 

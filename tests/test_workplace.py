@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gears import workplace
-from gears.files import new_folder, write_json, write_text
-from gears.workplace import clean_leftovers
+from gears.files import atomic
+from gears.files.atomic import clean_leftovers, new_folder
+from gears.files.formats import write_json, write_text
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose lock it was")
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -25,7 +25,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 WAITING = """
 import sys, time
 from pathlib import Path
-from gears.files import new_folder, write_atomically
+from gears.files.atomic import new_folder, write_atomically
 
 def write(place):
     (place / "half" if place.is_dir() else place).write_text("half")
@@ -94,9 +94,9 @@ def test_a_writer_of_another_machine_is_given_a_day(tmp_path: Path) -> None:
     """Its lock may be unknown here, so only its age counts; a change within it makes it young."""
     place = tmp_path / ".it-abcdefgh.tmp"
     (place / "it").mkdir(parents=True)
-    (place / f"{workplace.LOCK}another-system").write_text("")
+    (place / f"{atomic.LOCK}another-system").write_text("")
     assert clean_leftovers(tmp_path, "it") == []
-    two_days_ago = time.time() - 2 * workplace.SECONDS_OF_REST
+    two_days_ago = time.time() - 2 * atomic.SECONDS_OF_REST
     for path in (*place.iterdir(), place):
         os.utime(path, (two_days_ago, two_days_ago))
     (place / "it" / "young").write_text("")
@@ -107,13 +107,13 @@ def test_a_writer_of_another_machine_is_given_a_day(tmp_path: Path) -> None:
 
 
 def test_a_system_without_locks_goes_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workplace, "fcntl", None)
+    monkeypatch.setattr(atomic, "fcntl", None)
     left = tmp_path / ".it-abcdefgh.tmp"
     left.mkdir()
     (left / "it").write_text("half")
     write_text(tmp_path / "it", "new")
     assert hidden(tmp_path) == [left.name]
-    old = time.time() - 2 * workplace.SECONDS_OF_REST
+    old = time.time() - 2 * atomic.SECONDS_OF_REST
     for path in (left / "it", left):
         os.utime(path, (old, old))
     write_text(tmp_path / "it", "new")
@@ -122,7 +122,7 @@ def test_a_system_without_locks_goes_by_age(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_lock_that_is_held_counts_more_than_age(tmp_path: Path) -> None:
     with new_folder(tmp_path / "it") as folder:
-        old = time.time() - 2 * workplace.SECONDS_OF_REST
+        old = time.time() - 2 * atomic.SECONDS_OF_REST
         for path in (*folder.parent.iterdir(), folder.parent):
             os.utime(path, (old, old))
         assert clean_leftovers(tmp_path, "it") == []
@@ -153,7 +153,7 @@ def test_an_error_between_two_renames_puts_the_old_folder_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _folder(tmp_path / "toy")
-    monkeypatch.setattr("gears.files._exchange", lambda *_: False)
+    monkeypatch.setattr("gears.files.atomic._exchange", lambda *_: False)
     rename = os.rename
 
     def fail(old: Path, new: Path) -> None:
@@ -161,7 +161,7 @@ def test_an_error_between_two_renames_puts_the_old_folder_back(
             raise KeyboardInterrupt
         rename(old, new)
 
-    monkeypatch.setattr("gears.files.os.rename", fail)
+    monkeypatch.setattr("gears.files.atomic.os.rename", fail)
     with pytest.raises(KeyboardInterrupt):
         _folder(tmp_path / "toy")
     assert [path.name for path in tmp_path.rglob("*")] == ["toy", "new"]
@@ -169,7 +169,7 @@ def test_an_error_between_two_renames_puts_the_old_folder_back(
 
 def test_many_writers_of_one_target_at_once(tmp_path: Path) -> None:
     """Threads here and other processes, which clean while the others write: nobody fails, nothing is left."""
-    script = "import sys; from gears.files import write_json\nfor i in range(40): write_json(sys.argv[1], i)"
+    script = "import sys; from gears.files.formats import write_json\nfor i in range(40): write_json(sys.argv[1], i)"
     command = [sys.executable, "-c", script, str(tmp_path / "it.json")]
     others = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
     failed: list[BaseException] = []
@@ -200,8 +200,8 @@ STAGES = {
 DYING = """
 import os, shutil, signal, sys
 from pathlib import Path
-from gears import workplace
-from gears.files import new_folder
+from gears.files import atomic as workplace
+from gears.files.atomic import new_folder
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -233,7 +233,7 @@ def test_a_writer_whose_workplace_is_swept_makes_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cleaner comes between the folder and its lock, and then between the lock and its being held."""
-    hold, times = workplace._hold, []
+    hold, times = atomic._hold, []
 
     def swept(folder: Path) -> int | None:
         times.append(folder)
@@ -241,19 +241,19 @@ def test_a_writer_whose_workplace_is_swept_makes_another(
             assert clean_leftovers(tmp_path, "it") == [folder]
         return hold(folder)
 
-    monkeypatch.setattr(workplace, "_hold", swept)
+    monkeypatch.setattr(atomic, "_hold", swept)
     write_text(tmp_path / "it", "whole")
     assert len(times) == 2
-    if workplace.fcntl is not None and workplace.this_system():
-        flock, left = workplace.fcntl.flock, [1]
+    if atomic.fcntl is not None and atomic.this_system():
+        flock, left = atomic.fcntl.flock, [1]
 
         def late(held: int, how: int) -> None:
-            if left and how == workplace.fcntl.LOCK_EX:
+            if left and how == atomic.fcntl.LOCK_EX:
                 left.pop()
                 assert clean_leftovers(tmp_path, "it") == [times[-1]]
             flock(held, how)
 
-        monkeypatch.setattr(workplace.fcntl, "flock", late)
+        monkeypatch.setattr(atomic.fcntl, "flock", late)
         write_text(tmp_path / "it", "whole again")
         assert len(times) == 4
         assert (tmp_path / "it").read_text() == "whole again"

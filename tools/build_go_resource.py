@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gears.files import write_atomically
+from gears.files.atomic import write_atomically
 from gears.graphs.annotation import GeneAnnotation
 
 OUTPUT = Path(__file__).resolve().parents[1] / "gears" / "resources" / "human_go.npz"

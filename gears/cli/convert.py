@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gears.cli.parser import CommandParser, show
-from gears.files import user_path
+from gears.files.paths import user_path
 
 EPILOG = """examples:
   gears convert data gears_data --dataset norman                         (a screen: data/norman/perturb_processed.h5ad)
@@ -42,10 +42,10 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: list[str]) -> None:
+def run_convert(arguments: list[str]) -> None:
     """Convert, and say what was written."""
     options = make_parser().parse(arguments)
-    from gears.training.published_folder import is_published
+    from gears.cell_gears.folders import is_published
 
     if not user_path(options.source).is_dir():
         msg = f"there is no folder {options.source}"
@@ -107,7 +107,7 @@ def _model(options: Any) -> tuple[dict[str, Any], str]:
 
 def _names(path: Path) -> dict[str, Any]:
     """The arguments that a file of names gives."""
-    from gears.files import read_json
+    from gears.files.formats import read_json
 
     found = read_json(path)
     if not isinstance(found, dict) or set(found) != set(NAMES):

@@ -17,10 +17,10 @@ def make_parser() -> CommandParser:
     return CommandParser("doctor", "", "Look at this machine; nothing is changed.", EPILOG)
 
 
-def run(arguments: list[str]) -> int:
+def run_doctor(arguments: list[str]) -> int:
     """Print what was found; 1 where training cannot work."""
     options = make_parser().parse(arguments)
-    from gears.diagnosis import diagnose
+    from gears.distributed.doctor import diagnose
 
     found = diagnose()
     show(options, found.to_dict(), found.render())

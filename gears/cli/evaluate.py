@@ -1,24 +1,40 @@
-"""`gears evaluate`: a saved model beside the baselines on a part of its split."""
+"""`gears evaluate`, `gears compare` and `gears report`: models and baselines scored, and the page of a table."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import add_scores, add_screen, check_scores, open_screen, score_options
+from gears.files.paths import user_path
 
-EPILOG = """examples:
+EVALUATE_EPILOG = """examples:
   gears evaluate models/run1 screen.h5ad
   gears evaluate models/run1 gears_data/screen --report reports/run1
   gears evaluate models/run1 screen.h5ad --part val --metrics pearson_delta mse_top20_de --json
 """
 
+COMPARE_EPILOG = """examples:
+  gears compare screen.h5ad                                      (the baselines alone, one split)
+  gears compare screen.h5ad --baselines additive linear go_ridge --split-seeds 1 2 3
+  gears compare screen.h5ad --folds 5 --repeats 2 --report reports/baselines
+  gears compare screen.h5ad --gears moments cells --epochs 20 --seeds 1 2 --report reports/all
+"""
 
-def make_parser() -> CommandParser:
+REPORT_EPILOG = """examples:
+  gears report reports/run1/evaluation.csv reports/again
+  gears report evaluation.csv reports/again --title "Run 1" --models gears_cells gears_moments
+"""
+
+
+def evaluate_parser() -> CommandParser:
     """Options of ``gears evaluate``."""
     parser = CommandParser(
         "evaluate",
         "MODEL DATA",
         "Score a trained model and the baselines on the part of the split that it was trained on.",
-        EPILOG,
+        EVALUATE_EPILOG,
     )
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
     add_screen(parser)
@@ -28,14 +44,15 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: list[str]) -> None:
+def run_evaluate(arguments: list[str]) -> None:
     """Load the model and its screen, score, print the table, write the report."""
-    options = make_parser().parse(arguments)
-    from gears.data.splits import PARTS
-    from gears.evaluation import render_table, summary_table, verdict
-    from gears.files import need_file
-    from gears.judging import load_with_screen
-    from gears.messages import unknown_name
+    options = evaluate_parser().parse(arguments)
+    from gears.core.messages import unknown_name
+    from gears.data.splits.split import PARTS
+    from gears.evaluation.summary import summary_table
+    from gears.evaluation.verdict import render_table, verdict
+    from gears.files.paths import need_file
+    from gears.jobs.estimators import load_with_screen
 
     check_scores(options)
     if options.part not in PARTS:
@@ -54,3 +71,140 @@ def run(arguments: list[str]) -> None:
     }
     text = render_table(table, subgroups=True)
     show(options, value, text + (f"\n\nreport: {options.report}" if options.report else ""))
+
+
+def compare_parser() -> CommandParser:
+    """Options of ``gears compare``."""
+    parser = CommandParser(
+        "compare",
+        "DATA",
+        "Fit methods to one or more splits of a screen and score them side by side.",
+        COMPARE_EPILOG,
+    )
+    add_screen(parser)
+    parser.add_argument("--split", default="simulation", help="kind of split")
+    parser.add_argument("--split-seeds", nargs="+", type=int, default=[1], help="seeds of the splits")
+    parser.add_argument("--folds", type=int, help="cross-validation with so many folds instead of --split")
+    parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")
+    parser.add_argument(
+        "--gears", nargs="+", type=str, default=[], help="train GEARS with these objectives: moments, cells"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="seeds of GEARS's initial weights")
+    parser.add_argument("--epochs", type=int | None, help="of GEARS; by objective if left out")
+    parser.add_argument("--hidden-size", type=int, default=64, help="of GEARS")
+    parser.add_argument("--device", help="of GEARS: cpu, cuda, ...")
+    add_scores(parser)
+    return parser
+
+
+def run_compare(arguments: list[str]) -> None:
+    """Compare, print the averages, write the report."""
+    options = compare_parser().parse(arguments)
+    from gears.core.messages import unknown_name
+    from gears.data.splits.registry import split_kind
+    from gears.evaluation.compare import compare
+    from gears.evaluation.summary import summary_table
+    from gears.evaluation.verdict import render_table, verdict
+
+    for objective in options.gears:
+        if objective not in ("moments", "cells"):
+            raise ValueError(unknown_name("objective", objective, ["moments", "cells"]))
+    check_scores(options)
+    split_kind(options.split)
+    pert_data = open_screen(options)
+    models = {
+        f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears
+    }
+    result = compare(
+        models,
+        pert_data.screen,
+        _splits(pert_data, options),
+        seeds=(options.seeds or [1]) if models else (),
+        annotation=pert_data.annotation,
+        **score_options(options),
+    )
+    if options.report:
+        result.save(options.report, title=f"Methods on {pert_data.dataset_name}")
+    text = render_table(result.table, method=result.models[0] if models else None, subgroups=True)
+    value: dict[str, Any] = {
+        "verdicts": {name: verdict(result.table, method=name) for name in result.models},
+        "left_out": result.left_out,
+        "costs": result.costs().to_dict("records"),
+        "summary": summary_table(result.table).to_dict("records"),
+        "report": options.report,
+    }
+    show(options, value, text + (f"\n\nreport: {options.report}" if options.report else ""))
+
+
+def _gears(pert_data: Any, objective: str, options: Any, seed: int) -> Any:
+    from gears.jobs.estimators import GEARSEstimator
+
+    training = {"objective": objective} | ({} if options.epochs is None else {"epochs": options.epochs})
+    network = {"hidden_size": options.hidden_size}
+    return GEARSEstimator(pert_data, network=network, training=training, seed=seed, device=options.device)
+
+
+def _splits(pert_data: Any, options: Any) -> list[Any]:
+    from gears.data.splits.folds import folds
+    from gears.data.splits.make import prepare_split
+
+    if options.folds is not None:
+        return list(folds(pert_data.screen, options.folds, options.repeats, options.split_seeds[0]))
+    return [prepare_split(pert_data.screen, options.split, seed=seed) for seed in options.split_seeds]
+
+
+def report_parser() -> CommandParser:
+    """Options of ``gears report``."""
+    parser = CommandParser(
+        "report",
+        "TABLE.csv FOLDER",
+        "Write the HTML page, CSV, JSON and figures of a tidy table.",
+        REPORT_EPILOG,
+    )
+    parser.add_argument(
+        "table", metavar="TABLE.csv", help="evaluation.csv of a report, or one of the same columns"
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="where the page goes")
+    parser.add_argument("--title", default="Evaluation", help="of the page")
+    parser.add_argument(
+        "--models", nargs="+", type=str, help="methods to judge; the table's first if left out"
+    )
+    return parser
+
+
+def run_report(arguments: list[str]) -> None:
+    """Read the table, write the report, say where it is."""
+    options = report_parser().parse(arguments)
+    import pandas as pd
+
+    from gears.core.messages import unknown_name
+    from gears.evaluation.baselines.base import BASELINES
+    from gears.evaluation.scoring import COLUMNS
+    from gears.evaluation.verdict import verdict
+    from gears.report.write import write_report
+
+    if not user_path(options.table).is_file():
+        msg = f"there is no file {options.table}"
+        raise FileNotFoundError(msg)
+    try:
+        table = pd.read_csv(options.table)
+    except (ValueError, OSError) as error:
+        msg = f"{options.table} cannot be read as a table ({error}); expected the evaluation.csv of a report"
+        raise ValueError(msg) from error
+    missing = [column for column in COLUMNS if column not in table]
+    if missing:
+        msg = f"{options.table} lacks the columns {', '.join(missing)}; expected a table that an evaluation wrote"
+        raise ValueError(msg)
+    methods = list(dict.fromkeys(table["method"]))
+    models = options.models or methods[:1]
+    for model in models:
+        if model not in methods:
+            raise ValueError(unknown_name("method", model, methods))
+    table.attrs["models"] = [*models, *(name for name in methods if name not in BASELINES)]
+    paths = write_report(table, options.folder, title=options.title, models=models)
+    verdicts = {model: verdict(table, method=model) for model in models}
+    show(
+        options,
+        {"page": str(paths["page"]), "verdicts": verdicts},
+        "\n".join([*verdicts.values(), str(paths["page"])]),
+    )

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from gears._install import __version__
+from gears.core.installation import __version__
 
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -54,6 +54,14 @@ Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 """
 
 
+_HOMES = {
+    **{name: f"gears.cli.{name}" for name in COMMANDS},
+    **dict.fromkeys(("inspect", "prepare"), "gears.cli.screens"),
+    **dict.fromkeys(("compare", "report"), "gears.cli.evaluate"),
+}
+"""Module of each command; its function is `run_<command>`."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `gears` command.
 
@@ -88,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     """Run a subcommand; an error becomes one line and an exit code (or a traceback where asked for)."""
     try:
-        code = importlib.import_module(f"gears.cli.{name}").run(arguments)
+        code = getattr(importlib.import_module(_HOMES[name]), f"run_{name}")(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _complain(f"gears {name}", "interrupted", INTERRUPTED)
@@ -121,7 +129,7 @@ def _spelled(message: str, error: Exception) -> str:
     """Remedies as options, where the message is about what the user can change."""
     if "=" not in message or exit_code(error) != BAD_INPUT:
         return message
-    from gears.cli.spelling import as_options
+    from gears.cli.parser import as_options
 
     return as_options(message)
 

@@ -1,25 +1,30 @@
-"""Command-line options made from the dataclasses and functions that they are handed to."""
+"""Command-line options made from dataclasses and functions, and messages that name them as the command line does."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import inspect
 import json
 import math
 import re
+import shlex
 import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ActionYesNo, ArgumentParser, Namespace
 
-from gears.cli.config_files import check_config_files
+from gears.core.messages import nearest
 from gears.core.options import Options
-from gears.messages import nearest
-from gears.reporting import show_progress
+from gears.distributed.log import show_progress
+from gears.files.untrusted import check_config_files
+
+_ARGUMENT = re.compile(r"\b([a-z][a-z0-9_]*)=(True\b|False\b|'[^']*'|\"[^\"]*\"|\[[^\]]*\]|-?[\w.]*\w)?(?!=)")
 
 
 class CommandParser(ArgumentParser):
@@ -147,3 +152,73 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def as_options(message: str, names: frozenset[str] | None = None) -> str:
+    """A message with the arguments in it written as options.
+
+    Examples
+    --------
+    >>> as_options("pass ctrl_label='NT', or normalize=True", frozenset({"ctrl_label", "normalize"}))
+    'pass --ctrl-label NT, or --normalize'
+    """
+    names = option_names() if names is None else names
+
+    def replace(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in names:
+            return match.group()
+        option = name.replace("_", "-")
+        if value in ("True", "False"):
+            return f"--{option}" if value == "True" else f"--no-{option}"
+        return f"--{option}{f' {_word(value)}' if value else ''}"
+
+    return _ARGUMENT.sub(replace, message)
+
+
+def _word(value: str) -> str:
+    """A Python value as one word of a shell."""
+    try:
+        plain = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    return shlex.quote(plain if isinstance(plain, str) else json.dumps(plain))
+
+
+def option_names() -> frozenset[str]:
+    """Every name that is an option of some command."""
+    from gears.data.checks.options import ProcessingOptions
+    from gears.data.splits.registry import SplitArguments
+    from gears.model.config import ModelConfig
+    from gears.training.options import TrainOptions
+
+    names = {
+        field.name
+        for kind in (ProcessingOptions, SplitArguments, ModelConfig, TrainOptions)
+        for field in fields(kind)
+    }
+    more = {
+        "n_gpus",
+        "gpu_ids",
+        "device",
+        "timeout",
+        "num_workers",
+        "test_batch_size",
+        "drop_unmapped",
+        "guides",
+    }
+    return frozenset(
+        names
+        | more
+        | {
+            "guide_targets",
+            "gene2go",
+            "obo",
+            "go_graph",
+            "coexpress_graph",
+            "pert_embedding",
+            "gene_set_path",
+            "split_dict_path",
+        }
+        - {"split_dict"}
+    )

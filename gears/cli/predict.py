@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
-from gears.files import user_path
-from gears.messages import count, unknown_name
-from gears.texts import listed_names
+from gears.core.messages import count, unknown_name
+from gears.files.paths import user_path
+from gears.files.untrusted import listed_names
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
@@ -66,7 +66,7 @@ def _yes_no() -> Any:
     return ActionYesNo(yes_prefix="", no_prefix="no-")
 
 
-def run(arguments: list[str]) -> None:
+def run_predict(arguments: list[str]) -> None:
     """Load the model, predict, and print or write."""
     options = make_parser().parse(arguments)
     output = _checked_output(options)
@@ -118,15 +118,15 @@ def _checked_output(options: Any) -> Path | None:
 def _write(model: GEARS, asked: list[str], path: Path, options: Any) -> int:
     """Write the predictions; the number of conditions."""
     if options.all_pairs:
-        from gears.streaming import candidate_genes
+        from gears.prediction.stream import candidate_genes
 
         model.predict_all_pairs(asked or None, path, clip=options.clip)
         n = len(candidate_genes(model._need_model(), asked or None))
         return n * (n - 1) // 2
-    from gears.predictions import asked_conditions
+    from gears.prediction.predictions import asked_conditions
 
     if path.suffix == ".csv":
-        from gears.files import write_text
+        from gears.files.formats import write_text
 
         write_text(path, model.predict(asked, clip=options.clip).to_frame(options["values"]).to_csv())
     else:

@@ -1,19 +1,40 @@
-"""What the judging subcommands share: a screen from an h5ad file or a folder, and names of metrics and baselines."""
+"""`gears inspect` and `gears prepare`, and the options for screens that several commands share."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ActionYesNo
 
-from gears.cli.parser import CommandParser
-from gears.files import check_folder, need_file
+from gears.cli.parser import CommandParser, as_options, show
+from gears.files.paths import check_folder, need_file, user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
 
 # what a docstring says by referring to another
 DROP_UNMAPPED = {"drop_unmapped": "leave out conditions with a gene that the annotation lacks"}
+
+INSPECT_EPILOG = """examples:
+  gears inspect screen.h5ad
+  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control --json
+  gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
+  gears inspect gears_data/norman                       (a prepared screen)
+
+Exit codes: 0 the screen can be prepared as it is, 2 it cannot.
+"""
+SCREEN = "the screen"
+
+PREPARE_EPILOG = """examples:
+  gears prepare screen.h5ad                                       (into gears_data/screen)
+  gears prepare screen.h5ad --work-dir data --style auto --min-cells 10
+  gears prepare filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv \\
+      --normalize
+
+`gears inspect` reports on a file without writing; `gears train` prepares a file by itself.
+Exit codes: 0 prepared (or the same was there already), 2 the screen cannot be used (every problem is named).
+"""
 
 
 def add_screen(parser: CommandParser) -> None:
@@ -61,9 +82,10 @@ def add_scores(parser: CommandParser) -> None:
 
 def check_scores(options: Any) -> None:
     """Refuse names, devices and folders that cannot be used, before a screen is read."""
-    from gears.distributed import find_device
-    from gears.evaluation import BASELINES, METRICS
-    from gears.messages import unknown_name
+    from gears.core.messages import unknown_name
+    from gears.distributed.devices import find_device
+    from gears.evaluation.baselines.base import BASELINES
+    from gears.evaluation.metrics.registry import METRICS
 
     need_file(options.data, "DATA")
     for kind, names, known in (
@@ -81,7 +103,7 @@ def check_scores(options: Any) -> None:
 
 def open_screen(options: Any) -> PertData:
     """The screen that DATA and its options name; an h5ad file is prepared in the work folder."""
-    from gears.data.manifest import is_prepared
+    from gears.data.screen.files import is_prepared
     from gears.pertdata import PertData
 
     data = need_file(options.data, "DATA")
@@ -100,3 +122,98 @@ def score_options(options: Any) -> dict[str, Any]:
     """Metrics, baselines and halvings as functions take them; what was not asked for is left to their defaults."""
     asked = {name: options[name] for name in ("metrics", "baselines") if options[name] is not None}
     return {**asked, "halvings": options.halvings}
+
+
+def inspect_parser() -> CommandParser:
+    """Options of ``gears inspect``."""
+    from gears.data.checks.options import ProcessingOptions
+
+    parser = CommandParser("inspect", "FILE", "Report on a screen; nothing is written.", INSPECT_EPILOG)
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="an h5ad file, zarr store, 10x h5 file, 10x mtx folder, folder of several, or a prepared folder",
+    )
+    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV)")
+    parser.add_argument("--guide-targets", help="table of each guide's target gene")
+    parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
+    parser.add_options(SCREEN, ProcessingOptions)
+    parser.set_defaults(style="auto")
+    return parser
+
+
+def run_inspect(arguments: list[str]) -> int:
+    """Report; the exit code says whether the screen can be prepared."""
+    parser = inspect_parser()
+    options = parser.parse(arguments)
+    names = parser.option_names[SCREEN]
+    chosen = {name: options[name] for name in names if options[name] != parser.get_default(name)}
+    report = _report(user_path(options.file), options, chosen)
+    show(options, report.to_dict(), as_options(str(report)))
+    return 0 if report.ok else 2
+
+
+def _report(path: Path, options: Any, chosen: dict[str, Any]) -> Any:
+    from gears.data.checks.report import inspect_screen, summarise
+    from gears.data.reading.open import open_screen
+    from gears.data.screen.files import is_prepared
+    from gears.graphs.annotation import annotation_from
+
+    annotation = annotation_from(options.gene2go)
+
+    def is_gene(symbol: str) -> bool:
+        return annotation.resolve(symbol) is not None
+
+    if path.is_dir() and is_prepared(path):
+        from gears.data.screen.prepared import PreparedScreen
+
+        return summarise(PreparedScreen.open(path), is_gene=is_gene)
+    adata = open_screen(path)
+    if options.guides is not None:
+        from gears.data.reading.guides import add_guides
+
+        adata = add_guides(
+            adata, options.guides, options.guide_targets, ctrl_label=chosen.pop("ctrl_label", None)
+        )
+    return inspect_screen(adata, name=str(path), is_gene=is_gene, **chosen)
+
+
+def prepare_parser() -> CommandParser:
+    """Options of ``gears prepare``."""
+    from gears.data.checks.options import ProcessingOptions
+    from gears.pertdata import PertData
+
+    parser = CommandParser(
+        "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG
+    )
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several",
+    )
+    parser.add_argument("--work-dir", default="gears_data", help="where the prepared screen goes")
+    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV)")
+    parser.add_argument("--guide-targets", help="table of each guide's target gene")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the pass over the cells")
+    add_nodes(parser)
+    parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
+    parser.add_options(SCREEN, ProcessingOptions)
+    return parser
+
+
+def run_prepare(arguments: list[str]) -> None:
+    """Prepare, and say what the screen holds and where it is."""
+    parser = prepare_parser()
+    options = parser.parse(arguments)
+    file = need_file(options.file, "FILE")
+    from gears.pertdata import PertData
+
+    chosen: dict[str, Any] = parser.changed(options, SCREEN)
+    if options.guides is not None:
+        chosen |= {"guides": options.guides, "guide_targets": options.guide_targets}
+    if options.workers != 1:
+        chosen["workers"] = options.workers
+    data = PertData(options.work_dir, **node_options(options))
+    data.load(data_path=file, **chosen)
+    report, folder = data.summary(), str(Path(str(data.dataset_path)))
+    show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")

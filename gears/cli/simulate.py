@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gears.cli.parser import CommandParser, show
-from gears.files import user_path
+from gears.files.paths import user_path
 
 EPILOG = """examples:
   gears simulate screen.h5ad
@@ -13,7 +13,7 @@ EPILOG = """examples:
 
 def make_parser() -> CommandParser:
     """Options of ``gears simulate``."""
-    from gears.simulate import SimulationOptions
+    from gears.simulate.options import SimulationOptions
 
     parser = CommandParser(
         "simulate", "OUTPUT.h5ad", "Write a simulated screen with real gene symbols.", EPILOG
@@ -24,7 +24,7 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: list[str]) -> None:
+def run_simulate(arguments: list[str]) -> None:
     """Simulate, write, and say what was written."""
     parser = make_parser()
     options = parser.parse(arguments)
@@ -32,7 +32,8 @@ def run(arguments: list[str]) -> None:
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
         raise ValueError(msg)
-    from gears.simulate import SimulationOptions, simulate_to_h5ad
+    from gears.simulate.options import SimulationOptions
+    from gears.simulate.screen import simulate_to_h5ad
 
     wanted = SimulationOptions(**{name: options[name] for name in parser.option_names["the screen"]})
     truth = simulate_to_h5ad(output, wanted)

@@ -13,7 +13,8 @@ from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import DROP_UNMAPPED, add_annotation
-from gears.files import need_file, user_path, write_text
+from gears.files.formats import write_text
+from gears.files.paths import need_file, user_path
 
 EPILOG = """examples:
   gears train screen.h5ad --save-path models/run1 --split simulation --seed 1
@@ -38,7 +39,7 @@ SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "traini
 
 def make_parser() -> CommandParser:
     """Options of ``gears train``: those of the public functions, under their names."""
-    from gears.data.processing import ProcessingOptions
+    from gears.data.checks.options import ProcessingOptions
     from gears.model.config import ModelConfig
     from gears.pertdata import PertData
     from gears.training.options import TrainOptions
@@ -72,7 +73,7 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: list[str]) -> None:
+def run_train(arguments: list[str]) -> None:
     """Train and say where the model is and how it does on the test part."""
     parser = make_parser()
     options = parser.parse(arguments)
@@ -90,8 +91,7 @@ def run(arguments: list[str]) -> None:
         **{name: options[name] for name in LOADING},
     }
     _check(options, chosen[SPLIT], args, data_config, gpu_ids)
-    from gears.torchrun import first_on_rank_0
-    from gears.train_distributed import train_multi_gpu
+    from gears.jobs.job import first_on_rank_0, train_multi_gpu
 
     with first_on_rank_0():
         folder, dataset = _locate(options, data_config)
@@ -201,10 +201,9 @@ def _check(
     gpu_ids: list[int] | str | None,
 ) -> None:
     """Refuse bad options before a file is read: a large screen takes minutes to prepare."""
-    from gears.distributed import check_timeout
-    from gears.job import TrainingJob
-    from gears.reporting import quiet
-    from gears.torchrun import check_devices
+    from gears.distributed.group import check_timeout
+    from gears.distributed.log import quiet
+    from gears.jobs.job import TrainingJob, check_devices
 
     for name in ("data", "guides", "guide_targets"):
         if options[name] is not None:
@@ -233,7 +232,7 @@ def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
             if options.dataset is not None
             else (data.resolve().parent, data.resolve().name)
         )
-    from gears.job import LOAD_ARGS
+    from gears.jobs.job import LOAD_ARGS
     from gears.pertdata import PertData
 
     for_class = {name: value for name, value in data_config.items() if name in PERTDATA_OPTIONS}
@@ -249,8 +248,8 @@ def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
 
 def _is_raw(folder: Path) -> bool:
     """Whether a folder is a zarr store, a 10x folder or one of several files, not a prepared screen."""
-    from gears.data.manifest import H5AD, is_prepared
-    from gears.data.opening import kind_of
+    from gears.data.reading.open import kind_of
+    from gears.data.screen.files import H5AD, is_prepared
 
     if is_prepared(folder) or (folder / H5AD).is_file():
         return False

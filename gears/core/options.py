@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, dataclass_transform
 
-from gears.messages import unknown_name
-from gears.numbers import is_number, is_whole, plain_number
+from gears.core.messages import unknown_name
+from gears.core.numbers import is_number, is_whole, plain_number
 
 T = TypeVar("T")
 

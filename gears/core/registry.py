@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from gears.messages import unknown_name
+from gears.core.messages import unknown_name
 
 T = TypeVar("T")
 

@@ -1,9 +1,7 @@
 """Processes: choosing devices, starting workers, process groups and sums over workers. Knows no biology."""
 
 from gears.distributed.devices import DevicePlan, choose_backend, choose_devices, find_device, plan_devices
-from gears.distributed.launch import WorkerError, launch, refuse_daemonic_start, refuse_unguarded_start
-from gears.distributed.many import Outcome, launch_many
-from gears.distributed.process_group import (
+from gears.distributed.group import (
     check_timeout,
     cleanup_ddp,
     join_group,
@@ -11,6 +9,14 @@ from gears.distributed.process_group import (
     setup_ddp,
     setup_ddp_multi_node,
     setup_distributed,
+)
+from gears.distributed.launch import (
+    Outcome,
+    WorkerError,
+    launch,
+    launch_many,
+    refuse_daemonic_start,
+    refuse_unguarded_start,
 )
 from gears.distributed.world import (
     GroupReducer,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gears.core.numbers import is_whole, plain_number
 from gears.distributed.gpus import GpuIds, resolve_gpu_ids, warn_about_cards
-from gears.numbers import is_whole, plain_number
 
 logger = logging.getLogger(__name__)
 

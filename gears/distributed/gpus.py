@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gears.numbers import plain_number
+from gears.core.numbers import plain_number
 
 logger = logging.getLogger(__name__)
 

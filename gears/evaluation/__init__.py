@@ -1,9 +1,10 @@
 """Evaluation: metrics with a registry, baselines, and the table that puts them beside the model."""
 
-from gears.evaluation.baselines import BASELINES, DEFAULT_BASELINES, Baseline, Estimator, make_baseline
-from gears.evaluation.comparison import Comparison, compare
+from gears.evaluation.baselines import DEFAULT_BASELINES
+from gears.evaluation.baselines.base import BASELINES, Baseline, Estimator, make_baseline
+from gears.evaluation.compare import Comparison, compare
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
-from gears.evaluation.metrics import (
+from gears.evaluation.metrics.registry import (
     DEFAULT,
     METRICS,
     Metric,
@@ -13,7 +14,6 @@ from gears.evaluation.metrics import (
     set_metrics,
     summarise,
 )
-from gears.evaluation.report import Profiles, write_report
 from gears.evaluation.scoring import ScoreOptions, score
 from gears.evaluation.summary import summary_table, wide_summary
 from gears.evaluation.table import comparison_table
@@ -38,7 +38,6 @@ __all__ = [
     "Comparison",
     "Estimator",
     "Metric",
-    "Profiles",
     "ScoreOptions",
     "Truth",
     "compare",
@@ -59,5 +58,4 @@ __all__ = [
     "verdict_lines",
     "verdict_table",
     "wide_summary",
-    "write_report",
 ]

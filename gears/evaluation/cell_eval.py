@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.cells import dense_rows, moved_cells
-from gears.files import user_path, write_atomically
+from gears.evaluation.truth import dense_rows, moved_cells
+from gears.files.atomic import write_atomically
+from gears.files.paths import user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from gears.data.screen import PreparedScreen
-    from gears.predictions import Predictions
+    from gears.data.screen.prepared import PreparedScreen
+    from gears.prediction.predictions import Predictions
 
 TARGET, CONTROL = "target", "non-targeting"
 
@@ -34,7 +35,7 @@ def write_cell_eval_pair(
     Both hold the control cells (``obs.target`` "non-targeting") and cells of
     every condition: a single is named by its gene, a pair "A+B". Predicted
     cells are control cells moved to the predicted mean
-    (:func:`gears.evaluation.cells.moved_cells`), as many as the condition has
+    (:func:`gears.evaluation.truth.moved_cells`), as many as the condition has
     real ones (at most as many as there are controls), re-centred so that their mean is exactly it.
 
     Parameters

@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from gears.evaluation.halving import scaled_by_weights, weighted_mean
-from gears.evaluation.metrics import ALL, get_metric
+from gears.evaluation.metrics.registry import ALL, get_metric
+from gears.evaluation.scaled import scaled_by_weights, weighted_mean
 from gears.evaluation.summary import EVERY, model_name
 
 N_BOOTSTRAP = 2000

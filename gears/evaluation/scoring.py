@@ -13,16 +13,13 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepared import PreparedScreen, SettingView, UnitScreen
 from gears.data.splits.split import subgroup_names
-from gears.data.unit_screen import SettingView, UnitScreen
-from gears.evaluation.baselines.base import Baseline
-from gears.evaluation.baselines.means_table import ConditionMeans
-from gears.evaluation.cells import MAX_CELLS, ScreenCells
-from gears.evaluation.halving import half_scores, scaled_shares
-from gears.evaluation.metrics import ALL, DEFAULT, condition_metrics, get_metric, set_metrics
+from gears.evaluation.baselines.base import Baseline, ConditionMeans
+from gears.evaluation.metrics.registry import ALL, DEFAULT, condition_metrics, get_metric, set_metrics
+from gears.evaluation.scaled import half_scores, scaled_shares
 from gears.evaluation.summary import EVERY
-from gears.evaluation.truth import Truth
+from gears.evaluation.truth import MAX_CELLS, ScreenCells, Truth
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +41,7 @@ class ScoreOptions:
     n_top
         Number of top differential genes.
     halvings
-        How often the cells are halved for scaled scores (:func:`gears.evaluation.halving.half_scores`); 0: none.
+        How often the cells are halved for scaled scores (:func:`gears.evaluation.scaled.half_scores`); 0: none.
     seed
         Seed of the halvings and of the cells that are drawn.
     max_cells

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from gears.evaluation.baselines import BASELINES
-from gears.evaluation.metrics import ALL, METRICS, summarise
+from gears.evaluation.baselines.base import BASELINES
+from gears.evaluation.metrics.registry import ALL, METRICS, summarise
 
 SUMMARY_COLUMNS = ["subgroup", "method", "metric", "mean", "n_conditions", "n_undefined"]
 EVERY = "*"  # stands in the column `condition` where a value belongs to a set of conditions

@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
+from gears.core.messages import count, shorten
 from gears.data.splits.split import subgroup_names
-from gears.evaluation.baselines import DEFAULT_BASELINES, make_baseline
-from gears.evaluation.baselines.means_table import fitted_conditions
+from gears.evaluation.baselines import DEFAULT_BASELINES
+from gears.evaluation.baselines.base import fitted_conditions, make_baseline
 from gears.evaluation.scoring import COLUMNS, ScoreOptions, predict_baseline, score, settings_of
 from gears.evaluation.summary import summary_table, wide_summary
 from gears.evaluation.verdict import render_table, verdict
-from gears.messages import count, shorten
 
 if TYPE_CHECKING:
-    from gears.data.screen import PreparedScreen
-    from gears.data.splits import Split
+    from gears.data.screen.prepared import PreparedScreen
+    from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
-from gears.evaluation.cells import CellSource
+from gears.evaluation.truth import CellSource
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from gears.conditions import Condition
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -178,17 +176,6 @@ def ensemble_moments(members: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(msg)
     stacked = np.stack(arrays)
     return stacked.mean(axis=0), stacked.var(axis=0, ddof=1)
-
-
-def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:
-    """Observed against expected coverage, and error against predicted s.d., one line per method (at most six)."""
-    from gears.plotting import coverage_curve, error_against_spread, new_figure
-
-    figure = new_figure(7.6, 3.6)
-    left, right = figure.subplots(1, 2)
-    coverage_curve(judged, ax=left)
-    error_against_spread(judged, ax=right)
-    return figure
 
 
 def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from gears.core.messages import count, shorten
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table
-from gears.evaluation.metrics import ALL, get_metric
+from gears.evaluation.metrics.registry import ALL, get_metric
 from gears.evaluation.summary import EVERY, baselines_in, block, marked, model_name, summary_table
-from gears.messages import count, shorten
 
 DECISIVE = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")
 """The metrics of the verdict."""

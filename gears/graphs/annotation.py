@@ -1,20 +1,23 @@
-"""Gene annotation: which gene carries which terms, and which names stand for which gene."""
+"""Gene annotation: which gene carries which terms, and which names mean which gene."""
 
 from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from gears.files import content_hash, read_json, read_npz, user_path
-from gears.graphs import annotation_files, packing
-from gears.messages import shorten
-from gears.sparse_checks import check_compressed
+from gears.core.messages import shorten
+from gears.files.formats import content_hash, read_json, read_npz
+from gears.files.paths import need_file, user_path
+from gears.files.pickles import is_pickle, load_plain
+from gears.files.untrusted import check_compressed
+from gears.graphs import annotation_files
 
 HUMAN_RESOURCE = "human_go.npz"
 
@@ -74,7 +77,7 @@ class GeneAnnotation:
         self._check_aliases()
 
     def _check_aliases(self) -> None:
-        if isinstance(self.aliases, packing.PackagedAliases):
+        if isinstance(self.aliases, PackagedAliases):
             return  # checked when the package's file was built
         known = self._index
         wrong = [alias for alias, gene in self.aliases.items() if gene not in known or alias in known]
@@ -182,7 +185,7 @@ class GeneAnnotation:
             ``symbol``/``gene`` ..., further columns ignored); all of these optionally ``.gz``.
         obo
             An ontology in OBO format: every ancestor of a term is added
-            (:meth:`gears.graphs.ontology.Ontology.propagate`).
+            (:meth:`gears.graphs.annotation_files.Ontology.propagate`).
         symbols, taxon
             See :func:`gears.graphs.annotation_files.read_rows`.
 
@@ -228,7 +231,7 @@ class GeneAnnotation:
 
     def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
         """The annotation with every ancestor of each gene's terms, from an ontology in OBO format."""
-        from gears.graphs.ontology import Ontology
+        from gears.graphs.annotation_files import Ontology
 
         return Ontology.from_obo(obo).propagate(self)
 
@@ -237,19 +240,19 @@ class GeneAnnotation:
         names = sorted(self.aliases)
         wide = np.uint16 if len(self.terms) <= 2**16 else np.int64
         return {
-            "genes": packing.pack(self.genes),
-            "terms": packing.pack(self.terms),
+            "genes": pack(self.genes),
+            "terms": pack(self.terms),
             "indptr": self.matrix.indptr.astype(np.int32),
             "indices": self.matrix.indices.astype(wide),
-            "alias": packing.pack(names),
+            "alias": pack(names),
             "alias_gene": np.array([self._index[self.aliases[name]] for name in names], dtype=np.int32),
-            "ambiguous": packing.pack(sorted(self.ambiguous)),
+            "ambiguous": pack(sorted(self.ambiguous)),
         }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> GeneAnnotation:
         """Inverse of :meth:`arrays`."""
-        return cls._from_arrays(arrays, packing.aliases_of)
+        return cls._from_arrays(arrays, aliases_of)
 
     @classmethod
     def _from_arrays(
@@ -261,7 +264,7 @@ class GeneAnnotation:
         if missing:
             msg = f"annotation arrays lack {shorten(sorted(missing))}; found {shorten(sorted(arrays))}"
             raise ValueError(msg)
-        genes, terms = packing.unpack(arrays["genes"]), packing.unpack(arrays["terms"])
+        genes, terms = unpack(arrays["genes"]), unpack(arrays["terms"])
         indices = arrays["indices"].astype(np.int32)
         matrix = sparse.csr_matrix(
             (np.ones(len(indices), dtype=np.int32), indices, arrays["indptr"].astype(np.int32)),
@@ -269,7 +272,7 @@ class GeneAnnotation:
         )
         check_compressed("the table of genes and terms", matrix)
         aliases = aliases_of(arrays, genes)
-        ambiguous = frozenset(packing.unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
+        ambiguous = frozenset(unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
         return cls(genes, terms, matrix, aliases, ambiguous)
 
 
@@ -277,7 +280,7 @@ class GeneAnnotation:
 def _human() -> GeneAnnotation:
     resource = importlib.resources.files("gears.resources") / HUMAN_RESOURCE
     with importlib.resources.as_file(resource) as path:
-        return GeneAnnotation._from_arrays(read_npz(path), packing.PackagedAliases)
+        return GeneAnnotation._from_arrays(read_npz(path), PackagedAliases)
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:
@@ -286,3 +289,64 @@ def _check_unique(kind: str, names: Sequence[str]) -> None:
         twice = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
         msg = f"{kind} names of an annotation must be unique; found more than once: {shorten(twice)}"
         raise ValueError(msg)
+
+
+def aliases_of(arrays: Mapping[str, np.ndarray], genes: list[str]) -> dict[str, str]:
+    """Alias -> symbol, from the arrays of an annotation file."""
+    names = unpack(arrays["alias"]) if "alias" in arrays else []
+    owners = arrays["alias_gene"].tolist() if names else []
+    return {name: genes[owner] for name, owner in zip(names, owners, strict=True)}
+
+
+class PackagedAliases(Mapping[str, str]):
+    """The package's aliases, unpacked when a name is looked up that is no symbol (many screens have none)."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], genes: list[str]) -> None:
+        self._arrays, self._genes = {name: arrays[name] for name in ("alias", "alias_gene")}, genes
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        return aliases_of(self._arrays, self._genes)
+
+    def __getitem__(self, name: str) -> str:
+        return self._names[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._arrays["alias_gene"])
+
+
+def pack(names: Sequence[str]) -> np.ndarray:
+    """Names as bytes: an npz of fixed-width strings would be many times larger, objects would need pickle."""
+    broken = [name for name in names if "\n" in name or not name]
+    if broken:
+        msg = f"names must be non-empty and hold no line feed; found {shorten(map(repr, broken))}"
+        raise ValueError(msg)
+    return np.frombuffer("\n".join(names).encode(), dtype=np.uint8)
+
+
+def unpack(packed: np.ndarray) -> list[str]:
+    """Inverse of :func:`pack`."""
+    text = packed.astype(np.uint8).tobytes().decode()
+    return text.split("\n") if text else []
+
+
+def annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None) -> GeneAnnotation:
+    """The annotation that a user means: None for the human one of the package."""
+
+    if gene2go is None:
+        return GeneAnnotation.human()
+    if isinstance(gene2go, GeneAnnotation):
+        return gene2go
+    if isinstance(gene2go, (str, Path)):
+        gene2go = need_file(gene2go, "gene2go")
+        if is_pickle(gene2go):  # gene2go_all.pkl of the published package
+            gene2go = load_plain(gene2go)
+            return annotation_from(gene2go)
+        return GeneAnnotation.from_path(gene2go)
+    if isinstance(gene2go, Mapping):
+        return GeneAnnotation.from_dict(gene2go)
+    msg = f"gene2go is a dict of gene -> terms, a GeneAnnotation or a path; found {type(gene2go).__name__}"
+    raise TypeError(msg)

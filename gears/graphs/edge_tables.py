@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gears.files import read_npz, user_path
-from gears.graphs import packing
-from gears.graphs.graph import Graph
-from gears.graphs.select import name_order, strongest
-from gears.messages import shorten, unknown_name
+from gears.core.messages import shorten, unknown_name
+from gears.files.formats import read_npz
+from gears.files.paths import user_path
+from gears.graphs.annotation import pack, unpack
+from gears.graphs.graph import Graph, name_order, strongest
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
     if path.suffix == ".npz":
         arrays = read_npz(path)
         try:
-            ends = {name: packing.unpack(arrays[name]) for name in ("source", "target")}
+            ends = {name: unpack(arrays[name]) for name in ("source", "target")}
             return pd.DataFrame(ends | {"weight": arrays["weight"]})
         except (KeyError, ValueError, TypeError) as error:
             msg = f"{path} holds no edges as pack_edges gives them ({type(error).__name__}: {error})"
@@ -129,7 +129,7 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
 
 def pack_edges(source: Sequence[str], target: Sequence[str], weight: np.ndarray) -> dict[str, np.ndarray]:
     """Edges as arrays for an npz file that :func:`read_edge_table` reads."""
-    return {"source": packing.pack(source), "target": packing.pack(target), "weight": np.asarray(weight)}
+    return {"source": pack(source), "target": pack(target), "weight": np.asarray(weight)}
 
 
 def edges_between(

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gears.files import content_hash, read_npz, user_path
-from gears.graphs import packing
-from gears.graphs.graph import Graph
-from gears.graphs.select import candidates, check_selection, name_order, strongest
-from gears.messages import shorten
-from gears.texts import listed_names
+from gears.core.messages import shorten
+from gears.files.formats import content_hash, read_npz
+from gears.files.paths import user_path
+from gears.files.untrusted import listed_names
+from gears.graphs.annotation import pack, unpack
+from gears.graphs.graph import Graph, candidates, check_selection, name_order, strongest
 
 _CHUNK_BYTES = 32 * 2**20
 _NAMES = ("names", "genes", "gene_names", "symbols")
@@ -114,7 +114,7 @@ class GeneEmbedding:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays for an npz file that :meth:`of` reads."""
-        return {"names": packing.pack(self.names), "values": self.values}
+        return {"names": pack(self.names), "values": self.values}
 
     def rows_of(
         self, nodes: Sequence[str], resolve: Callable[[str], str | None] = lambda name: None
@@ -253,7 +253,7 @@ def _from_npz(path: Path, arrays: Mapping[str, np.ndarray], names: Any) -> GeneE
         raise ValueError(msg)
     if own is None:
         return GeneEmbedding.of(values, names=names)
-    listed = packing.unpack(own) if own.dtype.kind == "u" else own.tolist()
+    listed = unpack(own) if own.dtype.kind == "u" else own.tolist()
     return GeneEmbedding(tuple(map(str, listed)), values)
 
 
@@ -277,7 +277,7 @@ def _from_frame(table: pd.DataFrame) -> GeneEmbedding:
 
 
 def _from_h5ad(path: Path, key: str | None) -> GeneEmbedding:
-    from gears.data.reading import as_csr, read_screen
+    from gears.data.reading.matrix import as_csr, read_screen
 
     adata = read_screen(path)
     where, _, name = (key or "X").partition("/")

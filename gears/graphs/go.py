@@ -8,8 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.graph import Graph
-from gears.graphs.select import candidates, check_selection, name_order, strongest
+from gears.graphs.graph import Graph, candidates, check_selection, name_order, strongest
 
 # Terms of more genes than this are multiplied as dense columns: "protein binding" alone, which most
 # genes share, would make the sparse product dense. Only speed depends on it.

@@ -12,22 +12,156 @@ time; here each block of genes passes through all operations that need no statis
 processor's cache. Of such tensors only W_1 z and W_2 r are kept for the gradient, or neither: then they
 are computed again, and memory is bounded whatever the number of genes and conditions. The last norm is
 folded into the per-gene weights, so that its output, and the gradient of its output, never exist.
+
+Layers of linear map, batch norm and ReLU (the last one left out) as in :mod:`gears.model.blockwise`, in any
+number: with v_k the values of layer k before its norm,
+
+    x_1 = z,   v_k = W_k x_k,   x_{k+1} = ReLU(norm_k(v_k)),   output = norm_n(v_n)
+
+Every norm needs sums over all rows of all workers before any row passes through it, forth (moments) and back
+(sums of the gradient). So the blocks are gone through once for each layer in either direction. Values v_k are kept
+where there is room; else each pass computes them again from the first layer on.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gears.model.buffers import BufferPool
-from gears.model.grid import MOST_KEPT, Grid, Layer, Slopes, sums_with, through_relu
+from gears.model.batchnorm import Moments, condition_moments, merged
 from gears.model.reducer import Reducer
-from gears.model.statistics import Moments
 
-__all__ = ["Layer", "own_values"]
+BLOCK_ROWS = {"cpu": 2048}
+"""Rows (genes x conditions) of a block: what stays in a cache of a few MiB; other devices take more."""
+OTHER_BLOCK_ROWS = 1 << 18
+MOST_KEPT = 1 << 30
+"""Bytes of hidden values that a step keeps for its gradient; beyond, they are computed again."""
+
+MOST_HELD = 4
+
+
+class Layer(NamedTuple):
+    """A linear map without its bias (which the batch norm takes out again) and the norm after it."""
+
+    weight: Tensor  # (out, in)
+    gamma: Tensor  # (out,)
+    beta: Tensor  # (out,)
+
+
+class Grid:
+    """The rows ``ReLU(base_g + effect_u)`` of every gene g and condition u.
+
+    Parameters
+    ----------
+    base_GH, effect_UH
+        Normalised terms of the sum.
+    low
+        Type that products of matrices are computed in (autocast), or None.
+    """
+
+    def __init__(self, base_GH: Tensor, effect_UH: Tensor, low: torch.dtype | None = None) -> None:
+        self.base_GH, self.effect_UH, self.low = base_GH, effect_UH, low
+        self.n_genes, self.n_conditions = len(base_GH), len(effect_UH)
+
+    def slices(self) -> Iterator[slice]:
+        """Blocks of genes; none where there is no condition."""
+        if not self.n_conditions:
+            return
+        rows = BLOCK_ROWS.get(self.base_GH.device.type, OTHER_BLOCK_ROWS)
+        step = max(1, rows // self.n_conditions)
+        for start in range(0, self.n_genes, step):
+            yield slice(start, min(start + step, self.n_genes))
+
+    def rows(self, genes: slice) -> Tensor:
+        """z, (rows, H)."""
+        return (self.base_GH[genes].unsqueeze(1) + self.effect_UH).relu_().flatten(0, 1)
+
+    def by_condition(self, values: Tensor) -> Tensor:
+        """Rows of a block as (genes, U, width)."""
+        return values.view(-1, self.n_conditions, values.shape[-1])
+
+    def product(self, rows: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Product of two matrices."""
+        if self.low is None:
+            return torch.mm(rows, weight) if out is None else torch.mm(rows, weight, out=out)
+        made = torch.mm(rows.to(self.low), weight.to(self.low)).to(rows.dtype)
+        return made if out is None else out.copy_(made)
+
+    def add_product(self, total: Tensor, left: Tensor, right: Tensor) -> None:
+        """Add the product of two matrices to a third."""
+        if self.low is None:
+            total.addmm_(left, right)
+        else:
+            total.add_(self.product(left, right))
+
+    def room(self, widths: tuple[int, ...], pool: BufferPool, most: int) -> list[Tensor] | None:
+        """Borrowed room for values of all genes and conditions, if it takes no more than `most` bytes."""
+        size = self.n_genes * self.n_conditions * sum(widths) * self.base_GH.element_size()
+        if size > most:
+            return None
+        return [pool.take((self.n_genes, self.n_conditions, width), self.base_GH) for width in widths]
+
+    def moments(
+        self, value_of: Callable[[slice], Tensor], width: int, weight_U: Tensor, reducer: Reducer
+    ) -> Moments:
+        """Moments of values (rows, width) over all rows of all workers."""
+        means, squares, sizes = [], [], []
+        for genes in self.slices():
+            mean_UH, squares_UH = condition_moments(self.by_condition(value_of(genes)))
+            means.append(mean_UH)
+            squares.append(squares_UH)
+            sizes.append(float(genes.stop - genes.start))
+        if not means:
+            empty = self.base_GH.new_zeros(self.n_conditions, width)
+            return merged(empty, empty, self.n_genes, weight_U, reducer)
+        size_B11 = torch.tensor(sizes, dtype=self.base_GH.dtype, device=self.base_GH.device)[:, None, None]
+        mean_BUH = torch.stack(means)
+        mean_UH = (size_B11 * mean_BUH).sum(0) / self.n_genes
+        spread_UH = (size_B11 * (mean_BUH - mean_UH).square()).sum(0)
+        return merged(mean_UH, torch.stack(squares).sum(0) + spread_UH, self.n_genes, weight_U, reducer)
+
+
+class Slopes(NamedTuple):
+    """The part of a batch norm's gradient that is affine in its input: ``slope * x + offset``, (U, H)."""
+
+    slope: Tensor
+    offset: Tensor
+
+    @classmethod
+    def of(
+        cls, moments: Moments, inverse: Tensor, scale: Tensor, sums_2H: Tensor, weight_U: Tensor
+    ) -> Slopes:
+        """From sums over all workers: of the output's gradient, and of its product with the normalised input."""
+        share_U1 = (weight_U / moments.n_rows.clamp(min=torch.finfo(inverse.dtype).tiny)).unsqueeze(-1)
+        slope = share_U1 * scale * inverse * sums_2H[1]
+        return cls(slope, share_U1 * scale * sums_2H[0] - slope * moments.mean_H)
+
+    def take_from(self, grad_NUH: Tensor, value_NUH: Tensor) -> Tensor:
+        """Subtract the part from a gradient, in place."""
+        return grad_NUH.addcmul_(value_NUH, self.slope, value=-1).sub_(self.offset)
+
+
+def through_relu(grad: Tensor, output: Tensor) -> Tensor:
+    """The gradient where a ReLU's output is positive, in place."""
+    return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
+
+
+def sums_with(grad: Tensor, value: Tensor, mean_K: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over rows of a gradient, and of its product with the centred values, (K,) each.
+
+    The backward kernel of a batch norm with fixed statistics takes both in one pass; the CPU kernel reads the
+    running statistics, the CUDA kernel the saved ones.
+    """
+    one_K = torch.ones_like(mean_K)
+    _, products_K, sums_K = torch.ops.aten.native_batch_norm_backward(
+        grad, value, one_K, mean_K, one_K, mean_K, one_K, False, 0.0, [False, True, True]
+    )
+    return sums_K, products_K
 
 
 def own_values(
@@ -59,7 +193,7 @@ def own_values(
     pool
         Lends the large buffers.
     most_kept
-        Bytes that may be kept for the gradient (:data:`gears.model.grid.MOST_KEPT` by default).
+        Bytes that may be kept for the gradient (:data:`gears.model.blockwise.MOST_KEPT` by default).
     low
         Type of the products of matrices under autocast.
     """
@@ -271,3 +405,221 @@ def _grad_times_second(blocks: _Blocks, grad_GU: Tensor) -> Tensor:
         second_NUH = blocks.second(genes).view(-1, blocks.n_conditions, sums_GH.shape[1])
         sums_GH[genes] = torch.bmm(grad_GU[genes].unsqueeze(1), second_NUH).squeeze(1)
     return sums_GH
+
+
+def one_value_each(
+    base_GH: Tensor,
+    effect_UH: Tensor,
+    layers: Sequence[Layer],
+    weight_U: Tensor,
+    *,
+    eps: float,
+    reducer: Reducer,
+    pool: BufferPool,
+    most_kept: int | None = None,
+    low: torch.dtype | None = None,
+) -> tuple[Tensor, list[Moments]]:
+    """Output of all genes and conditions in training mode, (G, U), and the statistics of every norm.
+
+    Parameters
+    ----------
+    base_GH, effect_UH
+        Normalised terms whose sums' ReLU the first layer takes.
+    layers
+        The last one has a single output.
+    weight_U
+        (U,) cells of each condition on this worker.
+    pool, most_kept, low
+        As for :func:`gears.model.blockwise.own_values`.
+    """
+    limit = MOST_KEPT if most_kept is None else most_kept
+    parameters = [part for layer in layers for part in layer]
+    value_GU, *statistics = _Chain.apply(
+        base_GH, effect_UH, weight_U, eps, reducer, pool, limit, low, *parameters
+    )
+    return value_GU, [Moments(*statistics[at : at + 3]) for at in range(0, len(statistics), 3)]
+
+
+class _Values(Grid):
+    """Values of every layer, block by block."""
+
+    def __init__(
+        self, base_GH: Tensor, effect_UH: Tensor, layers: Sequence[Layer], low: torch.dtype | None
+    ) -> None:
+        super().__init__(base_GH, effect_UH, low)
+        self.layers = list(layers)
+        self.norms: list[tuple[Tensor, Tensor]] = []  # scale and shift of the layers that are known
+        self.kept: list[Tensor] | None = None
+
+    def inputs(self, genes: slice, layer: int) -> Tensor:
+        """x_k, (rows, in): what layer number `layer` (from 0) takes."""
+        if layer == 0:
+            return self.rows(genes)
+        scale_K, shift_K = self.norms[layer - 1]
+        return torch.addcmul(shift_K, self.values(genes, layer - 1), scale_K).relu_()
+
+    def values(self, genes: slice, layer: int, *, new: bool = False) -> Tensor:
+        """v_k, (rows, out); `new` computes and keeps them."""
+        weight = self.layers[layer].weight
+        if self.kept is None:
+            return self.product(self.inputs(genes, layer), weight.t())
+        kept = self.kept[layer][genes].flatten(0, 1)
+        return self.product(self.inputs(genes, layer), weight.t(), kept) if new else kept
+
+    def settle(self, weight_U: Tensor, eps: float, reducer: Reducer) -> list[Moments]:
+        """Statistics of every norm, one after another."""
+        found = []
+        for number, (weight, gamma, beta) in enumerate(self.layers):
+
+            def value_of(genes: slice, number: int = number) -> Tensor:
+                return self.values(genes, number, new=True)
+
+            moments = self.moments(value_of, len(weight), weight_U, reducer)
+            scale = gamma * torch.rsqrt(moments.var_H + eps)
+            self.norms.append((scale, beta - moments.mean_H * scale))
+            found.append(moments)
+        return found
+
+    def output(self) -> Tensor:
+        """The last norm's output, (G, U)."""
+        scale_1, shift_1 = self.norms[-1]
+        value_GU = self.base_GH.new_empty(self.n_genes, self.n_conditions)
+        for genes in self.slices():
+            values = self.by_condition(self.values(genes, len(self.layers) - 1)).squeeze(-1)
+            torch.addcmul(shift_1, values, scale_1, out=value_GU[genes])
+        return value_GU
+
+    def give_back(self, pool: BufferPool) -> None:
+        """Return what was borrowed; from now on everything is computed again."""
+        for kept in self.kept or ():
+            pool.give(kept)
+        self.kept = None
+
+
+class _Chain(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        base_GH: Tensor,
+        effect_UH: Tensor,
+        weight_U: Tensor,
+        eps: float,
+        reducer: Reducer,
+        pool: BufferPool,
+        most_kept: int,
+        low: torch.dtype | None,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, ...]:
+        layers = [Layer(*parameters[at : at + 3]) for at in range(0, len(parameters), 3)]
+        values = _Values(base_GH, effect_UH, layers, low)
+        values.kept = values.room(tuple(len(layer.weight) for layer in layers), pool, most_kept)
+        with torch.autocast(base_GH.device.type, enabled=False):
+            moments = values.settle(weight_U, eps, reducer)
+            value_GU = values.output()
+        ctx.save_for_backward(base_GH, effect_UH, weight_U, *parameters)
+        ctx.values, ctx.moments = values, moments
+        ctx.eps, ctx.reducer, ctx.pool = eps, reducer, pool
+        statistics = [part for each in moments for part in each]
+        ctx.mark_non_differentiable(*statistics)
+        return (value_GU, *statistics)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_GU: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        weight_U = ctx.saved_tensors[2]  # and a look at whether a parameter was changed since
+        with torch.autocast(grad_GU.device.type, enabled=False):
+            back = _Backwards(ctx.values, grad_GU.contiguous(), ctx.moments, ctx.eps)
+            parameters = back.parameters(weight_U, ctx.reducer)
+            grad_base_GH, grad_effect_UH = back.terms()
+            ctx.values.give_back(ctx.pool)
+        return (grad_base_GH, grad_effect_UH, *[None] * 6, *parameters)
+
+
+class _Backwards:
+    """The gradient, from the last layer down: a pass over the blocks for each norm, and one for the terms."""
+
+    def __init__(self, values: _Values, grad_GU: Tensor, moments: Sequence[Moments], eps: float) -> None:
+        self.values, self.grad_GU, self.moments = values, grad_GU, moments
+        self.inverses = [torch.rsqrt(each.var_H + eps) for each in moments]
+        self.slopes: dict[int, Slopes] = {}  # of the layers whose sums are known
+        self.weights = [torch.zeros_like(layer.weight) for layer in values.layers]
+
+    def parameters(self, weight_U: Tensor, reducer: Reducer) -> list[Tensor]:
+        """Gradients of all layers' parameters, but for the first one's weight, which :meth:`terms` completes."""
+        found: list[Tensor] = []
+        for layer in reversed(range(len(self.values.layers))):
+            moments, inverse = self.moments[layer], self.inverses[layer]
+            sums_2K = torch.zeros(2, len(inverse), dtype=inverse.dtype, device=inverse.device)
+            for genes in self.values.slices():
+                grad = self._after(genes, layer, weight_of=layer + 1)
+                sums_K, products_K = sums_with(grad, self.values.values(genes, layer), moments.mean_H)
+                sums_2K += torch.stack([sums_K, products_K * inverse])
+            all_2K = reducer.sum(sums_2K.clone())
+            self.slopes[layer] = Slopes.of(moments, inverse, self.values.norms[layer][0], all_2K, weight_U)
+            found = [self.weights[layer], sums_2K[1], sums_2K[0], *found]
+        return found
+
+    def terms(self) -> tuple[Tensor, Tensor]:
+        """Gradients of the two terms of the sum, (G, H) and (U, H)."""
+        values = self.values
+        grad_base_GH, grad_effect_UH = torch.zeros_like(values.base_GH), torch.zeros_like(values.effect_UH)
+        for genes in values.slices():
+            grad_NUH = values.by_condition(self._after(genes, -1, weight_of=0))
+            torch.sum(grad_NUH, 1, out=grad_base_GH[genes])
+            grad_effect_UH += grad_NUH.sum(0)
+        return grad_base_GH, grad_effect_UH
+
+    def _after(self, genes: slice, layer: int, *, weight_of: int) -> Tensor:
+        """Gradient of a norm's output (of the sum below the first layer: -1), (rows, out).
+
+        On its way the gradient of one layer's weight is added up: each is in one pass only.
+        """
+        values = self.values
+        last = len(values.layers) - 1
+        grad = self.grad_GU[genes].reshape(-1, 1).clone()
+        for number in range(last, layer, -1):
+            grad = grad * values.norms[number][0]
+            shaped = values.by_condition(grad)
+            self.slopes[number].take_from(shaped, values.by_condition(values.values(genes, number)))
+            inputs = values.inputs(genes, number)
+            if number == weight_of:
+                values.add_product(self.weights[number], grad.t(), inputs)
+            grad = through_relu(values.product(grad, values.layers[number].weight), inputs)
+        return grad
+
+
+class BufferPool:
+    """Lends uninitialised tensors and takes them back.
+
+    A tensor of some MiB that is made anew in each step costs as much in fresh memory pages as in
+    arithmetic. A buffer that is never given back is simply forgotten. Copies of a network and
+    other processes begin with an empty pool.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor of a shape, with the dtype and device of another one; its values are arbitrary."""
+        size = math.prod(shape)
+        for position, flat in enumerate(self._free):
+            if flat.numel() >= size and flat.dtype == like.dtype and flat.device == like.device:
+                return self._free.pop(position)[:size].view(shape)
+        return torch.empty(size, dtype=like.dtype, device=like.device).view(shape)
+
+    def give(self, tensor: Tensor) -> None:
+        """Take back a tensor that :meth:`take` lent and nobody reads any more."""
+        whole = tensor._base if tensor._base is not None else tensor.flatten()
+        self._free.append(whole)
+        self._free.sort(key=torch.numel)
+        del self._free[:-MOST_HELD]
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._free.clear()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BufferPool:
+        return BufferPool()
+
+    def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
+        return BufferPool, ()

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from gears.core.messages import shorten
 from gears.core.options import Options, number, one_of, option, options, switch, whole
-from gears.messages import shorten
 
 
 @options

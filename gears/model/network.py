@@ -1,4 +1,4 @@
-"""The GEARS network, computed once per distinct condition.
+"""The GEARS network, computed once per distinct condition, and its initial weights.
 
 Roohani, Huang, Leskovec, "Predicting transcriptional outcomes of novel multigene
 perturbations with GEARS", Nature Biotechnology 2023. The predicted change
@@ -10,29 +10,26 @@ Co-expression messages reach every cell.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gears.model.batchnorm import WeightedBatchNorm
-from gears.model.blank import BlankEmbedding
-from gears.model.blockwise import own_values
-from gears.model.buffers import BufferPool
-from gears.model.cellwise import predict_cells
-from gears.model.chain import one_value_each
+from gears.model.blockwise import BufferPool, one_value_each, own_values
 from gears.model.config import ModelConfig
-from gears.model.contexts import Placing
-from gears.model.decoder import per_gene_dot
-from gears.model.fallback import Fallback
-from gears.model.initialisation import initialise
-from gears.model.mlp import MLP, layers_of, tracked
-from gears.model.prepared import PreparedNetwork
-from gears.model.propagation import GraphLinear, Propagation
+from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Propagation, layers_of, tracked
+from gears.model.prepared import PreparedNetwork, per_gene_dot, predict_cells
 from gears.model.reducer import IDENTITY, Reducer
+from gears.model.settings import Placing
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
+
+PER_GENE_TENSORS = ("indv_w1", "indv_b1", "indv_w2", "indv_b2")
 
 
 class GEARSNetwork(nn.Module):
@@ -53,7 +50,7 @@ class GEARSNetwork(nn.Module):
     seed
         Seed of the initial weights, drawn from a local generator.
     n_contexts, kinds
-        Number of contexts and names of types of perturbation (:class:`gears.model.contexts.Placing`).
+        Number of contexts and names of types of perturbation (:class:`gears.model.settings.Placing`).
 
     Attributes
     ----------
@@ -63,7 +60,7 @@ class GEARSNetwork(nn.Module):
     pool, most_kept
         Memory that training steps share, and the bytes of hidden values that a step may keep for its
         gradient before it computes them again, for the changes and for the log-variances each
-        (None: :data:`gears.model.grid.MOST_KEPT`).
+        (None: :data:`gears.model.blockwise.MOST_KEPT`).
     prior
         What the network's change is added to where it is called with a batch of cells, or None.
     """
@@ -296,3 +293,78 @@ class GEARSNetwork(nn.Module):
         delta_UG = own_weight_G * own_UG + F.linear(state_UH, state_weight_GH) + self.indv_b2
         delta_UG = delta_UG.to(self.indv_w1.dtype)
         return delta_UG * 0.0 if self.config.no_perturb else delta_UG
+
+
+class Fallback(nn.Module):
+    """Gives nodes without neighbours that training never perturbed the mean of the trained nodes' messages.
+
+    Their own embedding is as random as it began; with it the network would predict noise. In
+    training mode nothing changes, for no training condition holds such a node.
+    """
+
+    unknown: Tensor
+    trained: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("unknown", "trained"):
+            self.register_buffer(name, torch.zeros(0, dtype=torch.int64), persistent=False)
+
+    def set(self, edge_index: np.ndarray, n_nodes: int, trained: Iterable[int]) -> None:
+        """Find the nodes from a graph's edges (2, E) and the nodes perturbed in training."""
+        trained_T = np.unique(np.fromiter(trained, dtype=np.int64))
+        alone_P = np.ones(n_nodes, dtype=bool)
+        # what a node sends reaches others, not itself
+        alone_P[edge_index[1, edge_index[0] != edge_index[1]]] = False
+        alone_P[trained_T] = False
+        unknown = np.flatnonzero(alone_P) if len(trained_T) else np.empty(0, dtype=np.int64)
+        self.unknown = torch.from_numpy(unknown).to(self.unknown.device)
+        self.trained = torch.from_numpy(trained_T).to(self.trained.device)
+
+    def forward(self, nodes_PH: Tensor) -> Tensor:
+        """Messages of all nodes, those of unknown ones replaced (evaluation mode)."""
+        if self.training or not len(self.unknown):
+            return nodes_PH
+        mean_H = nodes_PH.index_select(0, self.trained).mean(0)
+        return nodes_PH.index_copy(0, self.unknown, mean_H.expand(len(self.unknown), -1))
+
+
+@torch.no_grad()
+def initialise(network: nn.Module, seed: int) -> None:
+    """Fill all parameters in place; the same seed gives the same values for any dtype and device.
+
+    Embeddings are standard normal, linear layers torch's default (uniform
+    within 1/sqrt(fan in)), per-gene tensors Xavier-normal, batch norms 1 and 0.
+    The global random state is not touched.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.Embedding):
+            module.weight.copy_(_drawn(module.weight).normal_(generator=generator))
+        elif isinstance(module, nn.Linear):
+            bound = 1 / math.sqrt(module.in_features)
+            for parameter in (module.weight, module.bias):
+                parameter.copy_(_drawn(parameter).uniform_(-bound, bound, generator=generator))
+    for name in PER_GENE_TENSORS:
+        parameter = getattr(network, name)
+        parameter.copy_(nn.init.xavier_normal_(_drawn(parameter), generator=generator))
+
+
+@torch.no_grad()
+def start_from(network: nn.Module, start_PH: np.ndarray) -> None:
+    """Let rows of the perturbation embedding start from given vectors; NaN rows stay as they were drawn."""
+    table = network.get_parameter("pert_emb.weight")
+    known_P = torch.from_numpy(~np.isnan(start_PH).any(axis=1)).to(table.device)
+    table[known_P] = torch.from_numpy(start_PH).to(table)[known_P]
+
+
+def _drawn(parameter: Tensor) -> Tensor:
+    """A CPU tensor of single precision to draw into, so that draws do not depend on dtype or device."""
+    return torch.empty(parameter.shape, dtype=torch.float32)
+
+
+def begin_at_zero(network: GEARSNetwork) -> None:
+    """Let the network's change start at zero: its last layer is set to zero."""
+    with torch.no_grad():
+        network.indv_w2.zero_()
+        network.indv_b2.zero_()

@@ -6,16 +6,13 @@ Marks differ in shape and lightness as well as in colour, so that a plot can be 
 and by colour-blind readers.
 """
 
-from gears.plotting.calibration import coverage_curve, error_against_spread
 from gears.plotting.change import predicted_vs_true, prediction_figure
-from gears.plotting.curves import training_curves
-from gears.plotting.differences import method_differences
+from gears.plotting.curves import coverage_curve, error_against_spread, training_curves
 from gears.plotting.embedding import embedding
-from gears.plotting.genes import gene_changes
-from gears.plotting.heat import delta_heat_map
+from gears.plotting.genes import gene_changes, plot_perturbation
+from gears.plotting.heat import delta_heat_map, method_differences
 from gears.plotting.interactions import interaction_map
 from gears.plotting.neighbourhood import go_neighbourhood
-from gears.plotting.perturbation import plot_perturbation
 from gears.plotting.style import image_bytes, new_axes, new_figure, save_figure
 from gears.plotting.volcano import spread_p_values, volcano
 

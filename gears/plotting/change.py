@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.plotting.checks import names_of, per_gene
-from gears.plotting.labels import name_points
-from gears.plotting.style import FONT, new_axes, new_figure
+from gears.plotting.style import FONT, name_points, names_of, new_axes, new_figure, per_gene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

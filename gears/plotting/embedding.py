@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.messages import count
-from gears.plotting.checks import condition_names, per_condition
-from gears.plotting.labels import name_near
-from gears.plotting.style import FONT, MARKS, bare, legend_below, new_axes
+from gears.core.messages import count
+from gears.plotting.style import (
+    FONT,
+    MARKS,
+    bare,
+    condition_names,
+    legend_below,
+    name_near,
+    new_axes,
+    per_condition,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

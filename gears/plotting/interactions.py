@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.messages import unknown_name
-from gears.plotting.checks import columns_of
-from gears.plotting.style import DIVERGING, FONT, colour_bar, new_axes
+from gears.core.messages import unknown_name
+from gears.plotting.style import DIVERGING, FONT, colour_bar, columns_of, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +37,8 @@ def interaction_map(
     Parameters
     ----------
     table
-        Of :func:`gears.interactions.predicted_interactions` or :func:`gears.interactions.observed_interactions`.
+        Of :func:`gears.evaluation.interactions.predicted_interactions` or
+        :func:`gears.evaluation.interactions.observed_interactions`.
     score
         Which column: ``strength``, ``mag``, ``dominance``, ...
     lower
@@ -61,11 +61,12 @@ def interaction_map(
 
     References
     ----------
-    Norman et al. 2019, map of genetic interactions; the strength of :func:`gears.interactions.interaction_scores`.
+    Norman et al. 2019, map of genetic interactions; the strength of
+    :func:`gears.evaluation.interactions.interaction_scores`.
     """
     tables = [table] if lower is None else [table, lower]
     for one in tables:
-        columns_of(one, ("gene_1", "gene_2", "kind"), "what gears.interactions gives")
+        columns_of(one, ("gene_1", "gene_2", "kind"), "what gears.evaluation.interactions gives")
         if score not in one.columns or not pd.api.types.is_numeric_dtype(one[score]):
             numeric = [str(name) for name in one.columns if pd.api.types.is_numeric_dtype(one[name])]
             raise ValueError(unknown_name("score", score, numeric))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.messages import count, unknown_name
+from gears.core.messages import count, unknown_name
 from gears.plotting.style import BLUE, DIVERGING, FONT, colour_bar, new_axes
 
 if TYPE_CHECKING:
     import networkx
     from matplotlib.axes import Axes
 
-    from gears.graphs import Graph
+    from gears.graphs.graph import Graph
 
 
 def go_neighbourhood(

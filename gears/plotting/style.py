@@ -1,4 +1,4 @@
-"""Colours, marks and figures that all plots share.
+"""Colours, marks and figures that all plots share, checks of what is drawn, and names beside points.
 
 The colours are those of Okabe and Ito (2008), told apart by colour-blind readers. In grey they
 are close to each other: whatever a colour says is said by a mark, a line style or a sign as well.
@@ -7,12 +7,15 @@ are close to each other: whatever a colour says is said by a mark, a line style 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.files import write_atomically
+from gears.conditions import Condition
+from gears.core.messages import count, shorten
+from gears.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,3 +91,182 @@ def colour_bar(ax: Axes | list[Axes], image: Any, label: str) -> None:
     bar = image.axes.figure.colorbar(image, ax=ax, shrink=0.7, pad=0.02)
     bar.set_label(label, fontsize=FONT)
     bar.ax.tick_params(labelsize=FONT - 1)
+
+
+def per_gene(name: str, values: Any, n_genes: int | None = None) -> np.ndarray:
+    """Values of the genes as float64, (G,).
+
+    Raises
+    ------
+    ValueError
+        If they are not one finite number per gene.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or (n_genes is not None and len(array) != n_genes):
+        wanted = "one value per gene" + ("" if n_genes is None else f", ({n_genes},)")
+        msg = f"{name} has shape {array.shape}; expected {wanted}: give one condition's row"
+        raise ValueError(msg)
+    return array
+
+
+def per_condition(name: str, values: Any, n_conditions: int) -> np.ndarray:
+    """A table of conditions x genes as float64, (U, G)."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 2 or len(array) != n_conditions:
+        msg = (
+            f"{name} has shape {array.shape}; expected one row for each of {count(n_conditions, 'condition')} "
+            "and one column per gene"
+        )
+        raise ValueError(msg)
+    return array
+
+
+def names_of(gene_names: Sequence[str], n_genes: int) -> list[str]:
+    """Gene names, one for each gene."""
+    if len(gene_names) != n_genes:
+        msg = f"{count(len(gene_names), 'gene name')} for {count(n_genes, 'gene')}; give one name per gene"
+        raise ValueError(msg)
+    return [str(name) for name in gene_names]
+
+
+def condition_names(conditions: Iterable[Condition | str]) -> list[str]:
+    """Labels of conditions: genes, type and context; a gene alone without "+ctrl"."""
+    parsed = [Condition.of(condition) for condition in conditions]
+    return [("+".join(one.genes) or "ctrl") + one.suffix for one in parsed]
+
+
+def positions(genes: Iterable[int | np.integer | str], gene_names: Sequence[str]) -> np.ndarray:
+    """Positions of genes given by name or position, (K,) int64.
+
+    Raises
+    ------
+    ValueError
+        If a gene is unknown or a position out of range, or there is none.
+    """
+    index = {name: place for place, name in enumerate(gene_names)}
+    chosen = [gene if isinstance(gene, str) else int(gene) for gene in genes]
+    unknown = [g for g in chosen if (g not in index if isinstance(g, str) else not 0 <= g < len(gene_names))]
+    if unknown:
+        msg = (
+            f"{count(len(unknown), 'gene')} not among the {len(gene_names)} that are predicted: "
+            f"{shorten(unknown)}; give names out of gene_names, or positions from 0 to {len(gene_names) - 1}"
+        )
+        raise ValueError(msg)
+    if not chosen:
+        msg = "there is no gene to draw; give at least one"
+        raise ValueError(msg)
+    return np.array([index[gene] if isinstance(gene, str) else gene for gene in chosen], dtype=np.int64)
+
+
+def columns_of(table: Any, wanted: Sequence[str], what: str) -> None:
+    """Refuse a table that lacks columns."""
+    missing = [name for name in wanted if name not in getattr(table, "columns", ())]
+    if missing:
+        found = shorten(getattr(table, "columns", ())) or "none"
+        msg = f"the table lacks {shorten(missing)} (its columns: {found}); expected {what}"
+        raise ValueError(msg)
+
+
+def name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
+    """Write names in a column beside the Axes, each with a line to its point.
+
+    Parameters
+    ----------
+    ax
+        Whose limits are final.
+    x, y
+        All points, (N,).
+    named
+        Position and name of those that are named.
+    """
+    low, high = ax.get_ylim()
+    step = 0.05 * (high - low)  # height of a line of text in data units
+    ordered = sorted((float(y[point]), float(x[point]), name) for point, name in named)
+    heights = spread([height for height, _, _ in ordered], step, low + step / 2, high - step / 2)
+    for height, (point_y, point_x, name) in zip(heights, ordered, strict=True):
+        ax.annotate(
+            name,
+            xy=(point_x, point_y),
+            xytext=(1.02, (height - low) / (high - low)),
+            textcoords="axes fraction",
+            ha="left",
+            va="center",
+            fontsize=FONT,
+            arrowprops={"arrowstyle": "-", "color": "0.55", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
+            zorder=2.5,
+        )
+
+
+def spread(heights: Sequence[float], step: float, low: float, high: float) -> list[float]:
+    """Ascending heights pushed apart to at least `step`, kept between `low` and `high` as far as they fit."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + step if placed else low))
+    ceiling = high
+    for index in range(len(placed) - 1, -1, -1):
+        placed[index] = min(placed[index], ceiling)
+        ceiling = placed[index] - step
+    return placed
+
+
+def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
+    """Write names beside their points, where they cover no other name and as few points as can be.
+
+    Points come first as they are given; a name that finds no free place is left out.
+
+    Parameters
+    ----------
+    ax
+        Whose limits are final.
+    x, y
+        All points, (N,).
+    named
+        Position and name of those that are named.
+    """
+    per_point = ax.figure.dpi / 72
+    points_N2 = ax.transData.transform(np.column_stack([x, y])) / per_point
+    window = ax.get_window_extent()
+    frame = np.array([window.x0, window.y0, window.x1, window.y1]) / per_point
+    placed: list[np.ndarray] = []
+    for point, name in named:
+        size = np.array([0.62 * FONT * len(name), 1.15 * FONT])
+        best = min(
+            (
+                (_cost(box, placed, points_N2, frame) + 0.1 * order, order)
+                for order, box in enumerate(_boxes(points_N2[point], size))
+            ),
+        )
+        if best[0] >= COVERED:
+            continue
+        box = _boxes(points_N2[point], size)[best[1]]
+        placed.append(box)
+        shift = box[:2] - points_N2[point]
+        ax.annotate(
+            name, xy=(float(x[point]), float(y[point])), xytext=(float(shift[0]), float(shift[1])),
+            textcoords="offset points", ha="left", va="bottom", fontsize=FONT - 1, zorder=4,
+        )  # fmt: skip
+
+
+COVERED = 100.0
+GAP = 4.5
+
+
+def _boxes(point_2: np.ndarray, size_2: np.ndarray) -> list[np.ndarray]:
+    """Places of a name around its point, the best ones first: (left, bottom, right, top) in points."""
+    width, height = size_2
+    corners = [
+        (GAP, -height / 2), (-GAP - width, -height / 2), (-width / 2, GAP), (-width / 2, -GAP - height),
+        (GAP, GAP), (-GAP - width, GAP), (GAP, -GAP - height), (-GAP - width, -GAP - height),
+    ]  # fmt: skip
+    lows = [point_2 + np.array(corner) for corner in corners]
+    return [np.concatenate([low, low + size_2]) for low in lows]
+
+
+def _cost(box: np.ndarray, placed: Sequence[np.ndarray], points_N2: np.ndarray, frame: np.ndarray) -> float:
+    """Points under a name; :data:`COVERED` or more where it touches another name or leaves the Axes."""
+    for other in placed:
+        if (box[:2] < other[2:]).all() and (other[:2] < box[2:]).all():
+            return COVERED
+    if (box[:2] < frame[:2]).any() or (box[2:] > frame[2:]).any():
+        return COVERED
+    return float(((points_N2 > box[:2]) & (points_N2 < box[2:])).all(axis=1).sum())

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from gears.plotting.checks import names_of, per_gene
-from gears.plotting.labels import name_near
-from gears.plotting.style import BLUE, FONT, ORANGE, bare, legend_below, new_axes
+from gears.plotting.style import (
+    BLUE,
+    FONT,
+    ORANGE,
+    bare,
+    legend_below,
+    name_near,
+    names_of,
+    new_axes,
+    per_gene,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,12 +4,10 @@ An additive Gaussian process over perturbed genes whose weights maximise the evi
 ``docs/prior.md``.
 """
 
-from gears.priors.context_prior import ContextPrior, Prior, read_prior
-from gears.priors.data import PriorData
-from gears.priors.fit import FittedPrior, fit_prior
-from gears.priors.gene_prior import GenePrior
+from gears.priors.fit import FittedPrior, PriorData, fit_prior
 from gears.priors.kernels import GeneSimilarity
-from gears.priors.screen import go_similarity, judge, mean_of, means_without, prior_data
+from gears.priors.prior import ContextPrior, GenePrior, Prior, read_prior
+from gears.priors.source import go_similarity, judge, mean_of, means_without, prior_data
 
 __all__ = [
     "ContextPrior",

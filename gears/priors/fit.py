@@ -1,26 +1,39 @@
-"""Fit the prior to the training conditions of a screen."""
+"""Fit the prior to the training conditions of a screen with one setting."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from gears.mapped import row_blocks
-from gears.priors.additive import AdditivePart
-from gears.priors.context_prior import Prior
-from gears.priors.data import PriorData
-from gears.priors.gene_prior import GenePrior, target_part
-from gears.priors.kernels import NAMES
+from gears.files.mapped import row_blocks
+from gears.priors.evidence import Weights, sample, settle_weights
+from gears.priors.kernels import (
+    MOST_EXACT,
+    NAMES,
+    GeneSimilarity,
+    gene_features,
+    mixed,
+    sizes_of,
+    specific_covariance,
+    training_kernels,
+)
 from gears.priors.magnitude import fit_magnitude
+from gears.priors.prior import GenePrior, Prior, target_part
+from gears.priors.regression import Spectrum, solve_in
 
 SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
 _LEAST_TARGETS = 3
 _MEAN_MARGIN = 0.02  # that the criterion must gain before the mean alone is taken
 
 Criterion = Callable[[np.ndarray], float]
+
+# Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
+_SHRUNK_LEVEL = 15
+_NOISE_FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
@@ -173,3 +186,145 @@ def _mean_only(data: PriorData, target_G: np.ndarray) -> FittedPrior:
     prior = _mean_prior(data, mean_G, 0 * target_G)
     report = {"kind": "mean of one condition", "conditions": len(data.sets), "slope": 1.0, "factor": False}
     return FittedPrior(dataclasses.replace(prior, report=report), np.zeros_like(data.delta_CG))
+
+
+@dataclass(frozen=True)
+class AdditivePart:
+    """Sum of genes' effects over some conditions.
+
+    Attributes
+    ----------
+    data, rest_CG
+        The conditions; their changes without those of perturbed genes themselves.
+    weights
+        Of the covariances, by evidence.
+    noise_C, noise_G
+        Sampling variance of each condition and gene is the product of these.
+    typical
+        Size of `noise_G`.
+    """
+
+    data: PriorData
+    rest_CG: np.ndarray
+    weights: Weights
+    noise_C: np.ndarray
+    noise_G: np.ndarray
+    typical: float
+
+    @classmethod
+    def settled(cls, data: PriorData, rest_CG: np.ndarray) -> AdditivePart:
+        """With weights by the evidence of the conditions (a fixed sample of many)."""
+        noise_C, noise_G = data.sampling_noise()
+        size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
+        rows = sample(len(rest_CG))
+        sets = [data.sets[row] for row in rows]
+        kernels = training_kernels(sets, data.genes.among(sets), *(part.among(sets) for part in data.further))
+        weights = settle_weights(rest_CG[rows], kernels, size * noise_C[rows], sizes_of(sets))
+        noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
+        return cls(data, rest_CG, weights, noise_C, noise_G, weights.noise * size)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all pairs of conditions are looked at; features of genes stand for very many conditions."""
+        return len(self.data.sets) <= MOST_EXACT
+
+    @property
+    def levels(self) -> tuple[bool, ...]:
+        """Whether the level is free: what is tried, in order."""
+        n = len(self.data.sets)
+        return (False, True) if self.exact and n >= _SHRUNK_LEVEL else (True,)
+
+    @cached_property
+    def genes(self) -> GeneSimilarity:
+        """Similarity of genes, several of them in the proportion that evidence gives them."""
+        return mixed((self.data.genes, *self.data.further), self.weights.kernels[3:])
+
+    def fit(self, target_G: np.ndarray, *, free_level: bool) -> tuple[GenePrior, np.ndarray]:
+        """The prior without factor and slope, and left-one-out predictions."""
+        data = self.data
+        _, shared, own, *each = self.weights.kernels
+        found = solve_in(self._spectrum(free_level=free_level), self.rest_CG, self.noise_G)
+        prior = GenePrior(
+            self.genes,
+            found.level_G,
+            shared * (sizes_of(data.sets) @ found.coefficient_CG),
+            own,
+            float(sum(each)),
+            np.asarray(self.genes.members(data.sets).T @ found.coefficient_CG),
+            data.column_P,
+            target_G,
+        )
+        return prior, found.left_out_CG
+
+    def _spectrum(self, *, free_level: bool) -> Spectrum:
+        offset, shared, own, *each = self.weights.kernels
+        sets, similar = self.data.sets, float(sum(each))
+        unexplained_C = self.weights.unexplained(sizes_of(sets))
+        if self.exact:
+            signal_CC = specific_covariance(sets, self.genes, shared, own, similar)
+            signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
+            return Spectrum.of(signal_CC, self.noise_C, None if free_level else offset)
+        features = gene_features(self.genes.members(sets), self.genes, shared, own, similar)
+        return Spectrum.of_features(features, unexplained_C, self.noise_C, self.typical)
+
+
+@dataclass(frozen=True)
+class PriorData:
+    """What the prior is fitted to: the training conditions, control left out.
+
+    Attributes
+    ----------
+    sets
+        Perturbation-graph nodes of each of the C conditions.
+    delta_CG
+        Their mean expression minus the control mean, float64.
+    variance_G
+        Variance of a cell's expression within a condition, pooled.
+    n_C
+        Cells of each condition.
+    control_mean_G
+        Mean of the control cells.
+    column_P
+        Column of each node among the measured genes, -1 where it is not measured.
+    genes
+        Similarity of nodes.
+    further
+        More similarities, to the same trained nodes.
+    """
+
+    sets: tuple[tuple[int, ...], ...]
+    delta_CG: np.ndarray
+    variance_G: np.ndarray
+    n_C: np.ndarray
+    control_mean_G: np.ndarray
+    column_P: np.ndarray
+    genes: GeneSimilarity
+    further: tuple[GeneSimilarity, ...] = ()
+
+    def __post_init__(self) -> None:
+        n_conditions, n_genes = self.delta_CG.shape
+        for name, length in (("sets", n_conditions), ("n_C", n_conditions), ("variance_G", n_genes)):
+            if len(getattr(self, name)) != length:
+                msg = f"{name} has {len(getattr(self, name))} entries; the changes are {self.delta_CG.shape}"
+                raise ValueError(msg)
+        if any(not nodes for nodes in self.sets):
+            msg = "the prior is fitted to perturbed conditions; leave the control out"
+            raise ValueError(msg)
+
+    def sampling_noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
+        typical = 1 / float((1 / self.n_C).mean())
+        return typical / self.n_C, self.variance_G / typical
+
+    def subset(self, rows: list[int]) -> PriorData:
+        """Some of the conditions; the variance of a cell stays that of all."""
+        sets = tuple(self.sets[row] for row in rows)
+        genes, *further = (part.among(sets) for part in (self.genes, *self.further))
+        return dataclasses.replace(
+            self,
+            sets=sets,
+            delta_CG=self.delta_CG[rows],
+            n_C=self.n_C[rows],
+            genes=genes,
+            further=tuple(further),
+        )

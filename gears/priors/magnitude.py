@@ -10,8 +10,7 @@ from scipy import linalg, sparse
 from scipy.optimize import minimize
 
 from gears.priors.evidence import sample
-from gears.priors.features import MOST_EXACT, gene_features
-from gears.priors.kernels import GeneSimilarity, sizes_of
+from gears.priors.kernels import MOST_EXACT, GeneSimilarity, gene_features, sizes_of
 
 LEAST_SETS = 8
 _CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated

@@ -8,8 +8,8 @@ import numpy as np
 from scipy import stats
 from scipy.interpolate import CubicSpline
 
+from gears.simulate.design import stage_generator
 from gears.simulate.options import SimulationOptions
-from gears.simulate.random import stage_generator
 
 # Cells that share one generator. Fixed, so that counts do not depend on the size of chunks.
 BLOCK = 256

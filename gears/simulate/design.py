@@ -12,13 +12,14 @@ from gears.conditions import SEPARATOR, Condition
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
 from gears.simulate.options import SimulationOptions
-from gears.simulate.random import stage_generator
 
 GROUP_SIZE = 6
 _SMALLEST_GROUP = 3
 # Genes with few terms have the same annotation as hundreds of others; with very many, as nobody.
 _FEWEST_TERMS, _MOST_TERMS = 8, 100
 _LEAST_SIMILARITY = 0.4
+
+_STAGES = ("genes", "conditions", "effects", "interactions", "baseline", "layout", "cells")
 
 
 @dataclass(frozen=True)
@@ -127,3 +128,9 @@ def _cell_numbers(options: SimulationOptions, n_conditions: int) -> np.ndarray:
     numbers = np.maximum(np.rint(options.cells_per_condition * factor), 1).astype(np.int64)
     numbers[0] = options.n_control
     return numbers
+
+
+def stage_generator(seed: int, stage: str, block: int = 0) -> np.random.Generator:
+    """Generator that depends on seed, stage and block only."""
+    key = (_STAGES.index(stage), block)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

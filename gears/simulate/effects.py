@@ -10,9 +10,8 @@ from scipy import stats
 
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
-from gears.simulate.design import Design
+from gears.simulate.design import Design, stage_generator
 from gears.simulate.options import SimulationOptions
-from gears.simulate.random import stage_generator
 
 ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
 # s.d. of what decides about interactions beside the genes' tendencies (s.d. 1 each).

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gears.messages import shorten, unknown_name
-from gears.numbers import is_whole, plain_numbers
+from gears.core.messages import shorten, unknown_name
+from gears.core.numbers import is_whole, plain_numbers
 
 # name: (smallest, largest) valid value
 _BOUNDS: dict[str, tuple[float, float]] = {

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from gears.files import write_atomically
+from gears.files.atomic import write_atomically
 from gears.graphs.annotation import GeneAnnotation
 from gears.simulate.counts import BLOCK, draw_block, expected_expression, softmax
-from gears.simulate.design import make_design
+from gears.simulate.design import make_design, stage_generator
 from gears.simulate.effects import make_effects
 from gears.simulate.options import SimulationOptions
-from gears.simulate.random import stage_generator
 from gears.simulate.truth import Truth
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gears.conditions import Condition
-from gears.files import read_npz, write_npz
-from gears.messages import shorten, unknown_name
+from gears.core.messages import shorten, unknown_name
+from gears.files.formats import read_npz, write_npz
 from gears.simulate.options import SimulationOptions
 
 if TYPE_CHECKING:

@@ -1,19 +1,23 @@
-"""Training state on disk: tensors and plain types only, read with ``weights_only=True``."""
+"""Training state on disk, and whether a run may be resumed from it."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
-import zipfile
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from gears.files import user_path, write_atomically
-from gears.training.progress import Progress
+from gears.core.messages import count, shorten
+from gears.files.formats import content_hash
+from gears.files.tensors import read_tensors, write_tensors
+from gears.model.folder import ModelParts, difference
+from gears.training.options import TrainOptions
+from gears.training.schedules import scaled_lr
 from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
 
@@ -22,52 +26,12 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 
+BATCH = "batch over all workers"
+
 
 def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
     """The bare module's weights and buffers, copied to the CPU."""
     return {key: value.detach().cpu().clone() for key, value in unwrap(model).state_dict().items()}
-
-
-def write_tensors(path: str | Path, value: Any) -> None:
-    """``torch.save`` through a temporary name."""
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "wb") as file:
-            try:
-                torch.save(value, file)
-            except RuntimeError as error:  # what torch's writer makes of a full disk
-                reason = (str(error).splitlines() or ["no reason given"])[0]
-                raise OSError(errno.EIO, reason) from error
-
-    write_atomically(path, write)
-
-
-def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Read tensors and plain types; anything that could run code is refused, damage is named."""
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no file {path}"
-        raise FileNotFoundError(msg)
-    try:
-        _check_zip(path)
-        return torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        msg = f"{path} cannot be read as a file of tensors ({reason}); it may be damaged"
-        raise ValueError(msg) from error
-
-
-def _check_zip(path: Path) -> None:
-    """Compare checksums, which ``torch.load`` does not, and refuse compressed entries, which may have no end."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                msg = "it holds compressed entries, which torch.save never writes"
-                raise ValueError(msg)
-            broken = archive.testzip()
-            if broken is not None:
-                msg = f"its entry {broken} does not fit its checksum"
-                raise ValueError(msg)
 
 
 def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> None:
@@ -192,3 +156,174 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [None if callable(item) else _plain(item) for item in value]
     return value
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """When a run ends before its last epoch.
+
+    Attributes
+    ----------
+    patience
+        Epochs in a row without success after which the run ends.
+    after
+        Epochs up to this one (from 1) are not counted.
+    to_beat
+        Value of the metric that counts as success like a best epoch, such as that of the prior alone; None: only
+        a best epoch is one.
+    """
+
+    patience: int
+    after: int = 0
+    to_beat: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why a run ended, as a sentence for the user."""
+        return f"early stopping: {count(self.patience, 'epoch')} in a row did not beat {self.beaten}"
+
+    @property
+    def beaten(self) -> str:
+        """What an epoch must beat, in words."""
+        return "the best epoch" if self.to_beat is None else "the prior or the best epoch"
+
+
+@dataclass
+class Progress:
+    """Where a run stands; plain values and tensors, saved in checkpoints.
+
+    Attributes
+    ----------
+    epoch, step, total_steps
+        Complete epochs, optimiser steps of the present one and of the whole run.
+    best_epoch, best_metric
+        Best evaluated epoch (from 1) and its metric.
+    epochs_without_success
+        Epochs since the last success (see :class:`EarlyStopping`).
+    loss_sum
+        This worker's losses of the present epoch.
+    finished
+        Whether the run has ended.
+    stopped_because
+        Why it ended before its last epoch; None where it did not.
+    condition_scores
+        Of each evaluated epoch the monitored metric by network weight and validation condition, (K, U).
+    """
+
+    epoch: int = 0
+    step: int = 0
+    total_steps: int = 0
+    best_epoch: int | None = None
+    best_metric: float | None = None
+    epochs_without_success: int = 0
+    loss_sum: float = 0.0
+    finished: bool = False
+    stopped_because: str | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    condition_scores: list[torch.Tensor] = field(default_factory=list)
+
+    def note(
+        self, epoch: int, value: float, *, lower_is_better: bool, rule: EarlyStopping | None = None
+    ) -> bool:
+        """Whether `epoch` (from 1) is the best so far; an undefined metric never counts as better."""
+
+        def beats(other: float | None) -> bool:
+            return other is None or (value < other if lower_is_better else value > other)
+
+        defined = not math.isnan(value)
+        better = defined and beats(self.best_metric)
+        if better:
+            self.best_metric, self.best_epoch = value, epoch
+        success = better or (
+            defined and rule is not None and rule.to_beat is not None and beats(rule.to_beat)
+        )
+        if success or (rule is not None and epoch <= rule.after):
+            self.epochs_without_success = 0
+        else:
+            self.epochs_without_success += 1
+        return better
+
+
+def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> dict[str, Any]:
+    """What decides the course of a run, as plain values.
+
+    Parameters
+    ----------
+    options
+        With defaults filled in.
+    per_step
+        Cells or conditions of a micro-batch over all workers, where known.
+    """
+    assert options.lr is not None
+    return options.fixed() | {
+        "learning rate": scaled_lr(options.lr, options.lr_scaling, world_size),
+        BATCH: per_step,
+    }
+
+
+def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
+    """Raise where options that a run keeps are others than before; a batch size that is unknown is passed over.
+
+    Raises
+    ------
+    ValueError
+        Both sides of what differs.
+    """
+    unknown = [name for name in here if None in (here[name], there.get(name)) and name == BATCH]
+    differing = [
+        f"{name}: {there[name]} there, {here[name]} here"
+        for name in here
+        if name in there and name not in unknown and there[name] != here[name]
+    ]
+    _refuse(differing, where, "give the same options, or train into another folder or without resume")
+
+
+def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
+    """Refuse to continue a run of another model, split, gene list, graph or screen.
+
+    Raises
+    ------
+    ValueError
+        Both sides of what differs.
+    """
+    ours, theirs = _identity(here), _identity(there)
+    differing = [f"{key}: {theirs[key]} there, {ours[key]} here" for key in ours if ours[key] != theirs[key]]
+    for kind in ("gene_names", "pert_names"):
+        if getattr(here, kind) != getattr(there, kind):
+            differing.append(f"{kind}: {difference(getattr(there, kind), getattr(here, kind))}")
+    _refuse(differing, where, "train into another folder or without resume")
+
+
+def check_same_place(epoch: int, step: int, reducer: Reducer, device: torch.device) -> None:
+    """All workers must continue at the same step.
+
+    Raises
+    ------
+    RuntimeError
+        They found different checkpoints: the folder is not the same on all machines.
+    """
+    places = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
+    if any(place != places[0] for place in places):
+        found = ", ".join(f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(places))
+        msg = f"the workers found different checkpoints ({found}); save_path must be storage that all machines share"
+        raise RuntimeError(msg)
+
+
+def _identity(parts: ModelParts) -> dict[str, Any]:
+    """Short values by which two models can be told apart."""
+    go, coexpress = parts.go, parts.coexpress
+    return {
+        "split": parts.split.hash if parts.split else None,
+        "screen": str(parts.provenance.get("screen_hash", ""))[:16],
+        "perturbation graph": f"{go.edge_index.shape[1]} edges ({content_hash(go.edge_index, go.weight)[:8]})",
+        "co-expression graph": (
+            f"{coexpress.edge_index.shape[1]} edges ({content_hash(coexpress.edge_index, coexpress.weight)[:8]})"
+        ),
+        **parts.config.to_dict(),
+    }
+
+
+def _refuse(differing: list[str], where: str, advice: str) -> None:
+    if differing:
+        msg = f"{where} belongs to another run ({shorten(differing)}); {advice}"
+        raise ValueError(msg)

@@ -1,11 +1,11 @@
-"""The engine that every training run uses: one process or many, GEARS or another model."""
+"""The engine of every training run: one process or many, GEARS or another model."""
 
 from __future__ import annotations
 
-import logging
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,14 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gears.distributed import process_group, signals, world
-from gears.messages import shorten
+from gears.core.messages import shorten
+from gears.distributed import group, signals, world
 from gears.model.reducer import IDENTITY
-from gears.training import checkpoints, precision
-from gears.training.clock import Clock
-from gears.training.progress import EarlyStopping, Progress
-from gears.training.stepping import Stepper
+from gears.training import checkpoints, step
+from gears.training.checkpoints import EarlyStopping, Progress
+from gears.training.step import Clock, Stepper
 from gears.training.tasks import Blaming, Reducer, SupervisedTask, Task
-from gears.training.windows import check_equal_lengths, set_epoch, windows
 from gears.training.wrapping import for_several_workers, unwrap, wrap
-
-logger = logging.getLogger(__name__)
 
 MOST_STEPS, LONGEST_SECONDS = 16, 10.0
 """Between two votes on stopping: steps at most, and seconds about."""
@@ -176,19 +172,19 @@ class TrainingEngine:
             msg = f"rank={rank} and world_size={world_size}: give both, or neither under torchrun"
             raise ValueError(msg)
         if rank is None or world_size is None:
-            return process_group.setup_distributed(backend=backend, timeout=timeout)
-        place = process_group.setup_ddp(rank, world_size, backend=backend, timeout=timeout)
+            return group.setup_distributed(backend=backend, timeout=timeout)
+        place = group.setup_ddp(rank, world_size, backend=backend, timeout=timeout)
         return place.rank, place.local_rank, place.world_size
 
     @staticmethod
     def cleanup_distributed() -> None:
         """End the process group of this worker, if one is running."""
-        process_group.cleanup_ddp()
+        group.cleanup_ddp()
 
     def _join_workers(self) -> None:
         """Work with the running process group, or with the one that torchrun describes."""
         if not world.is_running():
-            process_group.setup_distributed(backend=self.backend)
+            group.setup_distributed(backend=self.backend)
         if not world.is_running():
             msg = "distributed=True but no process group is running; call setup_ddp(rank, world_size) first"
             raise RuntimeError(msg)
@@ -267,8 +263,8 @@ class TrainingEngine:
         if self.distributed:
             check_equal_lengths(train_loader, self.reducer, self.device)
         with (
-            precision.tf32(self.tf32, self.device),
-            precision.compiled(wrapped, self.device, wanted=self.compile) as wrapped,
+            step.tf32(self.tf32, self.device),
+            step.compiled(wrapped, self.device, wanted=self.compile) as wrapped,
         ):
             while self.progress.epoch < num_epochs and not self.progress.finished:
                 record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
@@ -431,3 +427,47 @@ class TrainingEngine:
         content = checkpoints.read(path, self.device)
         checkpoints.restore(self, content)
         return content["metadata"]
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a loader, its sampler and its data set which epoch begins."""
+    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+        tell = getattr(part, "set_epoch", None)
+        if tell is not None:
+            tell(epoch)
+
+
+def windows(
+    loader: Iterable[Any], size: int, *, skip: int = 0, skipped: Callable[[], None] | None = None
+) -> Iterator[list[Any]]:
+    """Group batches into windows of `size` (the last may be smaller), leaving out the first `skip`.
+
+    `skipped` is called between the last batch that is left out and the reading of the next; before
+    the loader is opened where none is left out, since opening may draw random numbers.
+    """
+    if skipped is not None and skip == 0:
+        skipped()
+    batches = iter(loader)
+    for _ in range(skip * size):
+        next(batches, None)
+    if skipped is not None and skip > 0:
+        skipped()
+    while window := list(itertools.islice(batches, size)):
+        yield window
+
+
+def check_equal_lengths(loader: Iterable[Any], reducer: Reducer, device: torch.device) -> None:
+    """All workers must take the same number of steps; said before the first.
+
+    Raises
+    ------
+    ValueError
+        The workers' loaders have different numbers of batches.
+    """
+    if not isinstance(loader, Sized):
+        return
+    length = torch.tensor([float(len(loader))], dtype=torch.float32, device=device)
+    lengths = reducer.gather(length).flatten().tolist()
+    if len(set(lengths)) > 1:
+        msg = f"the workers' loaders have different numbers of batches: {[int(n) for n in lengths]}"
+        raise ValueError(msg)

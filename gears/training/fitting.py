@@ -9,25 +9,25 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from gears.assembly import condition_tables, filled_options, pair_tables, training_batches, validation_of
-from gears.messages import count
-from gears.model.network import GEARSNetwork
-from gears.prior_choice import begin_at_zero, prior_of, prior_rows
-from gears.training.model_folder import ModelParts, save_model
+from gears.core.messages import count
+from gears.model.folder import ModelParts, save_model
+from gears.model.network import GEARSNetwork, begin_at_zero
+from gears.priors.source import prior_of, prior_rows
 from gears.training.network_weight import FEWEST_CONDITIONS, NetworkWeight, choose_network_weight
-from gears.training.options import TrainOptions
+from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 from gears.training.run import RunResult, run_training, untrained
-from gears.training.validation import Validation
+from gears.training.tables import condition_tables
+from gears.training.tasks import ConditionLoader, pair_tables
+from gears.training.validation import Validation, validation_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from gears.pertdata import PertData
-    from gears.priors import FittedPrior
+    from gears.priors.fit import FittedPrior
 
 logger = logging.getLogger(__name__)
 
@@ -232,3 +232,44 @@ class Fit:
         """A line for the user, from one worker."""
         if self.worker.rank == 0 and self.given.verbose:
             logger.info("%s", line, extra={"scores": scores or {}})
+
+
+def filled_options(pert_data: PertData, options: TrainOptions) -> TrainOptions:
+    """Options with every omitted one filled in for this PertData's loader of cells, if it has one."""
+    loader = (pert_data.dataloader or {}).get("train_loader")
+    return options.with_defaults(None if loader is None else loader.batch_size)
+
+
+def training_batches(
+    pert_data: PertData, options: TrainOptions, *, rank: int = 0, world_size: int = 1
+) -> Any:
+    """This worker's training batches: conditions of the training part, or the cell batches of the PertData.
+
+    Parameters
+    ----------
+    options
+        With every omitted option filled in.
+
+    Raises
+    ------
+    ValueError
+        The split trains nothing, or batches of cells were not made or have another size.
+    """
+    split = pert_data.split
+    if split is None or "train" not in split.parts:
+        msg = "there are no training batches: the split has no training part; prepare one that has"
+        raise ValueError(msg)
+    if options.objective == "moments":
+        ids = np.sort([pert_data.screen.id_of(condition) for condition in split.conditions("train")])
+        per_batch = options.conditions_per_step(len(ids), world_size)
+        least = STEPS_PER_EPOCH * options.accumulation_steps
+        return ConditionLoader(ids, per_batch, least=least, seed=split.seed, rank=rank, world_size=world_size)
+    size = options.batch_size
+    assert size is not None
+    loader = (pert_data.dataloader or {}).get("train_loader")
+    if loader is None:
+        loader = pert_data.get_dataloader_distributed(size, None, world_size, rank, 0)["train_loader"]
+    if loader.batch_size != size:
+        msg = f"batch_size={size} but get_dataloader made batches of {loader.batch_size} cells; omit one of them"
+        raise ValueError(msg)
+    return loader

@@ -10,8 +10,8 @@ from typing import Any, Self
 import torch
 
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
-from gears.files import user_path
-from gears.training.loggers import check_loggers
+from gears.files.paths import user_path
+from gears.training.loggers.registry import check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 from gears.training.wrapping import COMPRESSIONS
 

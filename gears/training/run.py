@@ -13,24 +13,20 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from gears.messages import count
+from gears.core.messages import count
+from gears.core.progress import progress
+from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY, Reducer
-from gears.progress import progress
-from gears.training.adam import Adam
-from gears.training.cells import CellsTask
-from gears.training.checkpoints import plain_state
-from gears.training.conditions import MomentsTask, PairTables
+from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
 from gears.training.engine import TrainingEngine
-from gears.training.loggers import LoggerSetup, RunLoggers
-from gears.training.model_folder import ModelParts
+from gears.training.loggers.registry import LoggerSetup, RunLoggers
 from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
-from gears.training.profiling import profiled
-from gears.training.progress import EarlyStopping
-from gears.training.resuming import run_facts
 from gears.training.run_folder import RunFolder
-from gears.training.schedules import Horizon, learning_rate, make_scheduler, rising_epochs, scaled_lr
+from gears.training.schedules import Adam, Horizon, learning_rate, make_scheduler, rising_epochs, scaled_lr
+from gears.training.step import profiled
 from gears.training.tables import ConditionTables
+from gears.training.tasks import CellsTask, MomentsTask, PairTables
 
 if TYPE_CHECKING:
     from gears.training.validation import Validation

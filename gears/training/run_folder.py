@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gears.files import user_path
-from gears.training import checkpoints
-from gears.training.engine import TrainingEngine
-from gears.training.loggers import files
-from gears.training.model_folder import (
+from gears.files.atomic import clean_leftovers
+from gears.files.paths import user_path
+from gears.files.tensors import write_tensors
+from gears.model.folder import (
     CHECKPOINTS,
     WEIGHTS,
     ModelParts,
@@ -21,9 +20,11 @@ from gears.training.model_folder import (
     refuse_foreign_folder,
     save_model,
 )
+from gears.training import checkpoints
+from gears.training.checkpoints import check_facts, check_parts, check_same_place
+from gears.training.engine import TrainingEngine
+from gears.training.loggers import files
 from gears.training.options import TrainOptions
-from gears.training.resuming import check_facts, check_parts, check_same_place
-from gears.workplace import clean_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class RunFolder:
     parts
         The model without its weights.
     facts
-        What decides the course of the run (see :func:`gears.training.resuming.run_facts`).
+        What decides the course of the run (see :func:`gears.training.checkpoints.run_facts`).
     """
 
     def __init__(self, options: TrainOptions, parts: ModelParts, facts: Mapping[str, Any]) -> None:
@@ -153,7 +154,7 @@ class RunFolder:
 
         def write() -> None:
             if self._ready:
-                checkpoints.write_tensors(self.path / WEIGHTS, weights)
+                write_tensors(self.path / WEIGHTS, weights)
             else:
                 save_model(self.path, self.parts, weights)
 

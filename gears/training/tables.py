@@ -1,18 +1,23 @@
-"""What a loss needs to know of the conditions, as tensors on the training device."""
+"""What the losses read of the conditions, as tensors on the training device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gears.model.network import GEARSNetwork
-from gears.node_sets import contexts_of, kinds_of
-from gears.priors import Prior
+from gears.conditions import contexts_of, kinds_of
+from gears.data.screen.prepared import UnitScreen, control_mean_over_all
+from gears.data.screen.statistics import variance_within
+from gears.data.splits.split import perturbed_in
+from gears.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
 
 
 @dataclass(frozen=True)
@@ -112,41 +117,77 @@ def _numbers(numbers_C: np.ndarray, device: torch.device) -> Tensor | None:
     return torch.from_numpy(numbers_C).to(device) if numbers_C.any() else None
 
 
-@torch.no_grad()
-def predict_changes(
-    network: GEARSNetwork,
-    nodes: Sequence[Sequence[int]],
-    *,
-    prior: Prior | None = None,
-    chunk: int = 32,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
+def evidence_weights(
+    delta_TG: np.ndarray, variance_G: np.ndarray, n_T: np.ndarray, n_C: np.ndarray
+) -> np.ndarray:
+    """Weights by reliability: the share of an observed change's variance that is not sampling noise.
+
+    With signal variance s (one for all genes, so that genes that respond count as much as they respond) and
+    a cell's variance v_g, the mean of n_c cells has weight s / (s + v_g / n_c).
 
     Parameters
     ----------
-    network
-        The bare network; its mode is restored afterwards.
-    nodes
-        Perturbation-graph nodes of each condition, (U,) lists.
-    prior
-        What the network's changes are added to.
-    chunk
-        Conditions per forward pass (bounds memory; the result does not depend on it).
+    delta_TG
+        Changes of the training conditions against control, which say how strong signals are.
+    variance_G
+        Variance of a cell's expression within a condition.
+    n_T, n_C
+        Cells of the training conditions and of those that get weights.
 
     Returns
     -------
-    tuple
-        (U, G) float64 changes and log-variances (None without uncertainty).
+    numpy.ndarray
+        (C, G) float32, mean 1 over training conditions and genes.
     """
-    if prior is not None and prior.network_weight == 0 and not network.config.uncertainty:
-        return prior(nodes), None
-    n_genes = network.n_genes
-    delta_UG = np.empty((len(nodes), n_genes))
-    logvar_UG = np.empty((len(nodes), n_genes)) if network.config.uncertainty else None
-    prepared = network.prepared()
-    for begin in range(0, len(nodes), chunk):
-        delta, logvar = prepared(nodes[begin : begin + chunk])
-        delta_UG[begin : begin + chunk] = delta.cpu().double().numpy()
-        if logvar_UG is not None and logvar is not None:
-            logvar_UG[begin : begin + chunk] = logvar.cpu().double().numpy()
-    return delta_UG if prior is None else prior.complete(nodes, delta_UG), logvar_UG
+    total, sampling = float((delta_TG**2).mean()), float((variance_G * (1 / n_T)[:, None]).mean())
+    signal = max(total - sampling, 0.01 * total, np.finfo(np.float64).tiny)
+
+    def reliability(n: np.ndarray) -> np.ndarray:
+        return np.asarray(signal / (signal + variance_G / np.maximum(n, 1)[:, None]))
+
+    return (reliability(n_C) / reliability(n_T).mean()).astype(np.float32)
+
+
+def condition_tables(
+    pert_data: PertData,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    config: ModelConfig | None = None,
+    prior_CG: np.ndarray | None = None,
+) -> ConditionTables:
+    """Nodes, weights in the loss, control mean and known changes of all conditions on the training device."""
+    screen, config = pert_data.screen, config or ModelConfig()
+    nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
+    mask_CG = screen.statistics.loss_mask()
+    if config.mask_target:
+        column = {gene: place for place, gene in enumerate(screen.gene_names)}
+        for row, condition in enumerate(screen.conditions):
+            mask_CG[row, [column[gene] for gene in condition.genes if gene in column]] = False
+    if config.loss == "evidence":
+        mask_CG = mask_CG * _evidence_weights(pert_data)
+    tables = ConditionTables.build(
+        nodes,
+        mask_CG,
+        control_mean_over_all(screen),
+        prior_CG,
+        device=device,
+        dtype=dtype,
+        names=[condition.name for condition in screen.conditions],
+    )
+    if isinstance(screen, UnitScreen):
+        return tables.matched(screen.control_mean_SG, screen.cell_stratum)
+    return tables
+
+
+def _evidence_weights(pert_data: PertData) -> np.ndarray:
+    """Weights of every gene of every condition, from the training conditions' cells; 1 for the control."""
+    screen, statistics = pert_data.screen, pert_data.screen.statistics
+    train = np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+    perturbed = np.array([not condition.is_control for condition in screen.conditions])
+    weight_CG = np.ones((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
+    if len(train):
+        n_C, delta_TG = np.asarray(statistics.n, dtype=np.float64), statistics.delta(train)
+        variance_G = variance_within(statistics, train)
+        weight_CG[perturbed] = evidence_weights(delta_TG, variance_G, n_C[train], n_C[perturbed])
+    return weight_CG

@@ -1,20 +1,28 @@
-"""Validation metrics of a run: condition means, sharded over workers, equal for any number of them."""
+"""Validation metrics of a run: condition means, divided among workers, equal for any number of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 
-from gears.evaluation.metrics import condition_metrics, get_metric
+from gears.conditions import Condition
+from gears.data.screen.prepared import UnitScreen
+from gears.data.splits.split import perturbed_in
+from gears.evaluation.metrics.registry import condition_metrics, get_metric
+from gears.evaluation.scoring import by_setting, truth_in
 from gears.evaluation.truth import Truth
-from gears.priors import Prior
+from gears.prediction.stream import predict_changes
+from gears.priors.prior import Prior
 from gears.training.network_weight import WEIGHTS
-from gears.training.tables import predict_changes
 from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
 
 DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
 
@@ -145,3 +153,45 @@ def _summed(values: np.ndarray, reducer: Reducer, device: torch.device) -> np.nd
 def _mean(values: np.ndarray) -> float:
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
+
+
+def validation_of(
+    pert_data: PertData, monitor: str, prior: Prior | None = None, *, mask_target: bool = False
+) -> Validation:
+    """Scorer of the validation part; its `monitor` is the metric that chooses the best epoch.
+
+    A metric over differential genes falls back to ``mse`` where the screen has no ranking.
+    """
+    split, screen = pert_data.split, pert_data.screen_of("val")
+    check_monitor(monitor)
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    if screen.de is None:
+        metrics = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
+        monitor = "mse" if monitor.endswith("_de") else monitor
+    chosen = perturbed_in(split, "val")
+    if isinstance(screen, UnitScreen):
+        truths, chosen = unit_truths(pert_data, chosen)
+    else:
+        truths = [Truth.of(screen, chosen, perturbed_in(split, "train"))] if chosen else []
+    nodes = [pert_data.condition_nodes(condition) for condition in chosen]
+    return Validation(truths, nodes, metrics=metrics, monitor=monitor, prior=prior, mask_target=mask_target)
+
+
+def check_monitor(monitor: str) -> None:
+    """Refuse a monitor that is no metric, or none of single conditions."""
+    if get_metric(monitor).scope != "condition":
+        msg = f"monitor={monitor!r} is no metric of single conditions; choose one of {', '.join(DEFAULT_METRICS)}"
+        raise ValueError(msg)
+
+
+def unit_truths(pert_data: PertData, units: Sequence[Condition]) -> tuple[list[Truth], list[Condition]]:
+    """Truth of each setting with some of the validation units, and the units in that order."""
+    screen, split = pert_data.screen_of("val"), pert_data.split
+    assert isinstance(screen, UnitScreen)
+    assert split is not None
+    truths, ordered = [], []
+    for view, rows in by_setting(screen, units):
+        own = [units[row] for row in rows]
+        truths.append(truth_in(screen, view, own, split.conditions("train")))
+        ordered += own
+    return truths, ordered

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from gears.messages import unknown_name
+from gears.core.messages import unknown_name
 
 logger = logging.getLogger(__name__)
 

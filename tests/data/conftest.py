@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gears.data.processing import prepare_screen
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -23,7 +23,7 @@ def toy_screen(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def norman(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedScreen:
     """The real subset of the Norman screen, prepared once."""
-    from gears.data.reading import read_screen
+    from gears.data.reading.matrix import read_screen
 
     adata = read_screen(shared / "data" / "norman2019_subset.h5ad")
     return prepare_screen(adata, tmp_path_factory.mktemp("norman") / "norman")

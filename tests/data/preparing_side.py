@@ -13,8 +13,8 @@ STAGES = ("cells", "statistics", "h5ad", "tables", "manifest", "swap")
 
 def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
     """Everything that training needs, as each of several processes would ask for it; hashes of what came out."""
-    from gears.data.processing import prepare_screen
-    from gears.data.reading import read_screen
+    from gears.data.reading.matrix import read_screen
+    from gears.data.screen.prepare import prepare_screen
     from gears.data.splits import prepare_split
     from gears.graphs import cached_graph, coexpression_graph
 
@@ -33,8 +33,9 @@ def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
 
 def prepare_and_die(source: str, folder: str, stage: str) -> None:
     """Prepare a screen, and be killed without warning at a stage of the writing."""
-    from gears.data import processing, writing
-    from gears.data.reading import read_screen
+    from gears.data.reading.matrix import read_screen
+    from gears.data.screen import files as writing
+    from gears.data.screen import prepare
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -57,9 +58,9 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
 
         writing.write_json = write_json  # type: ignore[assignment]
     else:
-        from gears import files
+        from gears.files import atomic
 
-        files._exchange = lambda *_: False  # as on a system that cannot swap two names in one step
+        atomic._exchange = lambda *_: False  # as on a system that cannot swap two names in one step
         real_rename = os.rename
 
         def rename(old: object, new: object) -> None:
@@ -68,4 +69,4 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
             real_rename(old, new)  # type: ignore[arg-type]
 
         os.rename = rename  # type: ignore[assignment]
-    processing.prepare_screen(read_screen(source), Path(folder) / "toy")
+    prepare.prepare_screen(read_screen(source), Path(folder) / "toy")

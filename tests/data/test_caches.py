@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 from preparing_side import STAGES, prepare_all, prepare_and_die
 
-from gears.data.manifest import is_prepared
-from gears.data.processing import prepare_screen
-from gears.data.reading import read_screen
-from gears.data.screen import PreparedScreen
+from gears.data.reading.matrix import read_screen
+from gears.data.screen.files import is_prepared
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split, prepare_split
-from gears.files import new_folder
+from gears.files.atomic import new_folder
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -31,7 +31,7 @@ def context() -> BaseContext:
     """Processes that start from one that has imported everything: each is new, and costs little."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(
-        ["preparing_side", "gears.data.processing", "gears.data.splits", "gears.graphs", "anndata"]
+        ["preparing_side", "gears.data.screen.prepare", "gears.data.splits", "gears.graphs", "anndata"]
     )
     return made
 
@@ -89,7 +89,7 @@ def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
     for content in ("old", "new"):
         with new_folder(tmp_path / "toy") as folder:
             (folder / "file").write_text(content)
-        monkeypatch.setattr("gears.files.os.rename", None)
+        monkeypatch.setattr("gears.files.atomic.os.rename", None)
     assert (tmp_path / "toy" / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gears.data.control_view import control_parts, shown_with
-from gears.data.processing import prepare_screen
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen, shown_with
 from gears.data.splits import make_split
+from gears.data.splits.controls import control_parts
 from gears.gears import GEARS
 from gears.pertdata import PertData
 

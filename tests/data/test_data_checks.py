@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gears.data.processing import prepare_screen
+from gears.data.screen.prepare import prepare_screen
 
 if TYPE_CHECKING:
     from anndata import AnnData

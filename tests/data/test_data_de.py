@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gears.data.de import rank_genes, rank_rows, welch_t
-from gears.data.screen import PreparedScreen
-from gears.data.statistics import ConditionStatistics
-from gears.data.uns import published_uns
+from gears.data.published import published_uns
+from gears.data.screen.prepared import PreparedScreen
+from gears.data.screen.statistics import ConditionStatistics, rank_genes, rank_rows, welch_t
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gears.data.gene_sets import graph_genes, read_gene_set
-from gears.data.pickles import load_plain
-from gears.data.places import folder_name
+from gears.data.screen.prepare import folder_name
+from gears.files.pickles import load_plain
 from gears.graphs.annotation import GeneAnnotation
+from gears.graphs.nodes import graph_genes, read_gene_set
 
 GENES = ["AHR", "FEV", "KLF1"]
 

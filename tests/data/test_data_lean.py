@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.data import lean
-from gears.data.cells import CellMatrix, CellWriter
-from gears.data.obtaining import obtain_screen
-from gears.data.passes import _chunks
-from gears.data.processing import prepare_screen
-from gears.data.reading import StoredMatrix
-from gears.data.screen import PreparedScreen
-from gears.files import scratch_folder
+from gears.data.reading import open
+from gears.data.reading.matrix import StoredMatrix
+from gears.data.screen.cells import CellMatrix, CellWriter
+from gears.data.screen.moments import _chunks
+from gears.data.screen.prepare import obtain_screen, prepare_screen
+from gears.data.screen.prepared import PreparedScreen
+from gears.files.atomic import scratch_folder
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -46,7 +45,7 @@ def test_a_file_gives_the_screen_of_its_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if most_in_memory is not None:
-        monkeypatch.setattr(lean, "MOST_IN_MEMORY", most_in_memory)
+        monkeypatch.setattr(open, "MOST_IN_MEMORY", most_in_memory)
     adata = anndata.read_h5ad(toy_file)
     adata.X = {"csr": adata.X, "dense": adata.X.toarray(), "csc": adata.X.tocsc()}[form]
     adata.write_h5ad(toy_file)
@@ -63,12 +62,12 @@ def test_a_file_gives_the_screen_of_its_object(
 
 
 def test_what_is_read_of_a_file(toy_file: Path, tmp_path: Path) -> None:
-    adata = lean.open_lean(toy_file, None, tmp_path)
+    adata = open.open_lean(toy_file, None, tmp_path)
     assert adata.X.nnz > 0
     assert list(adata.layers) == ["counts"]
     assert adata.layers["counts"].nnz == 0
     assert not adata.obsm
-    adata = lean.open_lean(toy_file, "counts", tmp_path, most_in_memory=0)
+    adata = open.open_lean(toy_file, "counts", tmp_path, most_in_memory=0)
     assert adata.layers["counts"].nnz > adata.X.nnz == 0
     assert not adata.layers["counts"].data.flags.writeable  # the mapped file itself, no copy
     assert [place.name for place in tmp_path.iterdir()] == ["toy.h5ad"]
@@ -87,16 +86,16 @@ def test_layers_and_their_names_are_found(toy_file: Path, toy_adata: AnnData, tm
 def test_workers_are_an_option_of_loading(
     toy_file: Path, toy_screen: PreparedScreen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gears.data import writing
+    from gears.data.screen import files
 
     asked = []
-    one_process = writing.condition_moments
+    one_process = files.condition_moments
 
     def watched(*args, workers: int, **more):
         asked.append(workers)
         return one_process(*args, workers=1, **more)
 
-    monkeypatch.setattr(writing, "condition_moments", watched)
+    monkeypatch.setattr(files, "condition_moments", watched)
     screen = obtained(toy_file, tmp_path / "screens", workers=3)
     assert asked == [3]
     np.testing.assert_allclose(screen.statistics.m3, toy_screen.statistics.m3, rtol=0, atol=1e-12)
@@ -106,7 +105,7 @@ def test_workers_are_an_option_of_loading(
 def test_cells_written_in_chunks_are_the_same_files(toy_adata: AnnData, tmp_path: Path) -> None:
     CellMatrix.write(tmp_path / "whole", toy_adata.X)
     with CellWriter(tmp_path / "chunks", toy_adata.n_vars) as writer:
-        for rows in lean.row_ranges(np.diff(toy_adata.X.indptr), 100):
+        for rows in open.row_ranges(np.diff(toy_adata.X.indptr), 100):
             writer.add(toy_adata.X[rows])
     for name in ("data", "indices", "indptr"):
         assert (tmp_path / "whole" / f"{name}.npy").read_bytes() == (

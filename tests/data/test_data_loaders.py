@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from gears.data.batch import CellBatch
-from gears.data.loaders import CellDataset, LoaderSettings, make_loaders, paired_controls, part_cells
-from gears.data.screen import PreparedScreen
+from gears.data.loaders import (
+    CellBatch,
+    CellDataset,
+    LoaderSettings,
+    make_loaders,
+    paired_controls,
+    part_cells,
+)
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split
 
 
@@ -197,7 +203,7 @@ def test_the_callers_random_state_is_left_alone(toy_screen: PreparedScreen, spli
 
 
 def test_batches_without_differential_expression(toy_template, tmp_path, split: Split) -> None:  # type: ignore[no-untyped-def]
-    from gears.data.processing import prepare_screen
+    from gears.data.screen.prepare import prepare_screen
 
     screen = prepare_screen(toy_template, tmp_path / "toy", skip_calc_de=True)
     batch = next(iter(loaders(screen, split, 8)["train_loader"]))

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from gears.data.manifest import STATISTICS
-from gears.data.moments import ConditionMoments, SignCentre, condition_chunks
-from gears.data.passes import condition_moments
-from gears.data.processing import prepare_screen
-from gears.data.reading import StoredMatrix
+from gears.data.reading.matrix import StoredMatrix
+from gears.data.screen.files import STATISTICS
+from gears.data.screen.moments import ConditionMoments, SignCentre, condition_chunks, condition_moments
+from gears.data.screen.prepare import prepare_screen
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from gears.data import writing
-from gears.data.manifest import H5AD, STATISTICS
-from gears.data.processing import prepare_screen
-from gears.data.reading import as_csr
-from gears.data.screen import PreparedScreen
-from gears.files import content_hash, read_json, write_json
+from gears.data.reading.matrix import as_csr
+from gears.data.screen import files
+from gears.data.screen.files import H5AD, STATISTICS
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
+from gears.files.formats import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -126,7 +126,7 @@ def test_statistics_are_those_of_the_cells(toy_adata: AnnData, toy_screen: Prepa
 
 
 def test_two_spellings_share_statistics_and_lists(toy_adata: AnnData, tmp_path: Path) -> None:
-    from gears.data.uns import published_uns
+    from gears.data.published import published_uns
 
     once = prepare_screen(toy_adata, tmp_path / "once")
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
@@ -211,13 +211,13 @@ def test_a_folder_that_is_no_screen_is_never_replaced(toy_adata: AnnData, tmp_pa
 def test_a_failure_half_way_leaves_nothing(
     toy_adata: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gears.data import writing
+    from gears.data.screen import files
 
     def fail(*_: Any) -> None:
         msg = "disk full"
         raise OSError(msg)
 
-    monkeypatch.setattr(writing, "_write_h5ad", fail)
+    monkeypatch.setattr(files, "_write_h5ad", fail)
     with pytest.raises(OSError, match="disk full"):
         prepare_screen(toy_adata, tmp_path / "toy")
     assert [path.name for path in tmp_path.iterdir() if path.name != ".toy.lock"] == []
@@ -339,7 +339,7 @@ def test_tables_too_large_to_be_held_are_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writing, "MOST_TABLE_VALUES", 2 * toy_adata.n_vars)  # two conditions at a time
+    monkeypatch.setattr(files, "MOST_TABLE_VALUES", 2 * toy_adata.n_vars)  # two conditions at a time
     screen = prepare_screen(toy_adata, tmp_path / "blocks", workers=workers)
     assert screen.content_hash == toy_screen.content_hash
     for name in STATISTICS:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import SPLITS, Split, describe_splits, make_split, prepare_split
 from gears.data.splits.custom import read_split_dict
 

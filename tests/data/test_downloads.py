@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gears.data.archives import extract_file
-from gears.data.downloads import PUBLISHED_FILES, published_screen
-from gears.data.transfer import TransferError, TransferOptions, fetch, file_hash
+from gears.data.reading.download import (
+    PUBLISHED_FILES,
+    TransferError,
+    TransferOptions,
+    extract_file,
+    fetch,
+    file_hash,
+    published_screen,
+)
 from gears.pertdata import PertData
 
 if TYPE_CHECKING:

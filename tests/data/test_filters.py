@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from gears.data.processing import prepare_screen
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
 
 if TYPE_CHECKING:
     from anndata import AnnData

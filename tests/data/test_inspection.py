@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gears.cli import main
-from gears.cli.spelling import as_options
-from gears.data.inspection import inspect_screen
+from gears.cli.parser import as_options
+from gears.data.checks.report import inspect_screen
 from gears.pertdata import PertData
 
 if TYPE_CHECKING:

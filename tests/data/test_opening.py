@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 from scipy import io, sparse
 
-from gears.data.guides import add_guides
-from gears.data.opening import kind_of, open_screen
-from gears.data.processing import prepare_screen
+from gears.data.reading.guides import add_guides
+from gears.data.reading.open import kind_of, open_screen
+from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import SPLITS, Split, check_split, folds, make_split
 
 GENES = [f"GX{i:02d}" for i in range(20)]

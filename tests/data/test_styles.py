@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gears.data.layout import find_layout
-from gears.data.options import ProcessingOptions
-from gears.data.processing import prepare_screen
-from gears.data.screen import PreparedScreen
-from gears.data.styles import STYLES, is_control_like, is_no_gene
+from gears.data.checks.layout import find_layout
+from gears.data.checks.options import ProcessingOptions
+from gears.data.checks.styles import STYLES, is_control_like, is_no_gene
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
 from gears.pertdata import PertData
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from scipy import sparse
 
 from gears.conditions import Condition
 from gears.data.loaders import CellDataset
-from gears.data.processing import prepare_screen
-from gears.data.screen import PreparedScreen
-from gears.data.unit_screen import UnitScreen
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen, UnitScreen
 
 
 @pytest.fixture(scope="module")

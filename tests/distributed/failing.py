@@ -26,10 +26,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-import gears.train_distributed as public
+from gears import train_distributed
 from gears.distributed import launch
+from gears.jobs import job as job_module
 from gears.training.engine import TrainingEngine
-from gears.training.stepping import Stepper
+from gears.training.step import Stepper
 
 WORLD = 2
 LATE = 600.0
@@ -98,7 +99,7 @@ def gears_work(rank: int, world_size: int, *args: Any) -> Any:
     return TRAIN_WORKER(rank, world_size, *job, options)
 
 
-TRAIN_WORKER = public.train_ddp_worker
+TRAIN_WORKER = train_distributed.train_ddp_worker
 
 
 def call_engine(fault: str, folder: Path) -> Any:
@@ -112,12 +113,12 @@ def call_gears(fault: str, folder: Path) -> Any:
         extended = (*job, {**worker_args, "fault": fault, "folder": str(folder)})
         return launch(gears_work, devices, extended, **options)
 
-    public.launch = with_fault
+    job_module.launch = with_fault
     args = {
         "save_path": str(folder / "stopped"), "model_config": {"hidden_size": 4}, "objective": "cells",
         "batch_size": 12, "epochs": 10**6, "schedule": "constant", "verbose": False,
     }  # fmt: skip
-    return public.train_multi_gpu(
+    return train_distributed.train_multi_gpu(
         folder.parent, "small", {"split": "simulation", "seed": 1}, args, n_gpus=WORLD, device="cpu",
         timeout=10.0 if fault == "hang" else None, data_config={"default_pert_graph": False},
     )  # fmt: skip

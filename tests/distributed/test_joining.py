@@ -15,8 +15,8 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.distributed.place import Place
-from gears.joining import share_loaders
+from gears.distributed.torchrun import share_loaders
+from gears.distributed.world import Place
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """

@@ -18,7 +18,7 @@ import pytest
 import torch
 from anndata import AnnData
 
-from gears.torchrun import Place, own_device
+from gears.distributed.world import Place, own_device
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -28,7 +28,7 @@ import signal
 import sys
 from pathlib import Path
 from gears import train_multi_gpu
-from gears.training.stepping import Stepper
+from gears.training.step import Stepper
 
 step, taken = Stepper.step, []
 victim = sys.argv[4:] == ["crash"] and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.data.statistics import ConditionStatistics, DERanking
+from gears.data.screen.statistics import ConditionStatistics, DERanking
 from gears.graphs.annotation import GeneAnnotation
 
 

@@ -9,7 +9,7 @@ from anndata import read_h5ad
 from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation.cell_eval import write_cell_eval_pair
-from gears.predictions import Predictions
+from gears.prediction.predictions import Predictions
 
 
 def test_pair_holds_the_same_controls_and_cells_with_the_predicted_means(tmp_path, toy_adata, toy_go):

@@ -13,8 +13,9 @@ import pytest
 
 from gears import PertData
 from gears.data.splits.folds import folds
-from gears.evaluation import Profiles, Truth, compare, make_baseline, verdict_table, write_report
+from gears.evaluation import Truth, compare, make_baseline, verdict_table
 from gears.evaluation.baselines import Additive, NoChange
+from gears.report import Profiles, write_report
 
 FAST = {"halvings": 1, "metrics": ["pearson_delta", "mse_top20_de", "mse", "spread"]}
 FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}

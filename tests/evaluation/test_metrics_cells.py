@@ -14,7 +14,6 @@ from scipy.spatial.distance import cdist, pdist
 from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation import METRICS, Truth, condition_metrics
-from gears.evaluation.cells import ScreenCells, moved_cells
 from gears.evaluation.metrics.differential import (
     _welch_p,
     _wilcoxon_p,
@@ -27,6 +26,7 @@ from gears.evaluation.metrics.distributions import (
     mmd_of_cells,
     squared_distances,
 )
+from gears.evaluation.truth import ScreenCells, moved_cells
 
 CELL_METRICS = [name for name, metric in METRICS.items() if metric.needs_cells]
 

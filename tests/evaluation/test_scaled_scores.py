@@ -8,8 +8,8 @@ import pytest
 
 from gears import PertData
 from gears.evaluation import Truth, comparison_table, condition_metrics, make_baseline
-from gears.evaluation.halving import half_scores, halvings, scaled_score, scaled_shares
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
+from gears.evaluation.scaled import half_scores, halvings, scaled_score, scaled_shares
 
 METRICS = ["mse", "pearson_delta_ref", "rank", "discrimination", "centroid_accuracy", "mse_top20_de"]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from gears.files import write_npz
+from gears.files.formats import write_npz
 from gears.graphs.annotation import GeneAnnotation
 
 TERMS_OF = {"B": ["t2", "t1", "t2"], "A": {"t3"}, "C": []}

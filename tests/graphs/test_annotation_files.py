@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gears.graphs import GeneAnnotation, go_graph
-from gears.graphs.ontology import Ontology
+from gears.graphs.annotation_files import Ontology
 
 OBO = """format-version: 1.2
 

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from gears.graphs import Graph, coexpression, coexpression_graph, correlation
+from gears.graphs import Graph, coexpression, coexpression_graph
+from gears.graphs import coexpression as correlation
 
 NAMES = [f"g{i:02d}" for i in range(25)]
 

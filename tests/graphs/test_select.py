@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gears.graphs.select import candidates, strongest
+from gears.graphs.graph import candidates, strongest
 
 
 @given(

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from readers import READERS, files
 
-from gears.cli.config_files import check_config_files
 from gears.conditions import Condition
-from gears.files import read_json, write_json
+from gears.files.formats import read_json, write_json
+from gears.files.tensors import read_tensors
+from gears.files.untrusted import check_config_files
 from gears.model.config import ModelConfig
-from gears.training.checkpoints import read_tensors
-from gears.training.model_folder import load_parts
+from gears.model.folder import load_parts
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ def read_checkpoint(folder: Path) -> Any:
 
 
 def make_screen(folder: Path, adata: AnnData) -> None:
-    from gears.data.processing import prepare_screen
+    from gears.data.screen.prepare import prepare_screen
 
     prepare_screen(adata, folder / "toy")
     for lock in folder.glob(".*.lock"):
@@ -72,7 +72,7 @@ def make_screen(folder: Path, adata: AnnData) -> None:
 
 @reader(make_screen, sealed=True)
 def read_screen(folder: Path) -> Any:
-    from gears.data.screen import PreparedScreen
+    from gears.data.screen.prepared import PreparedScreen
 
     screen = PreparedScreen.open(folder / "toy")
     matrix, moments, ranking = screen.cells.csr(), screen.statistics, screen.de
@@ -104,6 +104,6 @@ def make_cache(folder: Path, _: AnnData) -> None:
 
 @reader(make_cache, sealed=True)
 def read_cache(folder: Path) -> Any:
-    from gears.caching import cached_arrays
+    from gears.files.cache import cached_arrays
 
     return cached_arrays(folder, "graph", {"a": 1}, lambda: {"x": np.arange(40.0), "y": np.arange(7)})

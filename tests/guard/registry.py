@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.files import content_hash
+from gears.files.formats import content_hash
 
 if TYPE_CHECKING:
     from anndata import AnnData

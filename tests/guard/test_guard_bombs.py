@@ -18,14 +18,14 @@ from readers import GENES
 from user_files import make_mtx
 
 from gears import cli
-from gears.data.gene_sets import read_gene_set
-from gears.data.heaps import HEAD, refuse_broken_heaps
-from gears.data.opening import open_screen
+from gears.data.reading.open import open_screen
 from gears.data.splits import make_split
 from gears.data.splits.custom import read_split_dict
-from gears.files import read_json, read_npz
+from gears.files.formats import read_json, read_npz
+from gears.files.tensors import read_tensors
+from gears.files.untrusted import HEAD, refuse_broken_heaps
 from gears.graphs import GeneAnnotation
-from gears.training.checkpoints import read_tensors
+from gears.graphs.nodes import read_gene_set
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -34,7 +34,7 @@ MARK = "guard-was-here"
 
 
 def test_files_that_swell_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gears.files.LARGEST_UNCHECKED", 1 << 20)
+    monkeypatch.setattr("gears.files.formats.LARGEST_UNCHECKED", 1 << 20)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 38,)}

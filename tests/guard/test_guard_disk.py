@@ -19,9 +19,10 @@ import pytest
 from readers import GENES, make_run
 
 from gears import GEARS, PertData
-from gears.data.processing import prepare_screen
-from gears.files import new_folder, write_json, write_npz
-from gears.training import checkpoints
+from gears.data.screen.prepare import prepare_screen
+from gears.files import tensors
+from gears.files.atomic import new_folder
+from gears.files.formats import write_json, write_npz
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -170,7 +171,7 @@ def test_no_room_is_said_before_anything_is_written(
     copy: Path, toy_adata: AnnData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = contents(copy)
-    monkeypatch.setattr("gears.files.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr("gears.files.atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
     with pytest.raises(OSError, match=r"toy needs about 0 MB, 0 MB are free"):
         prepare_again(copy, toy_adata)
     with pytest.raises(OSError, match=r"run\.h5ad needs about"):
@@ -190,7 +191,7 @@ def test_writers_name_their_file(kind: str, tmp_path: Path) -> None:
     writes: dict[str, Callable[[Path], Any]] = {
         "json": lambda place: write_json(place, values),
         "npz": lambda place: write_npz(place, {"a": values}),
-        "tensors": lambda place: checkpoints.write_tensors(place, {"a": values.tolist()}),
+        "tensors": lambda place: tensors.write_tensors(place, {"a": values.tolist()}),
         "folder": folder,
     }
     with full_disk(4096), pytest.raises(OSError, match=rf"file\.{kind} could not be written"):

@@ -21,16 +21,16 @@ from readers import GENES
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.data.gene_sets import read_gene_set
-from gears.data.pickles import load_plain
-from gears.data.processing import prepare_screen
-from gears.data.screen import PreparedScreen
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split
-from gears.files import read_json
+from gears.files.formats import read_json
+from gears.files.pickles import load_plain
+from gears.files.tensors import read_tensors
 from gears.graphs import GeneAnnotation
 from gears.graphs.edge_tables import EdgeFile
+from gears.graphs.nodes import read_gene_set
 from gears.model.config import ModelConfig
-from gears.training.checkpoints import read_tensors
 from gears.training.options import TrainOptions
 
 TIMES = int(os.environ.get("GEARS_FUZZ", "1"))

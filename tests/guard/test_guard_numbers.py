@@ -14,9 +14,9 @@ from readers import GENES
 from torch import nn
 
 from gears import GEARS, PertData
-from gears.data.cells import CellMatrix
+from gears.data.screen.cells import CellMatrix
 from gears.training.engine import TrainingEngine
-from gears.training.stepping import Stepper
+from gears.training.step import Stepper
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gears.evaluation import write_report
 from gears.evaluation.table import COLUMNS
+from gears.report import write_report
 
 SPY = "<body><script>window.alert = () => document.title = 'RAN'</script>"
 

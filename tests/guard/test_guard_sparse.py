@@ -15,12 +15,12 @@ from fuzz_targets import unsealed
 from scipy import sparse
 
 from gears import PertData
-from gears.data.cells import CellMatrix
-from gears.data.opening import open_screen
-from gears.data.processing import prepare_screen
-from gears.data.reading import as_csr
-from gears.data.screen import PreparedScreen
-from gears.files import write_npz
+from gears.data.reading.matrix import as_csr
+from gears.data.reading.open import open_screen
+from gears.data.screen.cells import CellMatrix
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
+from gears.files.formats import write_npz
 from gears.graphs import GeneAnnotation
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_an_h5ad_file(what: str, mapped: bool, h5ad: Path, monkeypatch: pytest.M
     with h5py.File(h5ad, "r+") as file:
         file["X"][array][place] = value
     if mapped:
-        monkeypatch.setattr("gears.data.lean.MOST_IN_MEMORY", 10)
+        monkeypatch.setattr("gears.data.reading.open.MOST_IN_MEMORY", 10)
     with pytest.raises(ValueError, match=rf"screen\.h5ad: X has {words}"):
         load(h5ad)
     assert not (h5ad.parent / "data" / "screen").exists()

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 import torch
 
-from gears.data.gene_sets import read_gene_set
-from gears.data.opening import open_screen
-from gears.data.pickles import load_npy, load_plain
+from gears.data.published import read_published_split
+from gears.data.reading.open import open_screen
 from gears.data.splits.custom import read_split_dict
-from gears.data.splits.published import read_published_split
-from gears.data.tensor_pickles import load_tensors
-from gears.files import read_json, read_npz
+from gears.files.formats import read_json, read_npz
+from gears.files.pickles import load_npy, load_plain, load_tensors
+from gears.files.tensors import read_tensors
 from gears.graphs import GeneAnnotation, GeneEmbedding
+from gears.graphs.annotation import annotation_from
 from gears.graphs.edge_tables import read_edge_table
-from gears.nodes import annotation_from
-from gears.training.checkpoints import read, read_tensors
+from gears.graphs.nodes import read_gene_set
+from gears.training.checkpoints import read
 
 MARK = "guard-was-here"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from registry import GENES, reader
 
-from gears.files import write_npz
+from gears.files.formats import write_npz
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @reader(lambda folder, adata: adata.write_h5ad(folder / "screen.h5ad"))
 def read_h5ad(folder: Path) -> Any:
-    from gears.data.opening import open_screen
-    from gears.data.reading import as_csr
+    from gears.data.reading.matrix import as_csr
+    from gears.data.reading.open import open_screen
 
     found = open_screen(folder / "screen.h5ad")
     return [
@@ -49,7 +49,7 @@ def make_ten_x(folder: Path, adata: AnnData) -> None:
 
 @reader(make_ten_x)
 def read_ten_x(folder: Path) -> Any:
-    from gears.data.opening import open_screen
+    from gears.data.reading.open import open_screen
 
     found = open_screen(folder / "counts.h5")
     return [found.X.toarray(), list(found.obs_names)]
@@ -68,7 +68,7 @@ def make_mtx(folder: Path, adata: AnnData) -> None:
 
 @reader(make_mtx)
 def read_mtx(folder: Path) -> Any:
-    from gears.data.opening import open_screen
+    from gears.data.reading.open import open_screen
 
     return list(open_screen(folder).obs_names)
 
@@ -82,7 +82,7 @@ def make_gene_sets(folder: Path, _: AnnData) -> None:
 
 @reader(make_gene_sets)
 def read_gene_sets(folder: Path) -> Any:
-    from gears.data.gene_sets import read_gene_set
+    from gears.graphs.nodes import read_gene_set
 
     return [read_gene_set(path) for path in sorted(folder.iterdir())]
 
@@ -154,7 +154,7 @@ def make_tables(folder: Path, adata: AnnData) -> None:
 
 @reader(make_tables)
 def read_guides(folder: Path) -> Any:
-    from gears.data.guides import read_table
+    from gears.data.reading.guides import read_table
 
     return read_table(folder / "guides.csv").to_numpy().tolist()
 
@@ -181,8 +181,8 @@ def make_cell_gears(folder: Path, _: AnnData) -> None:
 
 @reader(make_cell_gears)
 def read_cell_gears(folder: Path) -> Any:
-    from gears.data.tensor_pickles import load_tensors
-    from gears.training.checkpoints import read_tensors
+    from gears.files.pickles import load_tensors
+    from gears.files.tensors import read_tensors
 
     return [load_tensors(folder / "config.pkl"), read_tensors(folder / "model.pt")]
 
@@ -211,8 +211,8 @@ def make_zarr(folder: Path, adata: AnnData) -> None:
 
 @reader(make_zarr)
 def read_zarr(folder: Path) -> Any:
-    from gears.data.opening import open_screen
-    from gears.data.reading import as_csr
+    from gears.data.reading.matrix import as_csr
+    from gears.data.reading.open import open_screen
 
     found = open_screen(folder / "screen.zarr")
     return [as_csr(found.X).toarray(), list(found.obs_names), list(found.obs["condition"])]
@@ -232,7 +232,7 @@ def make_ontology(folder: Path, _: AnnData) -> None:
 
 @reader(make_ontology)
 def read_ontology(folder: Path) -> Any:
-    from gears.graphs.ontology import Ontology
+    from gears.graphs.annotation_files import Ontology
 
     found = [Ontology.from_obo(path) for path in sorted(folder.iterdir())]
     return [[sorted(one.graph.edges), sorted(one.primary.items())] for one in found]
@@ -256,7 +256,7 @@ def make_archives(folder: Path, _: AnnData) -> None:
 def read_archives(folder: Path) -> Any:
     import tempfile
 
-    from gears.data.archives import extract_file
+    from gears.data.reading.download import extract_file
 
     found = []
     with tempfile.TemporaryDirectory() as out:

@@ -5,8 +5,7 @@ import torch
 from model_workers import SilentReducer
 from torch import nn
 
-from gears.model.batchnorm import WeightedBatchNorm
-from gears.model.statistics import condition_moments, condition_products
+from gears.model.batchnorm import WeightedBatchNorm, condition_moments, condition_products
 
 H = 5
 

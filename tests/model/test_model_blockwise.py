@@ -8,10 +8,10 @@ import pytest
 import torch
 from model_twin import GENES, small_network
 
-from gears.model import grid
-from gears.model.buffers import MOST_HELD, BufferPool
-from gears.model.decoder import per_gene_dot
+from gears.model import blockwise
+from gears.model.blockwise import MOST_HELD, BufferPool
 from gears.model.network import GEARSNetwork
+from gears.model.prepared import per_gene_dot
 
 ROWS = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 4, 2, 7, 1])
 WEIGHT = torch.tensor([3.0, 1.0, 0.0, 2.0, 4.0], dtype=torch.float64)  # the last is a control
@@ -67,7 +67,7 @@ def whole_of(network: GEARSNetwork) -> GEARSNetwork:
 def test_equal_to_whole_tensors(
     block_rows: int, most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(grid.BLOCK_ROWS, "cpu", block_rows)
+    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", block_rows)
     network = small_network(uncertainty=uncertainty)
     expected = step(whole_of(network))
     network.most_kept = most_kept
@@ -126,7 +126,7 @@ def test_mixed_precision_is_that_of_whole_tensors(
     most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products of matrices in bfloat16, everything else exact: as near to float64 as whole tensors are, or nearer."""
-    monkeypatch.setitem(grid.BLOCK_ROWS, "cpu", 17)
+    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
     exact = step(small_network(uncertainty=uncertainty))
     network = small_network(uncertainty=uncertainty).float()
     network.most_kept = most_kept

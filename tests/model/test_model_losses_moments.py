@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from gears.model.config import ModelConfig
-from gears.model.losses import cell_loss
-from gears.model.losses_moments import CentralMoments, PairMoments, moment_loss, pair_moments
+from gears.model.losses import CentralMoments, PairMoments, cell_loss, moment_loss, pair_moments
 
 U, G, N_Y, N_X = 3, 5, 6, 7
 SETTINGS = {

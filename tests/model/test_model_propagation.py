@@ -7,7 +7,7 @@ import pytest
 import torch
 from model_twin import edges_of
 
-from gears.model.propagation import GraphLinear, Propagation
+from gears.model.layers import GraphLinear, Propagation
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # PyG's own use of torch.jit while it is imported

@@ -9,8 +9,8 @@ import torch
 from model_twin import collapse
 
 from gears.model.config import ModelConfig
+from gears.model.folder import published_state
 from gears.model.network import GEARSNetwork
-from gears.model.published import published_state
 
 pytestmark = pytest.mark.shared
 

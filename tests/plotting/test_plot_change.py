@@ -9,7 +9,7 @@ import pytest
 
 from gears.evaluation import Truth
 from gears.plotting import predicted_vs_true, prediction_figure, save_figure
-from gears.plotting.labels import spread
+from gears.plotting.style import spread
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.node_sets import NodeSet
-from gears.priors import ContextPrior, GeneSimilarity, PriorData, context_process, read_prior
-from gears.priors.context_fit import fit_context_prior
-from gears.priors.context_process import UnitData, levels
+from gears.conditions import NodeSet
+from gears.priors import ContextPrior, GeneSimilarity, PriorData, fit_settings, read_prior
+from gears.priors.fit_settings import UnitData, fit_context_prior, levels
 
 N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
 
@@ -156,7 +155,7 @@ def test_very_many_units_are_solved_nearly_as_few_are(monkeypatch: pytest.Monkey
     kept = [row for row in range(len(data.sets)) if (data.sets[row].context, data.sets[row][0]) != (1, 4)]
     less = data.subset(kept)
     exact = fit_context_prior(less, error_of(less.units.delta_CG))
-    monkeypatch.setattr(context_process, "MOST_EXACT", 5)
+    monkeypatch.setattr(fit_settings, "MOST_EXACT", 5)
     found = fit_context_prior(less, error_of(less.units.delta_CG))
     assert exact.prior.report["exact"]
     assert not found.prior.report["exact"]
@@ -165,7 +164,7 @@ def test_very_many_units_are_solved_nearly_as_few_are(monkeypatch: pytest.Monkey
     away = np.sqrt(((found.prior(sets) - expected_UG) ** 2).mean() / (expected_UG**2).mean())
     assert away < 0.01  # one slope was chosen, noise is alike: only level and folds differ
     assert ((found.prior(sets)[-1] - truth_KPG[1, 4]) ** 2).mean() < 0.5
-    monkeypatch.setattr(context_process, "MOST_FEATURES", 12)
+    monkeypatch.setattr(fit_settings, "MOST_FEATURES", 12)
     fewer = fit_context_prior(less, error_of(less.units.delta_CG))
     assert error_of(less.units.delta_CG)(fewer.left_out_CG) < 1.3 * error_of(less.units.delta_CG)(
         found.left_out_CG

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gears.priors import PriorData, amplitudes
+from gears.priors import PriorData, regression
 from gears.priors.kernels import training_kernels
 
 
@@ -33,8 +33,8 @@ def test_one_strength_is_universal_kriging(
     problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delta_CG, signal_CC, noise_C, noise_G = problem
-    monkeypatch.setattr(amplitudes, "STRENGTHS", np.array([2.5]))
-    found = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    monkeypatch.setattr(regression, "STRENGTHS", np.array([2.5]))
+    found = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
     for gene in (0, 7, 33):
         covariance = 2.5 * signal_CC + noise_G[gene] * np.diag(noise_C)
         level, fitted_C = kriging(covariance, 2.5 * signal_CC, delta_CG[:, gene])
@@ -53,8 +53,8 @@ def test_a_shrunk_level_is_plain_kriging(
     problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delta_CG, signal_CC, noise_C, noise_G = problem
-    monkeypatch.setattr(amplitudes, "STRENGTHS", np.array([2.5]))
-    found = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G, 0.3)
+    monkeypatch.setattr(regression, "STRENGTHS", np.array([2.5]))
+    found = regression.solve(delta_CG, signal_CC, noise_C, noise_G, 0.3)
     for gene in (0, 33):
         signal = 2.5 * (signal_CC + 0.3)
         covariance = signal + noise_G[gene] * np.diag(noise_C)
@@ -73,7 +73,7 @@ def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(
     rng = np.random.default_rng(4)
     delta_CG = delta_CG.copy()
     delta_CG[:, :20] = rng.standard_normal((len(delta_CG), 20)) * np.sqrt(0.05 * noise_C)[:, None]
-    found = amplitudes.solve(delta_CG, signal_CC, noise_C, np.full(delta_CG.shape[1], 0.05))
+    found = regression.solve(delta_CG, signal_CC, noise_C, np.full(delta_CG.shape[1], 0.05))
     fitted_CG = found.level_G + signal_CC @ found.coefficient_CG
     kept_G = np.sqrt((fitted_CG**2).mean(axis=0) / (delta_CG**2).mean(axis=0))
     assert kept_G[:20].max() < 0.6

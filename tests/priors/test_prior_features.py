@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.priors import GeneSimilarity, PriorData, additive, amplitudes, fit_prior, magnitude
-from gears.priors.features import gene_features
-from gears.priors.kernels import specific_covariance
-from gears.priors.screen import most_judged
-from gears.priors.spectrum import Spectrum
+from gears.priors import GeneSimilarity, PriorData, fit, fit_prior, magnitude, regression
+from gears.priors.kernels import gene_features, specific_covariance
+from gears.priors.regression import Spectrum
+from gears.priors.source import most_judged
 
 SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
 
@@ -68,8 +67,8 @@ def by_features(genes: GeneSimilarity, noise_C: np.ndarray, typical: float) -> S
 def test_the_regression_by_features_is_exact_where_noise_is_alike(genes: GeneSimilarity) -> None:
     noise_C = np.full(len(SETS), 1.7)
     delta_CG, signal_CC, noise_G = problem(genes, noise_C)
-    whole = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
-    found = amplitudes.solve_in(by_features(genes, noise_C, 0.1), delta_CG, noise_G)
+    whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
+    found = regression.solve_in(by_features(genes, noise_C, 0.1), delta_CG, noise_G)
     np.testing.assert_allclose(found.coefficient_CG, whole.coefficient_CG, atol=1e-10)
     np.testing.assert_allclose(found.left_out_CG, whole.left_out_CG, atol=1e-10)
     np.testing.assert_allclose(found.level_G, whole.level_G, atol=1e-10)
@@ -78,8 +77,8 @@ def test_the_regression_by_features_is_exact_where_noise_is_alike(genes: GeneSim
 def test_the_regression_by_features_is_near_where_noise_differs(genes: GeneSimilarity) -> None:
     noise_C = np.random.default_rng(3).uniform(0.3, 3.0, len(SETS))
     delta_CG, signal_CC, noise_G = problem(genes, noise_C)
-    whole = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
-    found = amplitudes.solve_in(by_features(genes, noise_C, float(noise_G.mean())), delta_CG, noise_G)
+    whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
+    found = regression.solve_in(by_features(genes, noise_C, float(noise_G.mean())), delta_CG, noise_G)
     away_CG = found.left_out_CG - whole.left_out_CG
     assert np.sqrt((away_CG**2).mean()) < 0.05 * whole.left_out_CG.std()
 
@@ -87,9 +86,9 @@ def test_the_regression_by_features_is_near_where_noise_differs(genes: GeneSimil
 def test_blocks_of_genes_do_not_matter(genes: GeneSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
     noise_C = np.linspace(0.5, 2.0, len(SETS))
     delta_CG, signal_CC, noise_G = problem(genes, noise_C)
-    whole = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
-    monkeypatch.setattr(amplitudes, "_BLOCK_VALUES", 7 * len(SETS))
-    parts = amplitudes.solve(delta_CG, signal_CC, noise_C, noise_G)
+    whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
+    monkeypatch.setattr(regression, "_BLOCK_VALUES", 7 * len(SETS))
+    parts = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
     np.testing.assert_allclose(parts.coefficient_CG, whole.coefficient_CG, atol=1e-12)
     np.testing.assert_allclose(parts.left_out_CG, whole.left_out_CG, atol=1e-12)
 
@@ -100,7 +99,7 @@ def synergy(nodes: tuple[int, ...]) -> float:
 
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few conditions count as more than are solved exactly."""
-    monkeypatch.setattr(additive, "MOST_EXACT", 5)
+    monkeypatch.setattr(fit, "MOST_EXACT", 5)
     monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
 
 
@@ -112,7 +111,7 @@ def test_a_prior_of_many_conditions_is_near_the_exact_one(
     def error(left_out_CG: np.ndarray) -> float:
         return float(((left_out_CG - data.delta_CG) ** 2).mean())
 
-    monkeypatch.setattr(additive, "_SHRUNK_LEVEL", 10**6)  # a free level in both
+    monkeypatch.setattr(fit, "_SHRUNK_LEVEL", 10**6)  # a free level in both
     exact = fit_prior(data, error)
     few_are_many(monkeypatch)
     found = fit_prior(data, error)

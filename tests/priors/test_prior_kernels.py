@@ -9,7 +9,7 @@ import numpy as np
 from gears.priors import PriorData
 from gears.priors.evidence import MOST_CONDITIONS, sample
 from gears.priors.kernels import mixed, specific_covariance, training_kernels
-from gears.priors.screen import vector_similarity
+from gears.priors.source import vector_similarity
 
 
 def test_kernels_are_sums_over_pairs_of_genes(make_data: Callable[..., PriorData]) -> None:

@@ -12,16 +12,17 @@ import numpy as np
 import torch
 
 from gears import GEARS, PertData
-from gears.assembly import build_parts, condition_tables, pair_tables
 from gears.distributed import GroupReducer, World, cleanup_ddp, join_group
+from gears.files import tensors
 from gears.model.config import ModelConfig
+from gears.model.folder import build_parts
 from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY
 from gears.training import checkpoints
-from gears.training.cells import CellsTask
-from gears.training.conditions import ConditionBatch, MomentsTask
 from gears.training.engine import TrainingEngine
-from gears.training.stepping import Stepper
+from gears.training.step import Stepper
+from gears.training.tables import condition_tables
+from gears.training.tasks import CellsTask, ConditionBatch, MomentsTask, pair_tables
 from gears.training.wrapping import wrap
 
 CPU = torch.device("cpu")
@@ -215,7 +216,7 @@ def work(rank: int, world_size: int, folder: str, results: str) -> None:
             found: dict[str, Any] = {name: run(data, name, rank, workers) for name in names}
             if workers == 2:
                 found |= _with_two(data, out, rank)
-            checkpoints.write_tensors(out / f"found-{workers}-{rank}.pt", found)
+            tensors.write_tensors(out / f"found-{workers}-{rank}.pt", found)
 
 
 def _with_two(data: PertData, out: Path, rank: int) -> dict[str, Any]:

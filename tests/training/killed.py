@@ -21,8 +21,9 @@ import torch
 
 from gears import GEARS, PertData
 from gears.distributed import World, cleanup_ddp, join_group
+from gears.files import tensors
+from gears.model.folder import is_model, load_parts
 from gears.training import checkpoints
-from gears.training.model_folder import is_model, load_parts
 
 CPU = torch.device("cpu")
 OPTIONS = {
@@ -44,7 +45,7 @@ def train(data: PertData, path: Path, rank: int, workers: int, meeting: Path) ->
     if rank == 0:
         history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
         outcome = {"weights": checkpoints.plain_state(gears.model), "history": history}
-        checkpoints.write_tensors(path.parent / f"{path.name}.outcome", outcome)
+        tensors.write_tensors(path.parent / f"{path.name}.outcome", outcome)
     cleanup_ddp()
 
 
@@ -92,7 +93,7 @@ def look(path: Path) -> dict[str, int]:
         return seen
     assert is_model(path)
     load_parts(path)
-    checkpoints.read_tensors(path / "model.pt")
+    tensors.read_tensors(path / "model.pt")
     seen["whole"] = 1
     for file in sorted((path / "checkpoints").glob("*.pt")):
         if file.name.startswith("."):
@@ -109,8 +110,8 @@ def look(path: Path) -> dict[str, int]:
 
 def same(left: Path, right: Path) -> bool:
     """Whether two runs ended alike, bit for bit: weights, history, the model on disk."""
-    one, other = (checkpoints.read_tensors(f"{path}.outcome") for path in (left, right))
-    kept = [checkpoints.read_tensors(path / "model.pt") for path in (left, right)]
+    one, other = (tensors.read_tensors(f"{path}.outcome") for path in (left, right))
+    kept = [tensors.read_tensors(path / "model.pt") for path in (left, right)]
     pairs = [(one["weights"], other["weights"]), tuple(kept)]
     alike = all(torch.equal(a[key], b[key]) for a, b in pairs for key in a)
     return alike and one["history"] == other["history"]
@@ -123,8 +124,8 @@ def warm_up(folder: Path) -> None:
     optimizer = torch.optim.Adam([parameter], fused=True)
     optimizer.step()
     optimizer.zero_grad()
-    checkpoints.write_tensors(folder / "warm.pt", optimizer.state_dict())
-    checkpoints.read_tensors(folder / "warm.pt")
+    tensors.write_tensors(folder / "warm.pt", optimizer.state_dict())
+    tensors.read_tensors(folder / "warm.pt")
 
 
 def main(folder: Path, workers: int, moments: int, seed: int) -> dict[str, Any]:

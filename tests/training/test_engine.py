@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from gears.distributed import launch
-from gears.training.engine import TrainingEngine
-from gears.training.windows import windows
+from gears.training.engine import TrainingEngine, windows
 
 
 def classifier() -> nn.Module:

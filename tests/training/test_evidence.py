@@ -10,9 +10,8 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.assembly import condition_tables
 from gears.model.config import ModelConfig
-from gears.training.evidence import evidence_weights
+from gears.training.tables import condition_tables, evidence_weights
 
 CPU = torch.device("cpu")
 EVIDENCE = ModelConfig(hidden_size=6, loss="evidence")

@@ -21,8 +21,8 @@ from exact_cases import (
 
 from gears import PertData
 from gears.distributed import launch
+from gears.files import tensors
 from gears.simulate import simulated_screen
-from gears.training import checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 GRADIENT, WHOLE_RUN, CURVE = 1e-10, 1e-6, 1e-8
@@ -72,7 +72,7 @@ def several(folder: Path, out: Path, alone: dict[str, Any]) -> dict[int, list[di
     """What each rank found, by number of workers: one start of processes for all cases."""
     launch(work, ["cpu"] * MOST_WORKERS, (str(folder), str(out)), backend="gloo")
     return {
-        workers: [checkpoints.read_tensors(out / f"found-{workers}-{rank}.pt") for rank in range(workers)]
+        workers: [tensors.read_tensors(out / f"found-{workers}-{rank}.pt") for rank in range(workers)]
         for workers in range(2, MOST_WORKERS + 1)
     }
 

@@ -12,9 +12,9 @@ import pytest
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.prior_choice import closed_form, prior_of
-from gears.training.conditions import ConditionLoader
-from gears.training.model_folder import load_parts
+from gears.model.folder import load_parts
+from gears.priors.source import closed_form, prior_of
+from gears.training.tasks import ConditionLoader
 
 RUN = {"evaluate_test": False, "verbose": False}
 PARTS = {"train": 9, "val": 6, "test": 3}  # conditions beside the control
@@ -230,7 +230,7 @@ def test_the_prior_is_fitted_once_whatever_the_network(
     pert_data: PertData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     initialised(pert_data).train(epochs=0, **RUN)
-    monkeypatch.setattr("gears.contexts.prior.fit_prior", None)  # fitting again would fail
+    monkeypatch.setattr("gears.priors.source.fit_prior", None)  # fitting again would fail
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=9)
     model.train(epochs=1, **RUN)

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from gears import PertData
-from gears.assembly import build_parts, condition_tables, pair_tables
 from gears.data.loaders import paired_controls
 from gears.model.config import ModelConfig
+from gears.model.folder import build_parts
 from gears.model.losses import cell_loss
 from gears.model.reducer import IDENTITY
-from gears.training.conditions import ConditionBatch, ConditionLoader, MomentsTask, PairTables
 from gears.training.options import TrainOptions
+from gears.training.tables import condition_tables
+from gears.training.tasks import ConditionBatch, ConditionLoader, MomentsTask, PairTables, pair_tables
 
 if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork

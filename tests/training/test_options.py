@@ -11,7 +11,7 @@ import pytest
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.distributed import launch
-from gears.job import TrainingJob
+from gears.jobs.job import TrainingJob
 from gears.training.options import RunSetup, TrainOptions
 
 if TYPE_CHECKING:

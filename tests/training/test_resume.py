@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from gears import GEARS, PertData
 from gears.distributed import signals
+from gears.files import tensors
 from gears.training import checkpoints
+from gears.training.checkpoints import check_facts, run_facts
 from gears.training.engine import TrainingEngine
 from gears.training.options import TrainOptions
-from gears.training.resuming import check_facts, run_facts
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -277,6 +278,6 @@ def test_dropout_and_noise_go_on_too(tmp_path: Path) -> None:
 
 
 def test_checkpoint_of_another_format_is_named(tmp_path: Path) -> None:
-    checkpoints.write_tensors(tmp_path / "a.pt", {"format": 99})
+    tensors.write_tensors(tmp_path / "a.pt", {"format": 99})
     with pytest.raises(ValueError, match="no training checkpoint of format 2; found 99"):
         checkpoints.read(tmp_path / "a.pt")

@@ -10,7 +10,7 @@ from anndata import AnnData
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gears import GEARS, PertData
-from gears.training.stepping import Stepper
+from gears.training.step import Stepper
 
 
 class Reads(TorchDispatchMode):

@@ -1,6 +1,6 @@
 """Splits of a screen by condition: a registry of kinds, drawn as published, checked and cached."""
 
-from gears.data.splits import contexts, custom, fraction, held_out, simulation, strict  # noqa: F401  (they register themselves)
+from gears.data.splits import as_published, custom, held_out, strict  # noqa: F401  (they register themselves)
 from gears.data.splits.folds import folds
 from gears.data.splits.leaks import SplitReport, check_split
 from gears.data.splits.make import describe_splits, make_split, prepare_split

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gears.conditions import Condition
-from gears.data.pickles import load_plain
+from gears.core.messages import nearest, shorten
 from gears.data.splits.labels import Labels
 from gears.data.splits.registry import Draw, SplitArguments, register_split, split_kind
 from gears.data.splits.split import PARTS
-from gears.files import read_json, user_path
-from gears.messages import nearest, shorten
+from gears.files.formats import read_json
+from gears.files.paths import user_path
+from gears.files.pickles import load_plain
 
 
 def read_split_dict(path: str | Path) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gears.core.numbers import whole_number
 from gears.data.splits.make import make_split
 from gears.data.splits.split import Split
-from gears.numbers import whole_number
 
 if TYPE_CHECKING:
-    from gears.data.screen import PreparedScreen
+    from gears.data.screen.prepared import PreparedScreen
 
 
 def folds(

@@ -1,11 +1,14 @@
-"""Kinds of split that the published package lacks: whole genes held out, and folds over conditions or genes."""
+"""Splits that hold out whole genes, contexts or settings, and folds over conditions or genes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gears.conditions import Condition
-from gears.data.splits.exact import (
+from gears.core.messages import unknown_name
+from gears.data.splits.labels import Labels, names_from
+from gears.data.splits.registry import Draw, SplitArguments, register_split
+from gears.data.splits.strict import (
     VALIDATION_SHARE,
     Conditions,
     generator,
@@ -15,8 +18,6 @@ from gears.data.splits.exact import (
     touched,
     without,
 )
-from gears.data.splits.labels import Labels, names_from
-from gears.data.splits.registry import Draw, SplitArguments, register_split
 
 TEST, VAL = 0, 1
 
@@ -74,3 +75,64 @@ def draw_fold(labels: Labels, arguments: SplitArguments) -> Draw:
     else:
         val = pick(rng, rest, n_of(VALIDATION_SHARE, len(rest)))
     return conditions.draw(test, val, None)
+
+
+@register_split(
+    "context_held_out",
+    "Whole contexts (cell lines, donors) are held out with every condition in them; a tenth of the rest validates.",
+    uses=("test_contexts",),
+    needs="The screen needs two contexts or more (context_key=), and two conditions in those that train",
+    exact=True,
+)
+def draw_context(labels: Labels, arguments: SplitArguments) -> Draw:
+    """Test: the given contexts, or one that the seed chooses. Their controls do not train either."""
+    conditions = Conditions.of(labels)
+    contexts = sorted({condition.context for condition in conditions.all if condition.context})
+    if len(contexts) < 2:
+        msg = (
+            f"split 'context_held_out' needs a screen with two contexts or more; found {contexts or 'none'}: "
+            "prepare the screen with context_key="
+        )
+        raise ValueError(msg)
+    given = arguments.test_contexts
+    for name in given or ():
+        if name not in contexts:
+            raise ValueError(unknown_name("context", name, contexts))
+    chosen = set(given or pick(generator(arguments.seed, TEST), contexts, 1))
+    test = [condition for condition in conditions.all if condition.context in chosen]
+    rest = without(conditions.all, test)
+    val = pick(generator(arguments.seed, VAL), rest, n_of(VALIDATION_SHARE, len(rest)))
+    return _with_controls(conditions, test, val, chosen)
+
+
+@register_split(
+    "unit_held_out",
+    "Single units (a condition in one context) are held out; the condition may train in other contexts.",
+    uses=("combo_single_split_test_set_fraction",),
+    needs="A share of the units is tested, a tenth of the rest validates: 3 are the least",
+    exact=True,
+)
+def draw_units(labels: Labels, arguments: SplitArguments) -> Draw:
+    """Test: a share of all condition x context units."""
+    conditions = Conditions.of(labels)
+    n_test = n_of(arguments.combo_single_split_test_set_fraction, len(conditions.all))
+    test = pick(generator(arguments.seed, TEST), conditions.all, n_test)
+    rest = without(conditions.all, test)
+    val = pick(generator(arguments.seed, VAL), rest, n_of(VALIDATION_SHARE, len(rest)))
+    return _with_controls(conditions, test, val, set())
+
+
+def _with_controls(
+    conditions: Conditions, test: Sequence[Condition], val: Sequence[Condition], gone: set[str]
+) -> Draw:
+    """Every control trains but those of held-out contexts, which go with their contexts."""
+    controls = [condition for condition in conditions.labels.condition.values() if condition.is_control]
+    held = [control for control in controls if control.context in gone]
+    train = without(conditions.all, test, val)
+    return Draw(
+        parts={
+            "train": conditions.spelled([*train, *without(controls, held)]),
+            "val": conditions.spelled(val),
+            "test": conditions.spelled([*test, *held]),
+        }
+    )

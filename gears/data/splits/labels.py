@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from gears.conditions import Condition
-from gears.messages import unknown_name
+from gears.core.messages import unknown_name
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
-from gears.data.findings import Finding, errors, refusal
+from gears.core.findings import Finding, errors, refusal
+from gears.core.messages import nearest, shorten
 from gears.data.splits.custom import read_split_dict
 from gears.data.splits.split import PARTS, Split, Subgroups, subgroup_name
-from gears.messages import nearest, shorten
 
 if TYPE_CHECKING:
-    from gears.data.screen import PreparedScreen
+    from gears.data.screen.prepared import PreparedScreen
 
 SPELLINGS = {"validation": "val", "valid": "val", "dev": "val", "training": "train", "holdout": "test"}
 

@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import Condition
-from gears.data.splits.contexts import UNIT_KINDS, in_all_contexts, plain_labels
+from gears.core.messages import count, shorten
 from gears.data.splits.labels import Labels
 from gears.data.splits.registry import SPLITS, Draw, SplitArguments, split_kind
 from gears.data.splits.split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
-from gears.files import content_hash
-from gears.messages import count, shorten
+from gears.files.formats import content_hash
 
 if TYPE_CHECKING:
-    from gears.data.screen import PreparedScreen
+    from gears.data.screen.prepared import PreparedScreen
 
 logger = logging.getLogger(__name__)
 
 PRECEDENCE = ("test", "val", "train")
 """Where the labels of one condition go that were drawn into several parts."""
 ALWAYS_USED = frozenset({"mode", "keep_excluded", "control_shares"})
+
+UNIT_KINDS = ("context_held_out", "unit_held_out")
+"""Kinds that divide units; all others divide conditions, each in all of its contexts."""
 
 
 def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any) -> Split:
@@ -245,3 +247,32 @@ def _working(labels: Labels, name: str, settings: SplitArguments) -> list[str]:
 def describe_splits() -> str:
     """One line per kind of split."""
     return "\n".join(f"{kind.name}: {kind.description}" for kind in SPLITS.values())
+
+
+def plain_labels(labels: Sequence[str]) -> dict[str, list[str]]:
+    """Labels without type and context -> the units' labels, in order of first appearance."""
+    members: dict[str, list[str]] = {}
+    for label in labels:
+        suffix = Condition.parse(label).suffix
+        members.setdefault(label.removesuffix(suffix) if suffix else label, []).append(label)
+    return members
+
+
+def in_all_contexts(split: Split, members: dict[str, list[str]]) -> Split:
+    """A split of plain labels as one of their units: each condition in all its contexts and types."""
+
+    def spread(labels: Sequence[str]) -> list[str]:
+        return [unit for label in labels for unit in members[label]]
+
+    subgroup: Subgroups | None = None
+    if split.subgroup is not None:
+        subgroup = {
+            part: {name: spread(labels) for name, labels in groups.items()}
+            for part, groups in split.subgroup.items()
+        }
+    return replace(
+        split,
+        parts={part: tuple(spread(labels)) for part, labels in split.parts.items()},
+        subgroup=subgroup,
+        excluded={unit: why for label, why in split.excluded.items() for unit in members[label]},
+    )

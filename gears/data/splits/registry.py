@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gears.core.messages import unknown_name
+from gears.core.numbers import is_number, is_whole, plain_numbers
 from gears.core.registry import Registry
 from gears.data.splits.labels import Labels
 from gears.data.splits.split import PARTS, Subgroups
-from gears.messages import unknown_name
-from gears.numbers import is_number, is_whole, plain_numbers
 
 MODES = ("published", "strict")
 FOLDED = ("condition", "gene")

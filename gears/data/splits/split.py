@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import CONTROL_LABEL, Condition
-from gears.files import content_hash, read_json, write_json
-from gears.messages import unknown_name
+from gears.core.messages import unknown_name
+from gears.files.formats import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gears.data.screen import PreparedScreen
+    from gears.data.screen.prepared import PreparedScreen
 
 PARTS = ("train", "val", "test")
 FORMAT_VERSION = 1
@@ -189,3 +189,10 @@ def subgroup_names(conditions: Iterable[Condition], fitted: Iterable[Condition])
     """Subgroup of each condition, counted from the genes of the conditions that a model was fitted to."""
     seen = {gene for condition in fitted for gene in condition.genes}
     return [subgroup_name(condition, seen) for condition in conditions]
+
+
+def perturbed_in(split: Split | None, part: str) -> list[Condition]:
+    """Perturbed conditions of a part of a split; none where it has no such part."""
+    if split is None or part not in split.parts:
+        return []
+    return [condition for condition in split.conditions(part) if not condition.is_control]

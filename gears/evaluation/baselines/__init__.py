@@ -4,6 +4,7 @@ from gears.evaluation.baselines.base import (
     BASELINES,
     Baseline,
     BaselineEntry,
+    ConditionMeans,
     Estimator,
     make_baseline,
     register_baseline,
@@ -11,7 +12,6 @@ from gears.evaluation.baselines.base import (
 from gears.evaluation.baselines.go import GOKnn, GORidge
 from gears.evaluation.baselines.linear import Linear
 from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, TrainMean
-from gears.evaluation.baselines.means_table import ConditionMeans
 
 # Those that look at training conditions only; `additive_all_singles` is there to be asked for.
 DEFAULT_BASELINES = (

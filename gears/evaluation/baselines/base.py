@@ -1,4 +1,4 @@
-"""What every baseline is: fitted in closed form to the training conditions' means, clipped as the model is."""
+"""What every baseline is, and the condition means that it is fitted to."""
 
 from __future__ import annotations
 
@@ -11,12 +11,159 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.registry import Registry
-from gears.evaluation.baselines.means_table import ConditionMeans, fitted_conditions
 
 if TYPE_CHECKING:
-    from gears.data.screen import PreparedScreen
-    from gears.data.splits import Split
+    from gears.data.screen.prepared import PreparedScreen
+    from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
+
+
+@dataclass(frozen=True)
+class ConditionMeans:
+    """Mean expression of C conditions over G genes, and which of them are trained on.
+
+    Parameters
+    ----------
+    mean_CG
+        Mean expression (log-normalised) of each condition, (C, G) float64.
+    conditions
+        The C conditions; the control is among them.
+    train_ids
+        Rows of the training conditions, each once; the control is left out if it is there.
+    gene_names
+        Names of the G measured genes; needed by baselines that look a target up among them.
+    n_cells_C
+        Cells of each condition; needed by means that weigh by cells.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, the control is missing, or a condition stands twice.
+    """
+
+    mean_CG: np.ndarray
+    conditions: tuple[Condition, ...]
+    train_ids: np.ndarray
+    gene_names: tuple[str, ...] | None = None
+    n_cells_C: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        mean_CG = np.asarray(self.mean_CG)
+        if mean_CG.ndim != 2 or len(mean_CG) != len(self.conditions):
+            msg = (
+                f"mean_CG has shape {mean_CG.shape} for {len(self.conditions)} conditions; "
+                "expected one row per condition, one column per gene"
+            )
+            raise ValueError(msg)
+        if len(set(self.conditions)) != len(self.conditions):
+            msg = "a condition stands more than once among the conditions; give each one row"
+            raise ValueError(msg)
+        if Condition() not in self.conditions:
+            msg = "the control ('ctrl') is not among the conditions; its mean is the origin of every change"
+            raise ValueError(msg)
+        if self.gene_names is not None and len(self.gene_names) != mean_CG.shape[1]:
+            msg = f"{len(self.gene_names)} gene names for {mean_CG.shape[1]} genes; give one per column"
+            raise ValueError(msg)
+        if self.n_cells_C is not None and len(self.n_cells_C) != len(mean_CG):
+            msg = f"{len(self.n_cells_C)} cell numbers for {len(mean_CG)} conditions; give one per row"
+            raise ValueError(msg)
+        train_ids = np.asarray(self.train_ids, dtype=np.int64).ravel()
+        if len(train_ids) and not (train_ids.min() >= 0 and train_ids.max() < len(mean_CG)):
+            msg = f"train_ids lie between {train_ids.min()} and {train_ids.max()}; expected 0 to {len(mean_CG) - 1}"
+            raise ValueError(msg)
+        kept = list(dict.fromkeys(row for row in train_ids.tolist() if not self.conditions[row].is_control))
+        object.__setattr__(self, "mean_CG", mean_CG)
+        object.__setattr__(self, "train_ids", np.asarray(kept, dtype=np.int64))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        mean_CG: np.ndarray,
+        conditions: Iterable[Condition | str],
+        train_ids: Sequence[int] | np.ndarray,
+        *,
+        gene_names: Sequence[str] | None = None,
+        n_cells_C: np.ndarray | None = None,
+    ) -> ConditionMeans:
+        """From plain arrays; conditions in any spelling."""
+        return cls(
+            np.asarray(mean_CG, dtype=np.float64),
+            tuple(Condition.of(condition) for condition in conditions),
+            np.asarray(train_ids, dtype=np.int64),
+            None if gene_names is None else tuple(gene_names),
+            n_cells_C,
+        )
+
+    @classmethod
+    def of(cls, screen: PreparedScreen, fitted: Iterable[Condition]) -> ConditionMeans:
+        """From a prepared screen and the conditions to fit to (arrays stay mapped from disk)."""
+        rows = [screen.id_of(condition) for condition in fitted]
+        return cls(
+            np.asarray(screen.statistics.mean),
+            tuple(screen.conditions),
+            np.asarray(rows, dtype=np.int64),
+            tuple(screen.gene_names),
+            np.asarray(screen.statistics.n),
+        )
+
+    @property
+    def control_id(self) -> int:
+        """Row of the control."""
+        return self.conditions.index(Condition())
+
+    @property
+    def control_mean_G(self) -> np.ndarray:
+        """Mean of the control cells, (G,)."""
+        return np.asarray(self.mean_CG[self.control_id], dtype=np.float64)
+
+    @property
+    def train(self) -> tuple[Condition, ...]:
+        """The training conditions, control left out."""
+        return tuple(self.conditions[row] for row in self.train_ids)
+
+    def reference_mean(self, *, weights: str = "conditions") -> np.ndarray:
+        """Mean of the training conditions' means, (G,): each once, or ``weights="cells"``; NaN without any."""
+        if weights not in ("conditions", "cells"):
+            msg = f"weights must be 'conditions' or 'cells'; found {weights!r}"
+            raise ValueError(msg)
+        if not len(self.train_ids):
+            return np.full(self.mean_CG.shape[1], np.nan)
+        share = np.full(len(self.train_ids), 1.0 / len(self.train_ids))
+        if weights == "cells":
+            if self.n_cells_C is None:
+                msg = "a mean weighted by cells needs n_cells_C, the number of cells of each condition"
+                raise ValueError(msg)
+            n_cells = np.asarray(self.n_cells_C, dtype=np.float64)[self.train_ids]
+            share = n_cells / n_cells.sum()
+        return (share[:, None] * self.mean_CG[self.train_ids]).sum(axis=0)
+
+    def single_means(self, *, everywhere: bool = False) -> dict[str, np.ndarray]:
+        """Mean expression (G,) of single-gene conditions by gene: of training, or of every part."""
+        rows = range(len(self.conditions)) if everywhere else self.train_ids.tolist()
+        return {
+            self.conditions[row].genes[0]: np.asarray(self.mean_CG[row], dtype=np.float64)
+            for row in rows
+            if len(self.conditions[row]) == 1
+        }
+
+    def require_training(self, what: str) -> None:
+        """Refuse means without a training condition."""
+        if not len(self.train_ids):
+            msg = f"{what} needs at least one training condition besides the control; the split has none"
+            raise ValueError(msg)
+
+    def require_gene_names(self, what: str) -> tuple[str, ...]:
+        """The gene names, or an error that says who needs them."""
+        if self.gene_names is None:
+            msg = f"{what} looks targets up among the measured genes; give gene_names"
+            raise ValueError(msg)
+        return self.gene_names
+
+
+def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[Condition, ...]:
+    """Perturbed conditions of some parts of a split, each once; a part that the split lacks has none."""
+    named = (c for part in parts if part in split.parts for c in split.conditions(part))
+    return tuple(dict.fromkeys(condition for condition in named if not condition.is_control))
 
 
 class Estimator(Protocol):

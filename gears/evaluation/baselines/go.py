@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.baselines.base import Baseline, register_baseline
-from gears.evaluation.baselines.means_table import ConditionMeans
+from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_baseline
 from gears.graphs.go import jaccard
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.baselines.base import Baseline, register_baseline
-from gears.evaluation.baselines.means_table import ConditionMeans
+from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_baseline
 
 
 @register_baseline(

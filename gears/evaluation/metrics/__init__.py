@@ -1,15 +1,18 @@
 """Metrics: a registry of plain functions, per condition first (see :mod:`gears.evaluation.metrics.registry`)."""
 
 from gears.evaluation.metrics import correlation, differential, distributions, errors, ranking
-from gears.evaluation.metrics.compute import (
+from gears.evaluation.metrics.registry import (
     ALL,
     DEFAULT,
+    METRICS,
+    Metric,
     condition_metrics,
+    get_metric,
     metric_table,
+    register,
     set_metrics,
     summarise,
 )
-from gears.evaluation.metrics.registry import METRICS, Metric, get_metric, register
 
 __all__ = [
     "ALL",

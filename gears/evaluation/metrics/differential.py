@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
+from gears.core.messages import unknown_name
 from gears.evaluation.metrics.errors import PSEUDO_COUNT
 from gears.evaluation.metrics.registry import register
 from gears.evaluation.truth import Truth
-from gears.messages import unknown_name
 
 FALSE_DISCOVERY_RATE = 0.05
 TESTS = ("welch", "wilcoxon")

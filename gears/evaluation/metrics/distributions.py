@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gears.evaluation.cells import moved_cells
 from gears.evaluation.metrics.registry import register
-from gears.evaluation.truth import Truth
+from gears.evaluation.truth import Truth, moved_cells
 
 UNBOUNDED = (-float("inf"), float("inf"))
 

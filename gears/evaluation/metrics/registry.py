@@ -1,17 +1,31 @@
-"""The registry of metrics: what each one is, and how it is found by name."""
+"""Metrics: what each one is, how it is found by name, and its values by condition and on average."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gears.core.registry import Registry
 from gears.evaluation.truth import Truth
 
 MetricFunction = Callable[[np.ndarray, Truth], Any]
+
+# Changes come first: the plain correlation is near 1 for a prediction without any change.
+DEFAULT = (
+    "pearson_delta",
+    "pearson_delta_ref",
+    "pearson_delta_top20_de",
+    "mse_top20_de",
+    "mse",
+    "mae",
+    "discrimination",
+    "pearson",
+)
+ALL = "all"  # name of the subgroup that holds every condition
 
 
 @dataclass(frozen=True)
@@ -104,3 +118,164 @@ def get_metric(name: str) -> Metric:
         With near matches, if there is none.
     """
     return METRICS[name]
+
+
+def condition_metrics(
+    predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = DEFAULT, *, mask_target: bool = False
+) -> np.ndarray:
+    """Values of per-condition metrics, NaN where undefined.
+
+    A shard (``truth.subset(rows)`` with the same rows of the predictions)
+    gives the values of its conditions, so workers can share the work;
+    metrics with ``needs_all`` are refused on a shard.
+
+    Parameters
+    ----------
+    predicted_UG
+        Predicted mean expression, (U, G), in the order of ``truth.conditions``.
+    truth
+        What they are compared with.
+    names
+        Metrics of scope ``"condition"``.
+    mask_target
+        Leave each condition's own target genes out, as far as they are measured. Metrics that compare all
+        predictions at once (``needs_all``) or cells count every gene all the same.
+
+    Returns
+    -------
+    np.ndarray
+        (U, M) float64. A row with a prediction that is not finite is NaN throughout.
+
+    Raises
+    ------
+    ValueError
+        For a wrong shape, an unknown metric, one of scope ``"set"``, or one that needs all conditions on a shard.
+    """
+    predicted_UG = _checked(predicted_UG, truth)
+    if mask_target:
+        return _without_targets(predicted_UG, truth, names)
+    finite_U = np.isfinite(predicted_UG).all(axis=1)
+    values_UM = np.full((len(predicted_UG), len(names)), np.nan)
+    some_U, some_truth = predicted_UG[finite_U], truth.subset(finite_U)
+    for column, name in enumerate(names):
+        metric = get_metric(name)
+        if metric.scope != "condition":
+            msg = f"{name!r} is one number for a set of conditions; compute it with set_metrics"
+            raise ValueError(msg)
+        if metric.needs_all and not truth.is_whole:
+            msg = (
+                f"{name!r} compares with the predictions of all {len(truth.panel_mean_VG)} conditions, but this "
+                f"shard has {len(truth.conditions)}; gather the predictions and compute it once"
+            )
+            raise ValueError(msg)
+        if finite_U.any() and not (metric.needs_all and not finite_U.all()):
+            values_UM[finite_U, column] = metric.function(some_U, some_truth)
+    return values_UM
+
+
+def _without_targets(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str]) -> np.ndarray:
+    """Per-condition metrics over the genes that a condition does not target."""
+    whole = [name for name in names if get_metric(name).needs_all or get_metric(name).needs_cells]
+    values_UM = np.full((len(predicted_UG), len(names)), np.nan)
+    at = [names.index(name) for name in whole]
+    values_UM[:, at] = condition_metrics(predicted_UG, truth, whole)
+    masked = [name for name in names if name not in whole]
+    columns = [names.index(name) for name in masked]
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row, genes in enumerate(truth.targets):
+        rows_of.setdefault(tuple(sorted(genes.tolist())), []).append(row)
+    for targets, rows in rows_of.items():
+        genes = np.array(targets, dtype=np.int64)
+        own = truth.subset(rows) if not targets else truth.subset(rows).without_genes(genes)
+        values_UM[np.ix_(rows, columns)] = condition_metrics(
+            np.delete(predicted_UG[rows], genes, axis=1), own, masked
+        )
+    return values_UM
+
+
+def set_metrics(
+    predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = ("spread",)
+) -> dict[str, float]:
+    """Metrics that are one number for a set of conditions, by name."""
+    predicted_UG = _checked(predicted_UG, truth)
+    values = {}
+    for name in names:
+        metric = get_metric(name)
+        if metric.scope != "set":
+            msg = f"{name!r} has one value per condition; compute it with condition_metrics"
+            raise ValueError(msg)
+        values[name] = (
+            float(metric.function(predicted_UG, truth)) if np.isfinite(predicted_UG).all() else np.nan
+        )
+    return values
+
+
+def summarise(
+    values_UM: np.ndarray, names: Sequence[str], subgroups: Sequence[str] | Mapping[str, Sequence[int]]
+) -> pd.DataFrame:
+    """Average per-condition values within subgroups and over all conditions.
+
+    Parameters
+    ----------
+    values_UM
+        Values of :func:`condition_metrics`, (U, M).
+    names
+        The M metrics.
+    subgroups
+        One name per condition, or rows by name. Subgroups without conditions do not appear.
+
+    Returns
+    -------
+    pd.DataFrame
+        Columns ``subgroup``, ``metric``, ``mean`` (over the conditions where it
+        is defined), ``n_conditions``, ``n_undefined``; the subgroup ``"all"`` comes first.
+    """
+    values_UM = np.asarray(values_UM, dtype=np.float64).reshape(-1, len(names))
+    groups: dict[str, Sequence[int]] = {ALL: range(len(values_UM)), **_rows_by_name(subgroups)}
+    records = []
+    for subgroup, rows in groups.items():
+        for column, name in enumerate(names):
+            column_values = values_UM[list(rows), column]
+            undefined = int(np.isnan(column_values).sum())
+            if len(column_values):
+                mean = float(np.nanmean(column_values)) if undefined < len(column_values) else np.nan
+                records.append((subgroup, name, mean, len(column_values), undefined))
+    return pd.DataFrame(records, columns=["subgroup", "metric", "mean", "n_conditions", "n_undefined"])
+
+
+def metric_table() -> pd.DataFrame:
+    """Every registered metric: formula, better direction, bounds, source, and what it needs."""
+    columns = [
+        "name",
+        "formula",
+        "direction",
+        "bounds",
+        "source",
+        "needs_all",
+        "needs_de",
+        "needs_cells",
+        "scope",
+    ]
+    return pd.DataFrame(
+        [[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns
+    )
+
+
+def _rows_by_name(subgroups: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    if isinstance(subgroups, Mapping):
+        return dict(subgroups)
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(subgroups):
+        rows.setdefault(name, []).append(row)
+    return dict(sorted(rows.items()))
+
+
+def _checked(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    predicted_UG = np.ascontiguousarray(predicted_UG, dtype=np.float64)
+    if predicted_UG.shape != truth.mean_UG.shape:
+        msg = (
+            f"predictions have shape {predicted_UG.shape}; expected {truth.mean_UG.shape}: one row per "
+            "evaluated condition, one column per gene"
+        )
+        raise ValueError(msg)
+    return predicted_UG

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gears.files import write_text
+from gears.files.formats import write_text
 from gears.training.loggers.registry import Record, flat
 
 JSONL, CSV = "metrics.jsonl", "metrics.csv"

@@ -1,0 +1,1 @@
+"""Checks of a screen before it is prepared: layout, labels, values and settings."""

@@ -1,0 +1,227 @@
+"""Cells and conditions that are left out on request, and the report of what went and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from gears.core.findings import Finding
+from gears.core.messages import count, nearest, shorten
+from gears.data.checks.labels import LabelTable
+from gears.data.checks.options import ProcessingOptions
+
+NOT_MISSING = ("nan", "none", "<na>", "")
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What one filter left out.
+
+    Attributes
+    ----------
+    filter : str
+        The option that asked for it.
+    n_cells, n_conditions : int
+        Cells that went, and conditions that went with all of their cells.
+    why : str
+    conditions : tuple of str
+        Conditions that went, with the number that decided.
+    unchecked : tuple of str
+        What the filter could not judge, and kept.
+    """
+
+    filter: str
+    n_cells: int
+    n_conditions: int
+    why: str
+    conditions: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        went = f"dropped {count(self.n_conditions, 'condition')}, " if self.n_conditions else "dropped "
+        text = f"{went}{count(self.n_cells, 'cell')}: {self.why}"
+        if self.conditions:
+            text += f": {shorten(self.conditions)}"
+        if self.unchecked:
+            text += f" (not judged, kept: {shorten(self.unchecked)})"
+        return text
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Dropped:
+        """The reverse of :meth:`to_dict`."""
+        lists = {name: tuple(plain[name]) for name in ("conditions", "unchecked")}
+        return cls(**plain | lists)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"conditions": list(self.conditions), "unchecked": list(self.unchecked)}
+
+
+def labels_to_drop(labels: pd.Series, dropped: Sequence[str] | None) -> tuple[np.ndarray, list[Finding]]:
+    """Cells whose label was named in ``drop_labels``; a name that no cell has is a finding."""
+    gone = np.zeros(len(labels), dtype=bool)
+    findings = []
+    texts = labels.astype(object).map(lambda label: label.strip() if isinstance(label, str) else label)
+    for name in dropped or ():
+        hit = (texts == name.strip()).to_numpy(dtype=bool)
+        if name.strip().lower() in NOT_MISSING:
+            hit |= labels.isna().to_numpy()
+        if not hit.any():
+            found = [str(label) for label in pd.unique(texts.dropna())]
+            near = nearest(name, found)
+            hint = f"did you mean {near[0]!r}?" if near else f"labels: {shorten(found)}"
+            findings.append(
+                Finding("unknown-drop-label", f"drop_labels names {name!r}, which no cell has", hint, 1, name)
+            )
+        gone |= hit
+    return gone, findings
+
+
+def doublets(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[np.ndarray, list[Finding]]:
+    """Cells that a column of obs calls doublets."""
+    gone = np.zeros(len(obs), dtype=bool)
+    key = options.doublet_key
+    if key is None:
+        return gone, []
+    found = _column(obs, key, "doublet_key")
+    if found is not None:
+        return gone, [found]
+    values = obs[key]
+    flags = {
+        "true": True,
+        "false": False,
+        "1": True,
+        "0": False,
+        "yes": True,
+        "no": False,
+        "doublet": True,
+        "singlet": False,
+    }
+    texts = values.astype(object).map(lambda value: flags.get(str(value).strip().lower().removesuffix(".0")))
+    if texts.isna().any():
+        odd, n = values[texts.isna()].iloc[0], int(texts.isna().sum())
+        what = (
+            f"obs[{key!r}] (doublet_key) has {n} values that are neither true nor false, such as {str(odd)!r}"
+        )
+        return gone, [Finding("no-flags", what, "make it a column of True and False", n, str(odd))]
+    return texts.to_numpy(dtype=bool), []
+
+
+def wrong_guide_counts(
+    obs: pd.DataFrame, n_genes: np.ndarray, options: ProcessingOptions
+) -> tuple[np.ndarray, list[Finding]]:
+    """Cells with another number of perturbations than their label has genes (controls may have one guide)."""
+    gone = np.zeros(len(obs), dtype=bool)
+    key = options.guide_count_key
+    if key is None:
+        return gone, []
+    found = _column(obs, key, "guide_count_key")
+    if found is not None:
+        return gone, [found]
+    numbers = pd.to_numeric(obs[key].astype(object), errors="coerce").to_numpy(dtype=np.float64)
+    if np.isnan(numbers).any():
+        n = int(np.isnan(numbers).sum())
+        what = f"obs[{key!r}] (guide_count_key) is no number for {count(n, 'cell')}"
+        return gone, [
+            Finding("no-counts-of-guides", what, "fill or drop them", n, str(obs.index[np.isnan(numbers)][0]))
+        ]
+    return np.where(n_genes == 0, numbers > 1, numbers != n_genes), []
+
+
+def small_conditions(
+    table: LabelTable, min_cells: int | None
+) -> tuple[np.ndarray, Dropped | None, list[Finding]]:
+    """Cells of perturbed conditions with fewer than `min_cells` cells."""
+    counts = table.counts()
+    small = np.zeros(len(counts), dtype=bool)
+    perturbed = np.array([not condition.is_control for condition in table.conditions])
+    if min_cells is not None:
+        small = (counts < min_cells) & perturbed
+    if not small.any():
+        return np.zeros(len(table.cell_label), dtype=bool), None, []
+    findings = []
+    if not (perturbed & ~small).any():
+        what = (
+            f"no perturbed condition has min_cells={min_cells} cells; the largest has {counts[small].max()}"
+        )
+        findings.append(Finding("all-too-small", what, "lower min_cells", int(small.sum())))
+    named = tuple(f"{table.conditions[i]} ({counts[i]})" for i in np.flatnonzero(small))
+    gone = small[table.cell_condition]
+    dropped = Dropped(
+        "min_cells", int(gone.sum()), len(named), f"fewer than min_cells={min_cells} cells", named
+    )
+    return gone, dropped, findings
+
+
+def not_knocked_down(
+    matrix: sparse.csr_matrix, table: LabelTable, gene_names: Sequence[str], options: ProcessingOptions
+) -> tuple[np.ndarray, list[Dropped], list[Finding]]:
+    """Conditions, then single cells, in which a perturbed gene is still expressed.
+
+    Expression is compared on the scale of normalised counts (expm1 of X), as a
+    share of the control cells' mean. Genes that are not measured, or that
+    control cells do not express, cannot be judged: their conditions stay.
+    """
+    gone = np.zeros(len(table.cell_label), dtype=bool)
+    if options.max_residual is None and options.max_cell_residual is None:
+        return gone, [], []
+    at = {name: i for i, name in enumerate(gene_names)}
+    cell_condition = table.cell_condition
+    control = next(i for i, condition in enumerate(table.conditions) if condition.is_control)
+    wanted = sorted({gene for condition in table.conditions for gene in condition.genes if gene in at})
+    levels = np.expm1(matrix[:, [at[gene] for gene in wanted]].toarray().astype(np.float64))
+    base = levels[cell_condition == control].mean(axis=0)
+    column = {gene: i for i, gene in enumerate(wanted) if base[i] > 0}
+    whole, single, unchecked = [], np.zeros(len(gone), dtype=bool), []
+    for i, condition in enumerate(table.conditions):
+        known = [column[gene] for gene in condition.genes if gene in column]
+        if len(known) < len(condition):
+            unchecked.append(condition.name)
+        if not known:
+            continue
+        rows = np.flatnonzero(cell_condition == i)
+        share = levels[rows][:, known] / base[known]
+        worst = float(share.mean(axis=0).max())
+        if options.max_residual is not None and worst > options.max_residual:
+            whole.append(f"{condition.name} ({worst:.2f})")
+            gone[rows] = True
+        elif options.max_cell_residual is not None:
+            single[rows[(share > options.max_cell_residual).any(axis=1)]] = True
+    dropped = []
+    kept = tuple(unchecked)
+    if options.max_residual is not None:
+        why = (
+            f"more than max_residual={options.max_residual} of the control's expression of the target is left"
+        )
+        dropped.append(Dropped("max_residual", int(gone.sum()), len(whole), why, tuple(whole), kept))
+    if options.max_cell_residual is not None:
+        why = f"more than max_cell_residual={options.max_cell_residual} of the control's mean is left in the cell"
+        lost = _emptied(cell_condition, gone, gone | single, table)
+        dropped.append(Dropped("max_cell_residual", int(single.sum()), len(lost), why, tuple(lost), kept))
+    gone |= single
+    findings = []
+    if set(cell_condition[~gone].tolist()) <= {control}:
+        what = "no condition passes the knock-down filter"
+        remedy = "raise max_residual; leave it out for activation (CRISPRa) or where targets are not measured"
+        findings.append(Finding("all-residual", what, remedy, len(whole)))
+    return gone, dropped, findings
+
+
+def _emptied(
+    cell_condition: np.ndarray, before: np.ndarray, after: np.ndarray, table: LabelTable
+) -> list[str]:
+    had, has = (set(cell_condition[~gone].tolist()) for gone in (before, after))
+    return [table.conditions[i].name for i in sorted(had - has)]
+
+
+def _column(obs: pd.DataFrame, key: str, option: str) -> Finding | None:
+    if key in obs:
+        return None
+    near = nearest(key, [str(column) for column in obs.columns])
+    hint = f"did you mean {near[0]!r}?" if near else f"columns: {shorten(obs.columns) or 'none'}"
+    return Finding("missing-column", f"{option} names {key!r}, which obs lacks", hint, 1, key)

@@ -1,0 +1,242 @@
+"""The labels of a screen, parsed once, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
+from gears.core.findings import Finding
+from gears.core.messages import count, nearest, shorten
+from gears.data.checks.layout import Layout
+from gears.data.checks.styles import is_control_like, is_no_gene
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """Labels of a screen in order of first appearance, parsed once.
+
+    Attributes
+    ----------
+    cell_label : np.ndarray (N,) int32
+        Label of each cell.
+    labels : list of str, L
+    label_condition : np.ndarray (L,) int64
+    conditions : tuple of Condition, C
+    """
+
+    cell_label: np.ndarray
+    labels: list[str]
+    label_condition: np.ndarray
+    conditions: tuple[Condition, ...]
+
+    @classmethod
+    def of(cls, labels: pd.Series) -> LabelTable:
+        """Parse one label per cell (strings without missing values)."""
+        codes, own = pd.factorize(labels.astype(object))
+        ids: dict[Condition, int] = {}
+        label_condition = [ids.setdefault(Condition.parse(label), len(ids)) for label in own]
+        return cls(codes.astype(np.int32), list(own), np.asarray(label_condition, dtype=np.int64), tuple(ids))
+
+    @property
+    def cell_condition(self) -> np.ndarray:
+        """Condition of each cell, (N,) int32."""
+        return self.label_condition[self.cell_label].astype(np.int32)
+
+    def counts(self) -> np.ndarray:
+        """Cells per condition, (C,)."""
+        return np.bincount(self.cell_condition, minlength=len(self.conditions))
+
+
+def label_findings(labels: pd.Series, layout: Layout) -> list[Finding]:
+    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing."""
+    found: list[Finding] = []
+    missing = labels.isna()
+    if missing.any():
+        n = int(missing.sum())
+        what = f"obs[{layout.condition_key!r}] is missing for {count(n, 'cell')}"
+        control = layout.controls[0] if layout.controls else CONTROL_LABEL
+        remedy = (
+            f"drop them (drop_labels=['nan']), or label them {control!r} if they are known to be controls"
+        )
+        found.append(Finding("missing-label", what, remedy, n, str(labels.index[missing][0])))
+    counts = Counter(labels[~missing].tolist())
+    findings, readable = _readable(counts, layout)
+    findings = [*found, *findings]
+    empty = [label for label in readable if not set(layout.tokens(label)) - set(layout.controls)]
+    if not empty:
+        findings.append(_no_control(counts, layout))
+    else:
+        findings += _strange_tokens(counts, readable, layout)
+    if readable and len(empty) == len(readable):
+        what = f"no perturbed condition among {count(len(labels), 'cell')}"
+        remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
+        findings.append(Finding("no-perturbed-condition", what, remedy, len(labels)))
+    return findings
+
+
+def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], list[str]]:
+    findings: list[Finding] = []
+    readable: list[str] = []
+    problems: dict[str, list[object]] = {}
+    for label in counts:
+        try:
+            Condition.parse(label, sep=layout.sep or "\0")
+        except ValueError as error:
+            kind = "empty" if isinstance(label, str) else "no text"
+            problems.setdefault(kind, []).append(label)
+            problems.setdefault(f"{kind}: why", [str(error)])
+        else:
+            readable.append(label)
+    for kind in ("empty", "no text"):
+        bad = problems.get(kind, [])
+        if bad:
+            what, _, remedy = str(problems[f"{kind}: why"][0]).partition("; ")
+            if len(bad) > 1:
+                what += (
+                    f" (and {count(len(bad) - 1, 'other label')} like it: {shorten(map(repr, bad[1:]), 5)})"
+                )
+            n = sum(counts[label] for label in bad)
+            findings.append(
+                Finding("unreadable-label", what, remedy or "write genes as text", n, str(bad[0]))
+            )
+    joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
+    if joined:
+        number = count(len(joined), "label")
+        sign = repr(layout.sep) if layout.sep else "no sign"
+        what = f"{number} with {SEPARATOR!r} ({shorten(joined)}) though {sign} joins genes here"
+        findings.append(
+            Finding("other-separator", what, f"pass sep={SEPARATOR!r}, or rename", len(joined), joined[0])
+        )
+    return findings, readable
+
+
+def _no_control(counts: Counter, layout: Layout) -> Finding:
+    names = [label for label in counts if isinstance(label, str)]
+    wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
+    what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
+    known = [label for label in names if is_control_like(label)]
+    tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
+    if len(known) > 1 or tokens - {label.strip() for label in known}:
+        spelled = sorted({label.strip() for label in known} | tokens)
+        remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
+        return Finding(
+            "no-control", f"{what}; found {shorten(map(repr, spelled))}", remedy, len(spelled), spelled[0]
+        )
+    like = (
+        known
+        or nearest(layout.controls[0] if layout.controls else "control", names)
+        or nearest("control", names)
+    )
+    if not like:
+        return Finding("no-control", f"{what}; labels found: {shorten(names)}", "label the control cells")
+    best = like[0]
+    what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
+    remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}"
+    return Finding("no-control", what, remedy, counts[best], best)
+
+
+def _strange_tokens(counts: Counter, labels: Sequence[str], layout: Layout) -> list[Finding]:
+    """Tokens that mean control, or nothing, in other screens and would be taken for genes here."""
+    controls: dict[str, list[str]] = {}
+    unknown: dict[str, list[str]] = {}
+    for label in labels:
+        for token in layout.tokens(label):
+            if token in layout.controls:
+                continue
+            if is_control_like(token):
+                controls.setdefault(token, []).append(label)
+            elif is_no_gene(token):
+                unknown.setdefault(token, []).append(label)
+    findings = []
+    if controls:
+        tokens = sorted(controls)
+        named = [f"{labels_[0]!r} has {token!r}" for token, labels_ in controls.items()]
+        n = sum(counts[label] for labels_ in controls.values() for label in labels_)
+        what = (
+            f"{count(len(tokens), 'token')} like a control's, which would be taken for a gene "
+            f"({count(n, 'cell')}): label {shorten(named, 5)}"
+        )
+        spelled = sorted({*layout.controls, *tokens})
+        remedy = f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={spelled}"
+        findings.append(Finding("control-like-token", what, remedy, n, tokens[0]))
+    if unknown:
+        tokens = sorted(unknown)
+        n = sum(counts[label] for labels_ in unknown.values() for label in labels_)
+        whole = sorted({label for labels_ in unknown.values() for label in labels_})
+        what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
+        remedy = f"these cells are no controls: leave them out with drop_labels={whole[:5]}"
+        findings.append(Finding("no-gene-label", what, remedy, n, whole[0]))
+    return findings
+
+
+def guide_number_findings(
+    labels: pd.Series, numbers: pd.Series, mapping: dict[str, str], key: str
+) -> list[Finding]:
+    """Labels that read as more genes than every one of their cells has perturbations: a name was split."""
+    counts = pd.to_numeric(numbers.astype(object), errors="coerce")
+    most = counts.groupby(labels.astype(object).to_numpy()).max()
+    wrong = [
+        label
+        for label, standard in mapping.items()
+        if label in most.index and len(set(standard.split(SEPARATOR)) - {CONTROL_LABEL}) > most[label]
+    ]
+    if not wrong:
+        return []
+    what = (
+        f"{count(len(wrong), 'label')} read as more genes than obs[{key!r}] says: "
+        f"{shorten(f'{label!r} ({mapping[label]})' for label in wrong)}"
+    )
+    remedy = "pass the sign that joins genes as sep=, or rename genes whose names hold it"
+    return [Finding("split-name", what, remedy, len(wrong), wrong[0])]
+
+
+def unknown_gene_findings(
+    labels: Sequence[str], measured: Sequence[str], is_gene: Callable[[str], bool], choice: str
+) -> tuple[list[Finding], list[str]]:
+    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels."""
+    known = set(measured)
+    strange = {
+        label: token
+        for label in labels
+        for token in label.split(SEPARATOR)
+        if token.strip() not in known and token.strip() != CONTROL_LABEL and not is_gene(token.strip())
+    }
+    if not strange:
+        return [], []
+    tokens = sorted(set(strange.values()))
+    what = (
+        f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: "
+        f"{shorten(tokens)}"
+    )
+    remedy = {
+        "refuse": "unknown_labels='keep' takes them for genes, 'drop' leaves them out, ctrl_label= names a control",
+        "keep": "taken for genes, as asked",
+        "drop": "left out, as asked",
+    }[choice]
+    severity = "error" if choice == "refuse" else "warning"
+    found = Finding("unknown-gene", what, remedy, len(strange), next(iter(strange)), severity)
+    return [found], list(strange)
+
+
+def other_case_findings(
+    labels: Sequence[str], measured: Sequence[str], known: Callable[[str], bool]
+) -> list[Finding]:
+    """Perturbed genes that are not known, but are measured in other letters ("klf1" beside "KLF1")."""
+    by_lower = {name.lower(): name for name in measured}
+    tokens = {token.strip() for label in labels for token in label.split(SEPARATOR)} - {CONTROL_LABEL}
+    other = {
+        token: by_lower[token.lower()]
+        for token in sorted(tokens - set(measured))
+        if token.lower() in by_lower and not known(token)
+    }
+    if not other:
+        return []
+    shown = shorten(f"{token} ({name})" for token, name in other.items())
+    what = f"{count(len(other), 'perturbed gene')} not measured as spelled, but in other letters: {shown}"
+    remedy = "they are taken for other genes: spell labels and gene names alike"
+    return [Finding("other-letters", what, remedy, len(other), next(iter(other)), "warning")]

@@ -1,0 +1,244 @@
+"""Where a screen keeps its labels, cell types and gene names: what was asked for, or what a style says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from gears.conditions import CONTROL_LABEL, SEPARATOR
+from gears.core.findings import Finding
+from gears.core.messages import nearest, shorten
+from gears.data.checks.options import ProcessingOptions
+from gears.data.checks.styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+INDEX = "index"
+ONE_TYPE = "cells"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things are, and how labels are written.
+
+    Attributes
+    ----------
+    style : str
+    condition_key : str or None
+        None: there is no such column.
+    cell_type_key : str or None
+        None: the screen does not say; all cells are of one type.
+    gene_key : str or None
+        A column of var, or "index".
+    controls : tuple of str
+    sep : str or None
+    count_key : str or None
+        Column with the number of perturbations per cell.
+    """
+
+    style: str
+    condition_key: str | None
+    cell_type_key: str | None
+    gene_key: str | None
+    controls: tuple[str, ...]
+    sep: str | None
+    count_key: str | None = None
+
+    @property
+    def is_published(self) -> bool:
+        """Whether labels are in the published spelling already."""
+        return self.style == "gears" and self.sep == SEPARATOR and self.controls == (CONTROL_LABEL,)
+
+    def tokens(self, label: str) -> list[str]:
+        """Tokens of a label, control tokens kept."""
+        parts = [label] if self.sep is None else label.split(self.sep)
+        return [part.strip() for part in parts]
+
+    def standard(self, label: str, is_gene: Callable[[str], bool] | None = None) -> str:
+        """A label in the published spelling; one that is itself a gene is not split."""
+        if self.is_published:
+            return label
+        if label.strip() in self.controls:
+            return CONTROL_LABEL
+        if is_gene is not None and self.sep not in (None, SEPARATOR) and is_gene(label.strip()):
+            return f"{label.strip()}{SEPARATOR}{CONTROL_LABEL}"
+        tokens = [CONTROL_LABEL if token in self.controls else token for token in self.tokens(label)]
+        if self.style != "gears" and len(tokens) == 1:
+            tokens.append(CONTROL_LABEL)
+        return SEPARATOR.join(tokens)
+
+    def describe(self) -> str:
+        """One line per choice."""
+        rows = {
+            "style": self.style,
+            "condition": f"obs[{self.condition_key!r}]",
+            "control": " or ".join(map(repr, self.controls)),
+            "separator": repr(self.sep) if self.sep else "none: a label is one gene",
+            "cell type": f"obs[{self.cell_type_key!r}]" if self.cell_type_key else f"none: all {ONE_TYPE!r}",
+            "gene names": "index of var" if self.gene_key == INDEX else f"var[{self.gene_key!r}]",
+        }
+        option = {"condition": "condition_key", "control": "ctrl_label", "separator": "sep"}
+        option |= {"cell type": "cell_type_key", "gene names": "gene_key"}
+        return "\n".join(
+            f"{name:<11}{value}" + (f"  ({option[name]}= overrides)" if name in option else "")
+            for name, value in rows.items()
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        names = ("style", "condition_key", "cell_type_key", "gene_key", "sep")
+        return {name: getattr(self, name) for name in names} | {"controls": list(self.controls)}
+
+
+def find_layout(adata: AnnData, options: ProcessingOptions) -> tuple[Layout, list[Finding]]:
+    """The layout that was asked for, or that fits, and what is missing from it."""
+    obs, findings = adata.obs, []
+    chosen = _style(obs, options)
+    if isinstance(chosen, Finding):
+        findings.append(chosen)
+        style, condition_key = Style("unknown", (), (), None), None
+    else:
+        style, wanted = chosen
+        condition_key, found = _column("obs", "condition", obs, wanted, options)
+        findings += found
+    cell_type_key, found = _cell_type(obs, options)
+    findings += found
+    gene_key, found = _genes(adata.var, options)
+    findings += found
+    controls = options.controls
+    if condition_key is not None:
+        controls, found = _controls(obs[condition_key], style, options)
+        findings += found
+    sep = options.sep if options.sep is not None else style.sep
+    count_key = next((key for key in style.count_keys if key in obs), None)
+    return Layout(style.name, condition_key, cell_type_key, gene_key, controls, sep, count_key), findings
+
+
+def recognised(obs: pd.DataFrame) -> list[tuple[Style, str]]:
+    """Every style that fits a column of obs."""
+    return [
+        (style, key)
+        for style in STYLES.values()
+        for key in style.condition_keys
+        if key in obs and fits(style, key, pd.unique(obs[key].dropna().astype(object)))
+    ]
+
+
+def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | None] | Finding:
+    if options.style != "auto":
+        style = STYLES[options.style]
+        return style, options.condition_key or next((key for key in style.condition_keys if key in obs), None)
+    if options.condition_key is not None:
+        key = options.condition_key
+        own = [style for style in STYLES.values() if key in style.condition_keys]
+        return (own[0] if own else Style("own", (key,), (), SEPARATOR)), key
+    found = recognised(obs)
+    columns = list(dict.fromkeys(key for _, key in found))
+    if len(columns) == 1:
+        return found[0]
+    if not columns:
+        keys = sorted({key for style in STYLES.values() for key in style.condition_keys})
+        what = (
+            f"no known style fits: none of the columns {', '.join(keys)} holds its style's control label "
+            f"(columns: {shorten(obs.columns) or 'none'})"
+        )
+        remedy = (
+            "name the column and the control: condition_key=, ctrl_label= (and sep= where genes are joined)"
+        )
+        return Finding("unknown-style", what, remedy)
+    if all(_same_labels(obs[columns[0]], obs[key]) for key in columns[1:]):
+        return found[0]
+    options_ = " or ".join(f"condition_key={key!r}" for key in columns)
+    what = f"{len(columns)} columns could hold the condition ({', '.join(columns)}) and do not agree"
+    return Finding("ambiguous-style", what, f"pass {options_}", len(columns), columns[0])
+
+
+def _same_labels(a: pd.Series, b: pd.Series) -> bool:
+    """Whether two columns divide the cells in the same way."""
+    return (
+        pd.DataFrame({"a": a.astype(str), "b": b.astype(str)}).drop_duplicates().shape[0]
+        == a.nunique()
+        == b.nunique()
+    )
+
+
+def _column(
+    axis: str, name: str, frame: pd.DataFrame, key: str | None, options: ProcessingOptions
+) -> tuple[str | None, list[Finding]]:
+    """A column that must be there, or a finding with the columns that look like it."""
+    asked = {
+        "condition": options.condition_key,
+        "cell_type": options.cell_type_key,
+        "gene_name": options.gene_key,
+    }
+    wanted = asked[name] or key or name
+    if wanted in frame.columns:
+        return wanted, []
+    meaning, remedy = _MEANINGS[name]
+    columns = [str(column) for column in frame.columns]
+    near = nearest(wanted, columns)
+    hint = f"rename {axis}[{near[0]!r}]" if near else f"columns: {shorten(columns) or 'none'}"
+    styles = (
+        [(style, key) for style, key in recognised(frame) if style.name != "gears"] if axis == "obs" else []
+    )
+    if name == "condition" and styles:
+        hint = f"obs[{styles[0][1]!r}] is in the style of {styles[0][0].name}: pass style='auto'"
+    elif not near:
+        hint += f": {remedy}"
+    what = f"adata.{axis} has no column {wanted!r} ({meaning})"
+    return None, [Finding("missing-column", what, hint, 1, wanted)]
+
+
+_MEANINGS = {
+    "condition": (
+        "the label of each cell, such as 'A+B', 'A+ctrl' or 'ctrl'",
+        "name yours with condition_key=",
+    ),
+    "cell_type": (
+        "one cell type per cell",
+        "name yours with cell_type_key=, or adata.obs['cell_type'] = 'K562' on a copy",
+    ),
+    "gene_name": (
+        "the symbol of each gene",
+        "name yours with gene_key= (gene_key='index' where the index of var holds the symbols)",
+    ),
+}
+
+
+def _cell_type(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, list[Finding]]:
+    if options.style == "gears" or options.cell_type_key is not None:
+        return _column("obs", "cell_type", obs, None, options)
+    return next((key for key in CELL_TYPE_KEYS if key in obs), None), []
+
+
+def _genes(var: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, list[Finding]]:
+    if options.gene_key == INDEX:
+        return INDEX, []
+    if options.style == "gears" or options.gene_key is not None:
+        return _column("var", "gene_name", var, None, options)
+    return next((key for key in GENE_KEYS if key in var), INDEX), []
+
+
+def _controls(
+    labels: pd.Series, style: Style, options: ProcessingOptions
+) -> tuple[tuple[str, ...], list[Finding]]:
+    """Control tokens: those asked for, the style's, or the one label that looks like a control."""
+    if options.ctrl_label != CONTROL_LABEL or style.name == "gears":
+        return options.controls, []
+    found = [str(label) for label in pd.unique(labels.dropna().astype(object))]
+    known = tuple(label for label in style.controls if label in found)
+    if known:
+        return known, []
+    like = [label for label in found if is_control_like(label)]
+    if len(like) == 1:
+        return (like[0],), []
+    what = f"no label of obs[{labels.name!r}] is known to be the control" + (
+        f"; {len(like)} could be: {shorten(map(repr, like))}" if like else f" (labels: {shorten(found)})"
+    )
+    return (), [
+        Finding("no-control", what, "say which: ctrl_label='...' (a list for several)", max(len(like), 1))
+    ]

@@ -1,0 +1,192 @@
+"""Reports on a screen: before it is prepared (what was found, what goes, what to mend) and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.core.findings import Finding, errors
+from gears.core.messages import shorten
+from gears.data.checks.filters import Dropped
+from gears.data.checks.options import ProcessingOptions
+from gears.data.checks.survey import Survey, survey_screen
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from gears.data.screen.prepared import PreparedScreen
+
+
+@dataclass(frozen=True)
+class ScreenReport:
+    """What a screen is, what is left out of it and why, and what to mend.
+
+    ``print(report)`` for people, :meth:`to_dict` for programs.
+
+    Attributes
+    ----------
+    name : str
+    facts : dict
+        Numbers of cells, genes and conditions, and the like.
+    layout : str
+        Where labels, cell types and gene names are, a line each ("" where unknown).
+    findings : tuple of Finding
+    dropped : tuple of str
+        What is left out, a line each.
+    """
+
+    name: str
+    facts: dict[str, Any]
+    layout: str = ""
+    findings: tuple[Finding, ...] = ()
+    dropped: tuple[str, ...] = ()
+    mapping: dict[str, str] = field(default_factory=dict)
+    is_prepared: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the screen can be prepared."""
+        return not errors(self.findings)
+
+    def __str__(self) -> str:
+        lines = [
+            self.name,
+            *(f"  {key.replace('_', ' '):<28}{_text(value)}" for key, value in self.facts.items()),
+        ]
+        if self.layout:
+            lines += ["how it is read", *(f"  {line}" for line in self.layout.splitlines())]
+        if self.mapping:
+            lines += ["labels", *(f"  {own!r} -> {new!r}" for own, new in self.mapping.items())]
+        if self.dropped:
+            lines += ["left out", *(f"  {line}" for line in self.dropped)]
+        by_severity = {"error": "to mend", "warning": "take note", "note": "notes"}
+        for severity, title in by_severity.items():
+            found = [finding for finding in self.findings if finding.severity == severity]
+            if found:
+                lines += [title, *(f"  - {finding}" for finding in found)]
+        if not self.is_prepared:
+            lines.append("ready to be prepared" if self.ok else "cannot be prepared as it is")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "is_prepared": self.is_prepared,
+            "facts": self.facts,
+            "layout": self.layout.splitlines(),
+            "labels": self.mapping,
+            "dropped": list(self.dropped),
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+def inspect_screen(
+    adata: AnnData, *, name: str = "screen", is_gene: Callable[[str], bool] | None = None, **options: Any
+) -> ScreenReport:
+    """Look at a screen as :func:`gears.data.screen.prepare.prepare_screen` would, and write nothing.
+
+    Parameters
+    ----------
+    adata
+        The screen; not modified.
+    name
+        Shown in the report.
+    is_gene
+        Whether the annotation knows a gene.
+    **options
+        See :class:`gears.data.ProcessingOptions`; ``style="auto"`` unless given.
+    """
+    settings = ProcessingOptions.of(**{"style": "auto"} | options)
+    survey = survey_screen(adata, settings, is_gene=is_gene)
+    facts: dict[str, Any] = {"cells": survey.n_cells, "genes": survey.n_genes}
+    if survey.table is not None:
+        counts = survey.table.counts()
+        facts |= condition_facts(survey.table.conditions, counts)
+        facts |= gene_facts(survey.table.conditions, survey.names, is_gene)
+    return ScreenReport(
+        name=name,
+        facts=facts,
+        layout=survey.layout.describe(),
+        findings=tuple(survey.findings),
+        dropped=tuple(str(dropped) for dropped in survey.dropped if dropped.n_cells or dropped.unchecked),
+        mapping=_examples(survey),
+    )
+
+
+def summarise(
+    screen: PreparedScreen,
+    *,
+    is_gene: Callable[[str], bool] | None = None,
+    parts: Mapping[str, Sequence[str]] | None = None,
+) -> ScreenReport:
+    """The report on a prepared screen."""
+    facts: dict[str, Any] = {
+        "folder": str(screen.folder),
+        "cells": len(screen.cells),
+        "genes": len(screen.gene_names),
+    }
+    facts |= condition_facts(screen.conditions, np.asarray(screen.statistics.n, dtype=np.int64))
+    facts |= gene_facts(screen.conditions, screen.gene_names, is_gene)
+    facts["cell_types"] = screen.manifest["cell_types"]
+    facts["differential_expression"] = screen.manifest["differential_expression"]
+    if parts:
+        facts["split"] = {part: len(labels) for part, labels in parts.items()}
+    layout = screen.manifest.get("layout", {})
+    lines = [f"{key:<16}{value!r}" for key, value in layout.items()]
+    dropped = [Dropped.of(entry) for entry in screen.manifest.get("dropped", [])]
+    shown = tuple(str(entry) for entry in dropped)
+    return ScreenReport(screen.folder.name, facts, "\n".join(lines), dropped=shown, is_prepared=True)
+
+
+def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict[str, Any]:
+    """Numbers of conditions by size, and of cells."""
+    sizes = np.array([len(condition) for condition in conditions])
+    perturbed = counts[sizes > 0]
+    facts: dict[str, Any] = {
+        "control_cells": int(counts[sizes == 0].sum()),
+        "conditions": int((sizes > 0).sum()),
+    }
+    facts |= {"singles": int((sizes == 1).sum()), "pairs": int((sizes == 2).sum())}
+    if (sizes > 2).any():
+        facts["three_or_more_genes"] = int((sizes > 2).sum())
+    if len(perturbed):
+        low, middle, high = perturbed.min(), np.median(perturbed), perturbed.max()
+        facts["cells_per_condition"] = f"{low} to {high}, median {middle:g}"
+    return facts
+
+
+def gene_facts(
+    conditions: Sequence[Condition], measured: Sequence[str], is_gene: Callable[[str], bool] | None
+) -> dict[str, Any]:
+    """Perturbed genes, and those that are not measured or not annotated."""
+    perturbed = sorted({gene for condition in conditions for gene in condition.genes})
+    known = set(measured)
+    facts: dict[str, Any] = {
+        "perturbed_genes": len(perturbed),
+        "not_measured": [gene for gene in perturbed if gene not in known],
+    }
+    if is_gene is not None:
+        facts["not_annotated"] = [gene for gene in perturbed if not is_gene(gene)]
+    return facts
+
+
+def _examples(survey: Survey) -> dict[str, str]:
+    """A few labels and what became of them."""
+    return dict(list(survey.mapping.items())[:6]) if not survey.layout.is_published else {}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{len(value)}{f' ({shorten(value, 6)})' if value else ''}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {entry}" for key, entry in value.items())
+    return str(value)

@@ -1,0 +1,153 @@
+"""Units of a screen with contexts: condition x context (x type of perturbation), and their matched controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import AT, Condition
+from gears.core.findings import Finding
+from gears.core.messages import count, nearest, shorten
+from gears.data.checks.labels import LabelTable
+from gears.data.checks.options import ProcessingOptions
+
+JOINT = " | "
+
+
+@dataclass(frozen=True)
+class UnitTable:
+    """Units of a screen's cells, in order of first appearance.
+
+    Attributes
+    ----------
+    contexts, kinds, strata
+        Names: of contexts and types (empty where the screen is not divided by them), and of the
+        combinations that controls are matched by.
+    labels, label_unit
+        The screen's own labels with type and context behind them, and the unit of each.
+    units
+        Conditions with context and type, U; every context's control among them.
+    cell_label, cell_stratum
+        Label (of these) and stratum of each cell, (N,) int32.
+    """
+
+    contexts: tuple[str, ...]
+    kinds: tuple[str, ...]
+    strata: tuple[str, ...]
+    labels: tuple[str, ...]
+    label_unit: np.ndarray
+    units: tuple[Condition, ...]
+    cell_label: np.ndarray
+    cell_stratum: np.ndarray
+
+    @property
+    def cell_unit(self) -> np.ndarray:
+        """Unit of each cell, (N,) int64."""
+        return self.label_unit[self.cell_label]
+
+
+def is_divided(options: ProcessingOptions) -> bool:
+    """Whether the options ask for units."""
+    return options.match_controls_by is not None or options.perturbation_type_key is not None
+
+
+def one_type_per_stratum(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
+    """Whether controls are matched by columns that tell the cell types apart (or that are missing: said later)."""
+    columns = options.match_controls_by or []
+    if not columns or any(name not in obs for name in columns):
+        return bool(columns)
+    strata_N, strata = _coded(obs, columns)
+    pairs = pd.DataFrame({"stratum": strata_N, "type": obs["cell_type"].astype(str).to_numpy()})
+    return len(pairs.drop_duplicates()) == len(strata)
+
+
+def unit_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> UnitTable:
+    """Divide the cells; the columns were checked (:func:`column_findings`).
+
+    Parameters
+    ----------
+    obs
+        Annotations of the cells, ``cell_type`` among them.
+    table
+        Their labels.
+    """
+    strata_N, strata = _coded(obs, options.match_controls_by or [])
+    context_N, contexts = _coded(obs, [options.context_key] if options.context_key else [])
+    is_control = np.array([condition.is_control for condition in table.conditions])[table.cell_condition]
+    kind_N, kinds = _kinds(obs, is_control, options.perturbation_type_key)
+    key = pd.MultiIndex.from_arrays([table.cell_label, context_N, kind_N])
+    codes, distinct = pd.factorize(key)
+    labels, units = [], []
+    for label, context, kind in distinct:
+        condition = table.conditions[int(table.label_condition[label])]
+        placed = condition.at(
+            contexts[context] if contexts else "", kinds[kind] if kinds and kind >= 0 else ""
+        )
+        labels.append(table.labels[label] + placed.suffix)
+        units.append(placed)
+    ids: dict[Condition, int] = {}
+    label_unit = np.array([ids.setdefault(unit, len(ids)) for unit in units], dtype=np.int64)
+    return UnitTable(
+        contexts, kinds, strata, tuple(labels), label_unit, tuple(ids),
+        codes.astype(np.int32), strata_N.astype(np.int32),
+    )  # fmt: skip
+
+
+def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: np.ndarray) -> list[Finding]:
+    """Columns that are missing or have gaps, names that labels cannot hold, strata without control cells."""
+    findings: list[Finding] = []
+    needed = dict.fromkeys(options.match_controls_by or [], np.ones(len(obs), dtype=bool))
+    if options.perturbation_type_key:
+        needed.setdefault(options.perturbation_type_key, ~is_control)
+    for name, cells in needed.items():
+        findings += _one_column(obs, name, cells)
+    if findings or not options.match_controls_by:
+        return findings
+    strata_N, strata = _coded(obs, options.match_controls_by)
+    n_control = np.bincount(strata_N[is_control], minlength=len(strata))
+    alone = [f"{strata[i]} ({n} cells)" for i, n in enumerate(np.bincount(strata_N)) if n_control[i] < 1]
+    if alone:
+        by = ", ".join(options.match_controls_by)
+        what = f"{count(len(alone), 'combination')} of {by} without a control cell: {shorten(alone)}"
+        remedy = "leave these cells out, or match by fewer columns (match_controls_by=)"
+        findings.append(Finding("no-matched-control", what, remedy, len(alone), alone[0]))
+    return findings
+
+
+def _one_column(obs: pd.DataFrame, name: str, needed: np.ndarray) -> list[Finding]:
+    if name not in obs:
+        near = nearest(name, [str(column) for column in obs.columns])
+        hint = f"did you mean {near[0]!r}?" if near else f"columns: {shorten(obs.columns)}"
+        return [Finding("missing-column", f"adata.obs has no column {name!r} (to divide by)", hint, 1, name)]
+    values = obs[name]
+    gaps = (values.isna().to_numpy() & needed).sum()
+    if gaps:
+        what = f"obs[{name!r}] is missing for {count(int(gaps), 'cell')}"
+        return [Finding("missing-context", what, "fill it, or drop these cells", int(gaps), name)]
+    odd = [text for text in map(str, pd.unique(values)) if AT in text or "[" in text or "]" in text]
+    if odd:
+        what = f"obs[{name!r}] has names with {AT!r} or brackets ({shorten(odd)}), which labels use"
+        return [Finding("context-name", what, "rename them", len(odd), odd[0])]
+    return []
+
+
+def _coded(obs: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Number of each cell's combination of values, and its name; combinations in sorted order."""
+    if not columns:
+        return np.zeros(len(obs), dtype=np.int64), ()
+    texts = [obs[name].astype(str).to_numpy(dtype=object) for name in columns]
+    joined = np.array([JOINT.join(values) for values in zip(*texts, strict=True)], dtype=object)
+    codes, names = pd.factorize(joined, sort=True)
+    return codes.astype(np.int64), tuple(map(str, names))
+
+
+def _kinds(obs: pd.DataFrame, is_control: np.ndarray, key: str | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Type of each perturbed cell, -1 for control cells."""
+    if key is None:
+        return np.full(len(obs), -1, dtype=np.int64), ()
+    texts = obs[key].astype(str).to_numpy(dtype=object)
+    names = sorted(set(texts[~is_control]))
+    codes = pd.Index(names).get_indexer(texts)
+    return np.where(is_control, -1, codes), tuple(names)

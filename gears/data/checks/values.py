@@ -1,0 +1,175 @@
+"""What a screen must be, checked before any work: every problem is found, with its number and remedy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from gears.conditions import CONTROL_LABEL, SEPARATOR
+from gears.core.findings import Finding
+from gears.core.messages import count, shorten
+from gears.data.checks.labels import LabelTable
+from gears.data.reading.matrix import share_of_integers
+from gears.files.mapped import pieces
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from gears.data.checks.settings import UnitTable
+
+LOG_MAXIMUM = 25.0
+"""log1p of any sensible normalised count lies far below this."""
+MOSTLY_COUNTS = 0.5
+"""Share of whole numbers among the values above which they are counts: a logarithm is hardly ever whole."""
+ANNOTATED_SHARE = 0.02
+"""Fewer genes than this share known to the annotation: another species or other identifiers, as a rule."""
+
+
+def size_findings(adata: AnnData) -> list[Finding]:
+    """No cells or no genes at all."""
+    findings = []
+    if adata.n_obs == 0:
+        findings.append(
+            Finding("no-cells", "there are no cells", "check how the file was written or filtered")
+        )
+    if adata.n_vars == 0:
+        findings.append(
+            Finding("no-genes", "there are no genes", "check how the file was written or filtered")
+        )
+    return findings
+
+
+def gene_findings(names: pd.Series, index: pd.Index, *, unique_genes: bool) -> list[Finding]:
+    """Missing, repeated or unusable gene names."""
+    findings = []
+    if names.isna().any():
+        n = int(names.isna().sum())
+        what = f"the gene name is missing for {count(n, 'gene')}"
+        findings.append(
+            Finding("missing-gene-name", what, "fill or drop them", n, str(index[names.isna()][0]))
+        )
+    texts = names.dropna().astype(str)
+    repeated = [name for name, n in Counter(texts).items() if n > 1]
+    if repeated:
+        what = (
+            f"{count(len(repeated), 'gene name')} {'occur' if len(repeated) > 1 else 'occurs'} more than once"
+        )
+        remedy = "pass unique_genes=True to tell them apart by their ids, or keep one column each"
+        severity = "warning" if unique_genes else "error"
+        remedy = "told apart by their ids" if unique_genes else remedy
+        what = f"{what} ({shorten(repeated)})"
+        findings.append(Finding("repeated-gene-name", what, remedy, len(repeated), repeated[0], severity))
+    joined = [name for name in texts if SEPARATOR in name]
+    if joined:
+        what = f"gene names with {SEPARATOR!r} ({shorten(joined)}) cannot be told from pairs of genes"
+        findings.append(Finding("separator-in-gene-name", what, "rename them", len(joined), joined[0]))
+    if not index.is_unique:
+        n = int(index.duplicated().sum())
+        what = f"the index of adata.var has {count(n, 'repeated entry', 'repeated entries')}"
+        remedy = "call adata.var_names_make_unique() on a copy"
+        findings.append(Finding("repeated-gene-id", what, remedy, n, str(index[index.duplicated()][0])))
+    return findings
+
+
+def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
+    """Missing cell types; several of them unless they are to be pooled."""
+    findings = []
+    if cell_types.isna().any():
+        n = int(cell_types.isna().sum())
+        what = f"obs[{cell_types.name!r}] is missing for {count(n, 'cell')}"
+        findings.append(
+            Finding(
+                "missing-cell-type", what, "fill or drop them", n, str(cell_types.index[cell_types.isna()][0])
+            )
+        )
+    found = sorted({str(value) for value in cell_types.dropna()})
+    if len(found) > 1 and not pool:
+        what = f"{len(found)} cell types ({shorten(found)}): a model describes one"
+        remedy = (
+            "pass context_key='cell_type' to learn each condition in each type, match_controls_by='cell_type' to "
+            "compare with controls of the same type, or pool_cell_types=True to treat all cells as one type"
+        )
+        findings.append(Finding("several-cell-types", what, remedy, len(found), found[1]))
+    return findings
+
+
+def value_findings(
+    matrix: sparse.csr_matrix, *, normalize: bool, layer: str | None, layers: list[str]
+) -> list[Finding]:
+    """Values that are not finite, and counts where log-normalised values belong (or the reverse)."""
+    values = matrix.data
+    place = f"layers[{layer!r}]" if layer else "X"
+    bad = sum(int(np.count_nonzero(~np.isfinite(piece))) for piece in pieces(values))
+    if bad:
+        what = f"{place} holds {bad} NaN or infinite {'values' if bad > 1 else 'value'}"
+        return [Finding("not-finite", what, "replace them, or drop those cells or genes", bad)]
+    if not len(values):
+        remedy = "pass the layer that holds the values" if layers else "check how the file was written"
+        return [
+            Finding(
+                "all-zero",
+                f"{place} holds nothing but zeros",
+                f"{remedy} (layers: {shorten(layers) or 'none'})",
+            )
+        ]
+    ends = np.array([(piece.min(), piece.max()) for piece in pieces(values)])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+    whole = share_of_integers(values)
+    if normalize:
+        if low >= 0 and (whole > MOSTLY_COUNTS or high > LOG_MAXIMUM):
+            return []
+        counts = next((name for name in layers if "count" in name.lower() and name != layer), None)
+        remedy = (
+            f"pass layer={counts!r}" if counts else "pass the layer that holds counts, or leave normalize out"
+        )
+        what = f"normalize=True needs counts, but {place} does not hold whole non-negative numbers"
+        return [Finding("no-counts", what, remedy)]
+    if low >= 0 and whole > MOSTLY_COUNTS:
+        share = "whole numbers only" if whole == 1 else f"mostly whole numbers ({whole:.0%})"
+        what = f"{place} holds {share} (up to {high:g}): these look like raw counts, log-normalised values are needed"
+        remedy = "pass normalize=True (1e4 counts per cell, then log1p, on a copy)"
+        return [Finding("counts", what, remedy, int(whole * len(values)), f"{high:g}")]
+    if high > LOG_MAXIMUM:
+        what = f"{place} has values up to {high:g}: normalised, it seems, but without logarithm"
+        remedy = "apply scanpy.pp.log1p on a copy first, or pass counts with normalize=True"
+        return [Finding("not-logged", what, remedy, int((values > LOG_MAXIMUM).sum()), f"{high:g}")]
+    if low < 0:
+        what = f"{place} has negative values (down to {low:g}): taken as they are"
+        remedy = "predictions should not be clipped at 0"
+        return [Finding("negative-values", what, remedy, int((values < 0).sum()), f"{low:g}", "warning")]
+    return []
+
+
+def small_unit_findings(units: UnitTable, needed: int) -> list[Finding]:
+    """Units with too few cells for a variance in their context."""
+    counts = np.bincount(units.cell_unit, minlength=len(units.units))
+    small = [f"{unit} ({n})" for unit, n in zip(units.units, counts.tolist(), strict=True) if n < needed]
+    if not small:
+        return []
+    what = f"{len(small)} conditions have fewer than {needed} cells in a context: {shorten(small, 20)}"
+    remedy = "leave these cells out, or pass skip_calc_de=True (no differential expression)"
+    return [Finding("small-unit", what, remedy, len(small), small[0])]
+
+
+def small_condition_findings(table: LabelTable, needed: int) -> list[Finding]:
+    """Conditions with too few cells for a variance."""
+    counts = table.counts()
+    too_few = np.flatnonzero(counts < needed)
+    findings = []
+    for i in too_few:
+        if table.conditions[i].is_control:
+            what = f"the control has {count(int(counts[i]), 'cell')}"
+            remedy = f"differential expression needs {needed} (skip_calc_de=True leaves it out)"
+            findings.append(Finding("small-control", what, remedy, int(counts[i]), CONTROL_LABEL))
+    small = [f"{table.conditions[i]} ({counts[i]})" for i in too_few if not table.conditions[i].is_control]
+    if small:
+        has = "condition has" if len(small) == 1 else "conditions have"
+        named = shorten(small, 20)
+        what = f"{len(small)} {has} fewer than {needed} cells, too few for differential expression: {named}"
+        remedy = f"pass min_cells={needed} (or more) to drop {'it' if len(small) == 1 else 'them'}"
+        findings.append(Finding("small-condition", what, remedy, len(small), small[0]))
+    return findings

@@ -1,0 +1,1 @@
+"""Screens read from files, with counts or normalised expression."""

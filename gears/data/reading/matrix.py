@@ -1,0 +1,258 @@
+"""Expression matrices of any kind as one: CSR, float32, canonical."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.files.mapped import PIECE, pieces, release
+from gears.files.paths import user_path
+from gears.files.untrusted import check_bounds, check_compressed, check_numbers, refuse_beyond
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+DENSE_ROWS = 1024
+
+
+def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
+    """Read an h5ad file into memory, or all but its values.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no file, or it is no h5ad file.
+    """
+    import anndata
+
+    path = user_path(path)
+    if not path.is_file():
+        msg = f"there is no file {path}"
+        raise FileNotFoundError(msg)
+    refuse_beyond(path)
+    try:
+        found = anndata.read_h5ad(path, backed="r" if backed else None)
+    except Exception as error:
+        msg = f"{path} cannot be read as an h5ad file ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    check_matrices(path, found)
+    return found
+
+
+def check_matrices(path: Path, adata: AnnData) -> None:
+    """Refuse a screen that was read from a file and has a sparse matrix whose arrays do not fit together.
+
+    Raises
+    ------
+    ValueError
+        With the file and the matrix.
+    """
+    matrices = {"X": None if adata.isbacked else adata.X}
+    matrices |= {f"layers/{name}": matrix for name, matrix in adata.layers.items()}
+    if adata.raw is not None and not adata.isbacked:
+        matrices["raw/X"] = adata.raw.X
+    for name, matrix in matrices.items():
+        check_compressed(f"{path}: {name}", matrix)
+
+
+def values_of(adata: AnnData, layer: str | None = None) -> Any:
+    """X or a layer, in whatever form it is held; None where X is empty.
+
+    A view whose rows run backwards cannot be taken by scipy from a matrix with
+    index arrays of two types: then the rows are taken here.
+    """
+    try:
+        return adata.X if layer is None else adata.layers[layer]
+    except ValueError:
+        parent, rows, columns = (getattr(adata, name, None) for name in ("_adata_ref", "_oidx", "_vidx"))
+        if not adata.is_view or parent is None:
+            raise
+        whole = as_csr(parent.X if layer is None else parent.layers[layer])
+        numbers = np.arange(whole.shape[0])[rows]
+        wide = sparse.csr_matrix(
+            (whole.data, whole.indices.astype(np.int64), whole.indptr), shape=whole.shape
+        )
+        return as_csr(wide[numbers][:, columns])
+
+
+class StoredMatrix:
+    """A matrix in an h5ad file or zarr store, read row range by row range; only its place is sent to processes.
+
+    Parameters
+    ----------
+    path
+        The file (h5ad) or folder (zarr).
+    key
+        Where in it: ``"X"`` or ``"layers/<name>"``.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is stored by columns (CSC), which gives no rows cheaply.
+    """
+
+    sequential = True
+
+    def __init__(self, path: str | Path, key: str = "X") -> None:
+        self.path, self.key = Path(path), key
+        self._open()
+
+    @classmethod
+    def of(cls, matrix: Any) -> StoredMatrix | None:
+        """From X of a backed AnnData or an h5py dataset; None for anything else."""
+        stored = getattr(matrix, "group", matrix)
+        file = getattr(getattr(stored, "file", None), "filename", None)
+        return None if file is None else cls(file, stored.name)
+
+    def _open(self) -> None:
+        root: Any
+        if self.path.is_dir():
+            import zarr
+
+            root = zarr.open_group(self.path, mode="r")
+        else:
+            import h5py
+
+            root = h5py.File(self.path, "r")
+        self._stored = root[self.key.strip("/")]
+        self._indptr: np.ndarray | None = None
+        if hasattr(self._stored, "shape"):
+            self.shape = _pair(self._stored.shape)
+            return
+        kind = self._stored.attrs.get("encoding-type")
+        if kind != "csr_matrix":
+            msg = f"{self.path}:{self.key} is stored as {kind}; rows are read from a csr_matrix or a dense array"
+            raise ValueError(msg)
+        self.shape = _pair(self._stored.attrs["shape"])
+        indptr = self._stored["indptr"][:]
+        n_values = min(self._stored[name].shape[0] for name in ("data", "indices"))
+        check_bounds(self._name, indptr, self.shape[0], n_values)
+        self._indptr = indptr.astype(np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "key": self.key}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path, self.key = state["path"], state["key"]
+        self._open()
+
+    @property
+    def _name(self) -> str:
+        return f"{self.path}: {self.key.strip('/')}"
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """Stored values of each row, (N,)."""
+        return np.full(self.shape[0], self.shape[1]) if self._indptr is None else np.diff(self._indptr)
+
+    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
+        """The given rows (ascending), from one read of the range they span."""
+        first, last = int(rows[0]), int(rows[-1]) + 1
+        if self._indptr is None:
+            return as_csr(np.asarray(self._stored[first:last]))[rows - first]
+        start, stop = int(self._indptr[first]), int(self._indptr[last])
+        values, genes = (self._stored[name][start:stop] for name in ("data", "indices"))
+        check_numbers(self._name, genes, self.shape[1])
+        bounds = self._indptr[first : last + 1] - start
+        whole = as_csr(sparse.csr_matrix((values, genes, bounds), shape=(last - first, self.shape[1])))
+        return whole if len(rows) == last - first else whole[rows - first]
+
+
+def _pair(shape: Any) -> tuple[int, int]:
+    n_rows, n_columns = shape
+    return int(n_rows), int(n_columns)
+
+
+@np.errstate(over="ignore")
+def as_csr(matrix: Any) -> sparse.csr_matrix:
+    """A matrix as CSR float32, sorted, without duplicates and explicit zeros.
+
+    Dense arrays, CSR, CSC and the newer sparse arrays give equal results. The
+    input is never changed; where it is canonical float32 CSR already its
+    memory is shared, so the result must not be written to.
+
+    Raises
+    ------
+    TypeError
+        For anything that is neither a numeric array nor a sparse matrix.
+    ValueError
+        For a sparse matrix whose arrays do not fit together.
+    """
+    if sparse.issparse(matrix):
+        check_compressed("a sparse matrix", matrix)
+        return _canonical(matrix)
+    if isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind in "fiub":
+        chunks = [
+            sparse.csr_matrix(np.asarray(matrix[start : start + DENSE_ROWS], dtype=np.float32))
+            for start in range(0, len(matrix), DENSE_ROWS)
+        ]
+        empty = sparse.csr_matrix((0, matrix.shape[1]), dtype=np.float32)
+        return _plain_types(sparse.vstack(chunks or [empty], format="csr"))
+    kind = getattr(matrix, "dtype", None)
+    msg = (
+        f"expression must be a dense array or a sparse matrix of numbers; found {type(matrix).__name__}"
+        f"{f' of {kind}' if kind is not None else ''}"
+    )
+    raise TypeError(msg)
+
+
+def _canonical(matrix: Any) -> sparse.csr_matrix:
+    csr = matrix.tocsr()
+    # A new object around the same arrays: flags and in-place repairs must not reach the caller's.
+    # (scipy's checks of order and duplicates store flags on the object.)
+    values = csr.data.astype(np.float32, copy=False)
+    plain = sparse.csr_matrix((values, csr.indices, csr.indptr), shape=csr.shape, copy=False)
+    if not is_canonical(plain):
+        plain = sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=True)
+        plain.sum_duplicates()
+        plain.data = plain.data.astype(np.float32)
+        plain.eliminate_zeros()
+    return _plain_types(plain)
+
+
+def is_canonical(csr: sparse.csr_matrix) -> bool:
+    """Whether every row is sorted, without duplicates and explicit zeros; looked at in pieces."""
+    step = max(1, PIECE * len(csr.indptr) // max(1, csr.nnz))
+    for start in range(0, csr.shape[0], step):
+        bounds = csr.indptr[start : start + step + 1].astype(np.int64)
+        own = slice(int(bounds[0]), int(bounds[-1]))
+        parts = csr.data[own], csr.indices[own], (bounds - bounds[0]).astype(csr.indices.dtype)
+        rows = sparse.csr_matrix(parts, shape=(len(bounds) - 1, csr.shape[1]), copy=False)
+        if not (rows.has_canonical_format and np.all(rows.data)):
+            return False
+        release(csr.data, csr.indices)
+    return True
+
+
+def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
+    csr.indices = csr.indices.astype(np.int32, copy=False)
+    csr.indptr = csr.indptr.astype(np.int64, copy=False)
+    return csr
+
+
+def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_matrix:
+    """Counts to log(1 + counts per `target`); a new matrix.
+
+    The values of ``scanpy.pp.normalize_total(target_sum=1e4)`` and
+    ``scanpy.pp.log1p``; cells without any count stay zero.
+
+    Parameters
+    ----------
+    counts
+        (N, G) CSR of whole non-negative numbers.
+    target
+        Sum of each cell before the logarithm.
+    """
+    total_N = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
+    factor_N = target / np.where(total_N > 0, total_N, 1.0)
+    values = np.log1p(counts.data * np.repeat(factor_N, np.diff(counts.indptr)))
+    return sparse.csr_matrix((values.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
+
+
+def share_of_integers(values: np.ndarray) -> float:
+    """Share of whole numbers among the values, looked at in pieces; 0 for no values."""
+    n = sum(int(np.count_nonzero(piece == np.rint(piece))) for piece in pieces(values))
+    return n / len(values) if len(values) else 0.0

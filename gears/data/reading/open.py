@@ -1,0 +1,392 @@
+"""Opening a screen from h5ad, zarr, 10x h5, 10x mtx or a folder of several files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import logging
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from gears.core.messages import count, shorten
+from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read_screen
+from gears.data.screen.cells import CellMatrix, CellWriter
+from gears.data.screen.moments import CHUNK_VALUES
+from gears.files.atomic import scratch_folder
+from gears.files.paths import user_path
+from gears.files.untrusted import WholeLines, check_compressed, refuse_beyond, refuse_odd_codecs
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+logger = logging.getLogger(__name__)
+
+KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folder of several of these"
+EXPRESSION = "Gene Expression"
+SOURCE = "source_file"
+
+MOST_IN_MEMORY = 1 << 26
+"""Stored values of a matrix that are read into memory; a larger one is mapped from a file."""
+
+
+def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
+    """Read a screen, whose kind is told by its content.
+
+    Parameters
+    ----------
+    path
+        An h5ad file, a zarr store, a 10x h5 file (versions 2 and 3), a folder with
+        ``matrix.mtx`` beside ``features.tsv`` (or ``genes.tsv``) and
+        ``barcodes.tsv`` (each may be gzipped), or a folder with several of
+        these, whose cells are put together.
+    backed
+        Leave the values of an h5ad file on disk.
+
+    Returns
+    -------
+    AnnData
+        Of 10x files: counts in X, ``var.gene_name``, features that are no genes left out.
+        Of several files: ``obs.source_file``.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is nothing, or nothing that can be read.
+    """
+    path = user_path(path)
+    kind = kind_of(path)
+    if kind == "h5ad":
+        return read_screen(path, backed=backed)
+    if kind == "zarr":
+        return _read_zarr(path)
+    if kind == "10x-h5":
+        return _read_10x_h5(path)
+    if kind == "10x-mtx":
+        return _read_10x_mtx(path)
+    return _read_several(path)
+
+
+def kind_of(path: Path) -> str:
+    """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several".
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is nothing, or it is none of these.
+    """
+    if not path.exists():
+        msg = f"there is no file or folder {path}"
+        raise FileNotFoundError(msg)
+    if path.is_dir():
+        return _kind_of_folder(path)
+    if path.stat().st_size == 0:
+        msg = f"{path} is empty (0 bytes): a download or copy that stopped? get it again"
+        raise ValueError(msg)
+    import h5py
+
+    if h5py.is_hdf5(path):
+        refuse_beyond(path)
+        with h5py.File(path, "r") as file:
+            names = set(file)
+            if {"obs", "var"} <= names:
+                return "h5ad"
+            if "matrix" in names or any(
+                "barcodes" in file[name] for name in names if isinstance(file[name], h5py.Group)
+            ):
+                return "10x-h5"
+        msg = f"{path} is an HDF5 file without what AnnData or 10x write (it has {shorten(sorted(names)) or 'nothing'})"
+        raise ValueError(msg)
+    if path.name.endswith((".mtx", ".mtx.gz")):
+        return "10x-mtx"
+    if path.suffix == ".h5ad":
+        read_screen(path)  # says what is wrong with it
+    msg = f"{path} is none of what can be read: {KINDS}"
+    raise ValueError(msg)
+
+
+def _kind_of_folder(folder: Path) -> str:
+    if any((folder / name).exists() for name in (".zgroup", "zarr.json")):
+        return "zarr"
+    if _matrices(folder):
+        return "10x-mtx"
+    if _members(folder):
+        return "several"
+    there = sorted(place.name for place in folder.iterdir() if not place.name.startswith("."))
+    msg = f"the folder {folder} holds no screen ({shorten(there) or 'it is empty'}); expected {KINDS}"
+    raise ValueError(msg)
+
+
+def _matrices(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*matrix.mtx"), *folder.glob("*matrix.mtx.gz")])
+
+
+def _members(folder: Path) -> list[Path]:
+    """Files and folders below a folder that are screens themselves."""
+    found = []
+    for place in sorted(folder.iterdir()):
+        if place.name.startswith("."):
+            continue
+        is_folder = place.is_dir() and (
+            (place / ".zgroup").exists() or (place / "zarr.json").exists() or _matrices(place)
+        )
+        if is_folder or (place.is_file() and place.suffix in (".h5ad", ".h5")):
+            found.append(place)
+    return found
+
+
+def _read_zarr(path: Path) -> AnnData:
+    import anndata
+
+    refuse_odd_codecs(path)
+    try:
+        found = anndata.read_zarr(path)
+    except Exception as error:
+        msg = f"{path} cannot be read as a zarr store of an AnnData ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    check_matrices(path, found)
+    return found
+
+
+def _read_several(folder: Path) -> AnnData:
+    """The cells of several files one after another; all must measure the same genes."""
+    import anndata
+
+    members = _members(folder)
+    screens = [open_screen(member) for member in members]
+    genes = screens[0].var_names
+    for member, screen in zip(members, screens, strict=True):
+        if not screen.var_names.is_unique:
+            msg = (
+                f"{member} has repeated gene ids; make them unique (var_names_make_unique) in each file first"
+            )
+            raise ValueError(msg)
+        missing = genes.difference(screen.var_names)
+        more = screen.var_names.difference(genes)
+        if len(missing) or len(more):
+            msg = (
+                f"{member.name} does not measure the genes of {members[0].name}: {count(len(missing), 'gene')} missing "
+                f"({shorten(missing, 3) or 'none'}), {len(more)} more ({shorten(more, 3) or 'none'}); bring the files "
+                "to the same genes first (anndata.concat(..., join='inner'))"
+            )
+            raise ValueError(msg)
+    names = [member.name.removesuffix(".h5ad").removesuffix(".h5") for member in members]
+    whole = anndata.concat(
+        [screen[:, genes] for screen in screens],
+        label=SOURCE,
+        keys=names,
+        index_unique="-",
+        join="outer",
+        merge="same",
+    )
+    logger.info("%s: %s from %d files", folder, count(whole.n_obs, "cell"), len(members))
+    return whole
+
+
+def _read_10x_h5(path: Path) -> AnnData:
+    import h5py
+
+    refuse_beyond(path)
+    try:
+        with h5py.File(path, "r") as file:
+            group = file["matrix"] if "matrix" in file else file[next(name for name in file)]
+            n_features, n_cells = (int(n) for n in group["shape"][:])
+            parts = (group["data"][:], group["indices"][:], group["indptr"][:])
+            barcodes = _texts(group["barcodes"])
+            if "features" in group:
+                features = group["features"]
+                ids, names, types = (_texts(features[key]) for key in ("id", "name", "feature_type"))
+            else:
+                ids, names = _texts(group["genes"]), _texts(group["gene_names"])
+                types = [EXPRESSION] * len(ids)
+            # Stored by cell, as a matrix of features x cells in CSC: the transpose in CSR has the same arrays.
+            matrix = sparse.csr_matrix(parts, shape=(n_cells, n_features))
+            check_compressed("its matrix", matrix)
+    except Exception as error:
+        msg = f"{path} cannot be read as a 10x h5 file ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    if (len(barcodes), len(ids)) != matrix.shape or len(names) != len(ids) or len(types) != len(ids):
+        msg = f"{path} has {len(barcodes)} barcodes and {len(ids)} features for a matrix of {matrix.shape}"
+        raise ValueError(msg)
+    return _ten_x(path, matrix, barcodes, ids, names, types)
+
+
+def _texts(dataset: Any) -> list[str]:
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in dataset[:]]
+
+
+def _read_10x_mtx(path: Path) -> AnnData:
+    from scipy.io import mmread
+
+    found = _matrices(path) if path.is_dir() else [path]
+    if len(found) > 1:
+        several = shorten(file.name for file in found)
+        msg = f"{path} has {len(found)} matrices ({several}); name one, or put each in a folder of its own"
+        raise ValueError(msg)
+    file = found[0]
+    prefix = file.name.removesuffix(".gz").removesuffix("matrix.mtx")
+    features = _table(file.parent, prefix, ("features.tsv", "genes.tsv"))
+    barcodes = _table(file.parent, prefix, ("barcodes.tsv",))[0].astype(str).tolist()
+    try:
+        opener: Any = gzip.open if file.suffix == ".gz" else open
+        with opener(file, "rb") as opened:
+            matrix = sparse.csr_matrix(mmread(WholeLines(opened))).T.tocsr()
+    except Exception as error:
+        msg = f"{file} cannot be read as a MatrixMarket file ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    if matrix.shape != (len(barcodes), len(features)):
+        msg = (
+            f"{file} has {matrix.shape[1]} features x {matrix.shape[0]} cells, but there are {len(features)} features "
+            f"and {len(barcodes)} barcodes beside it; the files do not belong together"
+        )
+        raise ValueError(msg)
+    ids = features[0].astype(str).tolist()
+    names = features[1].astype(str).tolist() if 1 in features else ids
+    types = features[2].astype(str).tolist() if 2 in features else [EXPRESSION] * len(ids)
+    return _ten_x(file, matrix, barcodes, ids, names, types)
+
+
+def _table(folder: Path, prefix: str, names: Sequence[str]) -> pd.DataFrame:
+    for name in names:
+        for place in (folder / f"{prefix}{name}", folder / f"{prefix}{name}.gz"):
+            if place.is_file():
+                return _names_table(place)
+    msg = f"{folder} has no {' or '.join(prefix + name for name in names)} (plain or .gz) beside the matrix"
+    raise FileNotFoundError(msg)
+
+
+def _names_table(path: Path) -> pd.DataFrame:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            return pd.read_csv(file, sep="\t", header=None, dtype=str, keep_default_na=False)
+    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
+        msg = f"{path} cannot be read as a table of names ({type(error).__name__}: {error}); get it again"
+        raise ValueError(msg) from error
+
+
+def _ten_x(
+    path: Path, matrix: Any, barcodes: list[str], ids: list[str], names: list[str], types: list[str]
+) -> AnnData:
+    from anndata import AnnData
+
+    is_gene = np.array([kind == EXPRESSION for kind in types], dtype=bool)
+    if not is_gene.all():
+        others = sorted({kind for kind in types if kind != EXPRESSION})
+        logger.info(
+            "%s: %d features other than gene expression are excluded (%s)",
+            path,
+            int((~is_gene).sum()),
+            shorten(others),
+        )
+        matrix = sparse.csr_matrix(matrix)[:, np.flatnonzero(is_gene)]
+    var = pd.DataFrame({"gene_name": names}, index=pd.Index(ids, name=None))[is_gene]
+    return AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)
+
+
+def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int | None = None) -> AnnData:
+    """A screen's file with its annotations and the wanted values, nothing else.
+
+    Of an h5ad file other layers, embeddings and ``uns`` are not read: other layers are there
+    by name and hold nothing. A matrix of more than `most_in_memory` values is brought chunk by
+    chunk into a file that is mapped into memory (and has no name any more), so that preparing
+    it holds no second copy and the system can let go of its pages. Other kinds of files are read whole.
+
+    Parameters
+    ----------
+    path
+        Any file or folder that :func:`gears.data.open_screen` reads.
+    layer
+        Where the values are; X when None.
+    near
+        Folder for the temporary file.
+    most_in_memory
+        :data:`MOST_IN_MEMORY` by default.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is nothing, or nothing that can be read.
+    """
+    limit = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
+    lean = _lean(path, layer, near, limit)
+    return open_screen(path) if lean is None else lean
+
+
+def in_reach(adata: AnnData, near: Path, *, most_in_memory: int | None = None) -> AnnData:
+    """An AnnData whose values can be used like those in memory; one that is backed by a file is treated as the file.
+
+    Raises
+    ------
+    TypeError
+        If it is no AnnData.
+    """
+    from anndata import AnnData
+
+    if not isinstance(adata, AnnData):
+        msg = f"expected an AnnData object, found {type(adata).__name__}; to read a file use load(data_path=...)"
+        raise TypeError(msg)
+    if not adata.isbacked:
+        return adata
+    stored = None if adata.is_view else _stored(adata.X)
+    if stored is None:
+        return adata.to_memory()
+    limit = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
+    return AnnData(X=_brought(stored, near, limit), obs=adata.obs, var=adata.var, layers=dict(adata.layers))
+
+
+def _stored(matrix: Any) -> StoredMatrix | None:
+    """Rows of a stored matrix; None where it is kept in a way that gives no rows (by columns)."""
+    try:
+        return StoredMatrix.of(matrix)
+    except ValueError:
+        return None
+
+
+def _lean(path: Path, layer: str | None, near: Path, limit: int) -> AnnData | None:
+    """Annotations and values of an h5ad file of the present layout; None for anything else."""
+    if kind_of(path) != "h5ad":
+        return None
+    import h5py
+    from anndata import AnnData
+    from anndata.io import read_elem
+
+    try:
+        with h5py.File(path, "r") as file:
+            obs, var = read_elem(file["obs"]), read_elem(file["var"])
+            names = sorted(file["layers"]) if "layers" in file else []
+            stored = StoredMatrix(path, "X" if layer is None else f"layers/{layer}")
+        if stored.shape != (len(obs), len(var)):
+            return None
+        matrix = _brought(stored, near, limit)
+    except (KeyError, ValueError, OSError, TypeError) as error:
+        logger.debug("%s is read whole (%s)", path, error)
+        return None
+    nothing = sparse.csr_matrix(matrix.shape, dtype=np.float32)
+    layers = {name: matrix if name == layer else nothing for name in names}
+    return AnnData(X=matrix if layer is None else nothing, obs=obs, var=var, layers=layers)
+
+
+def _brought(stored: StoredMatrix, near: Path, limit: int) -> sparse.csr_matrix:
+    """The whole matrix as CSR: in memory, or mapped from a file that loses its name at once."""
+    n_rows = stored.shape[0]
+    if int(stored.row_lengths.sum()) <= limit:
+        return stored.csr(np.arange(n_rows)) if n_rows else sparse.csr_matrix(stored.shape, dtype=np.float32)
+    with scratch_folder(near) as folder:
+        with CellWriter(folder, stored.shape[1]) as writer:
+            for rows in row_ranges(stored.row_lengths):
+                writer.add(stored.csr(rows))
+        return CellMatrix(folder, stored.shape[1]).mapped()
+
+
+def row_ranges(lengths: np.ndarray, chunk_values: int = CHUNK_VALUES) -> Iterator[np.ndarray]:
+    """Consecutive rows in chunks of about `chunk_values` stored values."""
+    which = np.cumsum(np.maximum(lengths, 1)) // chunk_values
+    yield from (
+        rows for rows in np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(which)) + 1) if len(rows)
+    )

@@ -1,0 +1,1 @@
+"""Prepared screens: their files, cells, moments and statistics."""

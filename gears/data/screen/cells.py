@@ -1,0 +1,213 @@
+"""The cells of a prepared screen: a CSR matrix in memory-mapped files."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.files.mapped import release, save_array
+from gears.files.untrusted import check_bounds, check_numbers
+
+ROWS_PER_CHUNK = 4096
+
+
+class CellMatrix:
+    """Log-normalised expression, (N, G) float32, read from disk as it is needed.
+
+    Processes that open the same folder share the memory. An object is cheap to
+    send to another process: only the folder goes along.
+
+    Parameters
+    ----------
+    folder
+        Holds ``data.npy``, ``indices.npy``, ``indptr.npy``.
+    n_genes
+        G.
+    kept
+        Rows of the files that make up this matrix, in order; all by default.
+    """
+
+    def __init__(self, folder: Path, n_genes: int, kept: np.ndarray | None = None) -> None:
+        self.folder = Path(folder)
+        self._n_genes = n_genes
+        self._kept = kept
+
+    @staticmethod
+    def write(folder: Path, matrix: sparse.csr_matrix) -> None:
+        """Write a canonical CSR matrix into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_array(folder / "data.npy", matrix.data, np.float32)
+        save_array(folder / "indices.npy", matrix.indices, np.int32)
+        save_array(folder / "indptr.npy", matrix.indptr, np.int64)
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        data, indices, indptr = (
+            map_array(self.folder / f"{name}.npy") for name in ("data", "indices", "indptr")
+        )
+        for array in (data, indices):
+            check_bounds(self.folder / "indptr.npy", indptr, len(indptr) - 1, len(array))
+        return data, indices, indptr
+
+    def open(self) -> None:
+        """Map the files now rather than at first use."""
+        _ = self._arrays
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, G)."""
+        n_cells = len(self._arrays[2]) - 1 if self._kept is None else len(self._kept)
+        return n_cells, self._n_genes
+
+    sequential = False
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """Stored values of each row, (N,)."""
+        lengths = np.diff(self._arrays[2])
+        return lengths if self._kept is None else lengths[self._kept]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "_n_genes": self._n_genes, "_kept": self._kept}
+
+    def _gather(self, ids: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values and gene indices of the rows one after another, and the rows' lengths."""
+        rows = np.asarray(ids, dtype=np.int64)
+        values, genes, lengths = gather_rows(*self._arrays, rows if self._kept is None else self._kept[rows])
+        check_numbers(self.folder / "indices.npy", genes, self._n_genes)
+        return values, genes, lengths
+
+    def rows(self, ids: Any) -> np.ndarray:
+        """Expression of the given cells.
+
+        Parameters
+        ----------
+        ids
+            (B,) cell numbers, any order, repeats allowed.
+
+        Returns
+        -------
+        np.ndarray
+            (B, G) float32.
+        """
+        values, genes, lengths = self._gather(ids)
+        dense = np.zeros((len(lengths), self._n_genes), dtype=np.float32)
+        dense[np.repeat(np.arange(len(lengths)), lengths), genes] = values
+        return dense
+
+    def csr(self, ids: Any = None) -> sparse.csr_matrix:
+        """The given cells (all by default) as CSR, (B, G) float32, in memory of its own."""
+        if ids is None and self._kept is None:
+            data, indices, indptr = self._arrays
+            check_numbers(self.folder / "indices.npy", indices, self._n_genes)
+            return sparse.csr_matrix((data.copy(), indices.copy(), indptr.copy()), shape=self.shape)
+        values, genes, lengths = self._gather(np.arange(len(self)) if ids is None else ids)
+        indptr = np.concatenate(([0], np.cumsum(lengths)))
+        return sparse.csr_matrix((values, genes, indptr), shape=(len(lengths), self._n_genes))
+
+    def part(self, rows: np.ndarray) -> CellMatrix:
+        """Some of the rows, as a matrix of the same files."""
+        return CellMatrix(self.folder, self._n_genes, rows if self._kept is None else self._kept[rows])
+
+    def mapped(self) -> sparse.csr_matrix:
+        """All cells of the files as CSR whose arrays are the mapped files: to be read only."""
+        data, indices, indptr = self._arrays
+        return sparse.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, self._n_genes), copy=False)
+
+    def mean(self, ids: Any) -> np.ndarray:
+        """Mean expression over the given cells, (G,) float64; NaN for no cells."""
+        ids = np.asarray(ids, dtype=np.int64)
+        if not len(ids):
+            return np.full(self._n_genes, np.nan)
+        total = np.zeros(self._n_genes)
+        for start in range(0, len(ids), ROWS_PER_CHUNK):
+            values, genes, _ = self._gather(ids[start : start + ROWS_PER_CHUNK])
+            total += np.bincount(genes, weights=values, minlength=self._n_genes)
+        return total / len(ids)
+
+
+def gather_rows(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values and columns of rows of a CSR matrix one after another, and the rows' lengths.
+
+    What scipy's indexing gives, without its copy of all indices where the two index arrays differ in type.
+    """
+    starts = indptr[rows].astype(np.int64)
+    lengths = indptr[rows + 1] - starts
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    at = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
+    taken = data[at], indices[at], lengths
+    release(data, indices)
+    return taken
+
+
+class CellWriter:
+    """Writes the files of a :class:`CellMatrix` chunk by chunk; they are complete when the block ends.
+
+    Parameters
+    ----------
+    folder
+        Made if need be.
+    n_genes
+        G.
+    """
+
+    def __init__(self, folder: Path, n_genes: int) -> None:
+        self.folder, self.n_genes = Path(folder), n_genes
+        self._lengths: list[np.ndarray] = []
+        self._types = {"data": np.dtype(np.float32), "indices": np.dtype(np.int32)}
+
+    def __enter__(self) -> CellWriter:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._files = {name: (self.folder / f"{name}.npy").open("wb") for name in self._types}
+        for name in self._types:  # room for the header, whose length does not depend on the size
+            self._head(name, 0)
+        return self
+
+    def add(self, rows: sparse.csr_matrix) -> None:
+        """Append canonical rows (n, G)."""
+        self._lengths.append(np.diff(rows.indptr))
+        for name, file in self._files.items():
+            file.write(np.ascontiguousarray(getattr(rows, name), dtype=self._types[name]).data)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        lengths = np.concatenate([np.zeros(1, dtype=np.int64), *self._lengths])
+        indptr = np.cumsum(lengths, dtype=np.int64)
+        for name, file in self._files.items():
+            with file:
+                if kind is None:
+                    file.seek(0)
+                    self._head(name, int(indptr[-1]))
+        if kind is None:
+            np.save(self.folder / "indptr.npy", indptr)
+
+    def _head(self, name: str, size: int) -> None:
+        # numpy pads the header so that it can be rewritten for any number of rows
+        header = {"descr": self._types[name].str, "fortran_order": False, "shape": (size,)}
+        np.lib.format.write_array_header_1_0(self._files[name], header)
+
+
+def map_array(path: Path) -> np.ndarray:
+    """A ``.npy`` file as a read-only array in mapped memory.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged or holds objects.
+    """
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        msg = f"{path} cannot be read ({error}); it may be damaged: prepare the screen anew"
+        raise ValueError(msg) from error

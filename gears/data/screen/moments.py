@@ -1,0 +1,557 @@
+"""Moments of expression by condition, in one pass over the cells of a screen."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from gears.core.progress import followed
+from gears.data.reading.matrix import StoredMatrix, as_csr
+from gears.data.screen.cells import gather_rows
+
+CHUNK_VALUES = 1 << 20
+"""Stored values (and, apart from that, condition x gene cells) that one chunk may hold."""
+
+ROUNDING = 1e-12
+"""Share of a gene's scale within which a value is equal to the mean: above float64, far below float32 rounding."""
+
+_DASK_BLOCKS = 16
+"""Blocks whose moments are held at once while a dask array is gone through."""
+
+
+@dataclass(frozen=True)
+class SignCentre:
+    """What values are compared with to be above or below the control mean.
+
+    Rounding of the mean must not decide for a gene that is constant in the
+    control cells, so values between the bounds are neither above nor below.
+
+    Attributes
+    ----------
+    low_G, high_G : np.ndarray (G,) float64
+        Control mean less and plus :data:`ROUNDING` times (absolute mean + s.d.).
+    """
+
+    low_G: np.ndarray
+    high_G: np.ndarray
+
+    @classmethod
+    def of(cls, moments: ConditionMoments, control_id: int) -> SignCentre:
+        """About the mean of one condition, which must have been seen whole."""
+        mean_G = moments.mean[control_id]
+        margin_G = ROUNDING * (np.abs(mean_G) + np.sqrt(moments.central(2)[control_id]))
+        return cls(mean_G - margin_G, mean_G + margin_G)
+
+    def same_as(self, other: SignCentre | None) -> bool:
+        """Whether shares about both can be merged."""
+        return other is not None and (
+            np.array_equal(self.low_G, other.low_G) and np.array_equal(self.high_G, other.high_G)
+        )
+
+
+class ConditionMoments:
+    """Cell number, mean, central moments 2-4 and shares of cells per condition and gene.
+
+    The shares are of cells with a value other than 0 and, given a centre, of
+    cells above and below it.
+
+    Values enter in chunks of cells. Within a chunk the moments are taken about
+    the chunk's own mean in float64 (two passes); chunks are merged by the
+    pairwise formulas of Chan et al. (1979) and Pébay (2008), which hold for any
+    order and size of the chunks.
+
+    Parameters
+    ----------
+    n_conditions, n_genes
+        C and G.
+    centre
+        Control mean that cells are above or below of; without it they are not counted.
+
+    Attributes
+    ----------
+    n : np.ndarray (C,) int64
+        Cells seen per condition.
+    mean : np.ndarray (C, G) float64
+    """
+
+    def __init__(self, n_conditions: int, n_genes: int, centre: SignCentre | None = None) -> None:
+        shape = (n_conditions, n_genes)
+        self.centre = centre
+        self.n = np.zeros(n_conditions, dtype=np.int64)
+        self.mean = np.zeros(shape)
+        # Sums of powers of deviations, not divided by n: the form in which they merge.
+        self._sum2, self._sum3, self._sum4 = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self._n_nonzero = np.zeros(shape, dtype=np.int64)
+        self._n_above, self._n_below = (
+            np.zeros(shape if centre is not None else (n_conditions, 0), dtype=np.int64) for _ in range(2)
+        )
+
+    @classmethod
+    def from_central(
+        cls,
+        n: np.ndarray,
+        mean: np.ndarray,
+        m2: np.ndarray,
+        m3: np.ndarray,
+        m4: np.ndarray,
+        nonzero: np.ndarray | None = None,
+    ) -> ConditionMoments:
+        """From cell numbers (C,), means, central moments divided by n, and shares of cells other than 0, (C, G)."""
+        made = cls(*mean.shape)
+        n_C1 = n[:, None]
+        made.n, made.mean = n.astype(np.int64), mean
+        made._sum2, made._sum3, made._sum4 = n_C1 * m2, n_C1 * m3, n_C1 * m4
+        if nonzero is not None:
+            made._n_nonzero = np.rint(n_C1 * nonzero).astype(np.int64)
+        return made
+
+    def update(self, chunk: sparse.csr_matrix, condition_ids: np.ndarray) -> None:
+        """Add cells.
+
+        Parameters
+        ----------
+        chunk
+            (cells, G) CSR without explicit zeros or duplicate entries.
+        condition_ids
+            (cells,) condition of each row, 0..C-1.
+        """
+        if chunk.shape[0] != len(condition_ids) or chunk.shape[1] != self.mean.shape[1]:
+            msg = (
+                f"chunk of shape {chunk.shape} with {len(condition_ids)} condition ids does not fit "
+                f"moments over {self.mean.shape[1]} genes; one id per row is needed"
+            )
+            raise ValueError(msg)
+        if not len(condition_ids):
+            return
+        present, row_U = np.unique(condition_ids, return_inverse=True)
+        self._merge_rows(present, _moments_of(chunk, row_U, len(present), self.centre))
+
+    def merge(self, other: ConditionMoments) -> None:
+        """Add everything that `other` has seen (`other` stays as it is)."""
+        if self.mean.shape != other.mean.shape:
+            msg = f"cannot merge moments of shapes {self.mean.shape} and {other.mean.shape}"
+            raise ValueError(msg)
+        self.merge_conditions(np.arange(len(self.n)), other)
+
+    def merge_conditions(self, conditions: np.ndarray, other: ConditionMoments) -> None:
+        """Add moments whose row i is about ``conditions[i]`` (distinct) here."""
+        if not (self.centre is other.centre or (self.centre and self.centre.same_as(other.centre))):
+            msg = "cannot merge shares of cells above and below different control means; use one SignCentre for all"
+            raise ValueError(msg)
+        self._merge_rows(conditions, other)
+
+    def _merge_rows(self, rows: np.ndarray, other: ConditionMoments) -> None:
+        na = self.n[rows][:, None].astype(np.float64)
+        nb = other.n[:, None].astype(np.float64)
+        n = np.maximum(na + nb, 1.0)
+        a2, a3, a4 = self._sum2[rows], self._sum3[rows], self._sum4[rows]
+        b2, b3, b4 = other._sum2, other._sum3, other._sum4
+        delta = other.mean - self.mean[rows]
+        step = delta / n
+        self._sum4[rows] = (
+            a4
+            + b4
+            + delta * step**3 * na * nb * (na * na - na * nb + nb * nb)
+            + 6 * step**2 * (na * na * b2 + nb * nb * a2)
+            + 4 * step * (na * b3 - nb * a3)
+        )
+        self._sum3[rows] = a3 + b3 + delta * step**2 * na * nb * (na - nb) + 3 * step * (na * b2 - nb * a2)
+        self._sum2[rows] = a2 + b2 + delta * step * na * nb
+        # An empty side must leave the other exactly as it is.
+        self.mean[rows] = np.where(na == 0, other.mean, self.mean[rows] + step * nb)
+        self.n[rows] += other.n
+        self._n_nonzero[rows] += other._n_nonzero
+        self._n_above[rows] += other._n_above
+        self._n_below[rows] += other._n_below
+
+    def central(self, order: int) -> np.ndarray:
+        """Central moment of order 2, 3 or 4 divided by n, (C, G) float64 (0 where n is 0)."""
+        sums = {2: self._sum2, 3: self._sum3, 4: self._sum4}[order]
+        return sums / np.maximum(self.n, 1)[:, None]
+
+    @property
+    def nonzero(self) -> np.ndarray:
+        """Share of cells with a value other than 0, (C, G) float64."""
+        return self._n_nonzero / np.maximum(self.n, 1)[:, None]
+
+    @property
+    def above(self) -> np.ndarray:
+        """Share of cells above the control mean, (C, G) float64."""
+        return self._share(self._n_above)
+
+    @property
+    def below(self) -> np.ndarray:
+        """Share of cells below the control mean, (C, G) float64."""
+        return self._share(self._n_below)
+
+    def _share(self, count: np.ndarray) -> np.ndarray:
+        if self.centre is None:
+            msg = "cells above and below the control mean were not counted; give ConditionMoments a centre"
+            raise ValueError(msg)
+        return count / np.maximum(self.n, 1)[:, None]
+
+
+def _moments_of(
+    chunk: sparse.csr_matrix, row_U: np.ndarray, n_conditions: int, centre: SignCentre | None
+) -> ConditionMoments:
+    """Moments of one chunk about its own means; zeros enter through their number."""
+    n_genes = chunk.shape[1]
+    part = ConditionMoments(n_conditions, n_genes, centre)
+    shape, size = (n_conditions, n_genes), n_conditions * n_genes
+
+    def total(cell: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        return np.bincount(cell, weights=weights, minlength=size).reshape(shape)
+
+    part.n = np.bincount(row_U, minlength=n_conditions).astype(np.int64)
+    cell = np.repeat(row_U.astype(np.int64) * n_genes, np.diff(chunk.indptr)) + chunk.indices
+    values = chunk.data.astype(np.float64)
+    n = part.n[:, None].astype(np.float64)
+    part._n_nonzero = total(cell)
+    zeros = n - part._n_nonzero
+    if centre is not None:
+        of_zeros = (part.n[:, None] - part._n_nonzero).astype(np.int64)
+        part._n_above = total(cell[values > centre.high_G[chunk.indices]]) + of_zeros * (centre.high_G < 0)
+        part._n_below = total(cell[values < centre.low_G[chunk.indices]]) + of_zeros * (centre.low_G > 0)
+    part.mean = total(cell, values) / n
+    values -= part.mean.ravel()[cell]
+    power, mean_power = values * values, part.mean * part.mean
+    part._sum2 = total(cell, power) + zeros * mean_power
+    power *= values
+    mean_power = mean_power * part.mean
+    part._sum3 = total(cell, power) - zeros * mean_power
+    power *= values
+    mean_power = mean_power * part.mean
+    part._sum4 = total(cell, power) + zeros * mean_power
+    return part
+
+
+def condition_chunks(
+    lengths: np.ndarray, condition_ids: np.ndarray, n_genes: int, chunk_values: int = CHUNK_VALUES
+) -> Iterator[np.ndarray]:
+    """Yield row numbers in chunks, ordered by condition so that a chunk touches few conditions.
+
+    A chunk holds at most about `chunk_values` stored values and so few rows
+    that its condition x gene tables stay as small.
+
+    Parameters
+    ----------
+    lengths
+        (N,) stored values of each row.
+    condition_ids
+        (N,) condition of each row.
+    """
+    order = np.argsort(condition_ids, kind="stable")
+    cost = np.cumsum(np.maximum(lengths[order], 1))
+    max_conditions = max(chunk_values // max(n_genes, 1), 1)
+    start = 0
+    while start < len(order):
+        done = cost[start - 1] if start else 0
+        stop = int(np.searchsorted(cost, done + chunk_values, side="right"))
+        stop = max(stop, start + 1)
+        conditions = condition_ids[order[start:stop]]
+        # Ordered by condition: the table is bounded by the number of distinct conditions.
+        new = np.flatnonzero(np.diff(conditions)) + 1
+        if len(new) >= max_conditions:
+            stop = start + int(new[max_conditions - 1])
+        yield order[start:stop]
+        start = stop
+
+
+class RowSource(Protocol):
+    """Rows of an (N, G) matrix, wherever they are."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def sequential(self) -> bool:
+        """Whether rows are read well in their own order only (files)."""
+        ...
+
+    @property
+    def row_lengths(self) -> np.ndarray: ...
+    def csr(self, rows: np.ndarray) -> sparse.csr_matrix: ...
+
+
+class MemoryRows:
+    """Rows of a CSR matrix in memory."""
+
+    sequential = False
+
+    def __init__(self, matrix: sparse.csr_matrix) -> None:
+        self.matrix, self.shape = matrix, matrix.shape
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """Stored values of each row, (N,)."""
+        return np.diff(self.matrix.indptr)
+
+    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
+        """The given rows."""
+        matrix, rows = self.matrix, np.asarray(rows, dtype=np.int64)
+        values, genes, lengths = gather_rows(matrix.data, matrix.indices, matrix.indptr, rows)
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        return sparse.csr_matrix((values, genes, bounds), shape=(len(rows), self.shape[1]))
+
+
+class StackedRows:
+    """Rows of several matrices over the same genes, one after another: a screen in several files.
+
+    Raises
+    ------
+    ValueError
+        If their numbers of genes differ.
+    """
+
+    def __init__(self, sources: Sequence[RowSource]) -> None:
+        self.sources = list(sources)
+        n_genes = {source.shape[1] for source in self.sources}
+        if len(n_genes) != 1:
+            msg = f"matrices of one pass must have the same genes; found {sorted(n_genes)} genes"
+            raise ValueError(msg)
+        self._first = np.concatenate(([0], np.cumsum([source.shape[0] for source in self.sources])))
+        self.shape = int(self._first[-1]), n_genes.pop()
+        self.sequential = any(source.sequential for source in self.sources)
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """Stored values of each row, (N,)."""
+        return np.concatenate([source.row_lengths for source in self.sources])
+
+    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
+        """The given rows, which ascend where a source is sequential."""
+        which = np.searchsorted(self._first, rows, side="right") - 1
+        parts = [self.sources[i].csr(rows[which == i] - self._first[i]) for i in np.unique(which).tolist()]
+        stacked = sparse.csr_matrix(sparse.vstack(parts, format="csr"))
+        return (
+            stacked if (np.diff(which) >= 0).all() else stacked[np.argsort(np.argsort(which, kind="stable"))]
+        )
+
+
+def row_source(matrix: Any) -> RowSource:
+    """Any kind of expression matrix as rows: CSR, dense, mapped cells, X of a backed AnnData, a list of these."""
+    if isinstance(matrix, list | tuple):
+        return StackedRows([row_source(part) for part in matrix])
+    if hasattr(matrix, "row_lengths"):
+        return matrix
+    stored = StoredMatrix.of(matrix)
+    return stored if stored is not None else MemoryRows(as_csr(matrix))
+
+
+def moment_blocks(
+    matrix: Any,
+    condition_ids: np.ndarray,
+    n_conditions: int,
+    *,
+    control_id: int,
+    most_values: int,
+    chunk_values: int = CHUNK_VALUES,
+    workers: int = 1,
+) -> Iterator[ConditionMoments]:
+    """The moments of consecutive conditions, block by block, of cells whose rows are at hand in any order.
+
+    Parameters
+    ----------
+    matrix, condition_ids, n_conditions, chunk_values, workers
+        As for :func:`condition_moments`.
+    control_id
+        Cells above and below this condition's mean are counted.
+    most_values
+        Conditions x genes of a block, at least one condition.
+    """
+    source, ids = row_source(matrix), np.asarray(condition_ids)
+    step = max(1, most_values // max(1, source.shape[1]))
+    with _pool(workers) as pool:
+        control = _Pass(source, ids - control_id, 1, chunk_values, workers, pool)
+        centre = SignCentre.of(control.run(np.flatnonzero(ids == control_id), None), 0)
+        for first in range(0, n_conditions, step):
+            number = min(step, n_conditions - first)
+            work = _Pass(source, ids - first, number, chunk_values, workers, pool)
+            # no name keeps a block while the next is made
+            yield work.run(np.flatnonzero((ids >= first) & (ids < first + number)), centre)
+
+
+@contextlib.contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes that share passes, or none (in a daemonic process, which may start no others)."""
+    if workers <= 1 or multiprocessing.current_process().daemon:
+        yield None
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def condition_moments(
+    matrix: Any,
+    condition_ids: np.ndarray,
+    n_conditions: int,
+    *,
+    control_id: int | None = None,
+    centre: SignCentre | None = None,
+    chunk_values: int = CHUNK_VALUES,
+    workers: int = 1,
+) -> ConditionMoments:
+    """Moments of all cells of a matrix, chunk by chunk: the same for any chunks and processes.
+
+    Parameters
+    ----------
+    matrix
+        (N, G) expression: sparse or dense in memory, a
+        :class:`gears.data.screen.CellMatrix`, a :class:`gears.data.reading.matrix.StoredMatrix` or the
+        X of a backed AnnData (read in chunks of rows), a list of these (a screen in several
+        files), or a dask array (the scheduler in use does the pass).
+    condition_ids
+        (N,) condition of each cell.
+    n_conditions
+        C.
+    control_id
+        Count cells above and below this condition's mean, found by a pass over its cells first.
+    centre
+        The same about a mean that is known, as for one of several files.
+    chunk_values
+        Stored values that one chunk may hold.
+    workers
+        Processes that share the pass (started anew; a script needs its
+        ``if __name__ == "__main__":`` guard).
+
+    Raises
+    ------
+    ValueError
+        If there is not one id per row.
+    """
+    condition_ids = np.asarray(condition_ids)
+    is_dask = type(matrix).__module__.split(".")[0] == "dask"
+    source = matrix if is_dask else row_source(matrix)
+    if len(condition_ids) != source.shape[0]:
+        msg = f"{source.shape[0]} cells have {len(condition_ids)} condition ids; one per cell is needed"
+        raise ValueError(msg)
+    if is_dask:
+        return _by_dask(matrix, condition_ids, n_conditions, control_id, centre, chunk_values)
+    with _pool(workers) as pool:
+        work = _Pass(source, condition_ids, n_conditions, chunk_values, workers, pool)
+        if control_id is not None and centre is None:
+            centre = SignCentre.of(work.run(np.flatnonzero(condition_ids == control_id), None), control_id)
+        return work.run(np.arange(len(condition_ids)), centre)
+
+
+@dataclass
+class _Pass:
+    """A pass over cells, by this process or by those of a pool."""
+
+    source: RowSource
+    ids: np.ndarray
+    n_conditions: int
+    chunk_values: int
+    workers: int = 1
+    pool: ProcessPoolExecutor | None = None
+
+    def run(self, cells: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
+        """Moments of some cells (ascending numbers)."""
+        chunks = list(_chunks(self.source, self.ids, cells, self.chunk_values))
+        total = ConditionMoments(self.n_conditions, self.source.shape[1], centre)
+        shares = _shares(chunks, self.source.row_lengths, self.workers)
+        if self.pool is None or len(shares) < 2:
+            for rows in followed(chunks, len(cells), "reading cells", "cells", len):
+                _add(total, self.source.csr(rows), self.ids[rows], self.chunk_values)
+            return total
+        parts = self.pool.map(_share_moments, [self._task(share, centre) for share in shares])
+        for present, part in followed(parts, len(shares), "reading cells", "shares"):
+            total.merge_conditions(present, part)
+        return total
+
+    def _task(self, share: list[np.ndarray], centre: SignCentre | None) -> tuple:
+        """What a worker needs; of a matrix in memory only its own rows travel."""
+        if not isinstance(self.source, MemoryRows):
+            return self.source, self.ids, share, centre, self.chunk_values
+        rows, ends = np.concatenate(share), np.cumsum([len(part) for part in share])
+        local = np.split(np.arange(len(rows)), ends[:-1])
+        return MemoryRows(self.source.csr(rows)), self.ids[rows], local, centre, self.chunk_values
+
+
+def _share_moments(task: tuple) -> tuple[np.ndarray, ConditionMoments]:
+    """In a worker: moments of its chunks, for the conditions it has seen."""
+    source, ids, chunks, centre, chunk_values = task
+    present = np.unique(ids[np.concatenate(chunks)])
+    part = ConditionMoments(len(present), source.shape[1], centre)
+    for rows in chunks:
+        _add(part, source.csr(rows), np.searchsorted(present, ids[rows]), chunk_values)
+    return present, part
+
+
+def _add(moments: ConditionMoments, chunk: sparse.csr_matrix, ids: np.ndarray, chunk_values: int) -> None:
+    """Add rows in pieces that touch few conditions each."""
+    for rows in condition_chunks(np.diff(chunk.indptr), ids, chunk.shape[1], chunk_values):
+        whole = len(rows) == len(ids) and np.array_equal(rows, np.arange(len(ids)))
+        moments.update(chunk if whole else chunk[rows], ids[rows])
+
+
+def _chunks(source: RowSource, ids: np.ndarray, cells: np.ndarray, chunk_values: int) -> Iterator[np.ndarray]:
+    """Chunks of cell numbers: by condition where any row is at hand, else in the order of the file."""
+    lengths = source.row_lengths[cells]
+    if not source.sequential:
+        for rows in condition_chunks(lengths, ids[cells], source.shape[1], chunk_values):
+            yield cells[rows]
+        return
+    # what is read is the whole span from a chunk's first cell to its last
+    which = np.cumsum(np.maximum(source.row_lengths, 1))[cells] // chunk_values
+    yield from (part for part in np.split(cells, np.flatnonzero(np.diff(which)) + 1) if len(part))
+
+
+def _shares(chunks: list[np.ndarray], lengths: np.ndarray, workers: int) -> list[list[np.ndarray]]:
+    """Chunks in runs of about equal cost, at most one per worker."""
+    if workers <= 1 or len(chunks) < 2:
+        return [chunks]
+    cost = np.cumsum([int(lengths[rows].sum()) + 1 for rows in chunks])
+    owner = np.minimum((cost - 1) * workers // cost[-1], workers - 1)
+    runs = [[chunks[i] for i in np.flatnonzero(owner == worker)] for worker in range(workers)]
+    return [run for run in runs if run]
+
+
+def _by_dask(
+    matrix: Any,
+    ids: np.ndarray,
+    n_conditions: int,
+    control_id: int | None,
+    centre: SignCentre | None,
+    chunk_values: int,
+) -> ConditionMoments:
+    """The same over the row blocks of a dask array, by whatever scheduler is in use."""
+    import dask
+
+    matrix = matrix.rechunk({1: -1})
+    starts = np.concatenate(([0], np.cumsum(matrix.chunks[0]))).astype(np.int64)
+    blocks = matrix.to_delayed().ravel()
+
+    def one_pass(wanted: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
+        total = ConditionMoments(n_conditions, matrix.shape[1], centre)
+        parts = []
+        for block, start, stop in zip(blocks, starts[:-1], starts[1:], strict=True):
+            rows = np.flatnonzero(wanted[start:stop])
+            if len(rows):
+                parts.append(
+                    dask.delayed(_block_moments)(block, rows, ids[start:stop][rows], centre, chunk_values)
+                )
+        for first in range(0, len(parts), _DASK_BLOCKS):
+            for present, part in dask.compute(*parts[first : first + _DASK_BLOCKS]):
+                total.merge_conditions(present, part)
+        return total
+
+    if control_id is not None and centre is None:
+        centre = SignCentre.of(one_pass(ids == control_id, None), control_id)
+    return one_pass(np.ones(len(ids), dtype=bool), centre)
+
+
+def _block_moments(
+    block: Any, rows: np.ndarray, ids: np.ndarray, centre: SignCentre | None, chunk_values: int
+) -> tuple[np.ndarray, ConditionMoments]:
+    """Moments of some rows of a block in memory."""
+    present, local = np.unique(ids, return_inverse=True)
+    part = ConditionMoments(len(present), block.shape[1], centre)
+    _add(part, as_csr(block)[rows], local, chunk_values)
+    return present, part

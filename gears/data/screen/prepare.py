@@ -1,0 +1,324 @@
+"""From an AnnData object, a file or a name to a prepared screen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from gears.core.messages import nearest, shorten
+from gears.core.numbers import whole_number
+from gears.data.checks.options import ProcessingOptions
+from gears.data.checks.survey import Survey, survey_screen
+from gears.data.reading.download import FOLDER, PUBLISHED_OPTIONS
+from gears.data.reading.open import in_reach, open_lean, open_screen
+from gears.data.screen.files import H5AD, MANIFEST, is_prepared, screen_hash, write_screen
+from gears.data.screen.prepared import PreparedScreen
+from gears.files.atomic import clean_leftovers, need_space, new_folder
+from gears.files.paths import user_path
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+logger = logging.getLogger(__name__)
+
+BYTES_PER_VALUE = 16
+"""Of a prepared screen on disk: value and gene, in the mapped cells and in the h5ad file."""
+
+OTHER_OPTIONS = ("guides", "guide_targets", "workers")
+"""Options beside those of :class:`ProcessingOptions`."""
+KnownGene = Callable[[str], bool]
+
+PUBLISHED_SCREENS = ("norman", "adamson", "dixit", "replogle_k562_essential", "replogle_rpe1_essential")
+
+SUFFIXES = (".h5ad", ".zarr", ".h5")
+
+
+def prepare_screen(
+    adata: AnnData,
+    folder: str | Path,
+    *,
+    workers: int = 1,
+    is_gene: Callable[[str], bool] | None = None,
+    **options: Any,
+) -> PreparedScreen:
+    """Check a screen and write it as a prepared folder.
+
+    The object is not modified, and nothing is written outside `folder` (and a
+    lock file beside it). A folder that holds the same content and parameters is
+    reused; one with other content is replaced as a whole, splits and graphs
+    made from it included. Layers, embeddings and ``uns`` are not carried over.
+
+    Parameters
+    ----------
+    adata
+        X (N, G) log-normalised expression, dense or sparse; ``obs.condition``,
+        ``obs.cell_type``, ``var.gene_name``. One that is backed by a file stays there where it
+        is large (see :func:`gears.data.reading.open.open_lean`).
+    folder
+        Where the prepared screen goes.
+    workers
+        Processes that compute the statistics (the result does not depend on it).
+    is_gene
+        Whether a token of a label is a gene that the annotation knows; outside the
+        style "gears" other tokens must be measured genes.
+    **options
+        See :class:`ProcessingOptions`.
+
+    Raises
+    ------
+    ValueError
+        If the screen cannot be used; the message lists every problem found.
+    """
+    settings, workers = ProcessingOptions.of(**options), whole_number("workers", workers)
+    folder = user_path(folder)
+    survey = survey_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
+    survey.refuse()
+    survey.tell()
+    return _prepared(survey, settings, folder, workers)
+
+
+def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers: int) -> PreparedScreen:
+    """The folder of a checked screen: reused where it holds the same, else written."""
+    checked, parameters = survey.checked, settings.to_dict()
+    assert checked is not None
+    origin = {"layout": survey.layout.to_dict(), "dropped": [entry.to_dict() for entry in survey.dropped]}
+    key = screen_hash(checked, parameters)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        reusable = _reusable(folder, key)
+        if reusable is not None:
+            logger.debug("reusing the prepared screen %s", folder)
+            return reusable
+        _refuse_foreign(folder)
+        left = clean_leftovers(folder.parent, folder.name, alone=True)
+        if left:
+            logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
+        need_space(folder, BYTES_PER_VALUE * checked.matrix.nnz)
+        with new_folder(folder) as temporary:
+            write_screen(temporary, checked, key, parameters, workers=workers, more=origin)
+        return PreparedScreen.open(folder)
+
+
+def _reusable(folder: Path, key: str) -> PreparedScreen | None:
+    if not is_prepared(folder):
+        return None
+    try:
+        screen = PreparedScreen.open(folder)
+        if screen.content_hash != key:
+            return None
+        screen.verify()
+    except (ValueError, OSError, KeyError) as error:
+        logger.warning("%s; preparing it again", error)
+        return None
+    return screen
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Never replace something that is no prepared screen."""
+    if folder.is_dir() and (is_prepared(folder) or not any(folder.iterdir())):
+        return
+    if folder.exists():
+        msg = f"{folder} exists and is no prepared screen; choose another dataset name or data_path, or move it away"
+        raise FileExistsError(msg)
+
+
+def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
+    """A prepared folder must have been made with the options asked for (those named only).
+
+    Raises
+    ------
+    ValueError
+        If it was not; both sides are named.
+    """
+    made = screen.manifest["parameters"]
+    asked, default = ProcessingOptions.of(**wanted).to_dict(), ProcessingOptions().to_dict()
+    different = [
+        f"{name}: {made.get(name, default[name])!r} there, {asked[name]!r} asked for"
+        for name in wanted
+        if made.get(name, default[name]) != asked[name]
+    ]
+    if different:
+        msg = (
+            f"{screen.folder} was prepared with other options ({'; '.join(different)}); "
+            "leave the options out to take it as it is, or prepare it again with new_data_process"
+        )
+        raise ValueError(msg)
+
+
+def obtain_screen(
+    data_path: Path,
+    data_name: str | None,
+    place: str | Path | None,
+    options: dict[str, Any],
+    is_gene: Callable[[], KnownGene],
+) -> PreparedScreen:
+    """A prepared screen by name, by folder, or from a file that is prepared into `data_path`.
+
+    Parameters
+    ----------
+    data_path
+        Where prepared screens lie.
+    data_name, place
+        One of the two: a name in `data_path`, or a folder or file anywhere.
+    options
+        Of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers".
+    is_gene
+        Gives what tells whether the annotation knows a gene; called only where it is needed.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, TypeError
+        If nothing is there, it cannot be used, or an option is unknown.
+    """
+    processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
+    settings = ProcessingOptions.of(**processing)  # an unknown name is an error before anything is read
+    workers = whole_number("workers", options.get("workers", 1))
+    if (data_name is None) == (place is None):
+        msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
+        raise ValueError(msg)
+    found = as_prepared(user_path(place)) if place is not None else find_screen(data_path, str(data_name))
+    if found.is_dir() and is_prepared(found):
+        screen = PreparedScreen.open(found)
+        warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
+        check_same_options(screen, processing)
+        return screen
+    if found.parent == data_path / FOLDER:
+        processing = PUBLISHED_OPTIONS | processing
+    source, name = source_behind(found, data_path)
+    known = is_gene() if settings.style != "gears" else None
+    given: dict[str, Any] = {"is_gene": known, "workers": workers}
+    if options.get("guides") is None:
+        adata = open_lean(source, settings.layer, data_path)
+        return prepare_screen(adata, data_path / name, **given, **processing)
+    from gears.data.reading.guides import add_guides
+
+    own = settings.ctrl_label if isinstance(settings.ctrl_label, str) and "ctrl_label" in processing else None
+    adata = add_guides(open_screen(source), options["guides"], options.get("guide_targets"), ctrl_label=own)
+    processing.pop("ctrl_label", None)
+    return prepare_screen(adata, data_path / name, **given, **processing)
+
+
+def as_prepared(place: Path) -> Path:
+    """A path, or the prepared folder of its name in lower case, which preparing gives it, where only that is there."""
+    lower = place.with_name(place.name.lower()) if place.name else place
+    return lower if not place.exists() and is_prepared(lower) else place
+
+
+def source_behind(place: Path, data_path: Path) -> tuple[Path, str]:
+    """The file or folder of a screen that a path means, and the folder in `data_path` to prepare it into.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    """
+    if not place.exists():
+        msg = f"there is no file or folder {place}"
+        raise FileNotFoundError(msg)
+    stem = place.resolve().name
+    for suffix in (".gz", ".h5ad", ".zarr", ".h5", ".mtx"):
+        stem = stem.removesuffix(suffix)
+    name = folder_name(stem)
+    source = place / H5AD if (place / H5AD).is_file() else place
+    # A folder that is no prepared screen is somebody's data: prepared beside it, not over it.
+    taken = (data_path / name).exists() and not is_prepared(data_path / name)
+    return source, f"{name}-prepared" if taken else name
+
+
+def _is_source(place: Path) -> bool:
+    """Whether a folder holds a screen to prepare."""
+    from gears.data.reading.open import kind_of
+
+    try:
+        return bool(kind_of(place))
+    except ValueError:
+        return False
+
+
+def make_data_path(data_path: str | Path) -> Path:
+    """The folder of prepared screens, made when it is missing.
+
+    Raises
+    ------
+    NotADirectoryError
+        If a file is there.
+    """
+    path = user_path(data_path)
+    if path.exists() and not path.is_dir():
+        msg = (
+            f"data_path {path} is a file; it is the folder that prepared screens go into. To read the file: "
+            f"PertData('gears_data').load(data_path={str(path)!r}), or PertData.from_adata"
+        )
+        raise NotADirectoryError(msg)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        msg = f"data_path {path} cannot be made: a part of the path is a file; choose another folder"
+        raise NotADirectoryError(msg) from error
+    return path
+
+
+def folder_name(name: str) -> str:
+    """A dataset name as a folder name: lower case as published, and nothing but a name.
+
+    Raises
+    ------
+    ValueError
+        If it is empty, hidden or holds a path.
+
+    Examples
+    --------
+    >>> folder_name("Norman_2019")
+    'norman_2019'
+    """
+    plain = str(name).strip().lower()
+    if not plain or plain.startswith(".") or any(sign in plain for sign in '/\\\0:*?"<>|'):
+        msg = f"dataset name {name!r} cannot name a folder; use letters, digits, '-' and '_'"
+        raise ValueError(msg)
+    return plain
+
+
+def find_screen(data_path: Path, name: str) -> Path:
+    """A prepared folder, a published folder or a file of that name in `data_path`; a published screen is fetched.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none; what is there is listed.
+    """
+    folders = (data_path / name, data_path / name.lower())
+    for place in folders:
+        if place.is_dir() and (is_prepared(place) or (place / H5AD).is_file()):
+            return place
+    for place in (*folders, *(data_path / f"{name}{suffix}" for suffix in SUFFIXES)):
+        if place.is_file() or (place.is_dir() and _is_source(place)):
+            return place
+    if name.lower() in PUBLISHED_SCREENS:
+        from gears.data.reading.download import published_screen
+
+        return published_screen(data_path, name.lower())
+    there = sorted(place.name for place in data_path.iterdir() if not place.name.startswith("."))
+    near = nearest(name, [*there, *PUBLISHED_SCREENS], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    msg = (
+        f"{data_path} has neither a prepared screen {name!r} nor a file {name}.h5ad "
+        f"(it has {shorten(there) or 'nothing'}), and no published screen has that name "
+        f"({', '.join(PUBLISHED_SCREENS)}){hint}"
+    )
+    raise FileNotFoundError(msg)
+
+
+def warn_if_older(folder: Path, file: Path) -> None:
+    """Warn where a file of the same name was changed after the folder was prepared from it."""
+    if file.is_file() and file.stat().st_mtime > (folder / MANIFEST).stat().st_mtime:
+        logger.warning(
+            "%s was changed after the prepared screen %s was made, which is what is used; "
+            "load(data_path=%r) prepares it anew",
+            file.name,
+            folder.name,
+            str(file),
+        )

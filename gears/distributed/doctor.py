@@ -1,0 +1,268 @@
+"""What this machine has for training, and what stands in its way; nothing is changed or started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gears.core.installation import __version__
+
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy")
+OPTIONAL = ("torch-geometric", "tensorboard", "wandb", "nvidia-ml-py", "cell-gears")
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CXX", "GLOO_SOCKET_IFNAME", "TORCH_DISTRIBUTED_DEBUG",
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_JOB_ID",
+    "WANDB_MODE", "WANDB_DIR",
+)  # fmt: skip
+PREFIXES = ("NCCL_", "TORCH_NCCL_")
+FEW_FILES = 256
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know: ``level`` is ``"error"`` (training cannot work) or ``"note"``."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Facts of a machine as plain values, and what follows from them.
+
+    Attributes
+    ----------
+    software
+        Versions of this package, Python and others; None for those that are missing.
+    machine
+        System, cores (and those this process may use), memory in bytes, open files.
+    cuda
+        What torch was built with and sees: CUDA, cuDNN, NCCL, devices.
+    cards
+        What NVML says of each card, or why it cannot be asked.
+    variables
+        Environment variables that matter and are set.
+    findings
+        Errors first.
+    """
+
+    software: Mapping[str, str | None]
+    machine: Mapping[str, Any]
+    cuda: Mapping[str, Any]
+    cards: Mapping[str, Any]
+    variables: Mapping[str, str]
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing stands in the way of training."""
+        return all(finding.level != "error" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        groups = ("software", "machine", "cuda", "cards", "variables")
+        findings = [{"level": finding.level, "text": finding.text} for finding in self.findings]
+        return {name: dict(getattr(self, name)) for name in groups} | {"findings": findings}
+
+    def render(self) -> str:
+        """Lines for a terminal."""
+        lines = []
+        for title in ("software", "machine", "cuda", "variables"):
+            lines.append(title)
+            values = getattr(self, title)
+            lines += [f"  {name:<24}{_shown(name, value)}" for name, value in values.items()]
+            if not values:
+                lines.append("  (none of those that matter is set)")
+        lines.append("cards")
+        lines += [f"  {text}" for text in _cards_shown(self.cards)]
+        lines += [f"{finding.level}: {finding.text}" for finding in self.findings]
+        return "\n".join(
+            [*lines, "nothing stands in the way of training" if self.healthy else "see the errors"]
+        )
+
+
+def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
+    """Look at this machine as this process sees it.
+
+    Parameters
+    ----------
+    environment
+        Instead of the process's own variables.
+    """
+    environment = os.environ if environment is None else environment
+    software = {"gears": __version__, "python": platform.python_version()}
+    found: dict[str, str | None] = {**software, **{name: version_of(name) for name in (*PACKAGES, *OPTIONAL)}}
+    machine, cuda, cards = look_at_machine(), look_at_cuda(), look_at_cards()
+    variables = {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in VARIABLES or name.startswith(PREFIXES)
+    }
+    findings = [*judge(found, machine, cuda, cards, variables), *_check_store()]
+    ordered = sorted(findings, key=lambda finding: finding.level != "error")
+    return Diagnosis(found, machine, cuda, cards, variables, tuple(ordered))
+
+
+def version_of(package: str) -> str | None:
+    """Version of an installed package, None where it is missing."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def look_at_machine() -> dict[str, Any]:
+    """System, cores, memory and limits."""
+    from gears.distributed.worker import cores
+
+    values: dict[str, Any] = {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "usable_cores": cores(),
+    }
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        values["memory_bytes"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if importlib.util.find_spec("resource") is not None:
+        import resource
+
+        values["open_files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        room = os.statvfs(shared)
+        values["shared_memory_bytes"] = room.f_bavail * room.f_frsize
+    return values
+
+
+def look_at_cuda() -> dict[str, Any]:
+    """What torch was built with and the devices it sees."""
+    import torch
+
+    nccl = torch.cuda.nccl.version() if torch.version.cuda and torch.distributed.is_nccl_available() else None
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "index": index,
+                "name": facts.name,
+                "capability": f"{facts.major}.{facts.minor}",
+                "memory_bytes": facts.total_memory,
+            }
+        )
+    return {
+        "built_for": torch.version.cuda,
+        "available": torch.cuda.is_available(),
+        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "nccl": None if nccl is None else ".".join(map(str, nccl)),
+        "gloo": torch.distributed.is_gloo_available(),
+        "mps": torch.backends.mps.is_available(),
+        "devices": devices,
+    }
+
+
+def look_at_cards() -> dict[str, Any]:
+    """What NVML says of every card of the machine, visible or not."""
+    import dataclasses
+
+    from gears.distributed.gpus import nvml_cards
+
+    try:
+        return {"found": [dataclasses.asdict(card) | {"busy": card.busy} for card in nvml_cards()]}
+    except RuntimeError as error:
+        return {"found": [], "why": str(error)}
+
+
+def judge(
+    software: Mapping[str, str | None],
+    machine: Mapping[str, Any],
+    cuda: Mapping[str, Any],
+    cards: Mapping[str, Any],
+    variables: Mapping[str, str],
+) -> list[Finding]:
+    """What follows from the facts (a pure function)."""
+    findings = []
+
+    def say(level: str, text: str) -> None:
+        findings.append(Finding(level, text))
+
+    found = cards["found"]
+    if found and cuda["built_for"] is None:
+        say("error", f"there are {len(found)} GPU(s), but this torch is a CPU build: install one for CUDA")
+    elif found and not cuda["devices"] and variables.get("CUDA_VISIBLE_DEVICES") is not None:
+        value = variables["CUDA_VISIBLE_DEVICES"]
+        say("error", f"CUDA_VISIBLE_DEVICES={value!r} hides all {len(found)} GPU(s): unset it, or name some")
+    elif found and not cuda["devices"]:
+        say("error", "the driver shows GPUs, but torch sees none: the driver may be older than CUDA asks for")
+    elif not cuda["devices"]:
+        say("note", "no GPU: training runs on CPU processes (device='cpu', n_gpus=N)")
+    if cuda["devices"] and cuda["nccl"] is None:
+        say("note", "this torch has no NCCL: several GPUs are joined by gloo, which is slower")
+    for index, card in enumerate(found):
+        if card["busy"]:
+            users = ", ".join(card["users"]) or f"{card['processes']} process(es)"
+            say("note", f"card {index} ({card['name']}) is busy: {users}; gpu_ids='free:N' avoids it")
+    if not cuda["gloo"]:
+        say("error", "this torch has no gloo backend: no two processes can train together")
+    if "NCCL_TIMEOUT" in variables:
+        say("note", "NCCL_TIMEOUT is no variable that anything reads: pass timeout= (seconds)")
+    if variables.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
+        say("note", "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes some releases of torch with gloo: use INFO")
+    if "RANK" in variables and "MASTER_ADDR" not in variables:
+        say("note", "RANK is set without MASTER_ADDR: left over from a launcher? train_multi_gpu ignores it")
+    if machine.get("open_files", FEW_FILES) < FEW_FILES:
+        say("error", f"only {machine['open_files']} files may be open: ulimit -n {FEW_FILES} or more")
+    if software.get("cell-gears") is not None:
+        say(
+            "note", "cell-gears is installed too and imports as gears as well: keep it in another environment"
+        )
+    missing = [name for name in PACKAGES if software.get(name) is None]
+    if missing:
+        say("error", f"missing: {', '.join(missing)}; pip install gears-perturb brings them")
+    return findings
+
+
+def _check_store() -> list[Finding]:
+    """Workers meet at a port of the loopback interface: try it."""
+    import torch.distributed as dist
+
+    try:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store.set("gears", "here")
+    except (RuntimeError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        return [Finding("error", f"no port can be opened on 127.0.0.1, where workers meet ({reason})")]
+    return []
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name.endswith("_bytes"):
+        return f"{value / 2**30:.1f} GiB"
+    if name == "devices":
+        return (
+            "; ".join(
+                f"{device['index']} {device['name']} ({device['memory_bytes'] / 2**30:.0f} GiB)"
+                for device in value
+            )
+            or "none"
+        )
+    return str(value)
+
+
+def _cards_shown(cards: Mapping[str, Any]) -> list[str]:
+    if not cards["found"]:
+        return [cards.get("why", "none")]
+    return [
+        f"{index} {card['name']} {card['uuid']}: {card['memory_used'] / 2**30:.1f} of "
+        f"{card['memory_total'] / 2**30:.1f} GiB used, {card['utilisation']} %; "
+        f"{', '.join(card['users']) or 'no process'}"
+        for index, card in enumerate(cards["found"])
+    ]

@@ -1,0 +1,222 @@
+"""Starting and ending the process group of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import itertools
+import os
+import platform
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from gears.core.numbers import is_number, plain_number
+from gears.distributed.devices import choose_backend, find_device
+from gears.distributed.world import World, current_world, is_running, set_world
+
+DEFAULT_TIMEOUT = 600.0
+
+
+def setup_ddp(
+    rank: int,
+    world_size: int,
+    *,
+    device: str | torch.device | None = None,
+    backend: str | None = None,
+    timeout: float | None = None,
+) -> World:
+    """Join the process group as `rank`; for a worker started by ``torch.multiprocessing.spawn``.
+
+    Uses ``MASTER_ADDR`` and ``MASTER_PORT``. In a worker of :func:`train_multi_gpu` the
+    group is already running and is only checked.
+
+    Parameters
+    ----------
+    rank, world_size
+        Place of this process among the workers.
+    device
+        Device of this worker; ``cuda:<rank>`` where CUDA is available, else the CPU.
+    backend
+        ``torch.distributed`` backend; chosen by device when left out.
+    timeout
+        Seconds after which a collective that does not complete is an error.
+
+    Raises
+    ------
+    RuntimeError
+        The addresses are not set, or another group is running.
+    """
+    if is_running():
+        world = current_world()
+        if (world.rank, world.world_size) != (rank, world_size):
+            msg = (
+                f"a process group is already running as rank {world.rank} of {world.world_size}, "
+                f"but setup_ddp was called with rank {rank} of {world_size}; call cleanup_ddp first"
+            )
+            raise RuntimeError(msg)
+        return world
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        msg = (
+            f"{' and '.join(missing)} not set; before starting the workers set MASTER_ADDR='127.0.0.1' and "
+            "MASTER_PORT to a free port in os.environ, or let gears.train_distributed.train_multi_gpu start them"
+        )
+        raise RuntimeError(msg)
+    target = find_device(device) if device is not None else _own_device(rank)
+    return join_group(World(rank, rank, world_size, target), backend=backend, timeout=timeout)
+
+
+def setup_ddp_multi_node(
+    rank: int,
+    world_size: int,
+    master_addr: str,
+    master_port: int | str,
+    *,
+    backend: str | None = None,
+    timeout: float | None = None,
+) -> World:
+    """Join a process group over several machines at an explicit address (global `rank`)."""
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    world = World(rank, local_rank, world_size, _own_device(local_rank))
+    url = f"tcp://{master_addr}:{int(master_port)}"
+    return join_group(world, backend=backend, timeout=timeout, init_method=url)
+
+
+def setup_distributed(*, backend: str | None = None, timeout: float | None = None) -> tuple[int, int, int]:
+    """Join the group that torchrun describes; (rank, local rank, world size), (0, 0, 1) without it."""
+    if is_running():
+        world = current_world()
+        return world.rank, world.local_rank, world.world_size
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return 0, 0, 1
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    join_group(World(rank, local_rank, size, _own_device(local_rank)), backend=backend, timeout=timeout)
+    return rank, local_rank, size
+
+
+def join_group(
+    world: World,
+    *,
+    backend: str | None = None,
+    timeout: float | None = None,
+    store: dist.Store | None = None,
+    init_method: str | None = None,
+) -> World:
+    """Set the device, then initialise the process group (by store, URL or environment)."""
+    backend = choose_backend(world.device.type, explicit=backend)
+    device_id = None
+    if world.device.type == "cuda":
+        torch.cuda.set_device(world.device)
+        device_id = world.device if "nccl" in backend else None
+    limit = datetime.timedelta(seconds=check_timeout(timeout) or DEFAULT_TIMEOUT)
+    if store is None and init_method is None:
+        store = _fresh_store(world.rank, world.world_size, limit)
+    _import_before_a_group_runs()
+    dist.init_process_group(
+        backend,
+        store=store,
+        init_method=init_method,
+        rank=world.rank,
+        world_size=world.world_size,
+        timeout=limit,
+        device_id=device_id,
+    )
+    set_world(world)
+    return world
+
+
+_joins = itertools.count()
+
+
+def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.Store:
+    """The store that the environment describes, with keys of its own for each group.
+
+    torchrun's store outlives a group: a second group would find the addresses of the first
+    one there and wait for them for ever. So would the workers of a restart.
+    """
+    store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=limit))
+    store.set_timeout(limit)
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
+
+
+_kept: list[dist.Store] = []
+
+
+@contextlib.contextmanager
+def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
+    """Let rank 0 of the processes that a launcher started do something before the others do it.
+
+    What it prepares is then found by the others, and what it reports is complete. They follow as soon as it
+    is done or has failed; no process group is needed.
+    """
+    if world_size == 1 or not os.environ.get("MASTER_ADDR"):
+        yield
+        return
+    store = _fresh_store(rank, world_size, datetime.timedelta(days=1))
+    _kept[:] = [store]  # where rank 0 itself holds the keys, they are to live until the next meeting
+    if rank:
+        store.wait(["first"])
+    try:
+        yield
+    finally:
+        if rank == 0:
+            store.set("first", "done")
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """A time-out in seconds, or None for the default.
+
+    Raises
+    ------
+    ValueError
+        It is not a number above 0.
+    """
+    plain = plain_number(timeout)
+    if plain is not None and not (is_number(plain) and plain > 0):
+        msg = f"timeout is {plain!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"
+        raise ValueError(msg)
+    return plain
+
+
+def cleanup_ddp() -> None:
+    """End the process group of this worker, if one is running, and its threads.
+
+    The group's threads end with the last reference to it, which a wrapped model in a reference cycle may hold.
+    One that lives on when Python ends, and then lets go of a tensor, aborts the process.
+    """
+    if is_running():
+        gc.collect()
+        dist.destroy_process_group()
+    set_world(None)
+
+
+def _import_before_a_group_runs() -> None:
+    """Import what wrapping a model imports: its functions keep, as a default, the group that runs at their import."""
+    import torch.distributed.nn.functional  # noqa: F401
+
+
+def use_loopback() -> None:
+    """Let gloo talk over the loopback interface of one machine, unless the user chose otherwise.
+
+    For worker processes only: it sets a variable of their own environment.
+    """
+    with contextlib.suppress(KeyError):
+        names = {"Linux": "lo", "Darwin": "lo0"}
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[platform.system()])
+
+
+def _own_device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        msg = (
+            f"local rank {local_rank} has no GPU: {torch.cuda.device_count()} visible; start fewer workers "
+            "on this machine or pass a device"
+        )
+        raise RuntimeError(msg)
+    return torch.device("cuda", local_rank)

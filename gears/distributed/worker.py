@@ -1,0 +1,115 @@
+"""What a worker process does before and after the function it was started for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import ClassVar
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from gears.core.progress import send_progress
+from gears.distributed.group import cleanup_ddp, join_group, use_loopback
+from gears.distributed.signals import die_with_parent, listen_for_stop
+from gears.distributed.world import World
+
+HANDLER = "gears"
+"""Name of the handler that the package itself adds (:func:`gears.distributed.log.show_progress` as well)."""
+
+
+@dataclass(frozen=True)
+class ChildSetup:
+    """Plain data that a worker needs to join the others."""
+
+    UNGUARDED_EXIT: ClassVar[int] = 86
+
+    port: int
+    devices: tuple[str, ...]
+    backend: str
+    timeout: float | None
+    parent: int
+    channels: tuple[Connection, ...]
+    search_path: tuple[str, ...]
+    deterministic: bool = False
+    label: str = ""
+    side_by_side: int | None = None
+
+
+def run_child(rank: int, setup: ChildSetup, payload: bytes) -> None:
+    """Entry of a worker: join the group, run the function, send back its value or its error."""
+    die_with_parent(setup.parent)
+    listen_for_stop()
+    channel = setup.channels[rank]
+    try:
+        _prepare(rank, setup)
+        function, args = cloudpickle.loads(payload)
+        result = function(rank, len(setup.devices), *args)
+        channel.send(("result", cloudpickle.dumps(result if rank == 0 else None)))
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            # Said at once: ending a process takes a while, in which the others fail for want of this one.
+            channel.send(("left", time.time(), _exit_code(error)))
+            raise
+        summary = f"{type(error).__name__}: {_with_hint(error)}"
+        channel.send(("error", time.time(), summary, traceback.format_exc()))
+        # Leaving at once: the other workers may hang in a collective that this one left.
+        sys.exit(1)
+    cleanup_ddp()
+
+
+def _prepare(rank: int, setup: ChildSetup) -> None:
+    """Paths, threads, logging and the process group of this worker."""
+    sys.path[:] = [*setup.search_path]
+    use_loopback()
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, cores() // (setup.side_by_side or len(setup.devices))))
+    torch.use_deterministic_algorithms(setup.deterministic)
+    configure_worker_logging(rank, setup.label)
+    if rank == 0 and not setup.label:
+        send_progress(lambda report: setup.channels[0].send(("progress", tuple(report))))
+    store = dist.TCPStore("127.0.0.1", setup.port, is_master=False)
+    world = World(rank, rank, len(setup.devices), torch.device(setup.devices[rank]))
+    join_group(world, backend=setup.backend, timeout=setup.timeout, store=store)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """What the process will end with: 0 for none, 1 for a text, as Python does it."""
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
+
+
+def configure_worker_logging(rank: int, label: str = "") -> None:
+    """Rank 0 logs as the package does, with a label; the others only warn, with their rank in front."""
+    logger = logging.getLogger("gears")
+    for old in [handler for handler in logger.handlers if handler.name == HANDLER]:
+        logger.removeHandler(old)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.set_name(HANDLER)
+    if rank == 0:
+        over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's bar may stand in this line
+        handler.setFormatter(logging.Formatter(f"{over_bar}{label}%(message)s"))
+        logger.setLevel(logging.INFO)
+    else:
+        handler.setFormatter(logging.Formatter(f"[rank {rank}] %(levelname)s: %(message)s"))
+        logger.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    logger.propagate = False
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _with_hint(error: BaseException) -> str:
+    if isinstance(error, torch.OutOfMemoryError) and "batch_size" not in str(error):
+        return f"{error} (the GPU's memory is full: lower batch_size or raise accumulation_steps)"
+    return str(error)

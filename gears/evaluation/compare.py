@@ -1,0 +1,404 @@
+"""Compare methods over seeds and splits: one tidy table, costs, and paired differences to the baselines."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.core.messages import count, unknown_name
+from gears.core.progress import followed
+from gears.data.splits.controls import screens_of
+from gears.data.splits.split import PARTS, Split
+from gears.evaluation.baselines import DEFAULT_BASELINES
+from gears.evaluation.baselines.base import Baseline, fitted_conditions, make_baseline
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.scaled import HALVINGS
+from gears.evaluation.scoring import ScoreOptions, as_means, predict_baseline, score, settings_of
+from gears.evaluation.table import count_parts, fitted_line, subgroup_line
+from gears.evaluation.verdict import verdict
+
+if TYPE_CHECKING:
+    from gears.data.screen.prepared import PreparedScreen
+    from gears.graphs.annotation import GeneAnnotation
+
+logger = logging.getLogger(__name__)
+
+Method = (
+    Any  # an estimator (fit, predict), or a callable that makes one (given the seed where there are seeds)
+)
+
+RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def compare(
+    models: Mapping[str, Method],
+    screen: PreparedScreen,
+    splits: Split | Iterable[Split] | Mapping[str, Split],
+    *,
+    seeds: Sequence[int] = (),
+    annotation: GeneAnnotation | None = None,
+    **options: Any,
+) -> Comparison:
+    """Fit methods and baselines to the training part of every split and score them on its test part.
+
+    A method that is fitted to validation conditions as well says so in its attribute ``fitted_parts``
+    (``("train", "val")``, as :class:`gears.jobs.GEARSEstimator` does after a refit). The baselines of that split are
+    then fitted to the same conditions, and the reference O is their mean. ``table.attrs["notes"]`` says which
+    conditions methods were fitted to.
+
+    Parameters
+    ----------
+    models
+        By name: an object with ``fit(screen, split)`` and ``predict(conditions)``, or a callable that makes
+        one. Predictions are means (U, G), or :class:`gears.Predictions`. May be empty: baselines alone.
+    screen
+        The prepared screen. In one of several contexts conditions are units, each scored within its own context;
+        baselines see what trains there and, of conditions that train elsewhere only, their mean change there.
+    splits
+        One or more splits, such as ``folds(screen, 5, repeats=5)``, or splits by name.
+    seeds
+        Every model is made once per seed: its callable gets the seed.
+    annotation
+        GO terms for the baselines that use them; the packaged human ones by default.
+    **options
+        Fields of :class:`CompareOptions`.
+
+    Raises
+    ------
+    ValueError
+        Names that clash or are unknown, no split, a part without conditions.
+
+    Examples
+    --------
+    >>> from gears.data.splits import folds
+    >>> from gears.evaluation.baselines import make_baseline
+    >>> mine = make_baseline("additive")  # anything with fit and predict
+    >>> result = compare({"mine": mine}, screen, folds(screen, 3), baselines=["train_mean"], halvings=0)
+    >>> sorted(result.table["method"].unique())
+    ['mine', 'train_mean']
+    """
+    compare_options = CompareOptions(**options)
+    named = _named(splits)
+    _check_methods(models, compare_options, seeds)
+    tables, runs = [], []
+    left_out: dict[str, str] = {}
+    counts: dict[str, list[dict[str, int]]] = {}
+    notes: list[str] = []
+    for split_name, split in named.items():
+        scored, counted = _one_split(models, screen, split, seeds, annotation, compare_options)
+        for name, own in counted.items():
+            counts.setdefault(name, []).append(own)
+        prefix = f"{split_name}: " if len(named) > 1 else ""
+        notes += [f"{prefix}{line}" for line in scored.table.attrs.pop("notes")]
+        tables.append(scored.table.assign(split=split_name))
+        runs.append(scored.runs.assign(split=split_name))
+        prefix = f" ({split_name})" if len(named) > 1 else ""
+        left_out |= {f"{name}{prefix}": reason for name, reason in scored.left_out.items()}
+        logger.info("compared %s: %d methods", split_name, scored.table["method"].nunique())
+    table = pd.concat(tables, ignore_index=True)
+    table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
+    notes = [fitted_line(counts), *notes[:1], *_more(notes[1:])]
+    table.attrs.update(models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out)
+    return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
+
+
+def _more(notes: Sequence[str]) -> list[str]:
+    return [f"and so in {count(len(notes), 'other split')}"] if notes else []
+
+
+@dataclass
+class _Fits:
+    """What came of fitting the methods of one split."""
+
+    predictions: dict[tuple[str, int | str], np.ndarray] = field(default_factory=dict)
+    runs: dict[tuple[str, int | str], list[Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def _one_split(
+    models: Mapping[str, Method],
+    screen: PreparedScreen,
+    split: Split,
+    seeds: Sequence[int],
+    annotation: GeneAnnotation | None,
+    options: CompareOptions,
+) -> tuple[Comparison, dict[str, dict[str, int]]]:
+    """Fit and score on one split; and how many conditions of which part each method was fitted to."""
+    chosen = _evaluated(split, options.part)
+    screen, part_screen = screens_of(screen, split, options.part)
+    makers = _makers(models, seeds, annotation, options)
+    fits = _Fits()
+    waiting: dict[tuple[str, int | str], Baseline] = {}
+    for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
+        with _measured(fits, name, seed, split, len(chosen)):
+            method = make()
+            if isinstance(method, Baseline):  # fitted when it is known whether a model was refitted
+                waiting[name, seed] = method
+                continue
+            method.fit(screen, split)
+            predicted = method.predict(chosen)
+            fits.predictions[name, seed] = as_means(predicted, chosen, len(screen.gene_names), name)
+            fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
+    parts: tuple[str, ...] = ("train",)
+    for own in fits.parts.values():
+        parts = _either(parts, own)
+    fitted = fitted_conditions(split, parts)
+    settings = settings_of(screen, chosen, fitted) if waiting else []
+    for (name, seed), baseline in waiting.items():
+        fits.parts[name] = parts
+        with _measured(fits, name, seed, split, len(chosen)):
+            fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)
+            fits.left_out |= reasons
+    keys = [key for key in makers if key in fits.predictions]
+    if not keys:
+        msg = f"no method could be fitted: {fits.left_out}"
+        raise ValueError(msg)
+    predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
+    table = score(predictions, chosen, screen, part_screen, fitted, options)
+    key_of = table["method"].map(lambda number: keys[int(number)])
+    table.insert(0, "seed", key_of.str[1])
+    table["method"] = key_of.str[0]
+    line = subgroup_line(split, options.part, chosen, fitted)
+    table.attrs["notes"] = [] if line is None else [line]
+    counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}
+    runs = pd.DataFrame([fits.runs[key] for key in keys], columns=RUN_COLUMNS)
+    return Comparison(table, runs, tuple(models), fits.left_out), counts
+
+
+@contextmanager
+def _measured(fits: _Fits, name: str, seed: int | str, split: Split, n_test: int) -> Iterator[None]:
+    """Note what a fit with its prediction costs; a method that refuses is left out with its reason."""
+    try:
+        with measured() as cost:
+            yield
+    except ValueError as error:
+        fits.left_out[name] = str(error)
+        logger.warning("%s is left out: %s", name, error)
+        return
+    if (name, seed) in fits.predictions:
+        n_fitted = len(fitted_conditions(split, fits.parts[name]))
+        costs = (cost.seconds, cost.cpu_seconds, cost.peak_mb)
+        fits.runs[name, seed] = ["", seed, name, n_fitted, n_test, *costs]
+
+
+def _either(first: tuple[str, ...] | None, second: Sequence[str]) -> tuple[str, ...]:
+    """Parts of either, in the order of a split."""
+    return tuple(part for part in PARTS if part in {*(first or ()), *second})
+
+
+def split_name(split: Split) -> str:
+    """What a split is called in tables."""
+    arguments = split.arguments or {}
+    if "fold" in arguments:
+        return f"repeat {arguments.get('repeat', 0)} fold {arguments['fold']}"
+    return f"{split.name} seed {split.seed}"
+
+
+def _named(splits: Split | Iterable[Split] | Mapping[str, Split]) -> dict[str, Split]:
+    if isinstance(splits, Mapping):
+        named = {str(name): split for name, split in splits.items()}
+    else:
+        listed = [splits] if isinstance(splits, Split) else list(splits)
+        names = [split_name(split) for split in listed]
+        unique = len(set(names)) == len(names)
+        named = {
+            name if unique else f"{number}: {name}": split
+            for number, (name, split) in enumerate(zip(names, listed, strict=True))
+        }
+    if not named:
+        msg = "there is no split to compare on; give at least one, such as pert_data.split"
+        raise ValueError(msg)
+    return named
+
+
+def _check_methods(models: Mapping[str, Method], options: CompareOptions, seeds: Sequence[int]) -> None:
+    twice = sorted(set(models) & set(options.baselines))
+    if twice:
+        msg = f"models and baselines share names: {', '.join(twice)}; rename the models"
+        raise ValueError(msg)
+    for name, model in models.items():
+        ready = hasattr(model, "fit") and hasattr(model, "predict") and not isinstance(model, type)
+        if not (ready or callable(model)):
+            msg = f"model {name!r} is a {type(model).__name__}; expected an object with fit and predict, or a callable"
+            raise TypeError(msg)
+        if ready and seeds:
+            msg = f"model {name!r} is one object, but seeds={list(seeds)}: give a callable that makes one from a seed"
+            raise ValueError(msg)
+
+
+def _makers(
+    models: Mapping[str, Method],
+    seeds: Sequence[int],
+    annotation: GeneAnnotation | None,
+    options: CompareOptions,
+) -> dict[tuple[str, int | str], Callable[[], Any]]:
+    """What makes each method, by its name and seed ("" where there is none)."""
+    makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
+    for name, model in models.items():
+        if hasattr(model, "fit") and not isinstance(model, type):
+            makers[name, ""] = partial(_given, model)
+        elif not seeds:
+            makers[name, ""] = model
+        else:
+            for seed in seeds:
+                makers[name, seed] = partial(model, seed)
+    for name in options.baselines:
+        makers[name, ""] = partial(make_baseline, name, clip=False, annotation=annotation)
+    return makers
+
+
+def _given(method: Any) -> Any:
+    return method
+
+
+def _evaluated(split: Split, part: str) -> list[Condition]:
+    if part not in split.parts:
+        raise ValueError(unknown_name("part of the split", part, list(split.parts)))
+    chosen = [condition for condition in split.conditions(part) if not condition.is_control]
+    if not chosen:
+        msg = f"part {part!r} of the split holds no perturbed condition; there is nothing to evaluate"
+        raise ValueError(msg)
+    return list(dict.fromkeys(chosen))
+
+
+@dataclass(frozen=True)
+class CompareOptions(ScoreOptions):
+    """What is compared, beside the options of the scorer (:class:`gears.evaluation.ScoreOptions`).
+
+    Parameters
+    ----------
+    halvings
+        As for the scorer, by default 5.
+    part
+        Part of each split that is evaluated.
+    baselines
+        Names; every baseline is fitted to every split.
+    """
+
+    halvings: int = HALVINGS
+    part: str = "test"
+    baselines: Sequence[str] = DEFAULT_BASELINES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.baselines:
+            make_baseline(name)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` returns.
+
+    Attributes
+    ----------
+    table
+        Tidy: ``split``, ``seed``, ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``,
+        ``value``, and with halvings ``scaled``, ``half_value``, ``half_floor``, ``half_ceiling``; of screens with
+        contexts also ``context`` and ``perturbation_type``.
+    runs
+        Cost of every fit with its prediction: ``split``, ``seed``, ``method``, ``n_train`` (conditions that it
+        was fitted to), ``n_test``, ``seconds``, ``cpu_seconds``, ``peak_mb``.
+    models
+        Names of the methods that are no baselines.
+    left_out
+        What was left out and why: by method, or method and split.
+    """
+
+    table: pd.DataFrame
+    runs: pd.DataFrame
+    models: tuple[str, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def summary(self, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
+        """Means and scaled scores with intervals (:func:`gears.evaluation.intervals.interval_table`)."""
+        return interval_table(self.table, bootstrap)
+
+    def differences(self, model: str | None = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
+        """A model against every other method (:func:`gears.evaluation.intervals.difference_table`)."""
+        return difference_table(self.table, bootstrap, method=self._model(model))
+
+    def verdict(self, model: str | None = None) -> str:
+        """One line on whether the model is better than the best baseline of each decisive metric."""
+        return verdict(self.table, method=self._model(model))
+
+    def costs(self) -> pd.DataFrame:
+        """Per method: runs, median seconds and CPU seconds, greatest peak memory (MB)."""
+        groups = self.runs.groupby("method", sort=False)
+        return groups.agg(
+            runs=("seconds", "size"),
+            seconds=("seconds", "median"),
+            cpu_seconds=("cpu_seconds", "median"),
+            peak_mb=("peak_mb", "max"),
+        ).reset_index()
+
+    def save(self, folder: str | Path, *, title: str = "Comparison") -> dict[str, Path]:
+        """Write CSV, JSON and the HTML page into a folder (:func:`gears.report.write_report`)."""
+        from gears.report.write import write_report
+
+        return write_report(
+            self.table, folder, title=title, runs=self.runs, models=self.models, left_out=self.left_out
+        )
+
+    def _model(self, model: str | None) -> str:
+        if model is None:
+            return self.models[0] if self.models else str(self.table["method"].iloc[0])
+        names = list(dict.fromkeys(self.table["method"]))
+        if model not in names:
+            raise ValueError(unknown_name("method", model, names))
+        return model
+
+
+@dataclass
+class Cost:
+    """What a piece of work took.
+
+    Attributes
+    ----------
+    seconds, cpu_seconds
+        Wall time and CPU time of this process.
+    peak_mb
+        Highest resident memory meanwhile. Where the system cannot reset its
+        mark (other than Linux), that of the process so far.
+    """
+
+    seconds: float = float("nan")
+    cpu_seconds: float = float("nan")
+    peak_mb: float = float("nan")
+
+
+@contextlib.contextmanager
+def measured() -> Iterator[Cost]:
+    """Measure the block; the yielded cost is filled when it ends."""
+    cost = Cost()
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text("5")  # resets the mark of the highest resident memory, nothing else
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        yield cost
+    finally:
+        cost.seconds, cost.cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+        cost.peak_mb = _peak_mb()
+
+
+def _peak_mb() -> float:
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / (2**20 if sys.platform == "darwin" else 1024)

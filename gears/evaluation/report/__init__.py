@@ -1,5 +1,0 @@
-"""What an evaluation leaves behind: CSV, JSON, figures, and one self-contained HTML page."""
-
-from gears.evaluation.report.write import Profiles, write_report
-
-__all__ = ["Profiles", "write_report"]

@@ -1,0 +1,77 @@
+"""Arrays kept on disk under a name that says what they were made from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from gears.files.formats import content_hash, write_npz
+
+logger = logging.getLogger(__name__)
+
+Arrays = dict[str, np.ndarray]
+
+
+def cached_arrays(
+    folder: str | Path, kind: str, key: dict[str, Any], build: Callable[[], Mapping[str, np.ndarray]]
+) -> Arrays:
+    """The arrays of `key` from `folder`, built and stored first where they are not there.
+
+    Parameters
+    ----------
+    folder
+        Where they lie; made if need be.
+    kind
+        What they are ("graph"); begins the file's name.
+    key
+        *Everything* the arrays depend on: JSON-like. The file is named by its hash, so another
+        key never finds it.
+    build
+        Makes them. Processes that ask at the same time wait for the one that builds.
+
+    Returns
+    -------
+    dict
+        As built. A damaged file is replaced, with a warning in the log.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = content_hash(key)
+    path = folder / f"{kind}-{name[:24]}.npz"
+    arrays = _read(path, kind, name)
+    if arrays is not None:
+        return arrays
+    with FileLock(f"{path}.lock"):
+        arrays = _read(path, kind, name)
+        if arrays is None:
+            arrays = dict(build())
+            marks = {"key": np.array(name), "hash": np.array(_hash(arrays))}
+            write_npz(path, {**arrays, **marks})
+            logger.debug("built the %s and stored it as %s", kind, path.name)
+    return arrays
+
+
+def _hash(arrays: Mapping[str, np.ndarray]) -> str:
+    return content_hash(*(part for name in sorted(arrays) for part in (name, arrays[name])))
+
+
+def _read(path: Path, kind: str, key_hash: str) -> Arrays | None:
+    if not path.exists():
+        return None
+    try:
+        # An open file, for np.load leaves the file of a path open where it is no archive.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        key, stored = str(arrays.pop("key", "")), str(arrays.pop("hash", ""))
+        if key == key_hash and stored == _hash(arrays):
+            return arrays
+        reason = "it holds something else than its name says"
+    except Exception as error:  # whatever is wrong with it: it can be made anew
+        reason = str(error)
+    logger.warning("the stored %s %s cannot be used (%s); it is built anew", kind, path, reason)
+    return None

@@ -1,0 +1,229 @@
+"""JSON, npz and text files, and the checksums that find damage in them (they are no signature)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gears.core.messages import shorten
+from gears.files.atomic import write_atomically
+from gears.files.mapped import pieces
+from gears.files.paths import user_path
+
+LARGEST_UNCHECKED = 1 << 30
+MOST_TIMES = 200
+"""A zip file may unpack to so many times its size, if to more than so many bytes: deflate reaches a thousand."""
+
+SEAL = "checksum"
+LARGEST_CHECKED = 512 << 20
+"""Larger files are checked by their length only, unless the caller asks for all."""
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write text (UTF-8) atomically."""
+    return write_atomically(path, lambda temporary: _ignore(temporary.write_text(text, encoding="utf-8")))
+
+
+def write_json(path: str | Path, value: Any) -> Path:
+    """Write a value as JSON (UTF-8, indented), numpy scalars and arrays as numbers and lists."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, default=_plain)
+    return write_text(path, text + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read JSON; an unreadable file is named in the error."""
+    path = user_path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        msg = f"{path} is not valid JSON ({shorten([error])}); it may be damaged: restore it or make it anew"
+        raise ValueError(msg) from error
+
+
+def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compressed: bool = True) -> Path:
+    """Write arrays (no objects) to an npz file atomically."""
+    save = np.savez_compressed if compressed else np.savez
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:
+            save(file, **arrays)  # type: ignore[arg-type]
+
+    return write_atomically(path, write)
+
+
+def read_npz(path: str | Path) -> dict[str, np.ndarray]:
+    """Read every array of an npz file; pickled objects are refused."""
+    path = user_path(path)
+    try:
+        refuse_bomb(path)
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        foreign = [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]
+        if foreign:
+            msg = f"it holds files that are no arrays: {shorten(foreign)}"
+            raise ValueError(msg)
+        return arrays
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        msg = f"{path} cannot be read as an npz file ({error}); it may be damaged: restore it or make it anew"
+        raise ValueError(msg) from error
+
+
+def refuse_bomb(path: str | Path) -> None:
+    """Refuse a zip file whose content is out of all proportion to its size.
+
+    Raises
+    ------
+    ValueError
+        It would fill the memory.
+    """
+    with zipfile.ZipFile(path) as archive:
+        whole = sum(entry.file_size for entry in archive.infolist())
+    packed = user_path(path).stat().st_size
+    if whole > LARGEST_UNCHECKED and whole > MOST_TIMES * packed:
+        msg = f"{packed} bytes would become {whole}: it is not unpacked"
+        raise ValueError(msg)
+
+
+def content_hash(*parts: Any) -> str:
+    """SHA-256 (hex) of arrays, bytes and JSON-like values, in order.
+
+    Arrays enter with dtype and shape, so that equal bytes of another shape differ.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray) and part.dtype.kind not in "OUT":
+            digest.update(f"{part.dtype.str}{part.shape}".encode())
+            for piece in pieces(np.ascontiguousarray(part).reshape(-1)):
+                digest.update(piece.data)
+        elif isinstance(part, bytes):
+            digest.update(part)
+        else:
+            digest.update(json.dumps(part, sort_keys=True, default=_plain).encode())
+        digest.update(b"\x00")
+    return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    msg = f"cannot write {type(value).__name__} as JSON"
+    raise TypeError(msg)
+
+
+def _ignore(_: object) -> None:
+    return None
+
+
+def file_checksum(path: Path) -> str:
+    """CRC-32 of a file, in hexadecimal."""
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return f"{value:08x}"
+
+
+def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: bool = False) -> None:
+    """Compare a file with its recorded checksum; one that was recorded without is taken as it is.
+
+    Parameters
+    ----------
+    folder, name
+        The file, its name relative to the folder, with ``/``.
+    checksums
+        By name.
+    whole
+        Also where the file is larger than :data:`LARGEST_CHECKED`.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        It is missing, or was changed.
+    """
+    path, expected = folder / name, checksums.get(name)
+    if expected is None or (not whole and path.stat().st_size > LARGEST_CHECKED):
+        return
+    found = file_checksum(path)
+    if found != expected:
+        msg = f"{path} is not what was written (checksum {found}, was {expected}): it is damaged; restore or remake it"
+        raise ValueError(msg)
+
+
+def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Checksum of each file, by name relative to the folder."""
+    return {name: file_checksum(folder / name) for name in sorted(names)}
+
+
+def sealed(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with a checksum of itself."""
+    return {**plain, SEAL: _seal(plain)}
+
+
+def check_seal(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse a manifest that was changed after it was sealed; one without a seal is taken as it is.
+
+    Raises
+    ------
+    ValueError
+        Its checksum is that of other content.
+    """
+    if SEAL in manifest and manifest[SEAL] != _seal(manifest):
+        msg = (
+            f"{path} was changed after it was written (its checksum does not fit); restore it or make it anew"
+        )
+        raise ValueError(msg)
+
+
+def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Refuse a file of plain values in which an entry is missing or of another type.
+
+    Raises
+    ------
+    ValueError
+        With the entries that are wrong.
+    """
+    if not isinstance(plain, dict):
+        msg = f"{path} holds {type(plain).__name__}, expected an object with {', '.join(expected)}"
+        raise ValueError(msg)
+    wrong = [
+        f"{name} ({type(plain[name]).__name__})" if name in plain else f"{name} (missing)"
+        for name, kind in expected.items()
+        if not isinstance(plain.get(name), kind)
+    ]
+    if wrong:
+        msg = f"{path} has entries of the wrong kind: {shorten(wrong)}; it may be damaged: restore it or make it anew"
+        raise ValueError(msg)
+
+
+def need_names(path: Path, plain: Mapping[str, Any], *keys: str) -> None:
+    """Refuse a file in which a list of names holds anything but text.
+
+    Raises
+    ------
+    ValueError
+        With the list and what it holds.
+    """
+    for key in keys:
+        wrong = [type(name).__name__ for name in plain[key] if not isinstance(name, str)]
+        if wrong:
+            msg = f"{path}: {key} holds {shorten(dict.fromkeys(wrong))} among the names; expected text only"
+            raise ValueError(msg)
+
+
+def _seal(plain: Mapping[str, Any]) -> str:
+    # as it is read back: keys become text, tuples lists
+    as_read = json.loads(json.dumps({key: value for key, value in plain.items() if key != SEAL}, default=str))
+    return content_hash(as_read)[:16]

@@ -1,0 +1,82 @@
+"""The one place that writes files: in a workplace beside their own, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path that a user gave, with ``~`` as the home folder.
+
+    Raises
+    ------
+    TypeError
+        It is no path.
+    ValueError
+        There is no such user (``~name``), or no home folder is known.
+    """
+    if not isinstance(path, str | os.PathLike):
+        msg = f"expected a path, as text or pathlib.Path; found {path!r}"
+        raise TypeError(msg)
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        msg = f"{path}: the home folder that ~ stands for is not known; write the path in full"
+        raise ValueError(msg) from error
+
+
+def need_file(path: str | os.PathLike[str], what: str) -> Path:
+    """A user's path at which something is.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing is there.
+    """
+    place = user_path(path)
+    if not place.exists():
+        msg = f"{what}: there is no file or folder {place}"
+        raise FileNotFoundError(msg)
+    return place
+
+
+def check_folder(path: str | os.PathLike[str], what: str) -> Path:
+    """The folder that results are to go to, tried before any work is done; nothing is left there.
+
+    Parameters
+    ----------
+    path
+        Need not exist.
+    what
+        The argument's name, for messages.
+
+    Raises
+    ------
+    FileExistsError, NotADirectoryError
+        It, or a part of its path, is a file.
+    OSError
+        It cannot be written to; of the system's class (``PermissionError``, ...).
+    """
+    folder = user_path(path)
+    try:
+        above = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not above.is_dir():
+            msg = f"{what} {folder} cannot be made: {above} is a file; choose another {what}"
+            raise NotADirectoryError(msg)
+        if folder.exists() and not folder.is_dir():
+            msg = f"{what} {folder} is a file; choose another {what}"
+            raise FileExistsError(msg)
+        beside = f".{folder.name}-" if above == folder.absolute().parent else None
+        with tempfile.TemporaryDirectory(prefix=beside, suffix=".tmp", dir=above):
+            pass
+        if folder.exists():
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        if error.errno is None:
+            raise
+        msg = f"{what} {folder} cannot be written to ({error.strerror}); choose another {what}"
+        raise OSError(error.errno, msg) from error
+    return folder

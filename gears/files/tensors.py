@@ -1,0 +1,55 @@
+"""Files of torch: tensors and plain types only, read with ``weights_only=True``."""
+
+from __future__ import annotations
+
+import errno
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gears.files.atomic import write_atomically
+from gears.files.paths import user_path
+
+
+def write_tensors(path: str | Path, value: Any) -> None:
+    """``torch.save`` through a temporary name."""
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:
+            try:
+                torch.save(value, file)
+            except RuntimeError as error:  # what torch's writer makes of a full disk
+                reason = (str(error).splitlines() or ["no reason given"])[0]
+                raise OSError(errno.EIO, reason) from error
+
+    write_atomically(path, write)
+
+
+def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
+    """Read tensors and plain types; anything that could run code is refused, damage is named."""
+    path = user_path(path)
+    if not path.is_file():
+        msg = f"there is no file {path}"
+        raise FileNotFoundError(msg)
+    try:
+        _check_zip(path)
+        return torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        msg = f"{path} cannot be read as a file of tensors ({reason}); it may be damaged"
+        raise ValueError(msg) from error
+
+
+def _check_zip(path: Path) -> None:
+    """Compare checksums, which ``torch.load`` does not, and refuse compressed entries, which may have no end."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                msg = "it holds compressed entries, which torch.save never writes"
+                raise ValueError(msg)
+            broken = archive.testzip()
+            if broken is not None:
+                msg = f"its entry {broken} does not fit its checksum"
+                raise ValueError(msg)

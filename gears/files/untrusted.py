@@ -1,0 +1,372 @@
+"""Untrusted files: nothing outside of them is read, nothing in them runs, and their arrays fit together.
+
+Source: HDF5 File Format Specification, III.E, "Global Heap Block".
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from gears.core.messages import shorten
+from gears.files.mapped import pieces
+from gears.files.paths import user_path
+
+REMEDY = "the matrix is damaged or was put together wrongly; restore it or make it anew"
+
+DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
+
+LARGEST_UNCHECKED = 4 << 30
+MOST_TIMES = 1000
+"""A file may hold arrays of so many times its size, if of more than so many bytes: deflate reaches a thousand."""
+CODECS = frozenset([
+    "blosc", "zlib", "gzip", "zstd", "lz4", "bz2", "lzma", "lzf", "snappy", "vlen-utf8", "vlen-bytes",
+    "vlen-array", "delta", "shuffle", "fixedscaleoffset", "quantize", "packbits", "astype", "categorize",
+    "crc32", "crc32c", "adler32", "fletcher32", "bytes", "transpose", "sharding_indexed", "endian",
+    "string", "json2", "msgpack2",
+])  # fmt: skip
+"""Codecs that only turn bytes into numbers or text; ``pickle``, which runs what it reads, is none of them."""
+
+HEAD = b"GCOL\x01\x00\x00\x00"
+"""Begins a heap (version 1, the only one); its length and the objects follow."""
+_LENGTH, _OBJECT = struct.Struct("<Q"), struct.Struct("<HHIQ")
+BLOCK = 1 << 22
+SIZES = (8, 8)
+"""Bytes of addresses and lengths in practically every file; files of other sizes are not looked at."""
+
+LARGEST = 1 << 20
+"""Bytes: a file of options has a few thousand."""
+
+
+def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
+    """Refuse row bounds (``indptr``) that are not one more than the rows, from 0 up, within the values.
+
+    Parameters
+    ----------
+    what
+        Begins the error: the file or the matrix.
+    bounds
+        (n_rows + 1,) whole numbers.
+    n_rows, n_values
+        Rows (of CSC: columns), and stored values (or their indices, whichever are fewer).
+
+    Raises
+    ------
+    ValueError
+        With what does not fit.
+    """
+    bounds = np.asarray(bounds)
+    if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
+        words = f"has {bounds.dtype} row bounds of shape {bounds.shape}, expected {n_rows + 1} whole numbers"
+    elif bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any():
+        words = "has row bounds that do not rise from 0"
+    elif bounds[-1] > n_values:
+        words = f"has row bounds up to {bounds[-1]} for {n_values} stored values"
+    else:
+        return
+    msg = f"{what} {words}: {REMEDY}"
+    raise ValueError(msg)
+
+
+def check_numbers(what: object, indices: Any, n_columns: int) -> None:
+    """Refuse column numbers (``indices``) that are no columns.
+
+    Raises
+    ------
+    ValueError
+        With the smallest and the largest.
+    """
+    indices = np.asarray(indices)
+    if indices.dtype.kind not in "iu" or indices.ndim != 1:
+        msg = f"{what} has {indices.dtype} column numbers of shape {indices.shape}: {REMEDY}"
+        raise ValueError(msg)
+    ends = [(int(piece.min()), int(piece.max())) for piece in pieces(indices)] or [(0, -1)]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    if low < 0 or high >= n_columns:
+        msg = f"{what} has column numbers from {low} to {high} for {n_columns} columns: {REMEDY}"
+        raise ValueError(msg)
+
+
+def check_compressed(what: object, matrix: Any) -> None:
+    """Refuse a CSR or CSC matrix whose arrays do not fit together; anything else is left to others.
+
+    Raises
+    ------
+    ValueError
+        With what does not fit.
+    """
+    if getattr(matrix, "format", None) not in ("csr", "csc") or not hasattr(matrix, "indptr"):
+        return
+    n_rows, n_columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
+    check_bounds(what, matrix.indptr, n_rows, min(len(matrix.data), len(matrix.indices)))
+    check_numbers(what, matrix.indices[: matrix.indptr[-1]], n_columns)
+
+
+class WholeLines:
+    """A binary file of text as scipy's reader of matrices needs it, which ends the process at anything else.
+
+    Zero bytes are an error, and the last line ends in a line feed whether it does in the file or not.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._last = file, b"\n"
+
+    def read(self, n: int = -1) -> bytes:
+        """Some bytes.
+
+        Raises
+        ------
+        ValueError
+            There is a zero among them.
+        """
+        content = self._file.read(n)
+        if b"\x00" in content:
+            msg = "it holds zero bytes, which are no text"
+            raise ValueError(msg)
+        if not content and n and self._last != b"\n":
+            content = b"\n"
+        self._last = content[-1:] or self._last
+        return content
+
+
+def text_lines(path: str | Path) -> Iterator[str]:
+    """Lines of a text file (UTF-8) with their ends; gzipped where its name ends in ``.gz``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        It is no text, or damaged.
+    """
+    path, number = user_path(path), 0
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
+        try:
+            for line in file:
+                number += 1
+                yield line
+        except DAMAGE as error:
+            msg = f"{path}, after line {number}, cannot be read as text ({error}); get it again"
+            raise ValueError(msg) from error
+
+
+def listed_names(path: str | Path) -> list[str]:
+    """What stands on the lines of a text file that are not empty.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As :func:`text_lines`.
+    """
+    return [line.strip() for line in text_lines(path) if line.strip()]
+
+
+def refuse_beyond(path: str | Path) -> None:
+    """Refuse an HDF5 file with links to other files, or with arrays that would fill the memory.
+
+    Raises
+    ------
+    ValueError
+        With the names of what points outside.
+    """
+    import h5py
+
+    path = user_path(path)
+    if not h5py.is_hdf5(path):
+        return  # whoever reads it says what is wrong
+    try:
+        refuse_broken_heaps(path)
+        with h5py.File(path, "r") as file:
+            outside, size = _survey(file)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        if str(path) in str(error):
+            raise
+        msg = f"{path} is damaged or cut short ({error}); get it again"
+        raise ValueError(msg) from error
+    if outside:
+        msg = f"{path} has entries that are kept in other files ({shorten(outside, 3)}); it is not opened"
+        raise ValueError(msg)
+    packed = path.stat().st_size
+    if size > LARGEST_UNCHECKED and size > MOST_TIMES * packed:
+        msg = f"{path} ({packed} bytes) would become {size} bytes in memory; it is not opened"
+        raise ValueError(msg)
+
+
+def _survey(file: Any) -> tuple[list[str], int]:
+    """Names of what lies in other files, and the bytes of all arrays."""
+    import h5py
+
+    outside, size, waiting, seen = [], 0, [file], set()
+    while waiting:
+        group = waiting.pop()
+        for name in group:
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                outside.append(f"{group.name}/{name}")
+                continue
+            entry = group.get(name)
+            if isinstance(entry, h5py.Dataset):
+                size += int(entry.size or 0) * entry.dtype.itemsize
+                if entry.external or entry.is_virtual:
+                    outside.append(entry.name)
+            elif isinstance(entry, h5py.Group):
+                place = h5py.h5o.get_info(entry.id).addr
+                if place not in seen:  # groups may hold each other
+                    seen.add(place)
+                    waiting.append(entry)
+    return outside, size
+
+
+def refuse_odd_codecs(folder: str | Path) -> None:
+    """Refuse a zarr store whose arrays need a codec that is not known to be harmless, or that links elsewhere.
+
+    Raises
+    ------
+    ValueError
+        With the codecs or links.
+    """
+    folder = user_path(folder)
+    odd: set[str] = set()
+    links = []
+    for place in folder.rglob("*"):
+        if place.is_symlink():
+            links.append(place.relative_to(folder).as_posix())
+        elif place.name in (".zarray", ".zmetadata", "zarr.json"):
+            try:
+                plain = json.loads(place.read_text(encoding="utf-8"))
+            except (ValueError, RecursionError, OSError) as error:
+                msg = f"{place} is not valid JSON ({shorten([error])}); get the store again"
+                raise ValueError(msg) from error
+            odd |= {name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS}
+    if odd or links:
+        what = f"codecs that may run code ({shorten(sorted(odd))})" if odd else f"links ({shorten(links, 3)})"
+        msg = f"{folder} has {what}; it is not opened"
+        raise ValueError(msg)
+
+
+def _codecs(plain: Any) -> Iterator[str]:
+    """Names of codecs anywhere in the metadata of arrays."""
+    if isinstance(plain, dict):
+        for key, value in plain.items():
+            if key in ("filters", "compressor", "codecs", "index_codecs", "compressors", "object_codec"):
+                for codec in value if isinstance(value, list) else [value]:
+                    if isinstance(codec, dict):
+                        yield str(codec.get("id") or codec.get("name"))
+            yield from _codecs(value)
+    elif isinstance(plain, list):
+        for value in plain:
+            yield from _codecs(value)
+
+
+def refuse_broken_heaps(path: str | Path) -> None:
+    """Refuse an HDF5 file with a heap whose objects do not fill it one after another.
+
+    The file is read once from end to end; the same file is not looked at twice.
+
+    Raises
+    ------
+    ValueError
+        With the place.
+    """
+    status = Path(path).stat()
+    place = _broken_heap(str(path), status.st_size, status.st_mtime_ns)
+    if place is not None:
+        msg = (
+            f"{path} is damaged: the texts kept at byte {place} have no end; get it again (a file that other programs "
+            "read can be repaired by h5repack)"
+        )
+        raise ValueError(msg)
+
+
+@lru_cache(maxsize=64)
+def _broken_heap(path: str, size: int, changed: int) -> int | None:
+    """Where the first broken heap begins; None if there is none. Size and time tell one content from another."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        if tuple(file.id.get_create_plist().get_sizes()) != SIZES:
+            return None
+    with open(path, "rb") as content:
+        return next((place for place in _heaps(content) if not _is_whole(content, place, size)), None)
+
+
+def _heaps(content: BinaryIO) -> Iterator[int]:
+    """Where heaps begin, found block by block."""
+    begin, kept = 0, b""
+    while block := content.read(BLOCK):
+        block = kept + block
+        place = block.find(HEAD)
+        while place >= 0:
+            after = content.tell()
+            yield begin + place
+            content.seek(after)
+            place = block.find(HEAD, place + len(HEAD))
+        kept = block[-(len(HEAD) - 1) :]
+        begin += len(block) - len(kept)
+
+
+def _is_whole(content: BinaryIO, place: int, size: int) -> bool:
+    """Whether the objects of a heap, each a head and a body of whole eights, reach its end."""
+    content.seek(place + len(HEAD))
+    head = content.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return False
+    end = place + _LENGTH.unpack(head)[0]
+    if end > size:
+        return False
+    at = content.tell()
+    while at + _OBJECT.size <= end:
+        content.seek(at)
+        number, _, _, length = _OBJECT.unpack(content.read(_OBJECT.size))
+        # object 0 is the room that is left; its length includes its head
+        need = length if number == 0 else _OBJECT.size + -(-length // 8) * 8
+        if not 0 < need <= end - at:
+            return False
+        at += need
+    return True
+
+
+def check_config_files(arguments: Sequence[str]) -> None:
+    """Refuse the files behind ``--config`` that no run wrote.
+
+    Raises
+    ------
+    ValueError
+        A file is too large, nested without end, or uses anchors and aliases.
+    """
+    words = list(arguments)
+    named = [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    named += [words[place + 1] for place, word in enumerate(words[:-1]) if word == "--config"]
+    for name in named:
+        path = user_path(name)
+        if path.is_file():
+            _check(path)
+
+
+def _check(path: Path) -> None:
+    import yaml
+
+    if path.stat().st_size > LARGEST:
+        msg = f"{path} has {path.stat().st_size} bytes; a file of options has a few thousand"
+        raise ValueError(msg)
+    try:
+        loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
+        aliases = any(
+            isinstance(event, yaml.AliasEvent)
+            for event in yaml.parse(path.read_text(encoding="utf-8"), Loader=loader)
+        )
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        msg = f"{path} cannot be read as YAML ({' '.join(str(error).split())}); expected lines of name: value"
+        raise ValueError(msg) from error
+    if aliases:
+        msg = f"{path} refers to parts of itself (&name, *name); write the values out"
+        raise ValueError(msg)

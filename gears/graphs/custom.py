@@ -1,0 +1,267 @@
+"""Graphs of the user's own, in whatever form they come, over the genes of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.core.messages import unknown_name
+from gears.files.formats import content_hash, read_npz, write_npz, write_text
+from gears.files.paths import user_path
+from gears.graphs.edge_tables import EdgeFile, edges_between, pack_edges, read_edge_table, strongest_graph
+from gears.graphs.embeddings import GeneEmbedding
+from gears.graphs.go import go_graph
+from gears.graphs.graph import Graph
+
+if TYPE_CHECKING:
+    from gears.graphs.annotation import GeneAnnotation
+
+logger = logging.getLogger(__name__)
+
+BUILT_IN = ("go", "coexpression")
+"""Words that stand for the graph which would be built without an own one."""
+GO_THRESHOLD = 0.1
+_EMBEDDING_FILES = (".npy", ".h5ad", ".parquet")
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphMaker:
+    """Makes graphs over the genes of a model.
+
+    Attributes
+    ----------
+    nodes
+        The genes, in the model's order.
+    k
+        Sources kept per target of files, embeddings and graphs put together.
+    annotation
+        Knows other names of genes.
+    built
+        Makes the graph that the words of :data:`BUILT_IN` stand for.
+    """
+
+    nodes: Sequence[str]
+    k: int
+    annotation: GeneAnnotation
+    built: Callable[[], Graph]
+
+    def make(self, given: Any) -> Graph:
+        """A graph from any of the accepted forms; a list of them is put together.
+
+        Parameters
+        ----------
+        given
+            None or a word of :data:`BUILT_IN`: the graph that is built from annotation or
+            expression. A Graph, an edge table (source, target, weight), a networkx graph, a pair of
+            published tensors (edges (2, E), weights (E,)). A file of edges, an :class:`EdgeFile`, or
+            its options as a dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a dict
+            ``{"embedding": ...}``: its nearest neighbours. An annotation: genes that share terms.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, TypeError
+            There is no such file, its content does not fit, or the form is none of these.
+        """
+        if given is None or (isinstance(given, str) and given in BUILT_IN):
+            return self.built()
+        if isinstance(given, list):
+            return combined([self.make(part) for part in given], self.k)
+        for kind, make in self._makers().items():
+            if isinstance(given, kind):
+                return make(given)
+        if hasattr(given, "is_multigraph"):
+            return Graph.from_networkx(given, self.nodes)
+        if hasattr(given, "content_hash") and hasattr(given, "rows"):
+            return go_graph(given, self.nodes, threshold=GO_THRESHOLD, k=self.k)
+        msg = (
+            f"cannot make a graph of {type(given).__name__}; expected an edge table, a networkx graph, a file, "
+            "a GeneEmbedding, an EdgeFile, a GeneAnnotation, or a list of these"
+        )
+        raise TypeError(msg)
+
+    def _makers(self) -> dict[type, Callable[[Any], Graph]]:
+        return {
+            Graph: self._as_it_is,
+            pd.DataFrame: self._from_frame,
+            tuple: self._from_tensors,
+            EdgeFile: lambda file: file.graph(self.nodes, k=self.k, resolve=self.annotation.resolve),
+            GeneEmbedding: self._neighbours,
+            Mapping: lambda options: self._from_options(dict(options)),
+            str: lambda path: self._from_file(user_path(path)),
+            Path: self._from_file,
+        }
+
+    def _as_it_is(self, graph: Graph) -> Graph:
+        if graph.nodes != tuple(self.nodes):
+            msg = (
+                f"the graph has {len(graph.nodes)} nodes that are not the {len(self.nodes)} of the model, "
+                "in its order"
+            )
+            raise ValueError(msg)
+        return graph
+
+    def _from_frame(self, table: pd.DataFrame) -> Graph:
+        """A plain table as it is; one with a database's columns, or with signs, as a file of it."""
+        if is_plain(table):
+            return Graph.from_frame(table, self.nodes)
+        options = EdgeFile("the edge table")
+        return edges_between(table, self.nodes, options, k=self.k, resolve=self.annotation.resolve)
+
+    def _from_tensors(self, pair: tuple[Any, Any]) -> Graph:
+        edges, weight = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in pair)
+        return Graph(tuple(self.nodes), edges.astype(np.int64), weight.astype(np.float64))
+
+    def _neighbours(self, embedding: GeneEmbedding, threshold: float = 0.0, k: int | None = None) -> Graph:
+        k = self.k if k is None else k
+        return embedding.graph(self.nodes, k=k, threshold=threshold, resolve=self.annotation.resolve)
+
+    def _from_options(self, options: dict[str, Any]) -> Graph:
+        if "embedding" in options:
+            more = {name: options.pop(name) for name in ("threshold", "k") if name in options}
+            return self._neighbours(embedding_of(options), **more)
+        valid = [field.name for field in dataclasses.fields(EdgeFile)]
+        for name in options:
+            if name not in valid:
+                raise ValueError(unknown_name("option of a file of edges", str(name), [*valid, "embedding"]))
+        if "path" not in options:
+            msg = f"the options of a graph need 'path' (edges) or 'embedding'; found {sorted(options)}"
+            raise ValueError(msg)
+        return self.make(EdgeFile(**options))
+
+    def _from_file(self, path: Path) -> Graph:
+        if path.suffix in _EMBEDDING_FILES:
+            return self._neighbours(GeneEmbedding.of(path))
+        if path.suffix == ".npz" and path.is_file():
+            arrays = read_npz(path)
+            if {"nodes", "edge_index"} <= set(arrays):
+                return self._as_it_is(Graph.from_arrays(arrays))
+            if "edge_index" in arrays:
+                return self._from_tensors((arrays["edge_index"], arrays["weight"]))
+            if "source" in arrays:
+                return self._from_frame(read_edge_table(path))
+            return self._neighbours(GeneEmbedding.of(path))
+        return self.make(EdgeFile(path))
+
+
+def is_plain(table: pd.DataFrame) -> bool:
+    """Whether a table has source, target and positive weights (or none) and nothing of a database's own."""
+    if not {"source", "target"} <= set(table.columns) or "confidence" in table.columns:
+        return False
+    weight = next((name for name in ("weight", "importance") if name in table.columns), None)
+    return weight is None or bool((table[weight] > 0).all())
+
+
+def combined(graphs: Sequence[Graph], k: int) -> Graph:
+    """Several graphs over the same nodes as one: weights, each graph's divided by its largest, are added.
+
+    Each target keeps its `k` strongest sources, and a self edge of weight 1 where any of the graphs has one.
+
+    Raises
+    ------
+    ValueError
+        There is no graph.
+    """
+    if not graphs:
+        msg = "an empty list of graphs was given; leave it out, or name at least one"
+        raise ValueError(msg)
+    if len(graphs) == 1:
+        return graphs[0]
+    n = len(graphs[0].nodes)
+    total: dict[int, float] = {}
+    loops: set[int] = set()
+    for graph in graphs:
+        source, target = graph.edge_index
+        own = source == target
+        loops |= set(source[own].tolist())
+        weight = graph.weight[~own]
+        scaled = weight / weight.max(initial=0.0) if len(weight) else weight
+        for edge, value in zip((target[~own] * n + source[~own]).tolist(), scaled.tolist(), strict=True):
+            total[edge] = total.get(edge, 0.0) + value
+    target, source = np.divmod(np.array(list(total), dtype=np.int64), n)
+    weight = np.array(list(total.values())) / len(graphs)
+    kept = strongest_graph(graphs[0].nodes, source, target, np.round(weight, 12), k)
+    at = np.array(sorted(loops), dtype=np.int64)
+    edges = np.concatenate([kept.edge_index, np.stack([at, at])], axis=1)
+    return Graph(kept.nodes, edges, np.concatenate([kept.weight, np.ones(len(at))]))
+
+
+def embedding_of(given: Any) -> GeneEmbedding:
+    """A GeneEmbedding from any of its forms, options as a dict with ``embedding`` among them.
+
+    Raises
+    ------
+    ValueError
+        Options that are unknown.
+    """
+    if isinstance(given, Mapping) and "embedding" in given:
+        options = dict(given)
+        source = options.pop("embedding")
+        for name in options:
+            if name not in ("names", "key"):
+                valid = ["embedding", "names", "key", "threshold", "k"]
+                raise ValueError(unknown_name("option of an embedding", str(name), valid))
+        return GeneEmbedding.of(source, **options)
+    return GeneEmbedding.of(given)
+
+
+def portable(given: Any, folder: Path) -> Any:
+    """The same graph or embedding as text and numbers that go to other processes; tables as files in `folder`.
+
+    Graphs, tables, tensors and embeddings in memory are written; paths and options stay as they are.
+    """
+    if given is None or isinstance(given, str | Path):
+        return None if given is None else str(given)
+    if isinstance(given, list):
+        return [portable(part, folder) for part in given]
+    if isinstance(given, EdgeFile):
+        return dataclasses.asdict(given) | {"path": str(given.path)}
+    if isinstance(given, Mapping) and {"path", "embedding"} & set(given):
+        inner = given.get("embedding")
+        if inner is None or isinstance(inner, str | Path):
+            return dict(given)
+        more = {name: value for name, value in given.items() if name in ("threshold", "k")}
+        rest = {name: value for name, value in given.items() if name not in more}
+        return {"embedding": _stored(embedding_of(rest), folder)} | more
+    return _stored(given, folder)
+
+
+def _stored(given: Any, folder: Path) -> str:
+    if isinstance(given, pd.DataFrame) and not is_plain(given) and not _is_vectors(given):
+        text = given.to_csv(sep="\t", index=False)
+        path = folder / f".graph-{content_hash(text)[:24]}.tsv"
+        return str(path if path.is_file() else write_text(path, text))
+    arrays = _arrays(given)
+    name = content_hash(*(part for key in sorted(arrays) for part in (key, arrays[key])))
+    path = folder / f".graph-{name[:24]}.npz"
+    if not path.is_file():
+        write_npz(path, arrays)
+    return str(path)
+
+
+def _is_vectors(table: pd.DataFrame) -> bool:
+    return all(pd.api.types.is_numeric_dtype(table[column]) for column in table.columns)
+
+
+def _arrays(given: Any) -> dict[str, np.ndarray]:
+    if isinstance(given, Graph):
+        return given.arrays()
+    if isinstance(given, tuple):
+        edges, weight = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in given)
+        return {"edge_index": edges, "weight": weight}
+    if isinstance(given, pd.DataFrame) and {"source", "target"} <= set(given.columns):
+        column = next((name for name in ("weight", "importance") if name in given.columns), None)
+        value = np.ones(len(given)) if column is None else given[column].to_numpy(dtype=np.float64)
+        return pack_edges(given["source"].astype(str).tolist(), given["target"].astype(str).tolist(), value)
+    if hasattr(given, "is_multigraph"):
+        both = list(given.edges(data=True))
+        if not given.is_directed():
+            both += [(target, source, data) for source, target, data in both if source != target]
+        value = np.array([data.get("weight", data.get("importance", 1.0)) for *_, data in both])
+        return pack_edges([str(edge[0]) for edge in both], [str(edge[1]) for edge in both], value)
+    return GeneEmbedding.of(given).arrays()

@@ -1,0 +1,114 @@
+"""Genes of the perturbation graph, and lists of genes from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.core.messages import shorten
+from gears.files.formats import read_json
+from gears.files.paths import user_path
+from gears.files.pickles import load_npy, load_plain
+
+if TYPE_CHECKING:
+    from gears.graphs.annotation import GeneAnnotation
+
+_HEADERS = ("gene", "genes", "gene_name", "gene_symbol", "symbol")
+
+
+def read_gene_set(path: str | Path) -> list[str]:
+    """Genes of a file, whose kind is told by its content.
+
+    Parameters
+    ----------
+    path
+        Text (one gene a line), CSV or TSV (first column, or the column named
+        ``gene``, ``gene_name`` or ``symbol``), JSON (list, or dict with genes as
+        keys), a pickle of a plain list, set, dict or array, or ``.npy``.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or no gene names are found in it.
+    """
+    path = user_path(path)
+    if not path.is_file():
+        msg = f"there is no gene set file {path}"
+        raise FileNotFoundError(msg)
+    raw = path.read_bytes()
+    if raw[:1] == b"\x80":
+        found: Any = load_plain(path)
+    elif raw[:6] == b"\x93NUMPY":
+        found = load_npy(path)
+    else:
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            msg = f"{path} is neither text, CSV, JSON nor a pickle of plain values; write one gene a line"
+            raise ValueError(msg) from error
+        found = read_json(path) if text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{") else _from_text(text)
+    if isinstance(found, np.ndarray):
+        found = found.ravel().tolist()
+    genes = list(found) if isinstance(found, Iterable) and not isinstance(found, str) else []
+    wrong = [gene for gene in genes if not isinstance(gene, str) or not gene.strip()]
+    if not genes or wrong:
+        what = f"entries that are no gene names ({shorten(map(repr, wrong))})" if wrong else "no genes"
+        msg = f"{path} holds {what}; expected gene names, one a line"
+        raise ValueError(msg)
+    return sorted({gene.strip() for gene in genes})
+
+
+def _from_text(text: str) -> list[str]:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return []
+    separator = next((sign for sign in ("\t", ",", ";") if sign in lines[0]), None)
+    rows = [
+        [cell.strip().strip('"') for cell in line.split(separator)] if separator else [line] for line in lines
+    ]
+    column = next((i for i, cell in enumerate(rows[0]) if cell.lower() in _HEADERS), None)
+    body = rows if column is None else rows[1:]
+    at = column or 0
+    return [row[at] for row in body if len(row) > at and row[at]]
+
+
+def graph_genes(
+    annotation: GeneAnnotation,
+    measured: Sequence[str],
+    perturbed: Sequence[str],
+    *,
+    gene_set: Sequence[str] | None,
+    default_pert_graph: bool,
+) -> np.ndarray:
+    """Nodes of the perturbation graph, sorted.
+
+    Every annotated gene, or the measured ones, or a given list; in each case
+    with every gene that the screen perturbs, so that no condition is lost.
+
+    Returns
+    -------
+    np.ndarray
+        (P,) distinct gene names.
+    """
+    if gene_set is not None:
+        base = gene_set
+    elif default_pert_graph:
+        base = annotation.genes
+    else:
+        base = measured
+    return np.unique(np.asarray([*base, *perturbed], dtype=str))
+
+
+def unannotated(annotation: GeneAnnotation, genes: Iterable[str]) -> list[str]:
+    """Genes without a (directly or by alias) annotated symbol, sorted."""
+    return sorted(gene for gene in set(genes) if annotation.resolve(gene) is None)
+
+
+def conditions_with(conditions: Iterable[Condition], genes: Iterable[str]) -> list[Condition]:
+    """Conditions that perturb at least one of the genes."""
+    wanted = set(genes)
+    return [condition for condition in conditions if not wanted.isdisjoint(condition.genes)]

@@ -1,0 +1,356 @@
+"""Several trainings side by side, one per device, and their models as one ensemble."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gears.conditions import Condition
+from gears.core.messages import unknown_name
+from gears.distributed.devices import DeviceLike, parse_device, plan_devices
+from gears.distributed.gpus import GpuIds
+from gears.distributed.group import check_timeout
+from gears.distributed.launch import WorkerError, launch_many, refuse_daemonic_start, refuse_unguarded_start
+from gears.distributed.log import shown
+from gears.distributed.worker import cores
+from gears.distributed.world import started_by_launcher
+from gears.files.formats import content_hash
+from gears.files.paths import user_path
+from gears.gears import GEARS
+from gears.jobs.job import TrainingJob
+from gears.model.folder import difference
+from gears.prediction.predictions import Predictions
+from gears.training.results import TrainResult
+
+logger = logging.getLogger(__name__)
+
+REQUIRED = ("pert_data_path", "dataset_name", "args")
+KEYS = (*REQUIRED, "split_config", "data_config")
+
+
+@dataclass(frozen=True, eq=False)
+class EnsemblePredictions(Predictions):
+    """Mean over M models, with their spread; everything else as in :class:`Predictions`.
+
+    Attributes
+    ----------
+    spread_UG
+        Standard deviation of the models' predictions, before clipping (M - 1 in the denominator).
+    n_models
+        M.
+    logvar_UG
+        Where the models predict a variance: log of its mean plus the squared spread (the
+        variance of the mixture, up to the denominator); else None. Lakshminarayanan et al. 2017, section 2.4.
+    """
+
+    spread_UG: np.ndarray | None = None
+    n_models: int = 0
+
+    def spread(self, key: Any) -> np.ndarray:
+        """Spread of one condition, (G,)."""
+        return self._values("spread")[self._row(key)]
+
+    def _sd_UG(self) -> np.ndarray | None:
+        own_UG = super()._sd_UG()
+        return self.spread_UG if own_UG is None and self.spread_UG is not None else own_UG
+
+    def _provenance(self) -> dict[str, Any]:
+        return super()._provenance() | {"n_models": self.n_models}
+
+    def _values(self, values: str) -> np.ndarray:
+        if values == "spread":
+            assert self.spread_UG is not None
+            return self.spread_UG
+        return super()._values(values)
+
+
+class Ensemble:
+    """Models of the same genes whose predictions are averaged.
+
+    Parameters
+    ----------
+    models
+        At least two trained models with the same genes and perturbation nodes.
+
+    Raises
+    ------
+    ValueError
+        There are fewer than two, or they do not belong together; both sides are named.
+
+    Examples
+    --------
+    >>> ensemble = Ensemble.load(["models/seed1", "models/seed2"])
+    >>> ensemble
+    Ensemble(2 models, 40 genes)
+    >>> ensemble.predict(["AHR+KLF1"]).to_frame("spread").shape
+    (1, 40)
+    """
+
+    def __init__(self, models: Sequence[GEARS]) -> None:
+        if len(models) < 2:
+            msg = f"an ensemble has at least two models; found {len(models)}"
+            raise ValueError(msg)
+        self.models = list(models)
+        first = models[0]._need_model()
+        for number, model in enumerate(models[1:], start=2):
+            parts = model._need_model()
+            for kind in ("gene_names", "pert_names"):
+                there, here = getattr(first, kind), getattr(parts, kind)
+                if there != here:
+                    msg = f"models 1 ('there') and {number} ('here') have other {kind}: {difference(there, here)}"
+                    raise ValueError(msg)
+            if not np.allclose(first.control_mean_G, parts.control_mean_G):
+                msg = f"models 1 and {number} have another control mean: they were trained on other control cells"
+                raise ValueError(msg)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def __repr__(self) -> str:
+        return f"Ensemble({len(self)} models, {len(self.gene_list)} genes)"
+
+    @classmethod
+    def load(
+        cls, members: Iterable[str | Path | RunOutcome], device: str | torch.device | None = None
+    ) -> Ensemble:
+        """From saved folders, or from what :func:`gears.train_many` returned (failed runs are left out)."""
+        paths = [
+            member.save_path if isinstance(member, RunOutcome) else member
+            for member in members
+            if not (isinstance(member, RunOutcome) and not member.ok)
+        ]
+        return cls([GEARS.from_pretrained(path, device=device) for path in paths])
+
+    @property
+    def gene_list(self) -> list[str]:
+        """Genes whose expression is predicted, G."""
+        return self.models[0].gene_list
+
+    @property
+    def pert_list(self) -> list[str]:
+        """Genes that can be perturbed."""
+        return self.models[0].pert_list
+
+    def predict(
+        self, pert_list: Iterable[str | Sequence[str] | Condition], *, clip: bool = True, chunk: int = 32
+    ) -> EnsemblePredictions:
+        """Mean and spread of the models' predictions (see :meth:`GEARS.predict`)."""
+        if not isinstance(pert_list, str | Condition):
+            pert_list = list(pert_list)
+        each = [model.predict(pert_list, clip=False, chunk=chunk) for model in self.models]
+        stacked_MUG = np.stack([predictions.expression_UG for predictions in each])
+        mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)
+        first = each[0]
+        return EnsemblePredictions(
+            first.conditions,
+            first.gene_names,
+            np.maximum(mean_UG, 0.0) if clip else mean_UG,
+            first.control_mean_G,
+            _total_logvar(each, spread_UG),
+            clip,
+            first.origin,
+            spread_UG=spread_UG,
+            n_models=len(each),
+        )
+
+
+def _total_logvar(each: Sequence[Predictions], spread_UG: np.ndarray) -> np.ndarray | None:
+    logvars = [predictions.logvar_UG for predictions in each if predictions.logvar_UG is not None]
+    if len(logvars) < len(each):
+        return None
+    return np.log(np.mean([np.exp(logvar) for logvar in logvars], axis=0) + spread_UG**2)
+
+
+def ensemble_configs(
+    config: Mapping[str, Any], seeds: Sequence[int], folder: str | Path
+) -> list[dict[str, Any]]:
+    """A configuration of :func:`gears.train_many` per seed: other initial weights, the same screen and split.
+
+    Parameters
+    ----------
+    config
+        Common to all; a ``save_path`` in it is replaced.
+    seeds
+        Of the initial weights, one model each.
+    folder
+        The models go to ``<folder>/seed-<seed>``.
+    """
+    if len(set(seeds)) < len(seeds):
+        msg = f"seeds {list(seeds)} has a seed twice: two models would be the same"
+        raise ValueError(msg)
+    configs = []
+    for seed in seeds:
+        args = dict(config.get("args") or {})
+        args["model_config"] = {**(args.get("model_config") or {}), "seed": seed}
+        args["save_path"] = str(user_path(folder) / f"seed-{seed}")
+        configs.append(dict(config) | {"args": args})
+    return configs
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What became of one of several trainings.
+
+    Attributes
+    ----------
+    save_path
+        Folder of its model.
+    device
+        Where it ran.
+    result
+        As :func:`gears.train_distributed.train_multi_gpu` returns it; None where it failed.
+    error
+        Why it failed, its own traceback in ``error.details``; None where it did not.
+    """
+
+    save_path: str
+    device: str
+    result: TrainResult | None = field(default=None, repr=False)
+    error: WorkerError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the training came to its end."""
+        return self.error is None
+
+
+def train_many(
+    configs: Sequence[Mapping[str, Any]],
+    gpu_ids: GpuIds = None,
+    *,
+    n_at_once: int | None = None,
+    device: DeviceLike = None,
+    timeout: float | None = None,
+) -> list[RunOutcome]:
+    """Train each configuration in a process of its own, one at a time per device.
+
+    Screens, splits and graphs are prepared once each, before the first training starts.
+    A training that fails does not end the others.
+
+    Parameters
+    ----------
+    configs
+        One mapping per training with the arguments of
+        :func:`gears.train_distributed.train_multi_gpu`: ``pert_data_path``, ``dataset_name``,
+        ``args`` (``save_path`` in it, another for each), and ``split_config``, ``data_config``
+        where wanted.
+    gpu_ids
+        Indices into the visible GPUs, or ``"free:2"``; all visible ones when left out.
+    n_at_once
+        Trainings at the same time: on the CPU as many as there are cores when left out, else
+        one per GPU.
+    device
+        ``"cpu"`` for CPU processes.
+    timeout
+        As for ``train_multi_gpu``.
+
+    Returns
+    -------
+    list of RunOutcome
+        In the order of `configs`.
+
+    Raises
+    ------
+    ValueError
+        A configuration is wrong, or two have one ``save_path``: nothing has started then.
+
+    Examples
+    --------
+    >>> config = {"pert_data_path": "data", "dataset_name": "norman", "args": {"save_path": "m1"}}
+    >>> train_many([config], gpu_ids=[0, 1])                                      # doctest: +SKIP
+    """
+    refuse_unguarded_start()
+    if started_by_launcher():
+        msg = "train_many starts processes of its own and this process is a worker already; call it without torchrun"
+        raise RuntimeError(msg)
+    refuse_daemonic_start()
+    jobs, timeout = _checked(configs), check_timeout(timeout)
+    if device is not None and parse_device(device).type == "cpu" and n_at_once is None:
+        n_at_once = min(len(jobs), cores())
+    plan = plan_devices(n_at_once, gpu_ids, device)
+    arguments = [(str(job.data_path), job.dataset_name, job.split_config, job.worker_args()) for job in jobs]
+    with shown(any(job.options.verbose for job in jobs)):
+        _prepare(jobs)
+        logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
+        done = launch_many(train_alone, arguments, plan.devices, backend=plan.backend, timeout=timeout)
+    return [
+        RunOutcome(
+            str(job.options.save_path),
+            outcome.device,
+            None if outcome.error else TrainResult(**outcome.value),
+            outcome.error,
+        )
+        for job, outcome in zip(jobs, done, strict=True)
+    ]
+
+
+def train_alone(
+    rank: int,
+    world_size: int,
+    pert_data_path: str,
+    dataset_name: str,
+    split_config: Mapping[str, Any] | None,
+    args: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What each process does: open the prepared screen, train, score the test part."""
+    job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
+    with shown(job.options.verbose):
+        result = job.opened(rank, world_size).train(**job.options.to_dict())
+    return vars(result)
+
+
+def _checked(configs: Sequence[Mapping[str, Any]]) -> list[TrainingJob]:
+    """Every configuration in checked form; the first wrong one is named by its number."""
+    if isinstance(configs, Mapping) or not configs:
+        msg = f"configs is a list of at least one configuration; found {type(configs).__name__} of {len(configs)}"
+        raise ValueError(msg)
+    jobs: list[TrainingJob] = []
+    for number, config in enumerate(configs, start=1):
+        try:
+            jobs.append(_job(config))
+        except (ValueError, TypeError, OSError) as error:
+            msg = f"configuration {number} of {len(configs)}: {error}"
+            raise ValueError(msg) from error
+    places = [str(Path(str(job.options.save_path)).resolve()) for job in jobs]
+    twice = sorted({place for place in places if places.count(place) > 1})
+    if twice:
+        msg = f"several configurations have the save_path {twice[0]}; give each a folder of its own"
+        raise ValueError(msg)
+    return jobs
+
+
+def _job(config: Mapping[str, Any]) -> TrainingJob:
+    for name in config:
+        if name not in KEYS:
+            raise ValueError(unknown_name("entry", str(name), KEYS))
+    missing = [name for name in REQUIRED if config.get(name) is None]
+    if missing:
+        msg = f"{', '.join(missing)} missing; a configuration has {', '.join(KEYS)}"
+        raise ValueError(msg)
+    return TrainingJob.check(
+        config["pert_data_path"],
+        config["dataset_name"],
+        config.get("split_config"),
+        config["args"],
+        config.get("data_config"),
+    )
+
+
+def _prepare(jobs: Sequence[TrainingJob]) -> None:
+    """Prepare each screen, split and graph once, for the processes to find."""
+    seen = set()
+    for job in jobs:
+        graphs = {name: value for name, value in job.model_config.items() if name != "seed"}
+        key = content_hash(
+            str(job.data_path), job.dataset_name, repr(job.split_config), repr(graphs), repr(job.data_config),
+            job.on_cells, job.options.batch_size,
+        )  # fmt: skip
+        if key not in seen:
+            job.prepare(1)
+            seen.add(key)

@@ -1,0 +1,158 @@
+"""GEARS and its prior as methods for `compare`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.data.screen.prepared import control_mean_of, whole_of
+from gears.model.folder import check_names
+from gears.priors.source import closed_form
+
+if TYPE_CHECKING:
+    from gears.data.screen.prepared import PreparedScreen
+    from gears.data.splits.split import Split
+    from gears.gears import GEARS
+    from gears.pertdata import PertData
+    from gears.priors.prior import Prior
+
+
+def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | None = None) -> GEARS:
+    """A saved model with its screen and the split that it was trained on, ready to evaluate.
+
+    Raises
+    ------
+    ValueError
+        The model has no split, or other genes than the screen.
+    """
+    from gears.gears import GEARS
+
+    model = GEARS.from_pretrained(path, device=device)
+    parts = model._need_model()
+    check_names("genes", parts.gene_names, tuple(pert_data.screen.gene_names), path)
+    if parts.split is None:
+        msg = f"the model {path} does not say what it was trained on (no split.json); its scores would mean nothing"
+        raise ValueError(msg)
+    pert_data.use_split(parts.split)
+    model.pert_data = pert_data
+    return model
+
+
+class GEARSEstimator:
+    """GEARS with fixed settings, to be trained anew on every split: ``fit(screen, split)``, ``predict(conditions)``.
+
+    Parameters
+    ----------
+    pert_data
+        The screen; its own split and loaders are left as they are.
+    network
+        Arguments of :meth:`gears.GEARS.model_initialize`.
+    training
+        Arguments of :meth:`gears.GEARS.train`.
+    seed
+        Of the initial weights; the split's by default.
+    device
+        Where it trains.
+    clip
+        Set negative predictions to zero.
+
+    Examples
+    --------
+    >>> compare({"gears": lambda seed: GEARSEstimator(pert_data, seed=seed)}, pert_data.screen,
+    ...         folds(pert_data.screen, 5), seeds=[1, 2])                      # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        pert_data: PertData,
+        *,
+        network: Mapping[str, Any] | None = None,
+        training: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        device: str | None = None,
+        clip: bool = True,
+    ) -> None:
+        self.pert_data = pert_data
+        self.network, self.training = dict(network or {}), dict(training or {})
+        self.seed, self.device, self.clip = seed, device, clip
+        self.model: GEARS | None = None
+
+    @property
+    def fitted_parts(self) -> tuple[str, ...]:
+        """Parts of the split that the model was fitted to: training, and validation after a refit."""
+        return ("train",) if self.model is None else self.model._need_model().fitted_parts
+
+    def fit(self, screen: PreparedScreen, split: Split) -> GEARSEstimator:
+        """Train on the split's training part and return the estimator itself.
+
+        Raises
+        ------
+        ValueError
+            If the screen is not that of the PertData.
+        """
+        from gears.gears import GEARS
+
+        if whole_of(screen).content_hash != self.pert_data.whole_screen.content_hash:
+            msg = f"the screen {screen!r} is not that of the estimator's PertData ({self.pert_data.screen!r})"
+            raise ValueError(msg)
+        pert_data = copy.copy(self.pert_data)  # the split is the copy's own
+        pert_data.use_split(split)
+        self.model = GEARS(pert_data, device=self.device)
+        self.model.model_initialize(**self.network, seed=self.seed)
+        self.model.train(**{"verbose": False, "evaluate_test": False, **self.training})
+        return self
+
+    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
+        """Predicted mean expression, (U, G)."""
+        if self.model is None:
+            msg = "this estimator is not fitted yet; call fit(screen, split) first"
+            raise ValueError(msg)
+        return self.model.predict(list(conditions), clip=self.clip).expression_UG
+
+
+class PriorEstimator:
+    """The closed form under the network, alone: ``fit(screen, split)``, ``predict(conditions)``.
+
+    Parameters
+    ----------
+    pert_data
+        The screen; its own split is left as it is.
+    clip
+        Set negative predictions to zero.
+    refit
+        Fit to the validation part as well, which decides nothing here.
+
+    Attributes
+    ----------
+    fitted_parts
+        Parts of the split that it is fitted to.
+    """
+
+    def __init__(self, pert_data: PertData, *, clip: bool = True, refit: bool = True) -> None:
+        self.pert_data, self.clip = pert_data, clip
+        self.fitted_parts: tuple[str, ...] = ("train", "val") if refit else ("train",)
+        self.prior: Prior | None = None
+
+    def fit(self, screen: PreparedScreen, split: Split) -> PriorEstimator:
+        """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
+        pert_data = copy.copy(self.pert_data)  # the split is the copy's own
+        pert_data.use_split(split)
+        self.prior = closed_form(pert_data, self.fitted_parts)
+        self._control_mean = partial(control_mean_of, pert_data.screen)
+        return self
+
+    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
+        """Predicted mean expression, (U, G)."""
+        if self.prior is None:
+            msg = "this estimator is not fitted yet; call fit(screen, split) first"
+            raise ValueError(msg)
+        chosen = [Condition.of(condition) for condition in conditions]
+        nodes = [self.pert_data.condition_nodes(condition) for condition in chosen]
+        predicted_UG = self._control_mean(chosen) + self.prior(nodes)
+        return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG

@@ -1,0 +1,464 @@
+"""One training job: its arguments checked, its screen prepared, its workers started or joined, its result gathered."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from gears.core.messages import unknown_name
+from gears.core.numbers import plain_number, whole_number
+from gears.data.checks.options import ProcessingOptions
+from gears.data.splits.custom import split_arguments
+from gears.distributed.devices import DeviceLike, plan_devices
+from gears.distributed.gpus import GpuIds, resolve_gpu_ids
+from gears.distributed.group import check_timeout, cleanup_ddp, join_group, rank_0_first, setup_ddp
+from gears.distributed.launch import launch, refuse_daemonic_start, refuse_unguarded_start
+from gears.distributed.log import only_on_rank_0, quiet, shown
+from gears.distributed.signals import stop_on_signals
+from gears.distributed.world import Place, World, is_running, own_device, started_by_launcher
+from gears.files.formats import write_npz
+from gears.files.paths import need_file, user_path
+from gears.gears import GEARS
+from gears.graphs.annotation import GeneAnnotation
+from gears.graphs.custom import BUILT_IN, portable
+from gears.model.config import ModelConfig
+from gears.model.folder import check_save_path
+from gears.pertdata import PertData
+from gears.priors.source import prior_of
+from gears.training.fitting import Seconds
+from gears.training.options import TrainOptions
+from gears.training.results import TrainResult
+from gears.training.validation import check_monitor
+
+logger = logging.getLogger(__name__)
+
+LOADER_ARGS = {"test_batch_size": None, "num_workers": 0}
+OTHER_ARGS = ("model_config", "data_config")
+PERTDATA_ARGS = ("gene_set_path", "default_pert_graph", "gene2go", "obo")
+GRAPH_ARGS = ("G_go", "G_coexpress", "pert_embedding")
+LOAD_ARGS = ("drop_unmapped",)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Arguments of a job in checked form; plain values, so that workers can rebuild it."""
+
+    data_path: Path
+    dataset_name: str
+    split_config: dict[str, Any]
+    model_config: dict[str, Any]
+    data_config: dict[str, Any]
+    options: TrainOptions
+    test_batch_size: int | None = None
+    num_workers: int = 0
+
+    @classmethod
+    def check(
+        cls,
+        data_path: str | Path,
+        dataset_name: str,
+        split_config: Mapping[str, Any] | None,
+        args: Mapping[str, Any],
+        data_config: Mapping[str, Any] | None = None,
+    ) -> TrainingJob:
+        """Refuse unknown names and missing or impossible values; no screen is read and nothing started."""
+        if args.get("save_path") is None:
+            msg = "args needs 'save_path', the folder that the trained model goes to"
+            raise ValueError(msg)
+        valid = [*TrainOptions.names(), *LOADER_ARGS, *OTHER_ARGS]
+        _check_names("entry of args", args, valid)
+        split = _plain(split_config)
+        _check_names("entry of split_config", split, _parameters(PertData.prepare_split))
+        split_arguments(**split)
+        model = _plain(args.get("model_config"))
+        _check_names(
+            "entry of model_config", model, _parameters(GEARS.model_initialize, _more_model_options())
+        )
+        ModelConfig(**{name: value for name, value in model.items() if name in _names_of(ModelConfig)})
+        data = _plain(args.get("data_config")) | _plain(data_config)
+        _check_names(
+            "entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *_names_of(ProcessingOptions)]
+        )
+        ProcessingOptions(
+            **{name: value for name, value in data.items() if name in _names_of(ProcessingOptions)}
+        )
+        for where, names in ((data, PERTDATA_ARGS), (model, GRAPH_ARGS)):
+            for name in names:
+                if isinstance(where.get(name), str | Path) and where[name] not in BUILT_IN:
+                    where[name] = str(need_file(where[name], name))
+        loader = {name: args.get(name, default) for name, default in LOADER_ARGS.items()}
+        for name, least in (("test_batch_size", 1), ("num_workers", 0)):
+            if loader[name] is not None:
+                loader[name] = whole_number(name, loader[name], least)
+        options = {name: plain_number(args[name]) for name in TrainOptions.names() if name in args}
+        options["save_path"] = str(user_path(args["save_path"]))
+        checked = TrainOptions.from_mapping(options)
+        check_monitor(checked.monitor)
+        data_path = user_path(data_path)
+        if not data_path.is_dir():
+            msg = f"there is no folder {data_path}; pert_data_path is the folder that holds the screen"
+            raise FileNotFoundError(msg)
+        place = Place.current()
+        if place is None or place.rank == 0:  # who writes
+            check_save_path(options["save_path"])
+        return cls(data_path, str(dataset_name), split, model, data, checked, **loader)
+
+    @property
+    def on_cells(self) -> bool:
+        """Whether the job reads batches of cells."""
+        return self.options.objective == "cells"
+
+    def warn_without_effect(self) -> None:
+        """Say which settings of loaders nothing in the job will use."""
+        if self.test_batch_size is not None:
+            logger.warning(
+                "test_batch_size=%d has no effect: condition means are scored, and no cell of the validation or test "
+                "part is read",
+                self.test_batch_size,
+            )
+        if self.num_workers and not self.on_cells:
+            logger.warning("num_workers=%d has no effect: over moments no cell is read", self.num_workers)
+
+    def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
+        """Loaders of cells, where the job reads cells.
+
+        Raises
+        ------
+        ValueError
+            The training cells do not fill one batch of all workers.
+        """
+        if self.on_cells:
+            size = self.options.with_defaults().batch_size
+            assert size is not None
+            pert_data.get_dataloader_distributed(size, self.test_batch_size, world_size, rank, num_workers)
+
+    def worker_args(self) -> dict[str, Any]:
+        """The job as `args` of a worker."""
+        loader = {name: getattr(self, name) for name in LOADER_ARGS}
+        configs = {"model_config": self._plain_model_config(), "data_config": self._plain_data_config()}
+        return {**self.options.to_dict(), **loader, **configs}
+
+    def prepare(self, world_size: int, seconds: Seconds | None = None) -> PertData:
+        """Read or prepare the screen, draw the split, build the graphs and fit the prior, for workers to find.
+
+        Raises
+        ------
+        ValueError
+            The screen or the split cannot be used, or the training cells do not fill one
+            batch of all workers.
+        """
+        seconds = Seconds() if seconds is None else seconds
+        with seconds.of("screen"):
+            pert_data = self.load(report=True)
+            self.make_batches(pert_data, world_size, 0, 0)
+        with seconds.of("graphs"):
+            parts = self.model(pert_data, device="cpu").parts
+            assert parts is not None
+        if self.options.prior is not None and not parts.config.no_perturb:
+            with seconds.of("prior"):
+                prior_of(pert_data, start_PH=parts.start_PH)
+        return pert_data
+
+    def load(self, *, report: bool = False) -> PertData:
+        """The screen with its split (from the cache where it was prepared before), logged where asked for."""
+        for_class = {name: self.data_config[name] for name in PERTDATA_ARGS if name in self.data_config}
+        for_load = {name: value for name, value in self.data_config.items() if name not in PERTDATA_ARGS}
+        pert_data = PertData(self.data_path, **for_class)
+        pert_data.load(data_name=self.dataset_name, **for_load)
+        if report:
+            pert_data.log_screen()
+        pert_data.prepare_split(**self.split_config)
+        return pert_data
+
+    def opened(self, rank: int, world_size: int) -> GEARS:
+        """The model of a worker with its data and batches, ready to train; nothing is logged on the way."""
+        with quiet():
+            pert_data = self.load()
+            self.make_batches(pert_data, world_size, rank, self.num_workers)
+            return self.model(pert_data)
+
+    def model(self, pert_data: PertData, device: str | None = None) -> GEARS:
+        """A GEARS object with its network, on this worker's device."""
+        gears = GEARS(pert_data, device=device)
+        gears.model_initialize(**self.model_config)
+        return gears
+
+    def conclude(
+        self, pert_data: PertData, result: TrainResult, seconds: Seconds, model: GEARS | None
+    ) -> TrainResult:
+        """Load what was trained and score the test part, now that no worker waits.
+
+        Parameters
+        ----------
+        result
+            As the first worker returned it.
+        seconds
+            Stages of this process, to which those of the worker are added.
+        model
+            A GEARS object that takes over the trained weights, or None.
+        """
+        assert self.options.save_path is not None
+        seconds.include(result.seconds)
+        trained, table = GEARS(pert_data, device=result.devices[0]), None
+        trained.load_pretrained(self.options.save_path)
+        if not result.stopped:
+            with seconds.of("evaluation"):
+                table = trained.report_test(verbose=self.options.verbose)
+        if model is not None:
+            model.load_pretrained(self.options.save_path)
+        return dataclasses.replace(result, table=table, seconds=dict(seconds))
+
+    def _plain_model_config(self) -> dict[str, Any]:
+        """The model's options with graphs and embeddings replaced by files of them, beside the prepared screen."""
+        plain = dict(self.model_config)
+        for name in GRAPH_ARGS:
+            weight = plain.pop(f"{name}_weight", None)
+            given = plain.get(name) if weight is None else (plain[name], weight)
+            if given is not None:
+                plain[name] = portable(given, self.data_path)
+        return plain
+
+    def _plain_data_config(self) -> dict[str, Any]:
+        """The data options with a large annotation replaced by a file of it, beside the prepared screen."""
+        annotation = self.data_config.get("gene2go")
+        if annotation is None or isinstance(annotation, str | Path):
+            return self.data_config
+        if not isinstance(annotation, GeneAnnotation):
+            annotation = GeneAnnotation.from_dict(annotation)
+        path = self.data_path / f".gene2go-{annotation.content_hash[:16]}.npz"
+        if not path.is_file():
+            write_npz(path, annotation.arrays())
+        return self.data_config | {"gene2go": str(path)}
+
+
+def _check_names(kind: str, given: Mapping[str, Any], valid: Sequence[str]) -> None:
+    for name in given:
+        if name not in valid:
+            raise ValueError(unknown_name(kind, str(name), list(valid)))
+
+
+def _plain(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: plain_number(value) for name, value in (given or {}).items()}
+
+
+def _names_of(options: type) -> list[str]:
+    return [field.name for field in fields(options)]
+
+
+def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds]
+    return [name for name in names if name != "self"] + list(more)
+
+
+def _more_model_options() -> list[str]:
+    named = set(_parameters(GEARS.model_initialize))
+    return [name for name in _names_of(ModelConfig) if name not in named]
+
+
+def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
+    """Refuse devices that are not there, or that are not those of the launcher's processes.
+
+    Raises
+    ------
+    ValueError
+        They contradict each other, the machine or the launcher.
+    """
+    if started_by_launcher():
+        place = Place.current()
+        assert place is not None
+        own_device(place, n_gpus, resolve_gpu_ids(gpu_ids), device)
+    else:
+        plan_devices(n_gpus, gpu_ids, device)
+
+
+@contextlib.contextmanager
+def first_on_rank_0() -> Iterator[None]:
+    """Around what every process of a launcher does alike: rank 0 does it first, and alone reports it."""
+    place = Place.read()
+    if place is None:
+        with only_on_rank_0():
+            yield
+        return
+    with rank_0_first(place.rank, place.world_size), only_on_rank_0():
+        yield
+
+
+def train_joined(
+    job: TrainingJob,
+    n_gpus: int | None,
+    gpu_ids: Sequence[int] | None,
+    device: DeviceLike,
+    backend: str | None,
+    timeout: float | None,
+) -> TrainResult:
+    """Train as one worker of a world that is there already.
+
+    The screen is prepared before the process group starts (a file lock lets one process do
+    it), so that nothing slow happens between collectives; the test part is scored on rank 0
+    after the group has ended.
+
+    Returns
+    -------
+    TrainResult
+        On rank 0 with the test table, elsewhere without.
+    """
+    place = Place.current()
+    assert place is not None
+    own = own_device(place, n_gpus, gpu_ids, device)
+    with shown(job.options.verbose):
+        return _train(job, place, own, backend, timeout)
+
+
+def _train(
+    job: TrainingJob, place: Place, own: str, backend: str | None, timeout: float | None
+) -> TrainResult:
+    seconds = Seconds()
+    with first_on_rank_0():
+        job.warn_without_effect()
+        pert_data = _prepare(job, place, seconds)
+    joined_before = is_running()
+    with stop_on_signals():
+        if not joined_before:
+            world = World(place.rank, place.local_rank, place.world_size, torch.device(own))
+            join_group(world, backend=backend, timeout=timeout)
+        try:
+            job.make_batches(pert_data, place.world_size, place.rank, job.num_workers)
+            result = job.model(pert_data).train(**job.options.to_dict(), evaluate_test=False)
+        finally:
+            if not joined_before:
+                cleanup_ddp()
+    return job.conclude(pert_data, result, seconds, None) if place.rank == 0 else result
+
+
+def _prepare(job: TrainingJob, place: Place, seconds: Seconds) -> PertData:
+    """Prepare or open the screen, one process of a file system (of another job, too) after the other."""
+    with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
+        return job.prepare(place.world_size, seconds)
+
+
+def train_multi_gpu(
+    pert_data_path: str | Path,
+    dataset_name: str,
+    split_config: Mapping[str, Any] | None,
+    args: Mapping[str, Any],
+    n_gpus: int | None = None,
+    gpu_ids: GpuIds = None,
+    *,
+    device: DeviceLike = None,
+    backend: str | None = None,
+    timeout: float | None = None,
+    data_config: Mapping[str, Any] | None = None,
+    model: GEARS | None = None,
+) -> TrainResult:
+    """Train with one worker process per selected device.
+
+    Called in a script that torchrun started, it starts nothing and joins the world that is there.
+
+    Parameters
+    ----------
+    pert_data_path, dataset_name
+        A prepared folder of that name in `pert_data_path`, else ``<dataset_name>.h5ad``
+        there (prepared into the same folder).
+    split_config
+        Arguments of :meth:`PertData.prepare_split`, such as
+        ``{"split": "simulation", "seed": 1}``.
+    args
+        ``save_path`` (required), ``model_config`` (arguments of
+        :meth:`GEARS.model_initialize`), ``batch_size`` (cells or conditions per worker and
+        step), ``test_batch_size``, ``num_workers`` (0), and every option of :meth:`GEARS.train`.
+    n_gpus
+        Number of workers; all visible GPUs when left out. One CPU process where there is
+        no GPU.
+    gpu_ids
+        Indices into the visible GPUs (or one of them), rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is
+        respected and never rewritten. ``"free:2"`` takes the two least busy GPUs.
+    device
+        ``"cpu"`` for CPU processes (``n_gpus`` of them, joined by gloo).
+    backend, timeout
+        ``torch.distributed`` backend, and seconds after which a collective has failed.
+    data_config
+        Options of :class:`PertData` (``gene2go``, ``default_pert_graph``,
+        ``gene_set_path``) and of preparing (``normalize``, ``min_cells``, ...).
+    model
+        A GEARS object that takes over the trained weights.
+
+    Returns
+    -------
+    TrainResult
+        How good the model is beside simple baselines (printed), what was used, save_path, history, test table.
+
+    Raises
+    ------
+    ValueError
+        Options that are unknown or contradict each other, before any worker starts.
+    WorkerError
+        A worker failed; its own traceback is part of the message.
+
+    Examples
+    --------
+    >>> train_multi_gpu("data", "norman", {"split": "simulation", "seed": 1},
+    ...     {"save_path": "models/run1", "epochs": 20}, gpu_ids=[2, 3])     # doctest: +SKIP
+    """
+    refuse_unguarded_start()
+    timeout = check_timeout(timeout)
+    job = TrainingJob.check(pert_data_path, dataset_name, split_config, args, data_config)
+    if started_by_launcher():
+        result = train_joined(job, n_gpus, resolve_gpu_ids(gpu_ids), device, backend, timeout)
+        if model is not None:
+            model.load_pretrained(str(result.save_path))
+        return result
+    refuse_daemonic_start()
+    seconds = Seconds()
+    with shown(job.options.verbose):
+        plan = plan_devices(n_gpus, gpu_ids, device, backend)
+        job.warn_without_effect()
+        pert_data = job.prepare(plan.world_size, seconds)
+        with seconds.of("workers"):
+            result = TrainResult(
+                **launch(
+                    train_ddp_worker,
+                    plan.devices,
+                    (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()),
+                    backend=plan.backend,
+                    timeout=timeout,
+                )
+            )
+        return job.conclude(pert_data, result, seconds, model)
+
+
+def train_ddp_worker(
+    rank: int,
+    world_size: int,
+    pert_data_path: str,
+    dataset_name: str,
+    split_config: Mapping[str, Any] | None,
+    args: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What each worker does: open the prepared screen, make its loaders, train, leave.
+
+    Can be given to ``torch.multiprocessing.spawn`` of one's own, after
+    :func:`setup_ddp`'s addresses are set.
+
+    Returns
+    -------
+    dict
+        Fields of :class:`gears.TrainResult`, the same on all ranks but for `rank` and `seconds`.
+    """
+    joined_before = is_running()
+    setup_ddp(rank, world_size)
+    job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
+    with shown(job.options.verbose):
+        result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
+    if not joined_before:
+        cleanup_ddp()
+    return vars(result)

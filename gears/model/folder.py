@@ -1,0 +1,501 @@
+"""A saved model: a folder that can be loaded without the training data."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gears.conditions import Condition
+from gears.core.installation import __version__
+from gears.core.messages import shorten
+from gears.data.screen.contexts import ModelContexts
+from gears.data.screen.prepared import UnitScreen, control_mean_over_all, model_contexts
+from gears.data.splits.split import Split
+from gears.files.atomic import new_folder
+from gears.files.formats import (
+    check_file,
+    check_seal,
+    checksums_of,
+    content_hash,
+    need_names,
+    need_types,
+    read_json,
+    read_npz,
+    sealed,
+    write_json,
+    write_npz,
+)
+from gears.files.paths import check_folder, user_path
+from gears.files.tensors import read_tensors, write_tensors
+from gears.graphs.custom import GraphMaker, embedding_of
+from gears.graphs.graph import Graph
+from gears.graphs.of_screen import coexpression_graph_of, go_graph_of
+from gears.model.config import ModelConfig
+from gears.model.network import GEARSNetwork, start_from
+from gears.priors.prior import Prior, read_prior
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+KIND = "gears model"
+FORMAT_VERSION = 2
+MANIFEST = "manifest.json"
+WEIGHTS = "model.pt"
+PRIOR = "prior.npz"
+CONTEXTS = "contexts.json"
+CHECKPOINTS = "checkpoints"
+MODEL_FILES = frozenset(
+    {
+        MANIFEST,
+        WEIGHTS,
+        PRIOR,
+        CONTEXTS,
+        "config.json",
+        "genes.json",
+        "graphs.npz",
+        "statistics.npz",
+        "split.json",
+    }
+)
+"""Files that make a model; everything else in its folder was left by a run."""
+
+# parameters that the published network holds and never uses
+UNUSED_PREFIXES = ("pert_w.", "bn_pert_base_trans.")
+WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+# what a published config holds beside settings: sizes, graphs and devices, which come from elsewhere
+RUNTIME_KEYS = frozenset(
+    {"device", "num_genes", "num_perts", "G_go", "G_go_weight", "G_coexpress", "G_coexpress_weight"}
+)
+# the published objective, which a published config does not name
+PUBLISHED_OBJECTIVE = {"direction": "sign", "uncertainty_kind": "gears"}
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """Everything that a model is, except for its weights.
+
+    Attributes
+    ----------
+    config
+        Network and objective settings.
+    gene_names, gene_ids
+        The G measured genes in the order of the predictions.
+    pert_names
+        The P nodes of the perturbation graph.
+    go, coexpress
+        Graphs over `pert_names` and `gene_names`.
+    control_mean_G
+        Mean expression of the control cells.
+    split
+        The split that the model was trained on, if any.
+    fitted_parts
+        Parts of the split that the predictions are fitted to: training, and validation after a refit.
+    prior
+        Closed-form prediction that the network's change is added to, if any.
+    contexts
+        Contexts and types of perturbation, if the model has any.
+    start_PH
+        Rows that the perturbation embedding starts from, NaN where it starts at random; not saved.
+    provenance
+        Name and content hash of the screen, training options, versions.
+    """
+
+    config: ModelConfig
+    gene_names: tuple[str, ...]
+    gene_ids: tuple[str, ...]
+    pert_names: tuple[str, ...]
+    go: Graph
+    coexpress: Graph
+    control_mean_G: np.ndarray
+    split: Split | None = None
+    fitted_parts: tuple[str, ...] = ("train",)
+    prior: Prior | None = None
+    contexts: ModelContexts | None = None
+    start_PH: np.ndarray | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def network(self, *, seed: int = 0) -> GEARSNetwork:
+        """A new network with initial weights from `seed`."""
+        network = GEARSNetwork(
+            len(self.gene_names),
+            len(self.pert_names),
+            torch.from_numpy(np.array(self.go.edge_index)),
+            torch.from_numpy(np.array(self.go.weight)),
+            torch.from_numpy(np.array(self.coexpress.edge_index)),
+            torch.from_numpy(np.array(self.coexpress.weight)),
+            self.config,
+            seed=seed,
+            n_contexts=1 if self.contexts is None else max(1, len(self.contexts.contexts)),
+            kinds=() if self.contexts is None else self.contexts.kinds,
+        )
+        if self.start_PH is not None:
+            start_from(network, self.start_PH)
+        network.fallback.set(self.go.edge_index, len(self.pert_names), self.trained_nodes())
+        if self.contexts is not None and self.contexts.contexts:
+            network.placing.trained_on({self.contexts.numbers(unit)[0] for unit in self._trained()})
+        return network
+
+    def fitted_conditions(self) -> list[Condition]:
+        """Perturbed conditions that the predictions are fitted to; none where the split is unknown."""
+        if self.split is None:
+            return []
+        parts = [part for part in self.fitted_parts if part in self.split.parts]
+        named = [condition for part in parts for condition in self.split.conditions(part)]
+        return [condition for condition in dict.fromkeys(named) if not condition.is_control]
+
+    def _trained(self) -> list[Condition]:
+        """Training conditions; none where the split is unknown or trains nothing."""
+        known = self.split is not None and "train" in self.split.parts
+        return self.split.conditions("train") if known and self.split is not None else []
+
+    def trained_nodes(self) -> list[int]:
+        """Perturbation nodes that a training condition perturbs."""
+        place = {name: node for node, name in enumerate(self.pert_names)}
+        genes = {gene for condition in self._trained() for gene in condition.genes}
+        return sorted(place[gene] for gene in genes if gene in place)
+
+    def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write all files of a model into an existing (temporary) folder."""
+        report = None if self.prior is None else dict(self.prior.report)
+        write_json(
+            folder / "config.json",
+            {"model": self.config.to_dict(), "prior": report, "fitted_parts": list(self.fitted_parts)},
+        )
+        if self.prior is not None:
+            write_npz(folder / PRIOR, self.prior.arrays())
+        names = {"gene_names": self.gene_names, "gene_ids": self.gene_ids, "pert_names": self.pert_names}
+        write_json(folder / "genes.json", {key: list(value) for key, value in names.items()})
+        write_npz(folder / "graphs.npz", {**self.go.arrays("go"), **self.coexpress.arrays("coexpress")})
+        means = {"control_mean": self.control_mean_G}
+        if self.contexts is not None:
+            write_json(folder / CONTEXTS, self.contexts.to_dict())
+            means["control_mean_by_context"] = self.contexts.control_mean_KG
+        write_npz(folder / "statistics.npz", means)
+        if self.split is not None:
+            self.split.save(folder / "split.json")
+        write_tensors(folder / WEIGHTS, dict(weights))
+        names_written = [place.name for place in folder.iterdir() if place.name != WEIGHTS]
+        manifest = self._manifest() | {"checksums": checksums_of(folder, names_written)}
+        write_json(folder / MANIFEST, sealed(manifest))
+
+    def _manifest(self) -> dict[str, Any]:
+        packages = ("torch", "numpy", "anndata")
+        return {
+            "kind": KIND,
+            "format_version": FORMAT_VERSION,
+            "genes_hash": content_hash(list(self.gene_names)),
+            "n_genes": len(self.gene_names),
+            "n_perts": len(self.pert_names),
+            "provenance": dict(self.provenance),
+            "versions": {"gears": __version__, "python": platform.python_version()}
+            | {name: metadata.version(name) for name in packages},
+        }
+
+
+def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
+    """How two name lists differ, in a few words that name both sides."""
+    only_first = sorted(set(first) - set(second))
+    only_second = sorted(set(second) - set(first))
+    if not only_first and not only_second and len(first) == len(second):
+        place = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+        return f"the same {len(first)} names in another order (position {place}: {first[place]} and {second[place]})"
+    parts = [f"{len(first)} there, {len(second)} here"]
+    if only_first:
+        parts.append(f"only there: {shorten(only_first, 5)}")
+    if only_second:
+        parts.append(f"only here: {shorten(only_second, 5)}")
+    return "; ".join(parts)
+
+
+def save_model(
+    path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor], *, keep_run: bool = False
+) -> None:
+    """Write a complete model folder and swap it in; an existing model is replaced, anything else is an error.
+
+    Parameters
+    ----------
+    keep_run
+        Keep what a run wrote beside the model that is there: history, checkpoints, logs.
+    """
+    path = user_path(path)
+    refuse_foreign_folder(path)
+    with new_folder(path) as folder:
+        parts.write(folder, weights)
+        if keep_run and path.is_dir():
+            _keep_files(path, folder)
+
+
+def _keep_files(old: Path, new: Path) -> None:
+    """Put the files of `old` that are no part of a model into `new`, as links where the system has them."""
+    for file in old.rglob("*"):
+        relative = file.relative_to(old)
+        if str(relative) in MODEL_FILES or not file.is_file():
+            continue
+        (new / relative).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, new / relative)
+        except OSError:
+            shutil.copy2(file, new / relative)
+
+
+def check_save_path(path: str | Path) -> Path:
+    """The folder that a model is to go to, tried before any work is done; nothing is left there.
+
+    Raises
+    ------
+    FileExistsError
+        It is a file, or a folder that holds something other than a model.
+    OSError
+        It cannot be made or written to (:func:`gears.files.paths.check_folder`).
+    """
+    path = check_folder(path, "save_path")
+    refuse_foreign_folder(path)
+    return path
+
+
+def refuse_foreign_folder(path: Path) -> None:
+    """Raise unless `path` is free, empty, or a model."""
+    if not path.exists() or is_model(path) or (path.is_dir() and not any(path.iterdir())):
+        return
+    msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
+    raise FileExistsError(msg)
+
+
+def is_model(path: str | Path) -> bool:
+    """Whether a folder says that it is a saved model."""
+    try:
+        manifest = read_json(user_path(path) / MANIFEST)
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("kind") == KIND
+
+
+def load_parts(path: str | Path) -> ModelParts:
+    """Read everything but the weights of a saved model.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no model.
+    ValueError
+        The folder has another format, or its files do not fit together.
+    """
+    path = user_path(path)
+    if not (path / MANIFEST).is_file():
+        msg = f"{path} is no saved model: it has no {MANIFEST}; give the folder that save_model wrote"
+        raise FileNotFoundError(msg)
+    manifest = read_json(path / MANIFEST)
+    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+        msg = f"{path / MANIFEST} does not describe a saved model"
+        raise ValueError(msg)
+    if manifest.get("format_version") != FORMAT_VERSION:
+        msg = (
+            f"{path} has format version {manifest.get('format_version')}; this release reads {FORMAT_VERSION}"
+        )
+        raise ValueError(msg)
+    check_seal(path / MANIFEST, manifest)
+    need_types(path / MANIFEST, manifest, {"genes_hash": str})
+    try:
+        for name in manifest.get("checksums", {}):
+            check_file(path, str(name), manifest["checksums"], whole=True)
+        parts = _read(path, manifest)
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).name if error.filename else str(error)
+        msg = f"the model {path} is incomplete: {missing} is missing; copy the whole folder, or save it again"
+        raise FileNotFoundError(msg) from error
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if str(path) in str(error):
+            raise
+        msg = f"the model {path} is damaged or incomplete ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    if content_hash(list(parts.gene_names)) != manifest["genes_hash"]:
+        msg = f"{path / 'genes.json'} does not fit {MANIFEST}: the gene list was changed after saving"
+        raise ValueError(msg)
+    return parts
+
+
+def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
+    genes = read_json(path / "genes.json")
+    need_types(path / "genes.json", genes, dict.fromkeys(("gene_names", "gene_ids", "pert_names"), list))
+    need_names(path / "genes.json", genes, "gene_names", "gene_ids", "pert_names")
+    gene_names, pert_names = tuple(genes["gene_names"]), tuple(genes["pert_names"])
+    graphs = read_npz(path / "graphs.npz")
+    means = read_npz(path / "statistics.npz")
+    control_mean_G = means["control_mean"]
+    if control_mean_G.ndim != 1 or control_mean_G.dtype.kind != "f" or not np.isfinite(control_mean_G).all():
+        msg = f"{path / 'statistics.npz'} holds no control mean of finite numbers, one per gene; it may be damaged"
+        raise ValueError(msg)
+    if len(control_mean_G) != len(gene_names):
+        msg = f"{path}: statistics.npz has {len(control_mean_G)} genes, genes.json {len(gene_names)}"
+        raise ValueError(msg)
+    config = read_json(path / "config.json")
+    need_types(path / "config.json", config, {"model": dict, "prior": (dict, type(None))})
+    contexts = None
+    if "control_mean_by_context" in means:
+        contexts = ModelContexts.from_dict(read_json(path / CONTEXTS), means["control_mean_by_context"])
+    split_file = path / "split.json"
+    return ModelParts(
+        config=ModelConfig.from_dict(config["model"]),
+        gene_names=gene_names,
+        gene_ids=tuple(genes["gene_ids"]),
+        pert_names=pert_names,
+        go=Graph.from_arrays(graphs, "go"),
+        coexpress=Graph.from_arrays(graphs, "coexpress"),
+        control_mean_G=control_mean_G,
+        split=Split.load(split_file) if split_file.is_file() else None,
+        fitted_parts=tuple(config.get("fitted_parts", ("train",))),
+        prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
+        contexts=contexts,
+        provenance=manifest.get("provenance", {}),
+    )
+
+
+def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> Prior | None:
+    if report is None:
+        return None
+    prior = read_prior(read_npz(path / PRIOR), report)
+    if (len(prior.column_P), len(prior.offset_G)) != (n_perts, n_genes):
+        msg = (
+            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {len(prior.offset_G)} measured genes, "
+            f"genes.json holds {n_perts} and {n_genes}"
+        )
+        raise ValueError(msg)
+    return prior
+
+
+def load_weights(path: str | Path, network: GEARSNetwork) -> None:
+    """Read the weights of a saved model into a network of its shape, in the precision they were saved in."""
+    file = user_path(path) / WEIGHTS
+    state = published_state(read_tensors(file))
+    dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
+    network.to(dtype)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]]
+        msg = f"{file} does not fit this model: {shorten(lines, 4)}"
+        raise ValueError(msg) from error
+
+
+def without_wrapper(key: str) -> str:
+    """A parameter's own name, without what DistributedDataParallel and torch.compile put before it.
+
+    Examples
+    --------
+    >>> without_wrapper("module._orig_mod.bn_emb.weight")
+    'bn_emb.weight'
+    """
+    stripped = key
+    while stripped.startswith(WRAPPER_PREFIXES):
+        stripped = stripped.split(".", 1)[1]
+    return stripped
+
+
+def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State dict of this package's network from a published or a wrapped one.
+
+    Wrapper prefixes are stripped key by key, unused tensors (``pert_w.*``,
+    ``bn_pert_base_trans.*``) are dropped by name, everything else is kept. Load the result
+    with ``network.load_state_dict(...)``, which names what is missing or too much.
+
+    Raises
+    ------
+    ValueError
+        If two keys name the same parameter once stripped.
+    """
+    mapped: dict[str, Tensor] = {}
+    clashes = []
+    for key, tensor in state.items():
+        name = without_wrapper(key)
+        if name.startswith(UNUSED_PREFIXES):
+            continue
+        if name in mapped:
+            clashes.append(name)
+        mapped[name] = tensor
+    if clashes:
+        msg = (
+            f"the state dict holds these parameters with and without a wrapper's prefix: {shorten(clashes)}; "
+            f"expected each once: remove one of the two (prefixes: {', '.join(WRAPPER_PREFIXES)})"
+        )
+        raise ValueError(msg)
+    return mapped
+
+
+def published_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Settings from a published ``config`` dictionary.
+
+    The published objective is kept (``direction="sign"``, ``uncertainty_kind="gears"``)
+    unless the dictionary names another. Settings of other releases are warned about.
+    """
+    settings = {key: value for key, value in values.items() if key not in RUNTIME_KEYS}
+    return ModelConfig.from_dict({**PUBLISHED_OBJECTIVE, **settings})
+
+
+def build_parts(
+    pert_data: PertData,
+    config: ModelConfig,
+    *,
+    go: Any = None,
+    coexpress: Any = None,
+    pert_embedding: Any = None,
+) -> ModelParts:
+    """The model without weights for a prepared screen and its split.
+
+    Parameters
+    ----------
+    pert_data
+        With a split prepared.
+    config
+        Network settings.
+    go, coexpress
+        Own graphs instead of those built, in any form of :meth:`gears.graphs.custom.GraphMaker.make`.
+    pert_embedding
+        Vectors of genes that the perturbation embedding starts from
+        (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
+    """
+    screen = pert_data.screen
+    genes, nodes = tuple(map(str, screen.gene_names)), tuple(map(str, pert_data.pert_names))
+    annotation = pert_data.annotation
+    go_maker = GraphMaker(
+        nodes, config.num_similar_genes_go_graph, annotation, lambda: go_graph_of(pert_data, config, nodes)
+    )
+    coexpress_maker = GraphMaker(
+        genes,
+        config.num_similar_genes_co_express_graph,
+        annotation,
+        lambda: coexpression_graph_of(pert_data, config),
+    )
+    start_PH = None
+    if pert_embedding is not None:
+        start_PH = embedding_of(pert_embedding).start(nodes, config.hidden_size, annotation.resolve)
+    return ModelParts(
+        config=config,
+        gene_names=genes,
+        gene_ids=tuple(map(str, screen.gene_ids)),
+        pert_names=nodes,
+        go=go_maker.make(go),
+        coexpress=coexpress_maker.make(coexpress),
+        control_mean_G=control_mean_over_all(screen),
+        contexts=model_contexts(screen) if isinstance(screen, UnitScreen) else None,
+        split=pert_data.split,
+        start_PH=start_PH,
+        provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash},
+    )
+
+
+def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:
+    """Refuse a model whose names are not those of the data, in its order; both sides are named."""
+    if tuple(map(str, model)) != tuple(map(str, data)):
+        msg = f"the model {path} has other {kind} than this PertData: {difference(model, data)} ('here': the PertData)"
+        raise ValueError(msg)

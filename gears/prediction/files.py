@@ -1,0 +1,143 @@
+"""Predictions as h5ad or zarr, written chunk by chunk in anndata's format, atomically."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.core.messages import unknown_name
+from gears.files.atomic import need_space, new_folder, write_atomically
+from gears.files.paths import user_path
+from gears.model.folder import ModelParts
+from gears.prediction.predictions import Origin, Predictions, condition_table, gene_table, provenance
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+ARRAY_ATTRIBUTES = {"encoding-type": "array", "encoding-version": "0.2.0"}
+SUFFIXES = (".h5ad", ".zarr")
+ROWS_PER_BLOCK = 64  # of a file's storage chunks: a condition is read without reading many others
+
+CreateArray = Callable[[str, tuple[int, int], tuple[int, int]], Any]
+
+
+def write_predictions(
+    path: str | Path,
+    conditions: Sequence[Condition],
+    parts: ModelParts,
+    chunks: Iterable[Predictions],
+    *,
+    clip: bool,
+) -> Path:
+    """Write the predictions of `conditions` as they come.
+
+    Parameters
+    ----------
+    path
+        An ``.h5ad`` file or a ``.zarr`` folder; replaced when all is written, untouched when not.
+    conditions
+        All conditions, in the order of the chunks.
+    parts
+        Names the genes and their control means.
+    chunks
+        Predictions, chunk by chunk.
+    clip
+        Recorded in ``uns["gears"]``.
+
+    Returns
+    -------
+    Path
+        Holds what :meth:`Predictions.to_adata` holds, as float32: ``X`` expression,
+        ``layers["delta"]``, and ``layers["sd"]`` with uncertainty.
+    """
+    path = user_path(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
+    shell = _shell(conditions, parts, clip)
+    layers = ["delta", *(["sd"] if parts.config.uncertainty else [])]
+    need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
+    if path.suffix == ".h5ad":
+        return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
+    with new_folder(path) as temporary:
+        _write_zarr(temporary, shell, layers, chunks)
+    return path
+
+
+def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool) -> AnnData:
+    """The file without its large arrays, as :meth:`Predictions.to_adata` makes it."""
+    from anndata import AnnData
+
+    origin = Origin.of(parts)
+    return AnnData(
+        obs=condition_table(conditions, origin),
+        var=gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
+        uns={"gears": provenance(clip, origin)},
+    )
+
+
+def _write_h5ad(path: Path, shell: AnnData, layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
+    import h5py
+
+    shell.write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+
+        def create(name: str, shape: tuple[int, int], blocks: tuple[int, int]) -> Any:
+            if name in file:
+                del file[name]
+            array = file.create_dataset(name, shape=shape, chunks=blocks, dtype=np.float32)
+            array.attrs.update(ARRAY_ATTRIBUTES)
+            return array
+
+        _fill(create, shell.shape, layers, chunks)
+
+
+def _write_zarr(folder: Path, shell: AnnData, layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
+    import zarr
+    from anndata import io
+
+    store = folder / "data"
+    # format 2: what readers of today and of some years ago open; named, for anndata warns of its changing default
+    group = zarr.open_group(str(store), mode="w", zarr_format=2)
+    io.write_elem(group, "/", shell)
+
+    def create(name: str, shape: tuple[int, int], blocks: tuple[int, int]) -> Any:
+        array = group.create_array(name, shape=shape, chunks=blocks, dtype="float32", overwrite=True)
+        array.attrs.update(ARRAY_ATTRIBUTES)
+        return array
+
+    _fill(create, shell.shape, layers, chunks)
+    zarr.consolidate_metadata(group.store)
+    for entry in store.iterdir():
+        shutil.move(entry, folder / entry.name)
+    store.rmdir()
+
+
+def _fill(
+    create: CreateArray, shape: tuple[int, int], layers: Sequence[str], chunks: Iterable[Predictions]
+) -> None:
+    """Create X and layers and write the chunks into them; all rows must come."""
+    blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
+    x = create("X", shape, blocks)
+    arrays = {name: create(f"layers/{name}", shape, blocks) for name in layers}
+    row = 0
+    for part in chunks:
+        rows = slice(row, row + len(part))
+        x[rows] = part.expression_UG.astype(np.float32)
+        for name, array in arrays.items():
+            array[rows] = _layer(part, name).astype(np.float32)
+        row += len(part)
+    if row != shape[0]:
+        msg = f"{row} predictions came for {shape[0]} conditions"
+        raise RuntimeError(msg)
+
+
+def _layer(part: Predictions, name: str) -> np.ndarray:
+    if name == "delta":
+        return part.delta_UG
+    assert part.logvar_UG is not None
+    return np.exp(0.5 * part.logvar_UG)

@@ -1,0 +1,359 @@
+"""What :meth:`gears.GEARS.predict` returns: predicted profiles by condition, also as AnnData.
+
+``X`` is predicted expression, ``layers["delta"]`` its change over the control mean, ``layers["sd"]`` the predicted
+standard deviation where the model has one. The names follow scverse: rows are named by condition, columns by gene.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.core.installation import __version__
+from gears.core.messages import nearest, unknown_name
+from gears.core.numbers import whole_number
+from gears.data.splits.split import subgroup_names
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from gears.model.folder import ModelParts
+
+Key = str | Condition | Sequence[str]
+VALUES = ("expression", "delta", "logvar")
+
+CONTENT = "predicted mean expression"
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions(Mapping[str, np.ndarray]):
+    """Predicted mean expression of U conditions over G genes.
+
+    A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression*
+    (not the change), shape (G,), in the order of `gene_names`. Keys may be ``"A_B"``,
+    ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a key that fits two
+    conditions (gene names that hold "_") is refused.
+
+    Attributes
+    ----------
+    conditions
+        The U conditions in the order asked for.
+    gene_names
+        The G genes.
+    expression_UG
+        Predicted expression (log-normalised scale of the screen), clipped if `clip`.
+    control_mean_G
+        Mean of the control cells, from which changes count; (U, G) where each condition's context has its own.
+    logvar_UG
+        Predicted log-variance, or None.
+    clip
+        Whether negative predictions were set to zero.
+    origin
+        What is known of the model and its screen, or None.
+    """
+
+    conditions: tuple[Condition, ...]
+    gene_names: tuple[str, ...]
+    expression_UG: np.ndarray
+    control_mean_G: np.ndarray
+    logvar_UG: np.ndarray | None = None
+    clip: bool = True
+    origin: Origin | None = None
+
+    def __getitem__(self, key: Key) -> np.ndarray:
+        return self.expression_UG[self._row(key)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(condition.key for condition in self.conditions)
+
+    def __len__(self) -> int:
+        return len(self.conditions)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self._row(key)  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError):
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"Predictions({len(self.conditions)} conditions x {len(self.gene_names)} genes)"
+
+    @property
+    def delta_UG(self) -> np.ndarray:
+        """Predicted expression minus the control mean, (U, G)."""
+        return self.expression_UG - self.control_mean_G
+
+    def delta(self, key: Key) -> np.ndarray:
+        """Predicted change of one condition, (G,)."""
+        return self.delta_UG[self._row(key)]
+
+    def logvar(self, key: Key) -> np.ndarray:
+        """Predicted log-variance of one condition, (G,).
+
+        Raises
+        ------
+        ValueError
+            The model was trained without uncertainty.
+        """
+        return self._values("logvar")[self._row(key)]
+
+    def to_frame(self, values: str = "expression") -> pd.DataFrame:
+        """One row per condition ("A+B"), one column per gene; ``values="delta"`` or ``"logvar"`` for those."""
+        index = pd.Index([condition.name for condition in self.conditions], name="condition")
+        return pd.DataFrame(self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene"))
+
+    def to_adata(self) -> AnnData:
+        """Conditions x genes, a copy; see :mod:`gears.prediction.predictions`.
+
+        Returns
+        -------
+        AnnData
+            ``X`` expression, ``layers["delta"]`` and, where a variance is predicted, ``["sd"]``; ``obs``
+            condition, genes, n_genes, subgroup and trained (by the model's split); ``var`` gene_name, gene_id,
+            control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
+        """
+        from anndata import AnnData
+
+        layers = {"delta": self.delta_UG}
+        sd_UG = self._sd_UG()
+        if sd_UG is not None:
+            layers["sd"] = sd_UG
+        of_all = self.control_mean_G.ndim == 1
+        if not of_all:
+            layers["control_mean"] = self.control_mean_G.copy()
+        return AnnData(
+            X=self.expression_UG.copy(),
+            obs=condition_table(self.conditions, self.origin),
+            var=gene_table(self.gene_names, self.control_mean_G if of_all else None, self.origin),
+            layers=layers,
+            uns={"gears": self._provenance()},
+        )
+
+    def _provenance(self) -> dict[str, Any]:
+        return provenance(self.clip, self.origin)
+
+    def _sd_UG(self) -> np.ndarray | None:
+        return None if self.logvar_UG is None else np.exp(0.5 * self.logvar_UG)
+
+    def top(self, n: int = 20) -> pd.DataFrame:
+        """The n genes of largest absolute predicted change of each condition, largest first.
+
+        Returns
+        -------
+        pd.DataFrame
+            Columns condition, rank, gene, delta, expression.
+
+        Raises
+        ------
+        ValueError
+            `n` is no whole number of at least 1.
+        """
+        n = min(whole_number("n", n), len(self.gene_names))
+        names = np.asarray(self.gene_names)
+        parts = []
+        for condition, delta_G, expression_G in zip(
+            self.conditions, self.delta_UG, self.expression_UG, strict=True
+        ):
+            order = np.lexsort((names, -np.abs(delta_G)))[:n]
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "condition": condition.name,
+                        "rank": np.arange(1, n + 1),
+                        "gene": names[order],
+                        "delta": delta_G[order],
+                        "expression": expression_G[order],
+                    }
+                )
+            )
+        return pd.concat(parts, ignore_index=True)
+
+    def _values(self, values: str) -> np.ndarray:
+        if values not in VALUES:
+            raise ValueError(unknown_name("values", values, VALUES))
+        if values == "logvar":
+            if self.logvar_UG is None:
+                msg = "this model predicts no variance; train one with model_initialize(uncertainty=True)"
+                raise ValueError(msg)
+            return self.logvar_UG
+        return self.expression_UG if values == "expression" else self.delta_UG
+
+    @cached_property
+    def _rows(self) -> dict[Condition, int]:
+        return {condition: row for row, condition in enumerate(self.conditions)}
+
+    @cached_property
+    def _joined(self) -> dict[str, set[int]]:
+        """Rows behind each "_"-joined spelling of a condition, genes in any order."""
+        joined: dict[str, set[int]] = {}
+        for condition, row in self._rows.items():
+            orders = itertools.permutations(condition.genes) if len(condition) <= 5 else [condition.genes]
+            for genes in orders:
+                key = "_".join(genes) + condition.suffix if genes else condition.key
+                joined.setdefault(key, set()).add(row)
+        return joined
+
+    def _row(self, key: Key) -> int:
+        if isinstance(key, str):
+            found = set(self._joined.get(key, ()))
+            if not found or "+" in key:
+                found |= {row for row in [self._rows.get(Condition.parse(key))] if row is not None}
+            if len(found) > 1:
+                names = sorted(self.conditions[row].name for row in found)
+                msg = f"key {key!r} fits several conditions: {', '.join(names)}; use a tuple of gene names"
+                raise KeyError(msg)
+            if found:
+                return found.pop()
+        elif (row := self._rows.get(Condition.of(key))) is not None:
+            return row
+        name = key if isinstance(key, str) else Condition.of(key).name
+        raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))
+
+
+def placed(
+    conditions: Sequence[Condition],
+    parts: ModelParts,
+    context: str | Sequence[str] | None = None,
+    kind: str | None = None,
+) -> tuple[tuple[Condition, ...], list[Sequence[int]], np.ndarray]:
+    """Conditions in the contexts asked for, their nodes, and the control mean of each (or of all).
+
+    Raises
+    ------
+    ValueError
+        A gene is no node, or a context or type is unknown to the model (or the model has none).
+    """
+    known = parts.contexts
+    if known is None:
+        if context is not None or kind is not None or any(condition.suffix for condition in conditions):
+            msg = (
+                "this model has one context and one type of perturbation; prepare the screen with context_key= or "
+                "perturbation_type_key= and train on it, or leave context and type out"
+            )
+            raise ValueError(msg)
+        return tuple(conditions), list(nodes_of(conditions, parts.pert_names)), parts.control_mean_G
+    units = known.placed(conditions, context, kind)
+    sets = known.node_sets(units, nodes_of(units, parts.pert_names))
+    return units, list(sets), known.control_means(units)
+
+
+def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list[list[int]]:
+    """Perturbation-graph nodes of conditions; a gene that is none is an error with near matches."""
+    index = {name: node for node, name in enumerate(pert_names)}
+    unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
+    if unknown:
+        hints = [f"{gene} (near: {', '.join(nearest(gene, pert_names)) or 'none'})" for gene in unknown[:5]]
+        are = "gene is" if len(unknown) == 1 else "genes are"
+        msg = (
+            f"{len(unknown)} {are} not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
+            "see pert_list for what can be predicted"
+        )
+        raise ValueError(msg)
+    return [[index[gene] for gene in condition.genes] for condition in conditions]
+
+
+def asked_conditions(
+    entries: str | Condition | Iterable[str | Sequence[str] | Condition],
+) -> tuple[Condition, ...]:
+    """The distinct conditions that a user asks for, in order; at least one."""
+    if isinstance(entries, str | Condition):
+        entries = [entries]
+    conditions = tuple(dict.fromkeys(asked_condition(entry) for entry in entries))
+    if not conditions:
+        msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
+        raise ValueError(msg)
+    return conditions
+
+
+def asked_condition(entry: str | Sequence[str] | Condition) -> Condition:
+    """A condition as a user asks for it: a label, a gene, or a list of genes (not empty)."""
+    if isinstance(entry, Sequence) and len(entry) == 0:
+        msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"
+        raise ValueError(msg)
+    return Condition.of(entry)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What predictions came from.
+
+    Attributes
+    ----------
+    gene_ids
+        Ids of the G genes, as the index of the screen's ``var`` has them.
+    fitted_to
+        Conditions that the model was fitted to, the control among them; None where the model knows no split.
+    description
+        Plain values for ``uns``: dataset, hash of the screen, split.
+    """
+
+    gene_ids: tuple[str, ...]
+    fitted_to: frozenset[Condition] | None = None
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parts: ModelParts) -> Origin:
+        """The origin of what a model predicts."""
+        split, told = parts.split, {}
+        fitted = None
+        if split is not None:
+            train = split.conditions("train") if "train" in split.parts else []
+            fitted = frozenset([*parts.fitted_conditions(), *(one for one in train if one.is_control)])
+            told = {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
+        plain = {
+            name: value
+            for name, value in {**parts.provenance, **told}.items()
+            if isinstance(value, str | int | float)
+        }
+        return cls(parts.gene_ids, fitted, plain)
+
+
+def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> pd.DataFrame:
+    """One row per condition: ``condition``, ``genes`` (joined by ","), ``n_genes``, ``subgroup``, ``trained``.
+
+    ``subgroup`` says how many of the genes the conditions that the model was fitted to perturb ("combo_seen1",
+    "unseen_single", "ctrl"), ``trained`` whether the condition is among them; both are omitted where that is
+    not known.
+    """
+    names = [condition.name for condition in conditions]
+    table = pd.DataFrame(
+        {
+            "condition": names,
+            "genes": [",".join(condition.genes) for condition in conditions],
+            "n_genes": [len(condition) for condition in conditions],
+        },
+        index=pd.Index(names),
+    )
+    if any(condition.suffix for condition in conditions):
+        table["context"] = [condition.context for condition in conditions]
+        table["perturbation_type"] = [condition.kind for condition in conditions]
+    if origin is not None and origin.fitted_to is not None:
+        table["subgroup"] = subgroup_names(conditions, origin.fitted_to)
+        table["trained"] = [condition in origin.fitted_to for condition in conditions]
+    return table
+
+
+def gene_table(
+    gene_names: Sequence[str], control_mean_G: np.ndarray | None, origin: Origin | None
+) -> pd.DataFrame:
+    """One row per gene: ``gene_name``, ``gene_id`` (where known), ``control_mean`` (where it is one for all)."""
+    table = pd.DataFrame({"gene_name": list(gene_names)}, index=pd.Index(list(gene_names)))
+    if origin is not None:
+        table["gene_id"] = list(origin.gene_ids)
+    if control_mean_G is not None:
+        table["control_mean"] = np.array(control_mean_G, dtype=np.float64)
+    return table
+
+
+def provenance(clip: bool, origin: Origin | None, **more: Any) -> dict[str, Any]:
+    """What stands in ``uns["gears"]``: plain values that h5ad and zarr hold."""
+    told = {} if origin is None else dict(origin.description)
+    return {"content": CONTENT, "clip": clip, "version": __version__, **told, **more}

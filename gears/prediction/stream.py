@@ -1,0 +1,275 @@
+"""The prediction loop: chunk by chunk, into memory, to a file or to a user's score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gears.conditions import Condition
+from gears.core.messages import shorten
+from gears.core.numbers import whole_number
+from gears.core.progress import followed
+from gears.model.folder import ModelParts
+from gears.model.network import GEARSNetwork
+from gears.prediction.files import ROWS_PER_BLOCK, write_predictions
+from gears.prediction.predictions import Origin, Predictions, asked_conditions, nodes_of, placed
+from gears.priors.prior import Prior
+
+Score = Callable[[Predictions], Any]
+
+MEMORY_MB = 256
+"""What a chunk may hold where its size is left open."""
+BYTES_PER_VALUE = (
+    56  # of a chunk: float32 results, float64 expression and change, what a caller makes of them
+)
+MOST_PER_CHUNK = 1024
+
+
+def chunk_size(n_genes: int, *, memory_mb: float = MEMORY_MB) -> int:
+    """Conditions of a chunk that holds about `memory_mb` MiB, at least 1; whole blocks of a file where possible."""
+    size = int(max(1, min(MOST_PER_CHUNK, memory_mb * 2**20 / (BYTES_PER_VALUE * max(1, n_genes)))))
+    return size - size % ROWS_PER_BLOCK if size > ROWS_PER_BLOCK else size
+
+
+def stream(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    conditions: Iterable[Condition],
+    *,
+    clip: bool = True,
+    chunk: int | None = None,
+) -> Iterator[Predictions]:
+    """Predict conditions chunk by chunk; what all of them share is computed once.
+
+    Parameters
+    ----------
+    network, parts
+        A model; later changes of its weights do not reach a stream that has begun.
+    conditions
+        Conditions in any number, read as they are needed.
+    clip
+        Set negative predictions to zero.
+    chunk
+        Conditions at a time; by :func:`chunk_size` when None.
+
+    Yields
+    ------
+    Predictions
+        Of the next `chunk` conditions, in their order.
+    """
+    size = _checked_chunk(chunk, len(parts.gene_names))
+    prepared, origin = network.prepared(), Origin.of(parts)
+    rest = iter(conditions)
+    while part := tuple(islice(rest, size)):
+        units, nodes, control_mean = placed(part, parts)
+        delta, logvar = prepared(nodes)
+        delta_UG = _numpy(delta)
+        if parts.prior is not None:
+            delta_UG = parts.prior.complete(nodes, delta_UG)
+        expression_UG = control_mean + delta_UG
+        if clip:
+            np.maximum(expression_UG, 0.0, out=expression_UG)
+        logvar_UG = None if logvar is None else _numpy(logvar)
+        yield Predictions(units, parts.gene_names, expression_UG, control_mean, logvar_UG, clip, origin)
+
+
+def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:
+    """Every pair of distinct genes once, in the genes' order."""
+    return (Condition(pair) for pair in combinations(genes, 2))
+
+
+def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]:
+    """The genes whose pairs are asked for, each once; those that the model was trained on when None.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two genes, a gene outside the perturbation graph, or no training conditions to take genes from.
+    """
+    if genes is None:
+        genes = _trained_genes(parts)
+    elif isinstance(genes, str):
+        msg = f"genes is the text {genes!r}; give a list of gene names"
+        raise ValueError(msg)
+    chosen = list(dict.fromkeys(genes))
+    if len(chosen) < 2:
+        msg = f"pairs need at least two genes; found {shorten(chosen) if chosen else 'none'}"
+        raise ValueError(msg)
+    nodes_of([Condition((gene,)) for gene in chosen], parts.pert_names)
+    return chosen
+
+
+def predict_all_pairs(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    genes: Iterable[str] | None = None,
+    output: str | Path | None = None,
+    *,
+    values: str = "expression",
+    clip: bool = True,
+    chunk: int | None = None,
+) -> Iterator[pd.DataFrame] | Path:
+    """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
+    chosen = candidate_genes(parts, genes)
+    chunks = stream(network, parts, all_pairs(chosen), clip=clip, chunk=chunk)
+    if output is None:
+        return (predictions.to_frame(values) for predictions in chunks)
+    pairs = _units(all_pairs(chosen), parts)
+    chunks = followed(chunks, len(pairs), "predicting", "conditions", len)
+    return write_predictions(output, pairs, parts, chunks, clip=clip)
+
+
+def predict_to_file(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    conditions: Iterable[str | Sequence[str] | Condition],
+    output: str | Path,
+    *,
+    clip: bool = True,
+    chunk: int | None = None,
+) -> Path:
+    """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
+    asked = asked_conditions(conditions)
+    nodes_of(asked, parts.pert_names)  # an unknown gene ends it before a file is begun
+    units = _units(asked, parts)
+    chunks = followed(
+        stream(network, parts, asked, clip=clip, chunk=chunk), len(units), "predicting", "conditions", len
+    )
+    return write_predictions(output, units, parts, chunks, clip=clip)
+
+
+def screen(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    score: Score,
+    genes: Iterable[str] | None = None,
+    *,
+    top: int = 100,
+    largest: bool = True,
+    clip: bool = True,
+    chunk: int | None = None,
+) -> pd.DataFrame:
+    """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.screen`."""
+    best, candidates = _Best(whole_number("top", top), largest), candidate_genes(parts, genes)
+    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk)
+    n_pairs = len(candidates) * (len(candidates) - 1) // 2
+    for predictions in followed(chunks, n_pairs, "predicting", "conditions", len):
+        best.add(predictions.conditions, _scores(score, predictions))
+    return best.table()
+
+
+class _Best:
+    """The best of what was added so far; equal scores in the order in which they came."""
+
+    def __init__(self, top: int, largest: bool) -> None:
+        self.top, self.sign = top, -1.0 if largest else 1.0
+        self.conditions: list[Condition] = []
+        self.scores = np.empty(0)
+
+    def add(self, conditions: Sequence[Condition], scores: np.ndarray) -> None:
+        defined = np.flatnonzero(~np.isnan(scores))
+        merged = np.concatenate([self.scores, scores[defined]])
+        order = np.argsort(self.sign * merged, kind="stable")[: self.top]
+        kept = len(self.conditions)
+        self.conditions = [
+            self.conditions[i] if i < kept else conditions[defined[i - kept]] for i in order.tolist()
+        ]
+        self.scores = merged[order]
+
+    def table(self) -> pd.DataFrame:
+        genes = [condition.genes for condition in self.conditions]
+        return pd.DataFrame(
+            {
+                "rank": np.arange(1, len(genes) + 1),
+                "condition": [condition.name for condition in self.conditions],
+                "gene_1": [pair[0] for pair in genes],
+                "gene_2": [pair[1] for pair in genes],
+                "score": self.scores,
+            }
+        )
+
+
+def _scores(score: Score, predictions: Predictions) -> np.ndarray:
+    values = np.asarray(score(predictions), dtype=np.float64)
+    if values.shape != (len(predictions),):
+        msg = (
+            f"the score of a chunk of {len(predictions)} conditions has shape {values.shape}; "
+            f"return one number per condition, shape ({len(predictions)},)"
+        )
+        raise ValueError(msg)
+    return values
+
+
+def _trained_genes(parts: ModelParts) -> list[str]:
+    train = (
+        parts.split.conditions("train") if parts.split is not None and "train" in parts.split.parts else []
+    )
+    known = set(parts.pert_names)
+    found = sorted({gene for condition in train for gene in condition.genes if gene in known})
+    if not found:
+        msg = "this model knows no training conditions to take genes from; give the genes whose pairs are wanted"
+        raise ValueError(msg)
+    return found
+
+
+def _units(conditions: Iterable[Condition], parts: ModelParts) -> list[Condition]:
+    """What a stream of conditions yields: each in every context and by every type that the model knows."""
+    known = parts.contexts
+    return list(conditions) if known is None else list(known.placed(conditions, None, None))
+
+
+def _checked_chunk(chunk: int | None, n_genes: int) -> int:
+    if chunk is None:
+        return chunk_size(n_genes)
+    return whole_number("chunk", chunk)
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Float64, in rows of conditions."""
+    return np.ascontiguousarray(tensor.cpu().numpy(), dtype=np.float64)
+
+
+@torch.no_grad()
+def predict_changes(
+    network: GEARSNetwork,
+    nodes: Sequence[Sequence[int]],
+    *,
+    prior: Prior | None = None,
+    chunk: int = 32,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
+
+    Parameters
+    ----------
+    network
+        The bare network; its mode is restored afterwards.
+    nodes
+        Perturbation-graph nodes of each condition, (U,) lists.
+    prior
+        What the network's changes are added to.
+    chunk
+        Conditions per forward pass (bounds memory; the result does not depend on it).
+
+    Returns
+    -------
+    tuple
+        (U, G) float64 changes and log-variances (None without uncertainty).
+    """
+    if prior is not None and prior.network_weight == 0 and not network.config.uncertainty:
+        return prior(nodes), None
+    n_genes = network.n_genes
+    delta_UG = np.empty((len(nodes), n_genes))
+    logvar_UG = np.empty((len(nodes), n_genes)) if network.config.uncertainty else None
+    prepared = network.prepared()
+    for begin in range(0, len(nodes), chunk):
+        delta, logvar = prepared(nodes[begin : begin + chunk])
+        delta_UG[begin : begin + chunk] = delta.cpu().double().numpy()
+        if logvar_UG is not None and logvar is not None:
+            logvar_UG[begin : begin + chunk] = logvar.cpu().double().numpy()
+    return delta_UG if prior is None else prior.complete(nodes, delta_UG), logvar_UG

@@ -1,0 +1,265 @@
+"""The fitted prior: what is known of a condition's change before a network is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.conditions import contexts_of, kinds_of
+from gears.files.untrusted import check_compressed
+from gears.priors.kernels import GeneSimilarity, sizes_of
+from gears.priors.magnitude import Magnitude
+
+_SHARED = ("trained", "similar_data", "similar_indices", "similar_indptr", "column")
+
+
+@dataclass(frozen=True)
+class GenePrior:
+    """Change of every gene under any set of perturbed genes, in closed form.
+
+    ::
+
+        change = slope (factor (offset + size shared + sum_j effect_j) + target)
+
+    with ``effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the
+    genes t perturbed in training, and the change of a perturbed gene itself, where it is
+    measured, as a share of its control mean. It is linear in the genes but for `factor`, and
+    zero for the control.
+
+    Attributes
+    ----------
+    genes
+        Trained nodes and their similarity to all P nodes.
+    offset_G, shared_G
+        Change that all conditions share, and that every perturbed gene adds.
+    own, similar
+        Variances of a gene's own effect and of the part that similar genes share.
+    coefficient_TG
+        Coefficients over the trained nodes.
+    column_P
+        Column of each node among the measured genes, -1 where it is not measured, (P,) int64.
+    target_G
+        Change of gene g when it is perturbed itself.
+    magnitude
+        Departure of several genes from the sum, or None.
+    slope
+        Factor on everything.
+    network_weight
+        Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
+    report
+        How the choices were made, plain values.
+    """
+
+    genes: GeneSimilarity
+    offset_G: np.ndarray
+    shared_G: np.ndarray
+    own: float
+    similar: float
+    coefficient_TG: np.ndarray
+    column_P: np.ndarray
+    target_G: np.ndarray
+    magnitude: Magnitude | None = None
+    slope: float = 1.0
+    network_weight: float = 1.0
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Predicted changes, (U, G) float64.
+
+        Parameters
+        ----------
+        sets
+            Perturbation-graph nodes of each condition; empty for the control.
+        """
+        summed_UG = self.summed(sets)
+        if self.magnitude is not None:
+            summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
+        return self.slope * (summed_UG + target_part(sets, self.column_P, self.target_G))
+
+    def summed(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Sum of the genes' effects, without targets, factor and slope."""
+        size_U1 = sizes_of(sets)[:, None]
+        weight_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
+        return (
+            np.where(size_U1 > 0, self.offset_G, 0.0)
+            + size_U1 * self.shared_G
+            + weight_UT @ self.coefficient_TG
+        )
+
+    def complete(self, sets: Sequence[Sequence[int]], network_UG: np.ndarray) -> np.ndarray:
+        """The model's changes: the prior's, and the network's times its weight, (U, G)."""
+        if self.network_weight == 0:
+            return self(sets)
+        return self(sets) + self.network_weight * network_UG
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything but `report`, as arrays for a file."""
+        similar_PT = self.genes.similar_PT
+        arrays = {
+            "trained": self.genes.trained_T,
+            "similar_data": similar_PT.data,
+            "similar_indices": similar_PT.indices,
+            "similar_indptr": similar_PT.indptr,
+            "offset": self.offset_G,
+            "shared": self.shared_G,
+            "scalars": np.array([self.own, self.similar, self.slope, self.network_weight]),
+            "coefficient": self.coefficient_TG,
+            "column": self.column_P,
+            "target": self.target_G,
+        }
+        if self.magnitude is not None:
+            settings = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
+            arrays |= {"factor": np.array(settings), "factor_coefficient": self.magnitude.coefficient_T}
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
+    ) -> GenePrior:
+        """The prior that :meth:`arrays` was taken of.
+
+        Raises
+        ------
+        KeyError, ValueError
+            Arrays are missing or do not fit together.
+        """
+        trained_T = arrays["trained"]
+        triple = tuple(arrays[f"similar_{name}"] for name in ("data", "indices", "indptr"))
+        shape = (len(arrays["column"]), len(trained_T))
+        similar_PT = sparse.csr_matrix(triple, shape=shape)
+        check_compressed("the prior's table of similarities", similar_PT)
+        n_genes = len(arrays["offset"])
+        if arrays["coefficient"].shape != (len(trained_T), n_genes) or len(arrays["target"]) != n_genes:
+            msg = f"the prior's tables disagree: {arrays['coefficient'].shape} coefficients, {n_genes} genes"
+            raise ValueError(msg)
+        magnitude = None
+        if "factor" in arrays:
+            offset, own_share, similar_share = map(float, arrays["factor"])
+            magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
+        own, similar, slope, network_weight = map(float, arrays["scalars"])
+        return cls(
+            GeneSimilarity(trained_T, similar_PT),
+            arrays["offset"],
+            arrays["shared"],
+            own,
+            similar,
+            arrays["coefficient"],
+            arrays["column"],
+            arrays["target"],
+            magnitude,
+            slope,
+            network_weight,
+            dict(report or {}),
+        )
+
+
+def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: np.ndarray) -> np.ndarray:
+    """Change of perturbed genes that are measured, by their own perturbation, (U, G)."""
+    part_UG = np.zeros((len(sets), len(target_G)))
+    for row, nodes in enumerate(sets):
+        columns = column_P[list(nodes)] if len(nodes) else np.empty(0, dtype=np.int64)
+        columns = columns[columns >= 0]
+        part_UG[row, columns] += target_G[columns]
+    return part_UG
+
+
+@dataclass(frozen=True)
+class ContextPrior:
+    """Change of every gene under any set of perturbed genes in any setting, in closed form.
+
+    A *setting* is a context with a type of perturbation. The change is that of `pooled`, fitted to all
+    settings, plus that of the setting itself, which is zero but for the target's own change in a context
+    that training never saw.
+
+    Attributes
+    ----------
+    pooled
+        Shared by all settings.
+    own
+        Of each setting, number ``context x n_kinds + kind``.
+    n_kinds
+        Number of types of perturbation, at least 1.
+    network_weight, report
+        As in :class:`gears.priors.GenePrior`.
+    """
+
+    pooled: GenePrior
+    own: tuple[GenePrior, ...]
+    n_kinds: int = 1
+    network_weight: float = 1.0
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def column_P(self) -> np.ndarray:
+        """Column of each node among the measured genes."""
+        return self.pooled.column_P
+
+    @property
+    def offset_G(self) -> np.ndarray:
+        """Change that all conditions of all settings share."""
+        return self.pooled.offset_G
+
+    def settings_of(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Number of each set's setting, (U,)."""
+        return contexts_of(sets) * self.n_kinds + kinds_of(sets)
+
+    def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Predicted changes, (U, G) float64."""
+        change_UG = self.pooled(sets)
+        setting_U = self.settings_of(sets)
+        for setting in np.unique(setting_U).tolist():
+            rows = np.flatnonzero(setting_U == setting)
+            change_UG[rows] += self.own[setting]([sets[row] for row in rows.tolist()])
+        return change_UG
+
+    def complete(self, sets: Sequence[Sequence[int]], network_UG: np.ndarray) -> np.ndarray:
+        """The model's changes: the prior's, and the network's times its weight, (U, G)."""
+        return self(sets) if self.network_weight == 0 else self(sets) + self.network_weight * network_UG
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything but `report`, as arrays for a file."""
+        arrays = {f"pooled_{name}": array for name, array in self.pooled.arrays().items()}
+        for place, prior in enumerate(self.own):
+            own = prior.arrays()
+            if prior.genes is not self.pooled.genes and place == 0:  # another mixture of similarities
+                arrays |= {f"own_{name}": own[name] for name in _SHARED}
+            arrays |= {f"own{place}_{name}": own[name] for name in own if name not in _SHARED}
+        return arrays | {
+            "settings": np.array([len(self.own), self.n_kinds]),
+            "network_weight": np.array(self.network_weight),
+        }
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
+    ) -> ContextPrior:
+        """The prior that :meth:`arrays` was taken of."""
+
+        def part(prefix: str) -> dict[str, np.ndarray]:
+            return {
+                name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
+            }
+
+        pooled = part("pooled_")
+        shared = {name: pooled[name] for name in _SHARED} | part("own_")
+        n, n_kinds = map(int, arrays["settings"])
+        own = tuple(GenePrior.from_arrays(shared | part(f"own{place}_")) for place in range(n))
+        return cls(
+            GenePrior.from_arrays(pooled),
+            own,
+            n_kinds,
+            float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]),
+            dict(report or {}),
+        )
+
+
+Prior = GenePrior | ContextPrior
+
+
+def read_prior(arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None) -> Prior:
+    """A prior of either kind from its arrays."""
+    return (ContextPrior if "settings" in arrays else GenePrior).from_arrays(arrays, report)

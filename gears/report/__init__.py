@@ -1,0 +1,5 @@
+"""What an evaluation leaves behind: CSV, JSON, figures, and one self-contained HTML page."""
+
+from gears.report.write import Profiles, write_report
+
+__all__ = ["Profiles", "write_report"]

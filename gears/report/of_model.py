@@ -1,0 +1,128 @@
+"""The evaluation of a model: its table beside the baselines, and its report."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.core.messages import unknown_name
+from gears.data.screen.prepared import UnitScreen
+from gears.data.splits.split import perturbed_in
+from gears.evaluation.baselines.base import fitted_conditions
+from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
+from gears.evaluation.truth import ScreenCells, Truth
+from gears.report.write import Profiles, write_report
+
+if TYPE_CHECKING:
+    from gears.gears import GEARS
+    from gears.pertdata import PertData
+
+logger = logging.getLogger(__name__)
+
+PRIOR_ALONE = "prior alone"
+DRAWN = ("additive", "matching_mean", "train_mean")  # baselines in the figures of single conditions
+
+
+def evaluate_model(
+    model: GEARS,
+    part: str,
+    *,
+    clip: bool = True,
+    name: str = "gears",
+    report: str | Path | None = None,
+    shown: Sequence[str] = (),
+    **options: Any,
+) -> pd.DataFrame | None:
+    """What :meth:`gears.GEARS.evaluate` does."""
+    pert_data, parts = model._need_data("evaluate"), model._need_model()
+    split = pert_data.split
+    assert split is not None
+    if part not in split.parts:
+        raise ValueError(unknown_name("part of the split", part, list(split.parts)))
+    chosen = perturbed_in(split, part)
+    if not chosen:
+        logger.info("part %r of the split holds no perturbed condition: there is nothing to evaluate", part)
+        return None
+    fitted_split = split if parts.split is None else parts.split
+    known = set(pert_data.screen.conditions)
+    fitted = [one for one in fitted_conditions(fitted_split, parts.fitted_parts) if one in known]
+    predictions = model_predictions(model, chosen, name)
+    defaults: dict[str, Any] = {
+        "others": {method: values_UG for method, values_UG in predictions.items() if method != name},
+        "method": name,
+        "clip": clip,
+        "mask_target": parts.config.mask_target,
+        "annotation": pert_data.annotation,
+        "part_screen": pert_data.screen_of(part),
+        "fitted_parts": parts.fitted_parts,
+        "fitted": fitted,
+    }
+    table = comparison_table(predictions[name], chosen, pert_data.screen, fitted_split, **defaults | options)
+    line = subgroup_line(split, part, chosen, fitted)
+    table.attrs["notes"] += [] if line is None else [line]
+    if parts.prior is not None and parts.prior.network_weight == 0:
+        table.attrs["labels"] = {name: f"{name} (the prior alone)"}
+    if report is not None:
+        profiles = None
+        if not isinstance(pert_data.screen, UnitScreen):
+            profiles = _profiles(pert_data, part, fitted, chosen, {name: predictions[name]}, clip, shown)
+        details = {
+            "screen": str(pert_data.dataset_name),
+            "split": f"{split.name}, seed {split.seed}, part {part}",
+        }
+        write_report(
+            table, report, title=f"{name} on {details['screen']}", profiles=profiles, details=details
+        )
+    return table
+
+
+def model_predictions(
+    model: GEARS, conditions: Sequence[Condition], name: str = "gears"
+) -> dict[str, np.ndarray]:
+    """Predicted means (U, G), not clipped, of the model as saved and of what it is compared with beside baselines.
+
+    That is "prior alone" where prior and network are added, and "prior + network x W", at the best
+    weight W that was tried, where the network was trained and is not used.
+    """
+    predictions = {name: model.predict(conditions, clip=False).expression_UG}
+    prior = model._need_model().prior
+    if prior is None:
+        return predictions
+    weights = {PRIOR_ALONE: 0.0}
+    if prior.network_weight == 0:
+        tried = prior.report.get("best_weight_tried")
+        weights = {f"prior + network x {tried:g}": float(tried)} if tried else {}
+    for label, weight in weights.items():
+        variant = copy.copy(model)
+        variant.parts = dataclasses.replace(
+            model._need_model(), prior=dataclasses.replace(prior, network_weight=weight)
+        )
+        predictions[label] = variant.predict(conditions, clip=False).expression_UG
+    return predictions
+
+
+def _profiles(
+    pert_data: PertData,
+    part: str,
+    fitted: Sequence[Condition],
+    chosen: Sequence[Condition],
+    predictions: dict[str, np.ndarray],
+    clip: bool,
+    shown: Sequence[str],
+) -> Profiles:
+    screen = pert_data.screen_of(part)
+    truth = Truth.of(screen, chosen, fitted, cells=ScreenCells(screen))
+    drawn, _ = baseline_predictions(chosen, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation)
+    names = [Condition.of(condition).name for condition in shown]
+    drawn = {**predictions, **drawn}
+    if clip:
+        drawn = {method: np.maximum(values_UG, 0.0) for method, values_UG in drawn.items()}
+    return Profiles(truth, drawn, pert_data.screen.gene_names, names)

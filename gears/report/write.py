@@ -1,0 +1,298 @@
+"""Write a report: tables as CSV, everything as JSON, figures as PNG and SVG, and the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.metrics.registry import ALL
+from gears.evaluation.summary import model_name
+from gears.evaluation.truth import Truth
+from gears.evaluation.verdict import DECISIVE, verdict, verdict_table
+from gears.files.atomic import write_atomically
+from gears.files.formats import write_json, write_text
+from gears.files.paths import user_path
+from gears.plotting.genes import gene_changes
+from gears.plotting.heat import (
+    change_limit,
+    delta_heat_map,
+    difference_handles,
+    method_differences,
+    variable_genes,
+)
+from gears.plotting.style import FONT, MARKS, colour_bar, image_bytes, new_figure
+from gears.report.page import Contents, build_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+N_SHOWN = 4
+SPREAD = "box: quartiles of the cells, whiskers: 5th to 95th percentile"
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """Profiles behind a table, for its figures.
+
+    Attributes
+    ----------
+    truth
+        The evaluated conditions.
+    predictions
+        Predicted means (U, G) by method, the model first.
+    gene_names
+        (G,) names.
+    shown
+        Conditions whose top differential genes are drawn; by default four: the one of median
+        correlation of changes in each subgroup, then the best and the worst.
+    """
+
+    truth: Truth
+    predictions: Mapping[str, np.ndarray]
+    gene_names: Sequence[str]
+    shown: Sequence[str] = ()
+
+
+def write_report(
+    table: pd.DataFrame,
+    folder: str | Path,
+    *,
+    title: str = "Evaluation",
+    models: Sequence[str] = (),
+    runs: pd.DataFrame | None = None,
+    left_out: Mapping[str, str] | None = None,
+    profiles: Profiles | None = None,
+    details: Mapping[str, str] | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> dict[str, Path]:
+    """Write what a tidy table says into a folder.
+
+    Parameters
+    ----------
+    table
+        As :func:`gears.evaluation.comparison_table` or :func:`gears.evaluation.compare` give it.
+    folder
+        Made when it is missing; files of the same names are replaced one by one.
+    title
+        Of the page.
+    models
+        Methods that are judged against the others; by default the table's first.
+    runs
+        Costs of fits (:class:`gears.evaluation.Comparison`).
+    left_out
+        What was left out and why; by default what the table says.
+    profiles
+        For the figures of changes; without them the page has none.
+    details
+        What else the page says about the data, by name.
+    bootstrap
+        Of the intervals.
+
+    Returns
+    -------
+    dict
+        Paths by kind: ``table``, ``summary``, ``differences``, ``json``, ``page``, and a figure's name.
+    """
+    folder = user_path(folder)
+    judged = list(models) or [model_name(table)]
+    summary = interval_table(table, bootstrap)
+    differences = pd.concat(
+        [difference_table(table, bootstrap, method=m).assign(model=m) for m in judged], ignore_index=True
+    )
+    reasons = dict(table.attrs.get("left_out", {}) if left_out is None else left_out)
+    verdicts = {m: verdict(table, method=m, bootstrap=bootstrap) for m in judged}
+    decisive = pd.concat(
+        [verdict_table(table, method=m, bootstrap=bootstrap).assign(model=m) for m in judged],
+        ignore_index=True,
+    )
+    written = {
+        "table": _csv(folder / "evaluation.csv", table),
+        "summary": _csv(folder / "summary.csv", summary),
+        "differences": _csv(folder / "differences.csv", differences),
+    }
+    figures = _figures(differences, judged[0], profiles)
+    images = {}
+    for name, (figure, text) in figures.items():
+        images[name] = (image_bytes(figure), text)
+        for kind in ("png", "svg"):
+            data = images[name][0] if kind == "png" else image_bytes(figure, "svg")
+            path = folder / "figures" / f"{name}.{kind}"
+            written[f"{name}.{kind}"] = write_atomically(path, partial(_put, data))
+    contents = Contents(
+        title=title,
+        verdicts=verdicts,
+        decisive=decisive,
+        notes=list(table.attrs.get("notes", [])),
+        table=table,
+        summary=summary,
+        differences=differences,
+        runs=runs,
+        left_out=reasons,
+        images=images,
+        details=dict(details or {}),
+        level=bootstrap.level,
+    )
+    written["json"] = write_json(folder / "evaluation.json", _plain(contents))
+    written["page"] = write_text(folder / "report.html", build_page(contents))
+    return written
+
+
+def _figures(differences: pd.DataFrame, model: str, profiles: Profiles | None) -> dict[str, tuple[Any, str]]:
+    figures: dict[str, tuple[Any, str]] = {}
+    own = differences[(differences["model"] == model) & (differences["subgroup"] == ALL)]
+    metrics = [name for name in DECISIVE if name in set(own["metric"])]
+    if metrics and len(own):
+        text = (
+            f"{model} minus each other method over all conditions, with intervals from resampled conditions."
+        )
+        figures["differences"] = (difference_figure(own, metrics, model=model), text)
+    if profiles is None:
+        return figures
+    text = "Changes over control: the truth and predictions, conditions in rows, the most variable genes in columns."
+    first = dict(list(profiles.predictions.items())[:2])
+    figures["changes"] = (heat_map_figure(profiles.truth, first, profiles.gene_names), text)
+    for number, row in enumerate(_shown_rows(profiles)):
+        name = profiles.truth.conditions[row].name
+        shown = "standard error of the mean" if profiles.truth.cells is None else SPREAD
+        text = f"{name}: observed change of the top differential genes ({shown}), and predicted changes."
+        figure = top_de_figure(profiles.truth, profiles.predictions, row, profiles.gene_names)
+        figures[f"top_de_{number + 1}"] = (figure, text)
+    return figures
+
+
+def _shown_rows(profiles: Profiles) -> list[int]:
+    """Rows of the asked conditions, else those at the quantiles of the first method's correlation of changes."""
+    names = [condition.name for condition in profiles.truth.conditions]
+    if profiles.shown:
+        return [names.index(name) for name in profiles.shown]
+    from gears.evaluation.metrics.registry import condition_metrics
+
+    first = next(iter(profiles.predictions.values()))
+    score_U = condition_metrics(first, profiles.truth, ["pearson_delta"])[:, 0]
+    order = np.argsort(np.nan_to_num(score_U, nan=-2.0), kind="stable")
+    at = np.linspace(0, len(order) - 1, min(N_SHOWN, len(order))).round().astype(int)
+    return [int(order[place]) for place in at[::-1]]
+
+
+def _plain(contents: Contents) -> dict[str, Any]:
+    """Everything the page says as JSON values; undefined numbers as null."""
+
+    def records(frame: pd.DataFrame | None) -> list[dict[str, Any]]:
+        if frame is None:
+            return []
+        rows = frame.to_dict("records")
+        return [{str(key): _finite(value) for key, value in row.items()} for row in rows]
+
+    return {
+        "title": contents.title,
+        "details": contents.details,
+        "verdicts": contents.verdicts,
+        "decisive": records(contents.decisive),
+        "notes": contents.notes,
+        "left_out": contents.left_out,
+        "summary": records(contents.summary),
+        "differences": records(contents.differences),
+        "runs": records(contents.runs),
+        "table": records(contents.table),
+    }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _csv(path: Path, frame: pd.DataFrame) -> Path:
+    return write_text(path, frame.to_csv(index=False))
+
+
+def _put(data: bytes, path: Path) -> None:
+    path.write_bytes(data)
+
+
+def difference_figure(
+    differences: pd.DataFrame, metrics: Sequence[str], *, model: str = "the model"
+) -> Figure:
+    """Model minus each other method with intervals, one panel per metric.
+
+    Parameters
+    ----------
+    differences
+        Rows of one subgroup of :func:`gears.evaluation.intervals.difference_table`.
+    metrics
+        Panels.
+    model
+        What the model is called.
+    """
+    n_others = differences["against"].nunique()
+    figure = new_figure(3.1 * len(metrics) + 1.2, 0.3 * n_others + 1.35)
+    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for ax, metric in zip(panels, metrics, strict=True):
+        method_differences(differences, metric, model=model, legend=False, ax=ax)
+    handles = difference_handles()
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=FONT, frameon=False)
+    return figure
+
+
+def top_de_figure(
+    truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]
+) -> Figure:
+    """Observed change of one condition's top differential genes, and what methods predict.
+
+    Parameters
+    ----------
+    truth
+        The evaluated conditions; with cells their distribution is drawn, else the standard error of the mean.
+    predictions
+        Predicted means (U, G) by method, the model first; at most six are drawn.
+    row
+        The condition.
+    gene_names
+        (G,) names.
+    """
+    condition, genes = truth.conditions[row], truth.top_de[row]
+    chosen = list(predictions.items())[: len(MARKS)]
+    cells = None if truth.cells is None else truth.cells.of(condition) - truth.control_mean_G
+    ax = gene_changes(
+        truth.delta_UG[row],
+        {name: values_UG[row] - truth.control_mean_G for name, values_UG in chosen},
+        gene_names,
+        genes=genes if len(genes) else None,
+        cells_delta_NG=cells,
+        standard_error_G=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
+        title=f"{condition.name} ({int(truth.n_cells_U[row])} cells)",
+    )
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def heat_map_figure(
+    truth: Truth, predictions: Mapping[str, np.ndarray], gene_names: Sequence[str], *, n_genes: int = 60
+) -> Figure:
+    """Changes of every condition (rows) over the most variable genes (columns): the truth and each method.
+
+    All panels have one colour scale, symmetric about 0 and cut at the 99th
+    percentile of the true changes.
+    """
+    genes = variable_genes(truth.delta_UG, min(n_genes, len(gene_names)))
+    order = np.argsort([f"{len(c)}{c.name}" for c in truth.conditions], kind="stable")
+    panels = {"truth": truth.delta_UG}
+    panels |= {name: values_UG - truth.control_mean_G for name, values_UG in predictions.items()}
+    limit = change_limit(truth.delta_UG[:, genes])
+    figure = new_figure(9.0, len(panels) * min(max(0.15 * len(order), 1.0), 6.0) + 1.1)
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    conditions = [truth.conditions[i] for i in order]
+    for ax, (name, delta_UG) in zip(axes, panels.items(), strict=True):
+        delta_heat_map(
+            delta_UG[order], conditions, gene_names, genes=genes, limit=limit, title=name, bar=False, ax=ax
+        )
+    colour_bar(axes.tolist(), axes[-1].images[0], "change over control (\N{MINUS SIGN}: falls)")
+    return figure

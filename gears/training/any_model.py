@@ -1,0 +1,125 @@
+"""Training any model on several workers: a function, or factories for its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+
+from gears.core.numbers import whole_number
+from gears.distributed.devices import DeviceLike, plan_devices
+from gears.distributed.gpus import GpuIds
+from gears.distributed.launch import launch
+from gears.distributed.world import current_world, is_running
+from gears.training.checkpoints import plain_state
+from gears.training.engine import TrainingEngine
+
+
+def launch_distributed_training(
+    train_fn: Callable[..., Any],
+    world_size: int | None = None,
+    backend: str | None = None,
+    *,
+    gpu_ids: GpuIds = None,
+    device: DeviceLike = None,
+    timeout: float | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Run ``train_fn(rank, world_size, **kwargs)`` on every worker; returns rank 0's value.
+
+    Parameters
+    ----------
+    train_fn
+        Any function, also a lambda or one defined in a notebook; it runs inside a process group.
+    world_size
+        Number of workers: all visible GPUs by default; CPU processes where there is no GPU. 0, which
+        ``torch.cuda.device_count()`` is without a GPU, is one CPU process, with a warning.
+    backend, gpu_ids, device, timeout
+        As in :func:`gears.train_distributed.train_multi_gpu`.
+    **kwargs
+        Passed on; small, plain data.
+    """
+    n_workers = None if world_size is None else whole_number("world_size", world_size, 0)
+    if torch.cuda.device_count() == 0:
+        n_workers = n_workers or None  # of 0 plan_devices makes one CPU process, with a warning
+        if n_workers is not None and device is None and gpu_ids is None:
+            device = "cpu"
+    plan = plan_devices(n_workers, gpu_ids, device, backend)
+
+    def work(rank: int, size: int, options: Mapping[str, Any]) -> Any:
+        return train_fn(rank, size, **options)
+
+    return launch(work, plan.devices, (kwargs,), backend=plan.backend, timeout=timeout)
+
+
+def distributed_train_worker(
+    rank: int,
+    world_size: int,
+    *,
+    model_fn: Callable[[], nn.Module],
+    optimizer_fn: Callable[[Any], torch.optim.Optimizer],
+    criterion_fn: Callable[[], Callable[..., torch.Tensor]],
+    train_dataset: Dataset | Callable[[], Dataset],
+    val_dataset: Dataset | Callable[[], Dataset] | None = None,
+    scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    num_workers: int = 0,
+    engine_kwargs: Mapping[str, Any] | None = None,
+    train_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Build a model from factories and train it on this worker's share of the data.
+
+    Parameters
+    ----------
+    rank, world_size
+        Place of this worker (given by :func:`launch_distributed_training`).
+    model_fn, optimizer_fn, criterion_fn, scheduler_fn
+        Make the model, ``optimizer_fn(parameters)``, the criterion (a mean over samples)
+        and ``scheduler_fn(optimizer)``. The model must come out the same on all workers
+        (seed its initial weights); they are compared before the first step.
+    train_dataset, val_dataset
+        Data sets, or functions that open them (better for large ones).
+    batch_size
+        Samples per worker and step.
+    seed
+        Of the shuffling.
+    engine_kwargs, train_kwargs
+        Further arguments of :class:`TrainingEngine` and of its `train`.
+
+    Returns
+    -------
+    dict
+        history, weights (plain state dict), world_size.
+    """
+    device = current_world().device if is_running() else torch.device("cpu")
+    engine = TrainingEngine(
+        model_fn(), device, distributed=is_running() and world_size > 1, world_size=world_size,
+        **dict(engine_kwargs or {}),
+    )  # fmt: skip
+    engine.check_same_start()
+    optimizer = optimizer_fn(engine.model.parameters())
+    train = _opened(train_dataset)
+    sampler: DistributedSampler = DistributedSampler(train, world_size, rank, seed=seed, drop_last=True)
+    loader = DataLoader(train, batch_size, sampler=sampler, drop_last=True, num_workers=num_workers)
+    history = engine.train(
+        loader,
+        None if val_dataset is None else _shard(_opened(val_dataset), batch_size, rank, world_size),
+        optimizer,
+        criterion_fn(),
+        scheduler_fn(optimizer) if scheduler_fn is not None else None,
+        **dict(train_kwargs or {}),
+    )
+    return {"history": history, "weights": plain_state(engine.evaluated_model), "world_size": world_size}
+
+
+def _opened(dataset: Dataset | Callable[[], Dataset]) -> Any:
+    return dataset() if callable(dataset) else dataset
+
+
+def _shard(dataset: Any, batch_size: int, rank: int, world_size: int) -> DataLoader:
+    """Samples rank, rank + W, ...: nothing padded, nothing twice."""
+    return DataLoader(Subset(dataset, range(rank, len(dataset), world_size)), batch_size)

@@ -1,0 +1,300 @@
+"""One optimiser step over the micro-batches of a window, with its precision, trace and timing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn, profiler
+from torch.optim.swa_utils import AveragedModel
+
+from gears.files.atomic import write_atomically
+from gears.training.tasks import Reducer, Task
+from gears.training.wrapping import note_waiting, synchronised, unwrap
+
+logger = logging.getLogger(__name__)
+
+RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers of batch norms."""
+
+COMPILERS = ("g++", "clang++", "c++", "cl")
+
+TRACE = "trace.json"
+WARM_UP, RECORDED = 1, 8
+"""Optimiser steps that are left out and recorded (a whole run would fill gigabytes)."""
+
+
+@dataclass
+class Stepper:
+    """Forward, backward, clipping and update; the gradient is that of the global window.
+
+    Attributes
+    ----------
+    model, device
+        The bare module and where it lives.
+    scaler
+        Scales gradients under float16; disabled otherwise.
+    ema
+        Moving average to update after each step, if one is kept.
+    use_amp, amp_dtype
+        Mixed precision.
+    clip_value, clip_norm
+        Clipping of the global gradient by value or by norm.
+    """
+
+    model: nn.Module
+    device: torch.device
+    scaler: torch.amp.GradScaler
+    ema: AveragedModel | None = None
+    use_amp: bool = False
+    amp_dtype: torch.dtype = torch.bfloat16
+    clip_value: float | None = None
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Look up the model's parameters and running statistics: once a training, not once a step."""
+        self._parameters = list(self.model.parameters())
+        self._buffers = [b for name, b in self.model.named_buffers() if name.rpartition(".")[2] in RUNNING]
+
+    def step(
+        self,
+        wrapped: nn.Module,
+        window: Sequence[Any],
+        task: Task,
+        optimizer: torch.optim.Optimizer,
+        reducer: Reducer,
+    ) -> float:
+        """Take one step; returns this worker's loss.
+
+        Parameters
+        ----------
+        wrapped
+            The model as gradients need it (DDP with several workers).
+        window
+            The micro-batches of the step.
+
+        Raises
+        ------
+        FloatingPointError
+            The loss or a gradient is not finite; no weight was changed.
+        """
+        optimizer.zero_grad(set_to_none=True)
+        before = self._running()
+        loss = self._backward(wrapped, window, task, reducer)
+        self.scaler.unscale_(optimizer)
+        try:
+            total = self._checked(loss)
+        except FloatingPointError:
+            self._put_back(before)
+            raise
+        self._clip()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        if self.ema is not None:
+            self.ema.update_parameters(self.model)
+        return total
+
+    def _running(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Running statistics, which a forward pass changes before its loss is known, with a copy of each."""
+        floats = [b for b in self._buffers if b.is_floating_point()]
+        copies = torch._foreach_mul(floats, 1.0) if floats else ()
+        counts = [b for b in self._buffers if not b.is_floating_point()]
+        return [*zip(floats, copies, strict=True), *((b, b.clone()) for b in counts)]
+
+    @staticmethod
+    @torch.no_grad()
+    def _put_back(before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for buffer, copy in before:
+            buffer.copy_(copy)
+
+    def _backward(
+        self, wrapped: nn.Module, window: Sequence[Any], task: Task, reducer: Reducer
+    ) -> torch.Tensor:
+        """Gradients of the window; its loss as a float64 tensor that stays on the device."""
+        context = task.prepare_window(window, reducer)
+        total = torch.zeros(
+            (), dtype=torch.float64 if self.device.type != "mps" else torch.float32, device=self.device
+        )
+        for position, batch in enumerate(window):
+            with synchronised(wrapped, last=position == len(window) - 1):
+                with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.use_amp):
+                    loss = task.loss(wrapped, batch, context, position)
+                self.scaler.scale(loss).backward()
+            note_waiting(wrapped, reducer)
+            total += loss.detach()
+        return total
+
+    def _checked(self, loss: torch.Tensor) -> float:
+        """The loss as a number, once it and every gradient are known to be finite: one read from the device.
+
+        Under float16 scaling the gradients may overflow now and then: the scaler leaves such steps out itself.
+        """
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        watched = loss
+        if gradients and not self.scaler.is_enabled():
+            # zero times the sum of norms is NaN as soon as one gradient is NaN, infinite, or too large to be squared
+            norms = torch._foreach_norm(gradients)
+            watched = loss + 0.0 * torch.stack(list(norms)).sum().to(loss)
+        total = float(watched)
+        if not math.isfinite(total):
+            value = float(loss)
+            msg = (
+                f"the loss is {value}"
+                if not math.isfinite(value)
+                else f"a gradient is not finite (loss {value:g})"
+            )
+            raise FloatingPointError(msg)
+        return total
+
+    def _clip(self) -> None:
+        if self.clip_value is not None:
+            nn.utils.clip_grad_value_(self._parameters, self.clip_value)
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self.clip_norm)
+
+
+@contextlib.contextmanager
+def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
+    """On CUDA, multiply float32 matrices in TF32 (10 bits of mantissa); the setting of before comes back."""
+    if not wanted or device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def compiled(model: nn.Module, device: torch.device, *, wanted: bool = True) -> Iterator[Any]:
+    """The model through ``torch.compile``, or as it is where there is no compiler (said once).
+
+    What a model names in ``hand_written()`` (pairs of a module and a method, with passes backwards
+    and collectives of its own) is called as it is, not traced.
+    """
+    reason = no_compiler(device.type) if wanted else None
+    if reason is not None:
+        logger.warning("compile=True has no effect: %s", reason)
+    if not wanted or reason is not None:
+        yield model
+        return
+    own: list[tuple[nn.Module, str]] = getattr(unwrap(model), "hand_written", list)()
+    for module, method in own:
+        setattr(module, method, torch.compiler.disable(getattr(module, method)))
+    try:
+        # batches differ in their numbers of conditions: sizes are left open
+        yield torch.compile(model, dynamic=True)
+    finally:
+        for module, method in own:
+            delattr(module, method)  # the class's own is there again
+
+
+def no_compiler(device_type: str) -> str | None:
+    """What ``torch.compile`` lacks on this machine for a kind of device; None where nothing."""
+    named = os.environ.get("CXX")
+    names = (named,) if named else COMPILERS
+    if not any(shutil.which(name) for name in names):
+        return f"no C++ compiler was found (looked for {', '.join(names)}; CXX names another)"
+    if device_type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
+    return None
+
+
+@contextlib.contextmanager
+def profiled(folder: Path | None, device: torch.device) -> Iterator[Callable[[], None]]:
+    """Record while the block runs; what is yielded is to be called after each step.
+
+    Parameters
+    ----------
+    folder
+        Gets ``trace.json`` at the end; None records nothing.
+    """
+    if folder is None:
+        yield lambda: None
+        return
+    activities = [profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(profiler.ProfilerActivity.CUDA)
+    plan = profiler.schedule(wait=0, warmup=WARM_UP, active=RECORDED, repeat=1)
+    with profiler.profile(activities=activities, schedule=plan, acc_events=True) as recorder:
+        yield recorder.step
+    # the folder is put in place as a whole by the first epoch: written only now
+    if folder.is_dir() and recorder.profiler is not None and recorder.step_num > WARM_UP:
+        write_atomically(folder / TRACE, lambda temporary: recorder.export_chrome_trace(str(temporary)))
+
+
+def size_of(batch: Any) -> int:
+    """Cells, conditions or samples of a batch: those of its ``condition``, of its first part, or its length."""
+    if hasattr(batch, "condition"):
+        return len(batch.condition)
+    return len(batch[0]) if isinstance(batch, tuple | list) and batch else len(batch)
+
+
+class Clock:
+    """Seconds of an epoch on this worker: waiting for data, communication, evaluation, the rest (compute).
+
+    Communication is the time in which the worker could do nothing else: its sums and gathers,
+    and gradients on their way after the last one was computed. It includes waiting for slower
+    workers. On a GPU these are seconds of the host, which every step waits for the device.
+    """
+
+    def __init__(self, reducer: Any) -> None:
+        self._start = time.perf_counter()
+        self._reducer = reducer
+        self._communication = self._spent()
+        self._data = self._evaluation = 0.0
+        self.seen = 0
+
+    def timed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield windows of batches, noting how long each took to arrive and what it holds."""
+        iterator = iter(items)
+        while True:
+            start = time.perf_counter()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self._data += time.perf_counter() - start
+            with contextlib.suppress(TypeError):  # batches of one's own may have no length
+                self.seen += sum(size_of(batch) for batch in item)
+            yield item
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Count a block as evaluation, without its communication."""
+        start, spent = time.perf_counter(), self._spent()
+        yield
+        self._evaluation += time.perf_counter() - start - (self._spent() - spent)
+
+    def report(self, seen: float, unit: str) -> dict[str, float]:
+        """Seconds by part, and the rate at which all workers together went through `seen` cells (conditions)."""
+        total = time.perf_counter() - self._start
+        communication = self._spent() - self._communication
+        compute = max(0.0, total - self._data - communication - self._evaluation)
+        return {
+            "total": total,
+            "data": self._data,
+            "compute": compute,
+            "communication": communication,
+            "evaluation": self._evaluation,
+            f"{unit}_per_second": seen / max(total - self._evaluation, 1e-9),
+        }
+
+    def _spent(self) -> float:
+        return getattr(self._reducer, "seconds", 0.0)
