@@ -10,9 +10,9 @@ from gears.graphs.coexpression import coexpression_graph
 from gears.graphs.custom import GO_THRESHOLD
 from gears.graphs.go import go_graph
 from gears.graphs.graph import Graph, cached_graph
-from gears.model.config import ModelConfig
 
 if TYPE_CHECKING:
+    from gears.model.config import ModelConfig
     from gears.pertdata import PertData
 
 COEXPRESSION_CELLS = 100_000

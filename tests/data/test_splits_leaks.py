@@ -95,7 +95,7 @@ def test_untrue_subgroups_are_found() -> None:
         untrue += sum(f.count for f in report.findings if f.kind == "untrue-subgroup")
         assert check_split(make_split(LABELS, "simulation", seed=seed, mode="strict")).findings == ()
     assert untrue > 10
-    lie = Split("own", 1, {"mode": "strict"}, CLEAN, {"test_subgroup": {"combo_seen0": ["A+B"]}})
+    lie = Split("own", 1, {"mode": "strict"}, CLEAN, {"test_subgroup": {"combo_seen0": ["A+B"]}}, exact=True)
     report = check_split(lie)
     assert not report.ok
     assert "'A+B' is said to be 'combo_seen0', but is 'combo_seen2'" in str(report)

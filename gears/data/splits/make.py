@@ -92,13 +92,15 @@ def finish(table: Labels, name: str, settings: SplitArguments, draw: Draw) -> Sp
     if excluded:
         n = count(len(excluded), "label")
         logger.warning("split %r has %s in no part: %s", name, n, shorten(excluded))
+    exact = kind.exact or settings.mode == "strict"
     return Split(
         name=name,
         seed=settings.seed,
         arguments=_plain_arguments(settings, kind.uses),
         parts={part: tuple(names) for part, names in parts.items()},
-        subgroup=_subgroups(table, draw, parts, exact=kind.exact or settings.mode == "strict"),
+        subgroup=_subgroups(table, draw, parts, exact=exact),
         excluded=excluded,
+        exact=exact,
     )
 
 

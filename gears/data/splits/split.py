@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "val", "test")
 FORMAT_VERSION = 1
+EXACT_BEFORE = ("gene_held_out", "cross_validation", "context_held_out", "unit_held_out")
+"""Exact split types of files that do not say so themselves."""
 Subgroups = dict[str, dict[str, list[str]]]
 
 
@@ -39,6 +41,9 @@ class Split:
         ``{"test_subgroup": {name: labels}, "val_subgroup": ...}``.
     excluded : dict of str to str
         Labels in no part, with the reason.
+    exact : bool
+        Whether subgroups are counted from the training part alone (strict mode, and split types that
+        cell-gears lacks).
     """
 
     name: str
@@ -47,6 +52,7 @@ class Split:
     parts: dict[str, tuple[str, ...]]
     subgroup: Subgroups | None = None
     excluded: dict[str, str] = field(default_factory=dict)
+    exact: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", {part: tuple(labels) for part, labels in self.parts.items()})
@@ -69,14 +75,6 @@ class Split:
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def exact(self) -> bool:
-        """Whether subgroups go by the training part alone (strict mode, and kinds that were never published)."""
-        from gears.data.splits.registry import SPLITS
-
-        kind = SPLITS.get(self.name)
-        return self.arguments.get("mode") == "strict" or (kind is not None and kind.exact)
-
     def conditions(self, part: str) -> list[Condition]:
         """Distinct conditions of a part, in its order; the control only if it is in the part."""
         if part not in self.parts:
@@ -90,8 +88,8 @@ class Split:
 
     @property
     def hash(self) -> str:
-        """Hash of everything that the split says."""
-        return content_hash(self.to_dict())
+        """Hash of everything that the split says; `exact` follows from the rest."""
+        return content_hash({name: value for name, value in self.to_dict().items() if name != "exact"})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -119,7 +117,9 @@ class Split:
         if missing:
             msg = f"a split needs {', '.join(fields)}; missing: {', '.join(missing)}"
             raise ValueError(msg)
-        return cls(**{name: plain[name] for name in fields})
+        strict = isinstance(plain["arguments"], dict) and plain["arguments"].get("mode") == "strict"
+        exact = plain.get("exact", strict or plain["name"] in EXACT_BEFORE)
+        return cls(**{name: plain[name] for name in fields}, exact=bool(exact))
 
     def save(self, path: str | Path) -> Path:
         """Write the split as JSON (atomically), its hash beside it."""

@@ -1,0 +1,302 @@
+"""How the package is laid out: imports run one way through the rooms, never in a circle, and files stay readable.
+
+A name that a module imports from a room's `__init__` counts as an import of the module that defines it, whether the
+`__init__` imports it or names it in a lazy table (a dict of name -> module). Imports inside functions count, those for
+annotations (`if TYPE_CHECKING`) do not. ``python tests/test_layout.py`` prints what stands against the rules.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+import gears
+
+ROOMS = (
+    "core", "files", "conditions", "distributed", "data", "graphs", "pertdata", "evaluation", "simulate", "plotting",
+    "priors", "model", "report", "prediction", "training", "cell_gears", "gears", "jobs", "published", "inference",
+    "utils", "cli", "train_distributed", "__main__",
+)  # fmt: skip
+"""In import order: a room imports from rooms before it only. `resources` holds no code."""
+
+DOORS = {
+    "__init__", "__main__", "conditions", "gears", "inference", "pertdata", "published", "train_distributed", "utils",
+}  # fmt: skip
+"""The modules beside the rooms: paths that users import, and those that Python asks for."""
+MOST_DOORS = 14
+MOST_LINES = 500
+
+EXCEPTIONS: set[tuple[str, str]] = {("evaluation.compare", "report.write")}
+"""(importing module, imported module) that still go against the order. It only shrinks, and ends empty."""
+CIRCLES: set[str] = {
+    "evaluation", "evaluation.compare", "plotting", "plotting.change", "plotting.curves", "plotting.genes",
+    "plotting.volcano", "report", "report.page", "report.write",
+}  # fmt: skip
+"""Modules that are still part of a circle. It only shrinks, and ends empty."""
+LONG: set[str] = {
+    "data.screen.moments", "data.screen.prepared", "gears", "model.blockwise", "model.folder", "pertdata",
+}  # fmt: skip
+"""Files that are still longer than MOST_LINES. It only shrinks, and ends empty."""
+
+
+def dotted_path(node: ast.expr) -> str:
+    """A name with attributes, such as ``gears.data.loaders``; empty for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (path := dotted_path(node.value)):
+        return f"{path}.{node.attr}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The modules of a package called `gears` below a folder, and what they import.
+
+    Modules are named without the leading ``gears.``; that of the package itself is ``__init__``.
+    """
+
+    root: Path
+    _seen: dict[str, ast.Module] = field(default_factory=dict, repr=False)
+    _passed: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def paths(self) -> dict[str, Path]:
+        """Files by module."""
+        found = {}
+        for path in sorted(self.root.rglob("*.py")):
+            if "resources" not in path.relative_to(self.root).parts:
+                name = ".".join(path.relative_to(self.root).with_suffix("").parts)
+                found[name.removesuffix(".__init__")] = path
+        return found
+
+    def tree(self, module: str) -> ast.Module:
+        """The parsed file of a module."""
+        if module not in self._seen:
+            self._seen[module] = ast.parse(self.paths[module].read_text())
+        return self._seen[module]
+
+    def is_room(self, module: str) -> bool:
+        """Whether a module is the `__init__` of a folder."""
+        return self.paths[module].name == "__init__.py"
+
+    def module_of(self, dotted: str) -> str | None:
+        """The module that a dotted path such as ``gears.data.loaders`` names, if it is one."""
+        name = "__init__" if dotted == "gears" else dotted.removeprefix("gears.")
+        return name if name in self.paths else None
+
+    def runs(self, module: str) -> Iterator[ast.AST]:
+        """Everything in a module but what only type checkers see."""
+        pending: list[ast.AST] = [self.tree(module)]
+        while pending:
+            node = pending.pop()
+            yield node
+            if isinstance(node, ast.If) and dotted_path(node.test).endswith("TYPE_CHECKING"):
+                pending += node.orelse
+            else:
+                pending += ast.iter_child_nodes(node)
+
+    def passed_on(self, module: str) -> dict[str, tuple[str, str]]:
+        """Names that a module takes from others of the package: name -> (their dotted path, name there)."""
+        if module in self._passed:
+            return self._passed[module]
+        found: dict[str, tuple[str, str]] = {}
+        for node in ast.walk(self.tree(module)):
+            if isinstance(node, ast.Dict) and self.is_room(module):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    texts = [each.value for each in (key, value) if isinstance(each, ast.Constant)]
+                    if (
+                        len(texts) == 2
+                        and all(isinstance(text, str) for text in texts)
+                        and self.module_of(texts[1])
+                    ):
+                        found[texts[0]] = (texts[1], texts[0])
+        for node in self.tree(module).body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gears":
+                for alias in node.names:
+                    found[alias.asname or alias.name] = (node.module or "", alias.name)
+        self._passed[module] = found
+        return found
+
+    def defining(self, dotted: str, name: str, depth: int = 0) -> str | None:
+        """The module that defines what ``from dotted import name`` gives."""
+        module = self.module_of(dotted)
+        if module is None:
+            return None
+        passed = self.passed_on(module)
+        if name in passed and passed[name] != (dotted, name) and depth < 9:
+            return self.defining(*passed[name], depth + 1)
+        return self.module_of(f"{dotted}.{name}") or module
+
+    def imports_of(self, module: str) -> set[str]:
+        """The modules that define what a module imports, at its top or inside functions."""
+        found: set[str | None] = set()
+        for node in self.runs(module):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                msg = f"{module}:{node.lineno} imports relatively; write the whole path"
+                raise AssertionError(msg)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gears":
+                found |= {self.defining(node.module or "", alias.name) for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {self.module_of(alias.name) for alias in node.names if alias.name != "gears"}
+            elif isinstance(node, ast.Attribute) and (path := dotted_path(node)).startswith("gears."):
+                found.add(self.defining(*path.rsplit(".", 1)))
+            elif isinstance(node, ast.Call) and dotted_path(node.func).endswith("import_module"):
+                names = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                found |= {self.module_of(str(name)) for name in names}
+        return {name for name in found if name is not None and name != module}
+
+    @cached_property
+    def imports(self) -> dict[str, set[str]]:
+        """What every module imports; the package's own `__init__` loads lazily and is left out."""
+        return {
+            module: self.imports_of(module) - {"__init__"} for module in self.paths if module != "__init__"
+        }
+
+    def against_the_order(self) -> set[tuple[str, str]]:
+        """(module, imported module) where the room of the second comes after that of the first."""
+        rooms = {module: module.split(".")[0] for module in self.imports}
+        unknown = sorted(set(rooms.values()) - set(ROOMS))
+        assert not unknown, f"{unknown} are not in ROOMS: enter new rooms at their place in the order"
+        return {
+            (module, target)
+            for module, targets in self.imports.items()
+            for target in targets
+            if ROOMS.index(rooms[target]) > ROOMS.index(rooms[module])
+        }
+
+    def on_circles(self) -> set[str]:
+        """Modules that import themselves by way of others. Importing a module runs the `__init__` of its rooms."""
+        graph = {}
+        for module, targets in self.imports.items():
+            graph[module] = set(targets)
+            for target in targets:
+                parts = target.split(".")
+                rooms = {".".join(parts[:n]) for n in range(1, len(parts))}
+                graph[module] |= {room for room in rooms if not f"{module}.".startswith(f"{room}.")}
+            graph[module] &= self.imports.keys()
+        reached = {module: self._reached(module, graph) for module in graph}
+        return {module for module, names in reached.items() if module in names}
+
+    def _reached(self, module: str, graph: dict[str, set[str]]) -> set[str]:
+        found: set[str] = set()
+        pending = [module]
+        while pending:
+            new = graph[pending.pop()] - found
+            found |= new
+            pending += new
+        return found
+
+    def through_a_room(self) -> set[str]:
+        """Imports from an `__init__` of what another module defines: ``module: from room import name``."""
+        found = set()
+        for module in self.imports:
+            if self.is_room(module) or module in DOORS:
+                continue
+            for node in ast.walk(self.tree(module)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gears":
+                    given = self.module_of(node.module or "")
+                    for alias in node.names:
+                        home = self.defining(node.module or "", alias.name)
+                        if given and home != given and home != self.module_of(f"{node.module}.{alias.name}"):
+                            found.add(
+                                f"{module}:{node.lineno} from {node.module} import {alias.name} (of {home})"
+                            )
+        return found
+
+    def long_files(self) -> set[str]:
+        """Files of more than MOST_LINES lines."""
+        return {name for name, path in self.paths.items() if len(path.read_text().splitlines()) > MOST_LINES}
+
+    def doors(self) -> set[str]:
+        """Modules beside the rooms."""
+        return {path.stem for path in self.root.glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def layout() -> Layout:
+    return Layout(Path(gears.__file__).parent)
+
+
+@pytest.fixture
+def copied(layout: Layout, tmp_path: Path) -> Path:
+    """The source files of the package elsewhere, to plant faults in."""
+    shutil.copytree(
+        layout.root, tmp_path / "gears", ignore=lambda _, names: [n for n in names if "__pycache__" in n]
+    )
+    return tmp_path / "gears"
+
+
+def test_rooms_import_from_rooms_before_them(layout: Layout) -> None:
+    upward = layout.against_the_order()
+    assert upward <= EXCEPTIONS, f"against the order of ROOMS: {sorted(upward - EXCEPTIONS)}"
+    assert upward >= EXCEPTIONS, f"no longer needed in EXCEPTIONS: {sorted(EXCEPTIONS - upward)}"
+
+
+def test_no_modules_import_each_other_in_a_circle(layout: Layout) -> None:
+    found = layout.on_circles()
+    assert found <= CIRCLES, f"on a circle: {sorted(found - CIRCLES)}"
+    assert found >= CIRCLES, f"no longer needed in CIRCLES: {sorted(CIRCLES - found)}"
+
+
+def test_inside_the_package_names_come_from_where_they_are_defined(layout: Layout) -> None:
+    """Only an `__init__` and a door pass names on; else a move of rooms would not show in the imports."""
+    assert not layout.through_a_room()
+
+
+def test_no_file_is_too_long(layout: Layout) -> None:
+    found = layout.long_files()
+    assert found <= LONG, f"more than {MOST_LINES} lines: {sorted(found - LONG)}"
+    assert found >= LONG, f"no longer needed in LONG: {sorted(LONG - found)}"
+
+
+def test_beside_the_rooms_there_are_doors_only(layout: Layout) -> None:
+    assert layout.doors() == DOORS
+    assert len(DOORS) <= MOST_DOORS
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "from gears.evaluation import compare",  # an `__init__` that imports it
+        "from gears import PertData",  # a lazy table
+        "import gears.pertdata",
+        "def planted():\n    from gears.evaluation import compare",
+        "def planted():\n    import gears\n\n    gears.PertData",
+    ],
+)
+def test_a_circle_through_an_init_is_seen(layout: Layout, copied: Path, planted: str) -> None:
+    file = copied / "core" / "messages.py"
+    assert "core.messages" not in layout.on_circles()
+    file.write_text(f"{file.read_text()}\n\n{planted}\n")
+    after = Layout(copied)
+    assert "core.messages" in after.on_circles()
+    assert {module for module, _ in after.against_the_order() - layout.against_the_order()} == {
+        "core.messages"
+    }
+
+
+def test_imports_for_annotations_do_not_count(layout: Layout, copied: Path) -> None:
+    file = copied / "core" / "messages.py"
+    planted = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from gears.pertdata import PertData"
+    file.write_text(f"{file.read_text()}\n\n{planted}\n")
+    after = Layout(copied)
+    assert after.on_circles() == layout.on_circles()
+    assert after.against_the_order() == layout.against_the_order()
+
+
+if __name__ == "__main__":
+    here = Layout(Path(gears.__file__).parent)
+    for title, found in {
+        "against the order": here.against_the_order(),
+        "on circles": here.on_circles(),
+        "through a room": here.through_a_room(),
+        "too long": here.long_files(),
+        "no doors": here.doors() - DOORS,
+    }.items():
+        print(f"{title} ({len(found)})", *sorted(map(str, found)), sep="\n  ")
