@@ -11,20 +11,19 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core.messages import count, nearest, shorten
+from gears.core.messages import count, shorten
 from gears.data.reading.matrix import read_screen
-from gears.data.screen.contexts import ModelContexts
 from gears.data.screen.files import H5AD
 from gears.data.screen.prepare import folder_name, make_data_path, obtain_screen, prepare_screen
-from gears.data.screen.prepared import PreparedScreen, UnitScreen
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import part_screens
-from gears.data.splits.custom import split_arguments
+from gears.data.splits.custom import split_options
 from gears.data.splits.make import prepare_split
 from gears.data.splits.split import Split
 from gears.distributed.log import shown
 from gears.files.paths import need_file, user_path
 from gears.graphs.annotation import annotation_from
-from gears.graphs.nodes import conditions_with, graph_genes, read_gene_set, unannotated
+from gears.graphs.nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -36,347 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
-
-class DividedScreen:
-    """The half of :class:`gears.PertData` that comes after the screen: split and loaders."""
-
-    _label_nodes: list[list[int]]
-
-    @property
-    def whole_screen(self) -> PreparedScreen:
-        """The prepared screen with every control cell."""
-        raise NotImplementedError
-
-    @property
-    def screen(self) -> PreparedScreen:
-        """The prepared screen, as training sees it: where the split divides control cells, with those of training."""
-        return self._part_screens.get("train", self.whole_screen)
-
-    def screen_of(self, part: str) -> PreparedScreen:
-        """The screen as a part of the split sees it: with the part's own control cells where they are divided."""
-        return self._part_screens.get(part, self.screen)
-
-    def _forget_split(self) -> None:
-        self._part_screens: dict[str, PreparedScreen] = {}
-        self._split: Split | None = None
-        self._set2conditions: dict[str, list[str]] | None = None
-        self.subgroup: dict[str, dict[str, list[str]]] | None = None
-        self.seed: int | None = None
-        self.train_gene_set_size: float | None = None
-        self.dataloader: dict[str, CellLoader] | None = None
-
-    @property
-    def split(self) -> Split | None:
-        """The split in use; it equals its name (``pert_data.split == "simulation"``)."""
-        return self._split
-
-    @split.setter
-    def split(self, split: Split | str) -> None:
-        if isinstance(split, Split):
-            self.use_split(split)
-        elif self._split is not None and split not in ("custom", self._split.name):
-            msg = f"split={split!r} cannot be assigned; draw it with prepare_split"
-            raise ValueError(msg)
-
-    @property
-    def set2conditions(self) -> dict[str, list[str]] | None:
-        """Part -> labels as the screen spells them. Other parts assigned to it are a custom split, checked."""
-        return self._set2conditions
-
-    @set2conditions.setter
-    def set2conditions(self, parts: Mapping[str, Sequence[str]]) -> None:
-        self.prepare_split("custom", seed=1 if self.seed is None else self.seed, split_dict=parts)
-
-    @property
-    def dataset_processed(self) -> CellGraphs:
-        """Label -> its cells, each paired with a control cell, as objects of torch-geometric made when asked for."""
-        from gears.data.loaders import CellDataset
-        from gears.data.published import CellGraphs
-
-        everything = np.arange(len(self.screen.cells))
-        return CellGraphs(CellDataset(self.screen, everything, self._label_nodes, self.seed or 0))
-
-    def prepare_split(
-        self,
-        split: str = "simulation",
-        seed: int = 1,
-        train_gene_set_size: float = 0.75,
-        combo_seen2_train_frac: float = 0.75,
-        combo_single_split_test_set_fraction: float = 0.1,
-        test_perts: str | Sequence[str] | None = None,
-        only_test_set_perts: bool = False,
-        test_pert_genes: str | Sequence[str] | None = None,
-        split_dict_path: str | Path | None = None,
-        *,
-        split_dict: Mapping[str, Sequence[str]] | None = None,
-        mode: str = "published",
-        keep_excluded: bool = False,
-        n_folds: int = 5,
-        fold: int = 0,
-        repeat: int = 0,
-        fold_by: str = "condition",
-        control_shares: Sequence[float] | None = None,
-        test_contexts: str | Sequence[str] | None = None,
-    ) -> pd.DataFrame:
-        """Divide the conditions into training, validation and test.
-
-        Parameters
-        ----------
-        split
-            "simulation", "simulation_single", "combo_seen0", "combo_seen1",
-            "combo_seen2", "single", "no_test", "no_split", "custom",
-            "gene_held_out", "cross_validation", "context_held_out" or "unit_held_out"
-            (:func:`gears.data.splits.describe_splits` says what each holds out).
-        seed
-            Of the draw.
-        train_gene_set_size
-            Share of the genes that training may perturb (simulation kinds).
-        combo_seen2_train_frac
-            Share of the combinations of seen genes that train (simulation).
-        combo_single_split_test_set_fraction
-            Share held out (combo_seen0/1/2, single).
-        test_perts
-            Genes (simulation kinds) or combinations (combo_seen2) for the test
-            part: a list, or names joined by "_".
-        only_test_set_perts
-            Hold out nothing but `test_perts` (simulation kinds).
-        test_pert_genes
-            Genes to hold out (combo_seen0/1, single).
-        split_dict, split_dict_path
-            The parts of a custom split, or a JSON file of them.
-        mode
-            "published": the draws of the published package. "strict": exact
-            numbers drawn without replacement, and "seen" means perturbed in
-            training after validation was taken out.
-        keep_excluded
-            Put conditions that the split would leave out into the part whose
-            held-out genes they hold.
-        n_folds, fold, repeat, fold_by
-            Number of folds, this fold, the repeat it belongs to, and what is
-            divided, "condition" or "gene" (cross_validation).
-        control_shares
-            Shares of the control cells that train, validate and test, such as
-            (0.8, 0.1, 0.1): training then never sees the others. None: all control
-            cells serve every part, as published.
-        test_contexts
-            Contexts to hold out (context_held_out); one by the seed when left out.
-
-        Returns
-        -------
-        pd.DataFrame
-            One row per label: condition, part, subgroup, n_cells, reason.
-
-        Raises
-        ------
-        ValueError
-            If an argument does not fit or a part would stay empty.
-        """
-        arguments = split_arguments(
-            split,
-            split_dict_path=split_dict_path,
-            seed=seed,
-            train_gene_set_size=train_gene_set_size,
-            combo_seen2_train_frac=combo_seen2_train_frac,
-            combo_single_split_test_set_fraction=combo_single_split_test_set_fraction,
-            test_perts=test_perts,
-            only_test_set_perts=only_test_set_perts,
-            test_pert_genes=test_pert_genes,
-            split_dict=split_dict,
-            mode=mode,
-            keep_excluded=keep_excluded,
-            n_folds=n_folds,
-            fold=fold,
-            repeat=repeat,
-            fold_by=fold_by,
-            control_shares=control_shares,
-            test_contexts=test_contexts,
-        )
-        summary = self.use_split(prepare_split(self.whole_screen, split, **vars(arguments)))
-        self.train_gene_set_size = arguments.train_gene_set_size
-        return summary
-
-    def use_split(self, split: Split) -> pd.DataFrame:
-        """Take a split that was made elsewhere: a fold, a saved one, one of another screen's labels.
-
-        Parameters
-        ----------
-        split
-            Such as :func:`gears.data.splits.folds` yields or :meth:`Split.load` reads.
-
-        Returns
-        -------
-        pd.DataFrame
-            As :meth:`prepare_split`.
-
-        Raises
-        ------
-        ValueError
-            If it names labels that the screen lacks.
-        """
-        known = set(self.whole_screen.labels)
-        named = [label for names in split.parts.values() for label in names]
-        unknown = [label for label in [*named, *split.excluded] if label not in known]
-        if unknown:
-            msg = (
-                f"the split {split.name!r} names {len(unknown)} labels that the screen lacks ({shorten(unknown)}); "
-                "it was made for another screen: draw it again, or give its parts with split='custom'"
-            )
-            raise ValueError(msg)
-        summary = split.summary(self.whole_screen)
-        parts = part_screens(self.whole_screen, split)
-        self._forget_split()
-        self._part_screens.update(parts)
-        self._split = split
-        self._set2conditions = {part: list(labels) for part, labels in split.parts.items()}
-        self.subgroup = split.subgroup
-        self.seed = split.seed
-        sizes = {part: sum(not c.is_control for c in split.conditions(part)) for part in split.parts}
-        listed = ", ".join(f"{n} {PART_NAMES[part]}" for part, n in sizes.items())
-        logger.info("split %s, seed %s: %s conditions", split.name, split.seed, listed)
-        return summary
-
-    def get_dataloader(
-        self, batch_size: int, test_batch_size: int | None = None, *, num_workers: int = 0
-    ) -> dict[str, CellLoader]:
-        """Loaders for one worker; see :meth:`get_dataloader_distributed`."""
-        return self.get_dataloader_distributed(batch_size, test_batch_size, num_workers=num_workers)
-
-    def get_dataloader_distributed(
-        self,
-        batch_size: int,
-        test_batch_size: int | None = None,
-        world_size: int = 1,
-        rank: int = 0,
-        num_workers: int = 4,
-    ) -> dict[str, CellLoader]:
-        """Loaders of one worker's share of the cells.
-
-        Parameters
-        ----------
-        batch_size
-            Cells per step of one worker.
-        test_batch_size
-            The same for validation and test; `batch_size` by default.
-        world_size, rank
-            Number of workers, and this one's number.
-        num_workers
-            Reading processes of each loader.
-
-        Returns
-        -------
-        dict
-            "train_loader", "val_loader", "test_loader" (those that the split
-            has); also set as :attr:`dataloader`. Their batches are
-            :class:`gears.data.CellBatch`. ``set_epoch`` of a loader chooses the order
-            and pairing of an epoch; without it each pass over the training cells takes the next.
-
-        Raises
-        ------
-        ValueError
-            If no split was prepared, or the training cells do not fill one
-            batch of all workers.
-        """
-        from gears.data.loaders import LoaderSettings, make_loaders
-
-        if self.split is None or self.set2conditions is None:
-            msg = "no split yet; call prepare_split(...) before the loaders are made"
-            raise ValueError(msg)
-        if {part: tuple(labels) for part, labels in self.set2conditions.items()} != self.split.parts:
-            self.set2conditions = self.set2conditions  # its lists were changed in place
-        settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
-        self.dataloader = make_loaders(
-            self.screen, self.split, self._label_nodes, settings, screens=self._part_screens
-        )
-        return self.dataloader
-
-
-class PerturbationNodes(DividedScreen):
-    """The part of :class:`gears.PertData` that knows the perturbation graph's genes."""
-
-    _gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None
-    _obo: str | Path | None
-    _annotation: GeneAnnotation | None
-    _gene_set: list[str] | None
-    default_pert_graph: bool
-    pert_names: np.ndarray
-    node_map_pert: dict[str, int]
-
-    @property
-    def annotation(self) -> GeneAnnotation:
-        """Gene annotation behind the perturbation graph."""
-        if self._annotation is None:
-            own = annotation_from(self._gene2go)
-            self._annotation = own if self._obo is None else own.with_ancestors(self._obo)
-        return self._annotation
-
-    def condition_nodes(self, condition: Condition | str) -> Sequence[int]:
-        """Nodes of the perturbation graph that a condition perturbs; empty for the control.
-
-        In a screen with contexts they say where and how, too (:class:`gears.conditions.NodeSet`).
-
-        Raises
-        ------
-        KeyError
-            If a gene is no node; near matches are named.
-        """
-        genes = Condition.of(condition).genes
-        for gene in genes:
-            if gene not in self.node_map_pert:
-                near = nearest(gene, list(self.node_map_pert))
-                hint = f"; did you mean {' or '.join(near)}?" if near else ""
-                msg = f"gene {gene!r} is not in the perturbation graph{hint}"
-                raise KeyError(msg)
-        nodes = [self.node_map_pert[gene] for gene in genes]
-        screen = self.whole_screen
-        if isinstance(screen, UnitScreen):
-            known = ModelContexts(screen.contexts, screen.kinds, np.empty((max(1, len(screen.contexts)), 0)))
-            return known.node_sets([Condition.of(condition)], [nodes])[0]
-        return nodes
-
-    def get_pert_idx(self, pert_category: str) -> list[int]:
-        """Nodes that a label perturbs in its own order, [-1] for the control: ``pert_idx`` of its cells."""
-        genes = [gene for gene in split_label(pert_category) if gene != CONTROL_LABEL]
-        return [node for gene in genes for node in self.condition_nodes(gene)] or [-1]
-
-    def _is_gene(self) -> Callable[[str], bool]:
-        annotation = self.annotation
-        return lambda symbol: annotation.resolve(symbol) is not None
-
-    def _set_nodes(self, annotation: GeneAnnotation) -> None:
-        screen = self.screen
-        perturbed = screen.perturbed_genes
-        if self._gene_set is not None:
-            added = sorted(set(perturbed) - set(self._gene_set))
-            if added:
-                logger.warning(
-                    "added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50)
-                )
-        self.pert_names = graph_genes(
-            annotation,
-            screen.gene_names,
-            perturbed,
-            gene_set=self._gene_set,
-            default_pert_graph=self.default_pert_graph,
-        )
-        self.node_map_pert = {gene: i for i, gene in enumerate(self.pert_names.tolist())}
-        self._label_nodes = [self._nodes_of(label) for label in screen.labels]
-
-    def _nodes_of(self, label: str) -> Any:
-        """Nodes of a label's genes in its own order, [-1] for a control; with context and type where there are any."""
-        unit = Condition.parse(label)
-        genes = split_label(label.removesuffix(unit.suffix) if unit.suffix else label)
-        own = [self.node_map_pert[gene] for gene in genes if gene != CONTROL_LABEL]
-        nodes = list(dict.fromkeys(own)) or [-1]
-        screen = self.whole_screen
-        if not isinstance(screen, UnitScreen):
-            return nodes
-        known = ModelContexts(screen.contexts, screen.kinds, np.empty((max(1, len(screen.contexts)), 0)))
-        return known.node_sets([unit], [nodes])[0]
-
-
-class PertData(PerturbationNodes):
+class PertData:
     """A Perturb-seq screen ready for training.
 
     Parameters
@@ -430,7 +90,7 @@ class PertData(PerturbationNodes):
         self._gene_set = None if gene_set_path is None else read_gene_set(gene_set_path)
         self._gene2go = need_file(gene2go, "gene2go") if isinstance(gene2go, str | Path) else gene2go
         self._obo = None if obo is None else need_file(obo, "obo")
-        self._annotation = None
+        self._annotation: GeneAnnotation | None = None
         self._screen: PreparedScreen | None = None
         self.dataset_name: str | None = None
         self.dataset_path: Path | None = None
@@ -445,8 +105,17 @@ class PertData(PerturbationNodes):
         self.pert_names = np.empty(0, dtype="U1")
         self.node_map: dict[str, int] = {}
         self.node_map_pert: dict[str, int] = {}
-        self._label_nodes: list[list[int]] = []
+        self._label_nodes: list[Any] = []
         self._forget_split()
+
+    def _forget_split(self) -> None:
+        self._part_screens: dict[str, PreparedScreen] = {}
+        self._split: Split | None = None
+        self._set2conditions: dict[str, list[str]] | None = None
+        self.subgroup: dict[str, dict[str, list[str]]] | None = None
+        self.seed: int | None = None
+        self.train_gene_set_size: float | None = None
+        self.dataloader: dict[str, CellLoader] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -472,6 +141,15 @@ class PertData(PerturbationNodes):
         return self._screen
 
     @property
+    def screen(self) -> PreparedScreen:
+        """The prepared screen, as training sees it: where the split divides control cells, with those of training."""
+        return self._part_screens.get("train", self.whole_screen)
+
+    def screen_of(self, part: str) -> PreparedScreen:
+        """The screen as a part of the split sees it: with the part's own control cells where they are divided."""
+        return self._part_screens.get(part, self.screen)
+
+    @property
     def adata(self) -> AnnData:
         """Cells and annotations in the published layout, ``uns`` lists included."""
         if self._adata is None:
@@ -493,6 +171,35 @@ class PertData(PerturbationNodes):
         if self._ctrl_adata is None:
             self._ctrl_adata = self.adata[self.whole_screen.control_cells].copy()
         return self._ctrl_adata
+
+    @property
+    def dataset_processed(self) -> CellGraphs:
+        """Label -> its cells, each paired with a control cell, as objects of torch-geometric made when asked for."""
+        from gears.data.loaders import CellDataset
+        from gears.data.published import CellGraphs
+
+        everything = np.arange(len(self.screen.cells))
+        return CellGraphs(CellDataset(self.screen, everything, self._label_nodes, self.seed or 0))
+
+    def log_screen(self) -> None:
+        """One line on the screen in the log."""
+        screen = self.whole_screen
+        n_perturbed = sum(not condition.is_control for condition in screen.conditions)
+        logger.info(
+            "screen %s: %s (%d of them control) x %s, %s",
+            self.dataset_name,
+            count(len(screen.cells), "cell"),
+            len(screen.control_cells),
+            count(len(screen.gene_names), "gene"),
+            count(n_perturbed, "perturbed condition"),
+        )
+
+    def summary(self) -> ScreenReport:
+        """What the screen holds, how it was read, and what was left out and why (``print`` it)."""
+        from gears.data.checks.report import summarise
+
+        parts = None if self.split is None else self.split.parts
+        return summarise(self.screen, is_gene=self._is_gene(), parts=parts)
 
     # Preparing and loading
 
@@ -620,48 +327,10 @@ class PertData(PerturbationNodes):
         screen = obtain_screen(self.data_path, data_name, data_path, processing, self._is_gene)
         self._take(screen, drop_unmapped)
 
-    def log_screen(self) -> None:
-        """One line on the screen in the log."""
-        screen = self.whole_screen
-        n_perturbed = sum(not condition.is_control for condition in screen.conditions)
-        logger.info(
-            "screen %s: %s (%d of them control) x %s, %s",
-            self.dataset_name,
-            count(len(screen.cells), "cell"),
-            len(screen.control_cells),
-            count(len(screen.gene_names), "gene"),
-            count(n_perturbed, "perturbed condition"),
-        )
-
-    def summary(self) -> ScreenReport:
-        """What the screen holds, how it was read, and what was left out and why (``print`` it)."""
-        from gears.data.checks.report import summarise
-
-        parts = None if self.split is None else self.split.parts
-        return summarise(self.screen, is_gene=self._is_gene(), parts=parts)
-
     def _take(self, screen: PreparedScreen, drop_unmapped: bool) -> None:
         """Set every attribute from a screen; the same for all ways in."""
         annotation = self.annotation
-        missing = unannotated(annotation, screen.perturbed_genes)
-        if missing and drop_unmapped:
-            dropped = conditions_with(screen.conditions, missing)
-            n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)
-            logger.warning(
-                "dropped %s (%s) with %s that the annotation lacks: %s",
-                count(len(dropped), "condition"),
-                count(n_cells, "cell"),
-                count(len(missing), "gene"),
-                shorten(missing, 50),
-            )
-            screen = screen.without(dropped)
-        elif missing:
-            logger.warning(
-                "%s not in the annotation: isolated nodes of the perturbation graph "
-                "(their conditions stay; drop_unmapped=True drops them): %s",
-                count(len(missing), "perturbed gene"),
-                shorten(missing, 50),
-            )
+        screen = with_annotated_genes(screen, annotation, drop=drop_unmapped)
         self._forget_screen()
         self._screen = screen
         self.dataset_path = screen.folder
@@ -669,3 +338,219 @@ class PertData(PerturbationNodes):
         self.gene_names = pd.Series(screen.gene_names, index=screen.gene_ids, name="gene_name", dtype=object)
         self.node_map = {gene: i for i, gene in enumerate(screen.gene_names)}
         self._set_nodes(annotation)
+
+    # Split and loaders
+
+    @property
+    def split(self) -> Split | None:
+        """The split in use; it equals its name (``pert_data.split == "simulation"``)."""
+        return self._split
+
+    @split.setter
+    def split(self, split: Split | str) -> None:
+        if isinstance(split, Split):
+            self.use_split(split)
+        elif self._split is not None and split not in ("custom", self._split.name):
+            msg = f"split={split!r} cannot be assigned; draw it with prepare_split"
+            raise ValueError(msg)
+
+    @property
+    def set2conditions(self) -> dict[str, list[str]] | None:
+        """Part -> labels as the screen spells them. Other parts assigned to it are a custom split, checked."""
+        return self._set2conditions
+
+    @set2conditions.setter
+    def set2conditions(self, parts: Mapping[str, Sequence[str]]) -> None:
+        self.prepare_split("custom", seed=1 if self.seed is None else self.seed, split_dict=parts)
+
+    def prepare_split(
+        self,
+        split: str = "simulation",
+        seed: int = 1,
+        train_gene_set_size: float = 0.75,
+        combo_seen2_train_frac: float = 0.75,
+        combo_single_split_test_set_fraction: float = 0.1,
+        test_perts: str | Sequence[str] | None = None,
+        only_test_set_perts: bool = False,
+        test_pert_genes: str | Sequence[str] | None = None,
+        split_dict_path: str | Path | None = None,
+        **more: Any,
+    ) -> pd.DataFrame:
+        """Divide the conditions into training, validation and test.
+
+        Parameters
+        ----------
+        split
+            "simulation", "simulation_single", "combo_seen0", "combo_seen1", "combo_seen2", "single", "no_test",
+            "no_split", "custom", "gene_held_out", "cross_validation", "context_held_out" or "unit_held_out"
+            (:func:`gears.data.splits.describe_splits` says what each holds out).
+        seed, train_gene_set_size, combo_seen2_train_frac, combo_single_split_test_set_fraction
+            See :class:`gears.data.splits.SplitOptions`, as for the next three.
+        test_perts, only_test_set_perts, test_pert_genes
+            What to hold out by name.
+        split_dict_path
+            JSON file with the parts of a custom split.
+        **more
+            Further :class:`gears.data.splits.SplitOptions`: split_dict, mode, keep_excluded, n_folds, fold,
+            repeat, fold_by, control_shares, test_contexts.
+
+        Returns
+        -------
+        pd.DataFrame
+            One row per label: condition, part, subgroup, n_cells, reason.
+
+        Raises
+        ------
+        ValueError
+            If an argument does not fit or a part would stay empty.
+        """
+        chosen = split_options(
+            split,
+            split_dict_path=split_dict_path,
+            seed=seed,
+            train_gene_set_size=train_gene_set_size,
+            combo_seen2_train_frac=combo_seen2_train_frac,
+            combo_single_split_test_set_fraction=combo_single_split_test_set_fraction,
+            test_perts=test_perts,
+            only_test_set_perts=only_test_set_perts,
+            test_pert_genes=test_pert_genes,
+            **more,
+        )
+        summary = self.use_split(prepare_split(self.whole_screen, split, **vars(chosen)))
+        self.train_gene_set_size = chosen.train_gene_set_size
+        return summary
+
+    def use_split(self, split: Split) -> pd.DataFrame:
+        """Take a split that was made elsewhere: a fold, a saved one, one of another screen's labels.
+
+        Parameters
+        ----------
+        split
+            Such as :func:`gears.data.splits.folds` yields or :meth:`Split.load` reads.
+
+        Returns
+        -------
+        pd.DataFrame
+            As :meth:`prepare_split`.
+
+        Raises
+        ------
+        ValueError
+            If it names labels that the screen lacks.
+        """
+        split.check_labels(self.whole_screen.labels)
+        summary = split.summary(self.whole_screen)
+        parts = part_screens(self.whole_screen, split)
+        self._forget_split()
+        self._part_screens.update(parts)
+        self._split = split
+        self._set2conditions = {part: list(labels) for part, labels in split.parts.items()}
+        self.subgroup = split.subgroup
+        self.seed = split.seed
+        logger.info("split %s, seed %s: %s", split.name, split.seed, split.sizes())
+        return summary
+
+    def get_dataloader(
+        self, batch_size: int, test_batch_size: int | None = None, *, num_workers: int = 0
+    ) -> dict[str, CellLoader]:
+        """Loaders for one worker; see :meth:`get_dataloader_distributed`."""
+        return self.get_dataloader_distributed(batch_size, test_batch_size, num_workers=num_workers)
+
+    def get_dataloader_distributed(
+        self,
+        batch_size: int,
+        test_batch_size: int | None = None,
+        world_size: int = 1,
+        rank: int = 0,
+        num_workers: int = 4,
+    ) -> dict[str, CellLoader]:
+        """Loaders of one worker's share of the cells.
+
+        Parameters
+        ----------
+        batch_size
+            Cells per step of one worker.
+        test_batch_size
+            The same for validation and test; `batch_size` by default.
+        world_size, rank
+            Number of workers, and this one's number.
+        num_workers
+            Reading processes of each loader.
+
+        Returns
+        -------
+        dict
+            "train_loader", "val_loader", "test_loader" (those that the split
+            has); also set as :attr:`dataloader`. Their batches are
+            :class:`gears.data.CellBatch`. ``set_epoch`` of a loader chooses the order
+            and pairing of an epoch; without it each pass over the training cells takes the next.
+
+        Raises
+        ------
+        ValueError
+            If no split was prepared, or the training cells do not fill one
+            batch of all workers.
+        """
+        from gears.data.loaders import LoaderSettings, make_loaders
+
+        if self.split is None or self.set2conditions is None:
+            msg = "no split yet; call prepare_split(...) before the loaders are made"
+            raise ValueError(msg)
+        if {part: tuple(labels) for part, labels in self.set2conditions.items()} != self.split.parts:
+            self.set2conditions = self.set2conditions  # its lists were changed in place
+        settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
+        self.dataloader = make_loaders(
+            self.screen, self.split, self._label_nodes, settings, screens=self._part_screens
+        )
+        return self.dataloader
+
+    # Nodes of the perturbation graph
+
+    @property
+    def annotation(self) -> GeneAnnotation:
+        """Gene annotation behind the perturbation graph."""
+        if self._annotation is None:
+            own = annotation_from(self._gene2go)
+            self._annotation = own if self._obo is None else own.with_ancestors(self._obo)
+        return self._annotation
+
+    def condition_nodes(self, condition: Condition | str) -> Sequence[int]:
+        """Nodes of the perturbation graph that a condition perturbs; empty for the control.
+
+        In a screen with contexts they say where and how, too (:class:`gears.conditions.NodeSet`).
+
+        Raises
+        ------
+        KeyError
+            If a gene is no node; near matches are named.
+        """
+        return self._nodes.of_condition(Condition.of(condition))
+
+    def get_pert_idx(self, pert_category: str) -> list[int]:
+        """Nodes that a label perturbs in its own order, [-1] for the control: ``pert_idx`` of its cells."""
+        genes = [gene for gene in split_label(pert_category) if gene != CONTROL_LABEL]
+        return [node for gene in genes for node in self.condition_nodes(gene)] or [-1]
+
+    def _is_gene(self) -> Callable[[str], bool]:
+        annotation = self.annotation
+        return lambda symbol: annotation.resolve(symbol) is not None
+
+    def _set_nodes(self, annotation: GeneAnnotation) -> None:
+        screen = self.screen
+        perturbed = screen.perturbed_genes
+        if self._gene_set is not None:
+            added = sorted(set(perturbed) - set(self._gene_set))
+            if added:
+                logger.warning(
+                    "added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50)
+                )
+        self.pert_names = graph_genes(
+            annotation,
+            screen.gene_names,
+            perturbed,
+            gene_set=self._gene_set,
+            default_pert_graph=self.default_pert_graph,
+        )
+        self._nodes = PerturbationNodes(self.pert_names, self.whole_screen)
+        self.node_map_pert = self._nodes.number
+        self._label_nodes = [self._nodes.of_label(label) for label in screen.labels]

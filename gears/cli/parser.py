@@ -188,13 +188,13 @@ def _word(value: str) -> str:
 def option_names() -> frozenset[str]:
     """Every name that is an option of some command."""
     from gears.data.checks.options import ProcessingOptions
-    from gears.data.splits.registry import SplitArguments
+    from gears.data.splits.registry import SplitOptions
     from gears.model.config import ModelConfig
     from gears.training.options import TrainOptions
 
     names = {
         field.name
-        for kind in (ProcessingOptions, SplitArguments, ModelConfig, TrainOptions)
+        for kind in (ProcessingOptions, SplitOptions, ModelConfig, TrainOptions)
         for field in fields(kind)
     }
     more = {

@@ -40,6 +40,7 @@ SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "traini
 def make_parser() -> CommandParser:
     """Options of ``gears train``: those of the public functions, under their names."""
     from gears.data.checks.options import ProcessingOptions
+    from gears.data.splits.registry import SplitOptions
     from gears.model.config import ModelConfig
     from gears.pertdata import PertData
     from gears.training.options import TrainOptions
@@ -59,9 +60,10 @@ def make_parser() -> CommandParser:
     _add_devices(parser)
     parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",))
     _add_loading(parser)
+    parser.add_options(SPLIT, PertData.prepare_split, only=("split", "split_dict_path"))
     parser.add_options(
         SPLIT,
-        PertData.prepare_split,
+        SplitOptions,
         leave_out=("split_dict",),
         texts={"seed": "seed of the draw, and of the initial weights"},
     )

@@ -77,11 +77,10 @@ def number(
     most: float | None = None,
 ) -> Check:
     """Finite numbers within bounds."""
-    bounds = [
-        f"{word} {bound:g}"
-        for word, bound in (("above", above), ("of at least", least), ("below", below), ("of at most", most))
-        if bound is not None
-    ]
+    words = (("above", above), ("of at least", least), ("below", below), ("of at most", most))
+    bounds = " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
+    if least is not None and most is not None:
+        bounds = f"from {least:g} to {most:g}"
 
     def valid(value: Any) -> bool:
         return (
@@ -92,7 +91,7 @@ def number(
             and (most is None or value <= most)
         )
 
-    return Check(f"a number {' and '.join(bounds)}".rstrip(), valid)
+    return Check(f"a number {bounds}".rstrip(), valid)
 
 
 def switch() -> Check:

@@ -15,7 +15,7 @@ from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import rank_genes
 from gears.data.splits.labels import Labels
 from gears.data.splits.make import finish
-from gears.data.splits.registry import Draw, SplitArguments
+from gears.data.splits.registry import Draw, SplitOptions
 from gears.data.splits.split import PARTS, Split
 from gears.files.paths import user_path
 from gears.files.pickles import load_plain
@@ -232,7 +232,7 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
     used = {name for names in parts.values() for name in names}
     excluded = {name: "not named in the published split" for name in labels if name not in used}
     draw = Draw(parts=parts, excluded=excluded, subgroup=subgroup)
-    return finish(Labels(tuple(labels)), "custom", SplitArguments(), draw)
+    return finish(Labels(tuple(labels)), "custom", SplitOptions(), draw)
 
 
 def _lists(path: Path, found: Any) -> dict[str, list[str]]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.conditions import Condition
-from gears.core.messages import shorten
+from gears.conditions import CONTROL_LABEL, Condition, split_label
+from gears.core.messages import count, nearest, shorten
+from gears.data.screen.contexts import ModelContexts
+from gears.data.screen.prepared import PreparedScreen, UnitScreen
 from gears.files.formats import read_json
 from gears.files.paths import user_path
 from gears.files.pickles import load_npy, load_plain
 
 if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
+
+logger = logging.getLogger(__name__)
 
 _HEADERS = ("gene", "genes", "gene_name", "gene_symbol", "symbol")
 
@@ -112,3 +117,89 @@ def conditions_with(conditions: Iterable[Condition], genes: Iterable[str]) -> li
     """Conditions that perturb at least one of the genes."""
     wanted = set(genes)
     return [condition for condition in conditions if not wanted.isdisjoint(condition.genes)]
+
+
+def with_annotated_genes(
+    screen: PreparedScreen, annotation: GeneAnnotation, *, drop: bool = False
+) -> PreparedScreen:
+    """The screen, with perturbed genes that the annotation lacks reported, or their conditions excluded.
+
+    Parameters
+    ----------
+    drop
+        Exclude conditions with such a gene, as the published loader does.
+    """
+    missing = unannotated(annotation, screen.perturbed_genes)
+    if not missing:
+        return screen
+    if not drop:
+        logger.warning(
+            "%s not in the annotation: isolated nodes of the perturbation graph "
+            "(their conditions stay; drop_unmapped=True drops them): %s",
+            count(len(missing), "perturbed gene"),
+            shorten(missing, 50),
+        )
+        return screen
+    dropped = conditions_with(screen.conditions, missing)
+    n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)
+    logger.warning(
+        "dropped %s (%s) with %s that the annotation lacks: %s",
+        count(len(dropped), "condition"),
+        count(n_cells, "cell"),
+        count(len(missing), "gene"),
+        shorten(missing, 50),
+    )
+    return screen.without(dropped)
+
+
+class PerturbationNodes:
+    """Nodes of the perturbation graph by number, and those that a condition of a screen perturbs.
+
+    Parameters
+    ----------
+    names
+        Names of the P nodes.
+    screen
+        The screen; its contexts and perturbation types are part of a condition's nodes.
+
+    Attributes
+    ----------
+    number : dict
+        Gene -> number of its node.
+    """
+
+    def __init__(self, names: np.ndarray, screen: PreparedScreen) -> None:
+        self.number = {gene: i for i, gene in enumerate(names.tolist())}
+        self._contexts: ModelContexts | None = None
+        if isinstance(screen, UnitScreen):
+            no_means = np.empty((max(1, len(screen.contexts)), 0))
+            self._contexts = ModelContexts(screen.contexts, screen.kinds, no_means)
+
+    def of_condition(self, condition: Condition) -> Sequence[int]:
+        """Nodes that a condition perturbs; empty for the control.
+
+        Raises
+        ------
+        KeyError
+            If a gene is no node; near matches are named.
+        """
+        for gene in condition.genes:
+            if gene not in self.number:
+                near = nearest(gene, list(self.number))
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                msg = f"gene {gene!r} is not in the perturbation graph{hint}"
+                raise KeyError(msg)
+        return self._placed(condition, [self.number[gene] for gene in condition.genes])
+
+    def of_label(self, label: str) -> Sequence[int]:
+        """Nodes of a label's genes in its own order, [-1] for a control."""
+        condition = Condition.parse(label)
+        genes = split_label(label.removesuffix(condition.suffix) if condition.suffix else label)
+        nodes = [self.number[gene] for gene in genes if gene != CONTROL_LABEL]
+        return self._placed(condition, list(dict.fromkeys(nodes)) or [-1])
+
+    def _placed(self, condition: Condition, nodes: list[int]) -> Sequence[int]:
+        """Nodes with the numbers of the condition's context and perturbation type, where there are any."""
+        if self._contexts is None:
+            return nodes
+        return self._contexts.node_sets([condition], [nodes])[0]

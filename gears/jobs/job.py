@@ -17,7 +17,8 @@ from filelock import FileLock
 from gears.core.messages import unknown_name
 from gears.core.numbers import plain_number, whole_number
 from gears.data.checks.options import ProcessingOptions
-from gears.data.splits.custom import split_arguments
+from gears.data.splits.custom import split_options
+from gears.data.splits.registry import SplitOptions
 from gears.distributed.devices import DeviceLike, plan_devices
 from gears.distributed.gpus import GpuIds, resolve_gpu_ids
 from gears.distributed.group import check_timeout, cleanup_ddp, join_group, rank_0_first, setup_ddp
@@ -77,8 +78,8 @@ class TrainingJob:
         valid = [*TrainOptions.names(), *LOADER_ARGS, *OTHER_ARGS]
         _check_names("entry of args", args, valid)
         split = _plain(split_config)
-        _check_names("entry of split_config", split, _parameters(PertData.prepare_split))
-        split_arguments(**split)
+        _check_names("entry of split_config", split, ["split", "split_dict_path", *SplitOptions.names()])
+        split_options(**split)
         model = _plain(args.get("model_config"))
         _check_names(
             "entry of model_config", model, _parameters(GEARS.model_initialize, _more_model_options())

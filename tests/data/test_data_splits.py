@@ -61,12 +61,12 @@ def test_all_published_splits_come_out(shared: Path, caplog: pytest.LogCaptureFi
 @pytest.mark.shared
 def test_the_draws_before_spellings_are_put_together_are_the_published_ones(shared: Path) -> None:
     from gears.data.splits.labels import Labels
-    from gears.data.splits.registry import SplitArguments
+    from gears.data.splits.registry import SplitOptions
 
     reference = json.loads((shared / "reference" / "norman_splits.json").read_text())
     for key, expected in reference["splits"].items():
         name, seed = key.split("/")
-        draw = SPLITS[name].draw(Labels(tuple(reference["conditions"])), SplitArguments(seed=int(seed)))
+        draw = SPLITS[name].draw(Labels(tuple(reference["conditions"])), SplitOptions(seed=int(seed)))
         assert {part: sorted(set(names)) for part, names in draw.parts.items()} == {
             part: sorted(names) for part, names in expected["sets"].items()
         }, key
@@ -139,9 +139,9 @@ def test_unknown_names_are_answered_with_near_ones() -> None:
         make_split(LABELS, "simulaton")
     with pytest.raises(ValueError, match=r"unknown perturbed gene 'GX0'"):
         make_split(LABELS, "simulation", test_perts=["GX0"])
-    with pytest.raises(ValueError, match="share between 0 and 1"):
+    with pytest.raises(ValueError, match="expected a number from 0 to 1"):
         make_split(LABELS, "simulation", train_gene_set_size=75)
-    with pytest.raises(ValueError, match="seed must be"):
+    with pytest.raises(ValueError, match="seed is -1"):
         make_split(LABELS, "simulation", seed=-1)
 
 

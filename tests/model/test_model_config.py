@@ -38,7 +38,7 @@ def test_frozen() -> None:
         ({"tau": 0.0}, "tau is 0.0; expected a number above 0"),
         ({"direction_lambda": -1}, "expected a number of at least 0"),
         ({"uncertainty_reg": float("nan")}, "expected a number of at least 0"),
-        ({"coexpress_threshold": 1.5}, "expected a number of at least 0 and of at most 1"),
+        ({"coexpress_threshold": 1.5}, "expected a number from 0 to 1"),
         ({"coexpress_cells": 0}, "expected a whole number of at least 1, or None for all cells"),
         ({"uncertainty": 1}, "expected True or False"),
         ({"direction": "smoth"}, "did you mean 'smooth'"),

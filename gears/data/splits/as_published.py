@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gears.data.splits.labels import Labels, names_from
-from gears.data.splits.registry import Draw, SplitArguments, register_split
+from gears.data.splits.registry import Draw, SplitOptions, register_split
 from gears.data.splits.split import subgroup_name
 
 VALIDATION_SHARE = 0.9
@@ -106,7 +106,7 @@ def _parts(labels: Labels, stay: list[str], val: dict[str, list[str]], test: dic
     uses=("train_gene_set_size", "combo_seen2_train_frac", "test_perts", "only_test_set_perts"),
     needs=NEEDS,
 )
-def draw_simulation(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; singles and combinations of any number of genes."""
     names = labels.perturbed
     genes = labels.genes(names)
@@ -126,7 +126,7 @@ def draw_simulation(labels: Labels, arguments: SplitArguments) -> Draw:
     uses=("train_gene_set_size", "test_perts", "only_test_set_perts"),
     needs=NEEDS,
 )
-def draw_simulation_single(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; combinations are left out."""
     names = labels.singles(labels.perturbed)
     genes = labels.genes(names)
@@ -147,7 +147,7 @@ def draw_simulation_single(labels: Labels, arguments: SplitArguments) -> Draw:
 class _FractionDraw:
     """One stream of random numbers for the test part and then the validation part."""
 
-    def __init__(self, labels: Labels, arguments: SplitArguments) -> None:
+    def __init__(self, labels: Labels, arguments: SplitOptions) -> None:
         self.labels = labels
         self.draw = np.random.RandomState(arguments.seed)
 
@@ -167,7 +167,7 @@ class _FractionDraw:
 
 
 def _combo(
-    draw: _FractionDraw, names: list[str], fraction: float, seen: int, arguments: SplitArguments | None
+    draw: _FractionDraw, names: list[str], fraction: float, seen: int, arguments: SplitOptions | None
 ) -> tuple[list[str], list[str]]:
     """Held-out labels, and labels that fit neither side, for combo_seen0/1/2."""
     labels = draw.labels
@@ -185,9 +185,9 @@ def _combo(
     return held + [name for name in touched if name not in set(too_seen)], too_seen
 
 
-def _given_conditions(labels: Labels, arguments: SplitArguments, among: list[str], kind: str) -> list[str]:
+def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str], kind: str) -> list[str]:
     """Labels of the conditions that the caller names for the test part."""
-    value = arguments.test_perts
+    value = arguments.test_perts or []
     if isinstance(value, str):
         value = [value] if value in among else value.split("_")
     found: list[str] = []
@@ -224,7 +224,7 @@ def _remaining(names: list[str], taken: tuple[list[str], list[str]]) -> list[str
     return [name for name in names if name not in gone]
 
 
-def _draw_combo(seen: int, labels: Labels, arguments: SplitArguments) -> Draw:
+def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     draw = _FractionDraw(labels, arguments)
     names = labels.perturbed
     fraction = arguments.combo_single_split_test_set_fraction
@@ -240,7 +240,7 @@ def _draw_combo(seen: int, labels: Labels, arguments: SplitArguments) -> Draw:
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
     needs=GENES_NEEDED,
 )
-def draw_combo_seen0(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_combo_seen0(labels: Labels, arguments: SplitOptions) -> Draw:
     """Pairs of which no gene is seen, and singles of the test genes."""
     return _draw_combo(0, labels, arguments)
 
@@ -251,7 +251,7 @@ def draw_combo_seen0(labels: Labels, arguments: SplitArguments) -> Draw:
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
     needs=GENES_NEEDED,
 )
-def draw_combo_seen1(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_combo_seen1(labels: Labels, arguments: SplitOptions) -> Draw:
     """Pairs of which at most one gene is seen, and singles of the test genes."""
     return _draw_combo(1, labels, arguments)
 
@@ -262,7 +262,7 @@ def draw_combo_seen1(labels: Labels, arguments: SplitArguments) -> Draw:
     uses=("combo_single_split_test_set_fraction", "test_perts", "test_pert_genes"),
     needs=COMBINATIONS_NEEDED,
 )
-def draw_combo_seen2(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_combo_seen2(labels: Labels, arguments: SplitOptions) -> Draw:
     """A share of the combinations."""
     return _draw_combo(2, labels, arguments)
 
@@ -273,7 +273,7 @@ def draw_combo_seen2(labels: Labels, arguments: SplitArguments) -> Draw:
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
     needs=GENES_NEEDED,
 )
-def draw_single(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of genes that training never perturbs."""
     draw = _FractionDraw(labels, arguments)
 
@@ -296,7 +296,7 @@ def draw_single(labels: Labels, arguments: SplitArguments) -> Draw:
     parts=("train", "val"),
     needs="A tenth of the conditions, rounded down, validates: 10 are the least",
 )
-def draw_no_test(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
     """Train and validate only."""
     draw = _FractionDraw(labels, arguments)
     names = labels.perturbed
@@ -308,6 +308,6 @@ def draw_no_test(labels: Labels, arguments: SplitArguments) -> Draw:
 
 
 @register_split("no_split", "Every condition is in the test part; nothing trains.", parts=("test",))
-def draw_no_split(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_no_split(labels: Labels, arguments: SplitOptions) -> Draw:
     """Everything is tested."""
     return Draw(parts={"test": list(labels.names)})

@@ -9,7 +9,7 @@ from typing import Any
 from gears.conditions import Condition
 from gears.core.messages import nearest, shorten
 from gears.data.splits.labels import Labels
-from gears.data.splits.registry import Draw, SplitArguments, register_split, split_kind
+from gears.data.splits.registry import Draw, SplitOptions, register_split, split_kind
 from gears.data.splits.split import PARTS
 from gears.files.formats import read_json
 from gears.files.paths import user_path
@@ -41,7 +41,7 @@ def read_split_dict(path: str | Path) -> Any:
     uses=("split_dict",),
     needs="Name at least one perturbed condition in each part",
 )
-def draw_custom(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
     """Check the given parts: keys, unknown labels, overlap by genes, empty parts."""
     given = check_parts(arguments.split_dict)
     problems = _key_problems(given)
@@ -79,13 +79,13 @@ def check_parts(given: Any) -> Mapping[str, Any]:
     return given
 
 
-def split_arguments(
+def split_options(
     split: str = "simulation",
     *,
     split_dict_path: str | Path | None = None,
     split_dict: Mapping[str, Sequence[str]] | None = None,
     **arguments: Any,
-) -> SplitArguments:
+) -> SplitOptions:
     """The checked arguments of :meth:`gears.PertData.prepare_split`; no screen is needed.
 
     Raises
@@ -99,7 +99,7 @@ def split_arguments(
             msg = "give split_dict or split_dict_path, not both"
             raise ValueError(msg)
         split_dict = read_split_dict(split_dict_path)
-    checked = SplitArguments(split_dict=split_dict, **arguments)
+    checked = SplitOptions.from_mapping({"split_dict": split_dict, **arguments})
     if kind.name == "custom":
         check_parts(checked.split_dict)
     return checked

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
 from gears.data.splits.labels import Labels, names_from
-from gears.data.splits.registry import Draw, SplitArguments, register_split
+from gears.data.splits.registry import Draw, SplitOptions, register_split
 from gears.data.splits.strict import (
     VALIDATION_SHARE,
     Conditions,
@@ -29,7 +29,7 @@ TEST, VAL = 0, 1
     needs="A share of the perturbed genes is held out for test, a tenth of the rest for validation: 3 are the least",
     exact=True,
 )
-def draw_gene_held_out(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_gene_held_out(labels: Labels, arguments: SplitOptions) -> Draw:
     """Every condition of the test genes is test, every other one of the validation genes validation."""
     conditions = Conditions.of(labels)
     genes = conditions.genes
@@ -51,7 +51,7 @@ def draw_gene_held_out(labels: Labels, arguments: SplitArguments) -> Draw:
     needs="Each fold needs a condition to test, and one to validate and one to train beside it",
     exact=True,
 )
-def draw_fold(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_fold(labels: Labels, arguments: SplitOptions) -> Draw:
     """One fold; conditions of one, two, ... genes are spread evenly over the folds."""
     conditions = Conditions.of(labels)
     by_gene = arguments.fold_by == "gene"
@@ -84,7 +84,7 @@ def draw_fold(labels: Labels, arguments: SplitArguments) -> Draw:
     needs="The screen needs two contexts or more (context_key=), and two conditions in those that train",
     exact=True,
 )
-def draw_context(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
     """Test: the given contexts, or one that the seed chooses. Their controls do not train either."""
     conditions = Conditions.of(labels)
     contexts = sorted({condition.context for condition in conditions.all if condition.context})
@@ -112,7 +112,7 @@ def draw_context(labels: Labels, arguments: SplitArguments) -> Draw:
     needs="A share of the units is tested, a tenth of the rest validates: 3 are the least",
     exact=True,
 )
-def draw_units(labels: Labels, arguments: SplitArguments) -> Draw:
+def draw_units(labels: Labels, arguments: SplitOptions) -> Draw:
     """Test: a share of all condition x context units."""
     conditions = Conditions.of(labels)
     n_test = n_of(arguments.combo_single_split_test_set_fraction, len(conditions.all))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition
 from gears.core.messages import count, shorten
 from gears.data.splits.labels import Labels
-from gears.data.splits.registry import SPLITS, Draw, SplitArguments, split_kind
+from gears.data.splits.registry import SPLITS, Draw, SplitOptions, split_kind
 from gears.data.splits.split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
 from gears.files.formats import content_hash
 
@@ -38,7 +38,7 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
     name
         Kind of split, see :data:`gears.data.splits.SPLITS`.
     **arguments
-        See :class:`~gears.data.splits.registry.SplitArguments`.
+        See :class:`~gears.data.splits.registry.SplitOptions`.
 
     Returns
     -------
@@ -54,8 +54,8 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
     members = plain_labels(labels) if name not in UNIT_KINDS else {}
     if len(members) and list(members) != list(labels) and not _names_units(arguments):
         return in_all_contexts(make_split(list(members), name, **arguments), members)
-    settings = SplitArguments(**arguments)
-    idle = [argument for argument in settings.changed() if argument not in kind.uses | ALWAYS_USED]
+    settings = SplitOptions(**arguments)
+    idle = [name for name in settings.changed() if name not in kind.uses | ALWAYS_USED | {"seed"}]
     if idle:
         logger.warning("split %r makes no use of %s", name, ", ".join(idle))
     table = Labels(tuple(labels))
@@ -74,7 +74,7 @@ def _names_units(arguments: dict[str, Any]) -> bool:
     return any(isinstance(name, str) and bool(Condition.parse(name).suffix) for name in names)
 
 
-def finish(table: Labels, name: str, settings: SplitArguments, draw: Draw) -> Split:
+def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Split:
     """A split from what was drawn: spellings together, no part empty, everything else excluded."""
     kind = split_kind(name)
     before = {part: set(names) for part, names in draw.parts.items()}
@@ -111,7 +111,7 @@ def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments:
     is never reused for other conditions. A folder that cannot be written to
     only costs the cache.
     """
-    settings = SplitArguments(**arguments)
+    settings = SplitOptions(**arguments)
     key = content_hash(FORMAT_VERSION, name, asdict(settings), screen.labels)
     path = screen.folder / "splits" / f"{name}-{key[:16]}.json"
     if name in SPLITS and path.is_file():
@@ -197,7 +197,7 @@ def _placed(label: str, parts: dict[str, list[str]]) -> bool:
     return any(label in names for names in parts.values())
 
 
-def _plain_arguments(settings: SplitArguments, uses: frozenset[str]) -> dict[str, Any]:
+def _plain_arguments(settings: SplitOptions, uses: frozenset[str]) -> dict[str, Any]:
     """Arguments that had an effect, as plain values (a custom split's parts stand in the split itself)."""
     shown = {*uses, *(name for name in settings.changed() if name in ALWAYS_USED)} - {"split_dict"}
     return {key: value for key, value in asdict(settings).items() if key in shown}
@@ -207,7 +207,7 @@ def _empty_parts(labels: Labels, parts: dict[str, list[str]]) -> list[str]:
     return [part for part, names in parts.items() if all(labels.condition[name].is_control for name in names)]
 
 
-def _check_filled(labels: Labels, name: str, settings: SplitArguments, parts: dict[str, list[str]]) -> None:
+def _check_filled(labels: Labels, name: str, settings: SplitOptions, parts: dict[str, list[str]]) -> None:
     """Every part has a perturbed condition, or an error with counts and splits that would work."""
     empty = _empty_parts(labels, parts)
     if not empty:
@@ -230,7 +230,7 @@ def _check_filled(labels: Labels, name: str, settings: SplitArguments, parts: di
     raise ValueError(msg)
 
 
-def _working(labels: Labels, name: str, settings: SplitArguments) -> list[str]:
+def _working(labels: Labels, name: str, settings: SplitOptions) -> list[str]:
     """Other kinds of split that fill their parts on these labels."""
     working = []
     plain = replace(settings, test_perts=None, test_pert_genes=None, only_test_set_perts=False)

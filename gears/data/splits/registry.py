@@ -2,57 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from gears.core.messages import unknown_name
-from gears.core.numbers import is_number, is_whole, plain_numbers
+from gears.core.numbers import is_whole
+from gears.core.options import Check, Options, anything, number, one_of, option, options, switch, whole
 from gears.core.registry import Registry
 from gears.data.splits.labels import Labels
 from gears.data.splits.split import PARTS, Subgroups
 
-MODES = ("published", "strict")
-FOLDED = ("condition", "gene")
+
+def _share() -> Check:
+    return number(least=0, most=1)
 
 
-@dataclass(frozen=True)
-class SplitArguments:
-    """Arguments of a split, as :meth:`gears.PertData.prepare_split` documents them."""
+@options
+class SplitOptions(Options):
+    """How the conditions are divided: options of :meth:`gears.PertData.prepare_split`."""
 
-    seed: int = 1
-    train_gene_set_size: float = 0.75
-    combo_seen2_train_frac: float = 0.75
-    combo_single_split_test_set_fraction: float = 0.1
-    test_perts: Any = None
-    only_test_set_perts: bool = False
-    test_pert_genes: Any = None
-    split_dict: Any = None
-    mode: str = "published"
-    keep_excluded: bool = False
-    n_folds: int = 5
-    fold: int = 0
-    repeat: int = 0
-    fold_by: str = "condition"
-    control_shares: Any = None
-    test_contexts: Any = None
+    kind = "split option"
 
-    def __post_init__(self) -> None:
-        plain_numbers(self)
-        for name, valid in (("mode", MODES), ("fold_by", FOLDED)):
-            if getattr(self, name) not in valid:
-                raise ValueError(unknown_name(name, str(getattr(self, name)), valid))
-        self._check_fold()
-        object.__setattr__(self, "control_shares", _shares(self.control_shares))
-        if not is_whole(self.seed, 0) or self.seed >= 2**32:
-            msg = f"seed must be a whole number from 0 to 2**32 - 1; found {self.seed!r}"
+    seed: int = option(
+        default=1,
+        check=Check("a whole number from 0 to 2**32 - 1", lambda value: is_whole(value, 0) and value < 2**32),
+        help="seed of the draw",
+    )
+    train_gene_set_size: float = option(
+        default=0.75,
+        check=_share(),
+        help="share of the genes that training may perturb (simulation types)",
+    )
+    combo_seen2_train_frac: float = option(
+        default=0.75,
+        check=_share(),
+        help="share of the combinations of seen genes that train (simulation)",
+    )
+    combo_single_split_test_set_fraction: float = option(
+        default=0.1, check=_share(), help="share held out (combo_seen0, combo_seen1, combo_seen2, single)"
+    )
+    test_perts: str | Sequence[str] | None = option(
+        default=None,
+        check=anything(),
+        help="genes (simulation types) or combinations (combo_seen2) for the test part: a list, or names joined by _",
+    )
+    only_test_set_perts: bool = option(
+        default=False, check=switch(), help="hold out nothing but test_perts (simulation types)"
+    )
+    test_pert_genes: str | Sequence[str] | None = option(
+        default=None, check=anything(), help="genes to hold out (combo_seen0, combo_seen1, single)"
+    )
+    split_dict: Mapping[str, Sequence[str]] | None = option(
+        default=None, check=anything(), help="the parts of a custom split: part -> labels"
+    )
+    mode: str = option(
+        default="published",
+        check=one_of(["published", "strict"]),
+        help="""published: the draws of the published package; strict: exact numbers drawn without replacement, and
+        seen means perturbed in training after validation was taken out""",
+    )
+    keep_excluded: bool = option(
+        default=False,
+        check=switch(),
+        help="put conditions that the split would exclude into the part whose held-out genes they perturb",
+    )
+    n_folds: int = option(default=5, check=whole(2), help="number of folds (cross_validation)")
+    fold: int = option(default=0, check=whole(0), help="this fold, from 0 (cross_validation)")
+    repeat: int = option(
+        default=0, check=whole(0), help="the repeat that the fold belongs to (cross_validation)"
+    )
+    fold_by: str = option(
+        default="condition",
+        check=one_of(["condition", "gene"]),
+        help="what is divided into folds: condition or gene (cross_validation)",
+    )
+    control_shares: Sequence[float] | None = option(
+        default=None,
+        check=anything(),
+        help="""shares of the control cells that train, validate and test, such as 0.8, 0.1, 0.1: training then never
+        sees the others; by default all control cells serve every part, as published""",
+    )
+    test_contexts: str | Sequence[str] | None = option(
+        default=None,
+        check=anything(),
+        help="contexts to hold out (context_held_out); one drawn by the seed by default",
+    )
+
+    def check_together(self) -> None:
+        """Raise where options contradict each other; names become lists."""
+        if self.fold >= self.n_folds:
+            msg = f"fold must be from 0 to n_folds - 1 = {self.n_folds - 1}; found {self.fold}"
             raise ValueError(msg)
-        for name in ("train_gene_set_size", "combo_seen2_train_frac", "combo_single_split_test_set_fraction"):
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value <= 1:
-                msg = f"{name} is a share between 0 and 1; found {value!r}"
-                raise ValueError(msg)
-
+        object.__setattr__(self, "control_shares", _shares(self.control_shares))
         if isinstance(self.test_contexts, str):
             object.__setattr__(self, "test_contexts", [self.test_contexts])
         for name in ("test_perts", "test_pert_genes", "test_contexts"):
@@ -60,20 +101,6 @@ class SplitArguments:
         if isinstance(self.split_dict, Mapping):
             plain = {part: _plain_list(names) for part, names in self.split_dict.items()}
             object.__setattr__(self, "split_dict", plain)
-
-    def _check_fold(self) -> None:
-        for name, least in (("n_folds", 2), ("fold", 0), ("repeat", 0)):
-            value = getattr(self, name)
-            if not is_whole(value, least):
-                msg = f"{name} must be a whole number of at least {least}; found {value!r}"
-                raise ValueError(msg)
-        if self.fold >= self.n_folds:
-            msg = f"fold must be from 0 to n_folds - 1 = {self.n_folds - 1}; found {self.fold}"
-            raise ValueError(msg)
-
-    def changed(self) -> list[str]:
-        """Names of the arguments that differ from their defaults (seed aside)."""
-        return [f.name for f in fields(self) if f.name != "seed" and getattr(self, f.name) != f.default]
 
 
 def _shares(value: Any) -> list[float] | None:
@@ -108,7 +135,7 @@ class Draw:
     subgroup: Subgroups | None = None
 
 
-DrawFunction = Callable[[Labels, SplitArguments], Draw]
+DrawFunction = Callable[[Labels, SplitOptions], Draw]
 
 
 @dataclass(frozen=True)
@@ -140,7 +167,7 @@ class SplitKind:
     needs: str = ""
     exact: bool = False
 
-    def draw_by(self, labels: Labels, arguments: SplitArguments) -> Draw:
+    def draw_by(self, labels: Labels, arguments: SplitOptions) -> Draw:
         """Draw in the mode that the arguments ask for."""
         strict = STRICT.get(self.name) if arguments.mode == "strict" else None
         return (strict or self.draw)(labels, arguments)

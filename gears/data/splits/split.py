@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import CONTROL_LABEL, Condition
-from gears.core.messages import unknown_name
+from gears.core.messages import shorten, unknown_name
 from gears.files.formats import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
 
 PARTS = ("train", "val", "test")
+PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
 FORMAT_VERSION = 1
 EXACT_BEFORE = ("gene_held_out", "cross_validation", "context_held_out", "unit_held_out")
 """Exact split types of files that do not say so themselves."""
@@ -80,6 +81,29 @@ class Split:
         if part not in self.parts:
             raise ValueError(unknown_name("part of this split", part, list(self.parts)))
         return list(dict.fromkeys(Condition.parse(label) for label in self.parts[part]))
+
+    def sizes(self) -> str:
+        """Perturbed conditions of each part, in words."""
+        counts = {part: sum(not c.is_control for c in self.conditions(part)) for part in self.parts}
+        return ", ".join(f"{n} {PART_NAMES[part]}" for part, n in counts.items()) + " conditions"
+
+    def check_labels(self, labels: Iterable[str]) -> None:
+        """Raise where the split names labels that a screen lacks.
+
+        Raises
+        ------
+        ValueError
+            It was made for another screen.
+        """
+        known = set(labels)
+        named = [label for names in self.parts.values() for label in names]
+        unknown = [label for label in [*named, *self.excluded] if label not in known]
+        if unknown:
+            msg = (
+                f"the split {self.name!r} names {len(unknown)} labels that the screen lacks ({shorten(unknown)}); "
+                "it was made for another screen: draw it again, or give its parts with split='custom'"
+            )
+            raise ValueError(msg)
 
     def subgroup_of(self, part: str) -> dict[str, str]:
         """Subgroup of each label of a part ("" where it has none)."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.data.splits.labels import Labels, names_from
-from gears.data.splits.registry import Draw, SplitArguments, register_strict
+from gears.data.splits.registry import Draw, SplitOptions, register_strict
 
 VALIDATION_SHARE = 0.1
 
@@ -129,7 +129,7 @@ def _held_out_genes(
 
 
 @register_strict("simulation")
-def strict_simulation(labels: Labels, arguments: SplitArguments) -> Draw:
+def strict_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out for test and others for validation; hold out combinations of what remains."""
     conditions = Conditions.of(labels)
     genes = conditions.genes
@@ -155,7 +155,7 @@ def _seen_combinations(rng: np.random.Generator, rest: Sequence[Condition], shar
 
 
 @register_strict("simulation_single")
-def strict_simulation_single(labels: Labels, arguments: SplitArguments) -> Draw:
+def strict_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out; combinations are in no part."""
     conditions = Conditions.of(labels)
     singles = [condition for condition in conditions.all if len(condition) == 1]
@@ -173,7 +173,7 @@ def strict_simulation_single(labels: Labels, arguments: SplitArguments) -> Draw:
 
 
 @register_strict("single")
-def strict_single(labels: Labels, arguments: SplitArguments) -> Draw:
+def strict_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of held-out genes; combinations that hold such a gene are in no part."""
     conditions = Conditions.of(labels)
     singles = [condition for condition in conditions.all if len(condition) == 1]
@@ -186,7 +186,7 @@ def strict_single(labels: Labels, arguments: SplitArguments) -> Draw:
     return _exactly(conditions, genes_of(test), genes_of(val), lambda condition, _: len(condition) == 1)
 
 
-def _strict_combo(seen: int, labels: Labels, arguments: SplitArguments) -> Draw:
+def _strict_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     """Combinations of which exactly `seen` genes are perturbed in training."""
     conditions = Conditions.of(labels)
     combinations = [condition for condition in conditions.all if len(condition) > 1]
@@ -220,7 +220,7 @@ for _seen in (0, 1, 2):
     register_strict(f"combo_seen{_seen}")(partial(_strict_combo, _seen))
 
 
-def _given(labels: Labels, arguments: SplitArguments) -> list[Condition] | None:
+def _given(labels: Labels, arguments: SplitOptions) -> list[Condition] | None:
     """Conditions that the caller names for the test part."""
     value = arguments.test_perts
     if value is None:
@@ -277,7 +277,7 @@ def _exactly(
 
 
 @register_strict("no_test")
-def strict_no_test(labels: Labels, arguments: SplitArguments) -> Draw:
+def strict_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
     """Train and validate only."""
     conditions = Conditions.of(labels)
     n = n_of(VALIDATION_SHARE, len(conditions.all))
