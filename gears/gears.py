@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import pandas as pd
 import torch
 
 from gears.cell_gears.folders import is_published, read_published
 from gears.cell_gears.names import PublishedNames
 from gears.conditions import Condition
-from gears.core.numbers import whole_number
 from gears.distributed.devices import find_device
 from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
@@ -35,8 +33,7 @@ from gears.model.folder import (
 )
 from gears.model.network import GEARSNetwork
 from gears.prediction import stream
-from gears.prediction.predictions import Origin, Predictions, asked_conditions, placed
-from gears.prediction.stream import predict_changes
+from gears.prediction.predictions import Predictions
 from gears.report.of_model import evaluate_model
 from gears.training.fitting import Fit, Seconds, Worker
 from gears.training.loggers.registry import check_loggers, tracked
@@ -134,19 +131,17 @@ class TrainedModel(PublishedNames):
         ValueError
             No or an empty condition, or a gene outside the perturbation graph (near matches named).
         """
-        parts, network = self._need_model(), self.best_model
-        conditions, nodes, control_mean = placed(
-            asked_conditions(pert_list), parts, context, perturbation_type
+        parts = self._need_model()
+        assert self.best_model is not None
+        return stream.predict(
+            self.best_model,
+            parts,
+            pert_list,
+            clip=clip,
+            chunk=chunk,
+            context=context,
+            perturbation_type=perturbation_type,
         )
-        assert network is not None
-        delta_UG, logvar_UG = predict_changes(
-            network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk)
-        )
-        expression_UG = control_mean + delta_UG
-        if clip:
-            expression_UG = np.maximum(expression_UG, 0.0)
-        genes, origin = parts.gene_names, Origin.of(parts)
-        return Predictions(conditions, genes, expression_UG, control_mean, logvar_UG, clip, origin)
 
     def GI_predict(
         self,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 from gears import GEARS
 from gears.conditions import Condition
 from gears.graphs import Graph
 from gears.model.config import ModelConfig
 from gears.model.folder import ModelParts
+from gears.model.network import GEARSNetwork
 from gears.prediction import stream
 from gears.prediction.files import write_predictions
 from gears.prediction.predictions import Predictions
+from gears.priors.kernels import GeneSimilarity
+from gears.priors.prior import GenePrior
 
 PERTS = 40
 
@@ -143,6 +148,83 @@ def test_screen_ties_nan_and_fewer_than_top(model: GEARS, genes: list[str]) -> N
     kept = [c.name for c in stream.all_pairs(genes) if "P0000" not in c.genes]
     assert list(model.screen(score, genes, top=3, chunk=5)["condition"]) == kept[:3]
     assert len(model.screen(score, genes, chunk=5)) == len(kept)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("chunk", [100, 1000])
+def test_equal_scores_keep_the_order_of_the_pairs(model: GEARS, largest: bool, chunk: int) -> None:
+    """780 pairs, three values: few enough values for many ties, enough pairs for a sort that is not stable to show."""
+
+    def value(condition: Condition) -> float:
+        return float(sum(int(gene[1:]) for gene in condition.genes) % 3)
+
+    pairs = list(stream.all_pairs(model.pert_list))
+    expected = sorted(pairs, key=lambda pair: -value(pair) if largest else value(pair))
+    table = model.screen(
+        lambda part: [value(pair) for pair in part.conditions], top=600, largest=largest, chunk=chunk,
+        genes=model.pert_list,
+    )  # fmt: skip
+    assert list(table["condition"]) == [pair.name for pair in expected[:600]]
+
+
+def with_prior(model: GEARS, network_weight: float) -> GEARS:
+    """The model with a prior of random coefficients over all its nodes."""
+    assert model.parts is not None
+    rng, n_genes = np.random.default_rng(3), len(model.parts.gene_names)
+    similarity = GeneSimilarity(np.arange(PERTS), sparse.random(PERTS, PERTS, 0.3, "csr", random_state=4))
+    prior = GenePrior(
+        similarity, rng.normal(size=n_genes), rng.normal(size=n_genes), 0.7, 0.3, rng.normal(size=(PERTS, n_genes)),
+        np.full(PERTS, -1), np.zeros(n_genes), network_weight=network_weight,
+    )  # fmt: skip
+    model.parts = replace(model.parts, prior=prior)
+    return model
+
+
+@pytest.mark.parametrize("uncertainty", [False, True])
+@pytest.mark.parametrize("network_weight", [0.0, 0.5])
+def test_all_ways_to_predict_add_the_network_to_the_prior(
+    genes: list[str], tmp_path: Path, uncertainty: bool, network_weight: float
+) -> None:
+    model = with_prior(model_of(30, uncertainty=uncertainty), network_weight)
+    assert model.parts is not None
+    assert model.best_model is not None
+    assert model.parts.prior is not None
+    pairs = list(stream.all_pairs(genes))
+    nodes = [[model.pert_list.index(gene) for gene in pair.genes] for pair in pairs]
+    network_UG, logvar_UG = stream.predict_changes(model.best_model, nodes)
+    expected_UG = model.parts.prior(nodes) + network_weight * network_UG + model.parts.control_mean_G
+    predictions = model.predict(pairs, clip=False)
+    np.testing.assert_allclose(predictions.expression_UG, expected_UG, rtol=1e-12, atol=1e-12)
+    frame = pd.concat(model.predict_all_pairs(genes, clip=False, chunk=10))
+    np.testing.assert_allclose(frame.to_numpy(), expected_UG, rtol=1e-5, atol=1e-6)
+    read = anndata.read_h5ad(model.predict_to_file(pairs, tmp_path / "pairs.h5ad", clip=False, chunk=10))
+    np.testing.assert_allclose(read.X, expected_UG, rtol=1e-5, atol=1e-6)
+    best = model.screen(lambda part: part.expression_UG[:, 3], genes, top=1, clip=False)
+    assert best["condition"].tolist() == [pairs[int(expected_UG[:, 3].argmax())].name]
+    if uncertainty:
+        assert predictions.logvar_UG is not None
+        np.testing.assert_allclose(predictions.logvar_UG, logvar_UG, rtol=1e-6)
+        np.testing.assert_allclose(read.layers["sd"], np.exp(0.5 * logvar_UG), rtol=1e-5)
+
+
+def test_a_network_of_weight_0_is_not_run(
+    genes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*args: object) -> None:
+        msg = "the network was run"
+        raise AssertionError(msg)
+
+    model = with_prior(model_of(30), 0.0)
+    monkeypatch.setattr(GEARSNetwork, "prepared", run)
+    monkeypatch.setattr(GEARSNetwork, "forward", run)
+    pairs = list(stream.all_pairs(genes))
+    assert len(model.predict(pairs)) == len(pairs)
+    assert sum(map(len, model.predict_all_pairs(genes, chunk=7))) == len(pairs)  # type: ignore[arg-type]
+    assert model.predict_to_file(pairs, tmp_path / "pairs.h5ad").is_file()
+    assert len(model.screen(lambda part: part.delta_UG[:, 0], genes, top=3)) == 3
+    with_prior(model, 0.5)
+    with pytest.raises(AssertionError, match="was run"):
+        model.predict(pairs)
 
 
 def test_wrong_requests_say_what_is_expected(model: GEARS, genes: list[str], tmp_path: Path) -> None:

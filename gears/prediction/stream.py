@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from gears.prediction.predictions import Origin, Predictions, asked_conditions, 
 from gears.priors.prior import Prior
 
 Score = Callable[[Predictions], Any]
+T = TypeVar("T")
 
 MEMORY_MB = 256
 """What a chunk may hold where its size is left open."""
@@ -64,19 +65,108 @@ def stream(
         Of the next `chunk` conditions, in their order.
     """
     size = _checked_chunk(chunk, len(parts.gene_names))
-    prepared, origin = network.prepared(), Origin.of(parts)
     rest = iter(conditions)
-    while part := tuple(islice(rest, size)):
-        units, nodes, control_mean = placed(part, parts)
+
+    def chunks() -> Iterator[tuple[Sequence[Sequence[int]], tuple[tuple[Condition, ...], np.ndarray]]]:
+        while part := tuple(islice(rest, size)):
+            units, nodes, control_mean = placed(part, parts)
+            yield nodes, (units, control_mean)
+
+    origin = Origin.of(parts)
+    for (units, control_mean), delta_UG, logvar_UG in _changes(network, chunks(), parts.prior):
+        yield _predictions(parts, units, control_mean, delta_UG, logvar_UG, clip, origin)
+
+
+@torch.no_grad()
+def _changes(
+    network: GEARSNetwork, chunks: Iterable[tuple[Sequence[Sequence[int]], T]], prior: Prior | None
+) -> Iterator[tuple[T, np.ndarray, np.ndarray | None]]:
+    """The prediction loop: changes and log-variances, (U, G) float64, of one chunk after another.
+
+    A chunk is the nodes of its conditions and anything that is yielded beside their changes. What all chunks
+    share is computed once. The network is not run where nothing depends on it: its weight is 0, and it
+    predicts no variance.
+    """
+    unused = prior is not None and prior.network_weight == 0 and not network.config.uncertainty
+    prepared = None if unused else network.prepared()
+    for nodes, label in chunks:
+        if prepared is None:
+            assert prior is not None
+            yield label, prior(nodes), None
+            continue
         delta, logvar = prepared(nodes)
         delta_UG = _numpy(delta)
-        if parts.prior is not None:
-            delta_UG = parts.prior.complete(nodes, delta_UG)
-        expression_UG = control_mean + delta_UG
-        if clip:
-            np.maximum(expression_UG, 0.0, out=expression_UG)
-        logvar_UG = None if logvar is None else _numpy(logvar)
-        yield Predictions(units, parts.gene_names, expression_UG, control_mean, logvar_UG, clip, origin)
+        if prior is not None:
+            delta_UG = prior.complete(nodes, delta_UG)
+        yield label, delta_UG, None if logvar is None else _numpy(logvar)
+
+
+def _predictions(
+    parts: ModelParts,
+    conditions: tuple[Condition, ...],
+    control_mean: np.ndarray,
+    delta_UG: np.ndarray,
+    logvar_UG: np.ndarray | None,
+    clip: bool,
+    origin: Origin,
+) -> Predictions:
+    expression_UG = control_mean + delta_UG
+    if clip:
+        np.maximum(expression_UG, 0.0, out=expression_UG)
+    return Predictions(conditions, parts.gene_names, expression_UG, control_mean, logvar_UG, clip, origin)
+
+
+def predict(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    conditions: Iterable[str | Sequence[str] | Condition],
+    *,
+    clip: bool = True,
+    chunk: int = 32,
+    context: str | Sequence[str] | None = None,
+    perturbation_type: str | None = None,
+) -> Predictions:
+    """Predict conditions into memory; see :meth:`gears.GEARS.predict`."""
+    units, nodes, control_mean = placed(asked_conditions(conditions), parts, context, perturbation_type)
+    delta_UG, logvar_UG = predict_changes(
+        network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk)
+    )
+    return _predictions(parts, units, control_mean, delta_UG, logvar_UG, clip, Origin.of(parts))
+
+
+def predict_changes(
+    network: GEARSNetwork,
+    nodes: Sequence[Sequence[int]],
+    *,
+    prior: Prior | None = None,
+    chunk: int = 32,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
+
+    Parameters
+    ----------
+    network
+        The bare network.
+    nodes
+        Perturbation-graph nodes of each condition, (U,) lists.
+    prior
+        What the network's changes are added to.
+    chunk
+        Conditions per forward pass (bounds memory; the result does not depend on it).
+
+    Returns
+    -------
+    tuple
+        (U, G) float64 changes and log-variances (None without uncertainty).
+    """
+    delta_UG = np.empty((len(nodes), network.n_genes))
+    logvar_UG = np.empty_like(delta_UG) if network.config.uncertainty else None
+    slices = [slice(begin, begin + chunk) for begin in range(0, len(nodes), chunk)]
+    for rows, delta, logvar in _changes(network, ((nodes[rows], rows) for rows in slices), prior):
+        delta_UG[rows] = delta
+        if logvar_UG is not None:
+            logvar_UG[rows] = logvar
+    return delta_UG, logvar_UG
 
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:
@@ -233,43 +323,3 @@ def _checked_chunk(chunk: int | None, n_genes: int) -> int:
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
     """Float64, in rows of conditions."""
     return np.ascontiguousarray(tensor.cpu().numpy(), dtype=np.float64)
-
-
-@torch.no_grad()
-def predict_changes(
-    network: GEARSNetwork,
-    nodes: Sequence[Sequence[int]],
-    *,
-    prior: Prior | None = None,
-    chunk: int = 32,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
-
-    Parameters
-    ----------
-    network
-        The bare network; its mode is restored afterwards.
-    nodes
-        Perturbation-graph nodes of each condition, (U,) lists.
-    prior
-        What the network's changes are added to.
-    chunk
-        Conditions per forward pass (bounds memory; the result does not depend on it).
-
-    Returns
-    -------
-    tuple
-        (U, G) float64 changes and log-variances (None without uncertainty).
-    """
-    if prior is not None and prior.network_weight == 0 and not network.config.uncertainty:
-        return prior(nodes), None
-    n_genes = network.n_genes
-    delta_UG = np.empty((len(nodes), n_genes))
-    logvar_UG = np.empty((len(nodes), n_genes)) if network.config.uncertainty else None
-    prepared = network.prepared()
-    for begin in range(0, len(nodes), chunk):
-        delta, logvar = prepared(nodes[begin : begin + chunk])
-        delta_UG[begin : begin + chunk] = delta.cpu().double().numpy()
-        if logvar_UG is not None and logvar is not None:
-            logvar_UG[begin : begin + chunk] = logvar.cpu().double().numpy()
-    return delta_UG if prior is None else prior.complete(nodes, delta_UG), logvar_UG
