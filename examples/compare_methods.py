@@ -14,6 +14,7 @@ from gears import PertData, simulated_screen
 from gears.data.splits import folds
 from gears.evaluation import compare, make_baseline
 from gears.jobs.estimators import PriorEstimator
+from gears.report import write_report
 
 
 class HalfAdditive:
@@ -41,7 +42,7 @@ def main(folder: Path) -> None:
         halvings=2,
     )
     print(result.verdict())
-    print(f"report: {result.save(folder / 'report')['page']}")
+    print(f"report: {write_report(result, folder / 'report')['page']}")
 
 
 if __name__ == "__main__":

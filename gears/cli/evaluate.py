@@ -124,7 +124,9 @@ def run_compare(arguments: list[str]) -> None:
         **score_options(options),
     )
     if options.report:
-        result.save(options.report, title=f"Methods on {pert_data.dataset_name}")
+        from gears.report.write import write_report
+
+        write_report(result, options.report, title=f"Methods on {pert_data.dataset_name}")
     text = render_table(result.table, method=result.models[0] if models else None, subgroups=True)
     value: dict[str, Any] = {
         "verdicts": {name: verdict(result.table, method=name) for name in result.models},

@@ -25,6 +25,7 @@ from gears.data.splits.split import PARTS, Split
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import Baseline, fitted_conditions, make_baseline
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.results import Results, run_costs
 from gears.evaluation.scaled import HALVINGS
 from gears.evaluation.scoring import ScoreOptions, as_means, predict_baseline, score, settings_of
 from gears.evaluation.table import count_parts, fitted_line, subgroup_line
@@ -339,21 +340,14 @@ class Comparison:
 
     def costs(self) -> pd.DataFrame:
         """Per method: runs, median seconds and CPU seconds, greatest peak memory (MB)."""
-        groups = self.runs.groupby("method", sort=False)
-        return groups.agg(
-            runs=("seconds", "size"),
-            seconds=("seconds", "median"),
-            cpu_seconds=("cpu_seconds", "median"),
-            peak_mb=("peak_mb", "max"),
-        ).reset_index()
+        return run_costs(self.runs)
 
     def save(self, folder: str | Path, *, title: str = "Comparison") -> dict[str, Path]:
-        """Write CSV, JSON and the HTML page into a folder (:func:`gears.report.write_report`)."""
-        from gears.report.write import write_report
-
-        return write_report(
-            self.table, folder, title=title, runs=self.runs, models=self.models, left_out=self.left_out
+        """Write the tables as CSV and JSON into a folder; :func:`gears.report.write_report` writes the page too."""
+        results = Results.of(
+            self.table, title=title, models=self.models, runs=self.runs, left_out=self.left_out
         )
+        return results.save(folder)
 
     def _model(self, model: str | None) -> str:
         if model is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.compare import Comparison
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap
 from gears.evaluation.metrics.registry import ALL
-from gears.evaluation.summary import model_name
+from gears.evaluation.results import Results
 from gears.evaluation.truth import Truth
-from gears.evaluation.verdict import DECISIVE, verdict, verdict_table
+from gears.evaluation.verdict import DECISIVE
 from gears.files.atomic import write_atomically
-from gears.files.formats import write_json, write_text
+from gears.files.formats import write_text
 from gears.files.paths import user_path
 from gears.plotting.genes import gene_changes
 from gears.plotting.heat import (
@@ -29,7 +29,7 @@ from gears.plotting.heat import (
     variable_genes,
 )
 from gears.plotting.style import FONT, MARKS, colour_bar, image_bytes, new_figure
-from gears.report.page import Contents, build_page
+from gears.report.page import build_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,10 +62,10 @@ class Profiles:
 
 
 def write_report(
-    table: pd.DataFrame,
+    evaluation: pd.DataFrame | Comparison,
     folder: str | Path,
     *,
-    title: str = "Evaluation",
+    title: str | None = None,
     models: Sequence[str] = (),
     runs: pd.DataFrame | None = None,
     left_out: Mapping[str, str] | None = None,
@@ -73,28 +73,28 @@ def write_report(
     details: Mapping[str, str] | None = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> dict[str, Path]:
-    """Write what a tidy table says into a folder.
+    """Write the page of an evaluation into a folder, with its tables as CSV and JSON and its figures.
 
     Parameters
     ----------
-    table
-        As :func:`gears.evaluation.comparison_table` or :func:`gears.evaluation.compare` give it.
+    evaluation
+        What :func:`gears.evaluation.compare` returns, or a tidy table such as that of
+        :func:`gears.evaluation.comparison_table`.
     folder
         Made when it is missing; files of the same names are replaced one by one.
     title
-        Of the page.
+        Title of the page; "Comparison" or "Evaluation" by default.
     models
-        Methods that are judged against the others; by default the table's first.
-    runs
-        Costs of fits (:class:`gears.evaluation.Comparison`).
-    left_out
-        What was left out and why; by default what the table says.
+        Methods that are compared with all others; by default the models of the comparison, or the table's first.
+    runs, left_out
+        Costs of fits, and methods that were left out with the reason; by default what the comparison or the
+        table says.
     profiles
         For the figures of changes; without them the page has none.
     details
-        What else the page says about the data, by name.
+        Further facts about the data, by name.
     bootstrap
-        Of the intervals.
+        Options of the intervals.
 
     Returns
     -------
@@ -102,46 +102,23 @@ def write_report(
         Paths by kind: ``table``, ``summary``, ``differences``, ``json``, ``page``, and a figure's name.
     """
     folder = user_path(folder)
-    judged = list(models) or [model_name(table)]
-    summary = interval_table(table, bootstrap)
-    differences = pd.concat(
-        [difference_table(table, bootstrap, method=m).assign(model=m) for m in judged], ignore_index=True
-    )
-    reasons = dict(table.attrs.get("left_out", {}) if left_out is None else left_out)
-    verdicts = {m: verdict(table, method=m, bootstrap=bootstrap) for m in judged}
-    decisive = pd.concat(
-        [verdict_table(table, method=m, bootstrap=bootstrap).assign(model=m) for m in judged],
-        ignore_index=True,
-    )
-    written = {
-        "table": _csv(folder / "evaluation.csv", table),
-        "summary": _csv(folder / "summary.csv", summary),
-        "differences": _csv(folder / "differences.csv", differences),
-    }
-    figures = _figures(differences, judged[0], profiles)
+    if isinstance(evaluation, Comparison):
+        title, models = title or "Comparison", models or evaluation.models
+        runs = evaluation.runs if runs is None else runs
+        left_out = evaluation.left_out if left_out is None else left_out
+        evaluation = evaluation.table
+    results = Results.of(
+        evaluation, title=title or "Evaluation", models=models, runs=runs, left_out=left_out, details=details,
+        bootstrap=bootstrap,
+    )  # fmt: skip
+    written = results.save(folder)
     images = {}
-    for name, (figure, text) in figures.items():
+    for name, (figure, text) in _figures(results.differences, next(iter(results.verdicts)), profiles).items():
         images[name] = (image_bytes(figure), text)
-        for kind in ("png", "svg"):
-            data = images[name][0] if kind == "png" else image_bytes(figure, "svg")
-            path = folder / "figures" / f"{name}.{kind}"
-            written[f"{name}.{kind}"] = write_atomically(path, partial(_put, data))
-    contents = Contents(
-        title=title,
-        verdicts=verdicts,
-        decisive=decisive,
-        notes=list(table.attrs.get("notes", [])),
-        table=table,
-        summary=summary,
-        differences=differences,
-        runs=runs,
-        left_out=reasons,
-        images=images,
-        details=dict(details or {}),
-        level=bootstrap.level,
-    )
-    written["json"] = write_json(folder / "evaluation.json", _plain(contents))
-    written["page"] = write_text(folder / "report.html", build_page(contents))
+        for suffix, data in (("png", images[name][0]), ("svg", image_bytes(figure, "svg"))):
+            path = folder / "figures" / f"{name}.{suffix}"
+            written[f"{name}.{suffix}"] = write_atomically(path, partial(_put, data))
+    written["page"] = write_text(folder / "report.html", build_page(results, images))
     return written
 
 
@@ -180,37 +157,6 @@ def _shown_rows(profiles: Profiles) -> list[int]:
     order = np.argsort(np.nan_to_num(score_U, nan=-2.0), kind="stable")
     at = np.linspace(0, len(order) - 1, min(N_SHOWN, len(order))).round().astype(int)
     return [int(order[place]) for place in at[::-1]]
-
-
-def _plain(contents: Contents) -> dict[str, Any]:
-    """Everything the page says as JSON values; undefined numbers as null."""
-
-    def records(frame: pd.DataFrame | None) -> list[dict[str, Any]]:
-        if frame is None:
-            return []
-        rows = frame.to_dict("records")
-        return [{str(key): _finite(value) for key, value in row.items()} for row in rows]
-
-    return {
-        "title": contents.title,
-        "details": contents.details,
-        "verdicts": contents.verdicts,
-        "decisive": records(contents.decisive),
-        "notes": contents.notes,
-        "left_out": contents.left_out,
-        "summary": records(contents.summary),
-        "differences": records(contents.differences),
-        "runs": records(contents.runs),
-        "table": records(contents.table),
-    }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _csv(path: Path, frame: pd.DataFrame) -> Path:
-    return write_text(path, frame.to_csv(index=False))
 
 
 def _put(data: bytes, path: Path) -> None:

@@ -245,8 +245,15 @@ def test_figures_are_written_as_png_and_svg(written):
         assert start.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
 
 
-def test_a_table_alone_gives_a_page_without_figures_of_changes(data, tmp_path):
+def test_a_comparison_is_saved_as_tables_and_its_page_has_no_figures_of_changes(data, tmp_path):
     result = compare({"fine": Noisy}, data.screen, data.split, **FEW)
-    paths = result.save(tmp_path / "deep" / "folder")
+    saved = result.save(tmp_path / "saved")
+    assert set(saved) == {"table", "summary", "differences", "json"}
+    assert sorted(path.suffix for path in (tmp_path / "saved").iterdir()) == [".csv", ".csv", ".csv", ".json"]
+    paths = write_report(result, tmp_path / "deep" / "folder")
     assert "changes.png" not in paths
-    assert paths["page"].read_text().count("<h1>Comparison</h1>") == 1
+    page = paths["page"].read_text()
+    assert page.count("<h1>Comparison</h1>") == 1
+    assert "Cost of a fit with its prediction" in page
+    for name, path in saved.items():
+        assert path.read_bytes() == paths[name].read_bytes()

@@ -1,0 +1,142 @@
+"""A tidy table with what follows from it (averages, differences, verdicts), written as CSV and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.summary import model_name
+from gears.evaluation.verdict import verdict, verdict_table
+from gears.files.formats import write_json, write_text
+from gears.files.paths import user_path
+
+
+@dataclass(frozen=True)
+class Results:
+    """A tidy table with its averages, differences and verdicts.
+
+    Attributes
+    ----------
+    title
+        Title of the evaluation.
+    table
+        Tidy scores (:func:`gears.evaluation.comparison_table`).
+    summary, differences
+        :func:`gears.evaluation.interval_table` and, for every model, :func:`gears.evaluation.difference_table`.
+    verdicts, decisive
+        :func:`gears.evaluation.verdict` and :func:`gears.evaluation.verdict_table` by model.
+    runs
+        Cost of every fit (:class:`gears.evaluation.Comparison`), where it was measured.
+    left_out
+        Methods that were left out, with the reason.
+    details
+        Further facts about the data, by name.
+    level
+        Confidence level of the intervals.
+    """
+
+    title: str
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    differences: pd.DataFrame
+    verdicts: Mapping[str, str]
+    decisive: pd.DataFrame
+    runs: pd.DataFrame | None
+    left_out: Mapping[str, str]
+    details: Mapping[str, str]
+    level: float
+
+    @classmethod
+    def of(
+        cls,
+        table: pd.DataFrame,
+        *,
+        title: str = "Evaluation",
+        models: Sequence[str] = (),
+        runs: pd.DataFrame | None = None,
+        left_out: Mapping[str, str] | None = None,
+        details: Mapping[str, str] | None = None,
+        bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    ) -> Results:
+        """Derive averages, differences and verdicts from a table.
+
+        Parameters
+        ----------
+        models
+            Methods that are compared with all others; by default the table's first.
+        left_out
+            By default what the table records.
+        """
+        models = list(models) or [model_name(table)]
+        differences = [difference_table(table, bootstrap, method=m).assign(model=m) for m in models]
+        decisive = [verdict_table(table, method=m, bootstrap=bootstrap).assign(model=m) for m in models]
+        return cls(
+            title=title,
+            table=table,
+            summary=interval_table(table, bootstrap),
+            differences=pd.concat(differences, ignore_index=True),
+            verdicts={m: verdict(table, method=m, bootstrap=bootstrap) for m in models},
+            decisive=pd.concat(decisive, ignore_index=True),
+            runs=runs,
+            left_out=dict(table.attrs.get("left_out", {}) if left_out is None else left_out),
+            details=dict(details or {}),
+            level=bootstrap.level,
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks that belong to the table."""
+        return list(self.table.attrs.get("notes", []))
+
+    def save(self, folder: str | Path) -> dict[str, Path]:
+        """Write three CSV files and one JSON file, and return their paths by what they hold."""
+        folder = user_path(folder)
+        frames = {"evaluation": self.table, "summary": self.summary, "differences": self.differences}
+        written = {
+            "table" if name == "evaluation" else name: write_text(
+                folder / f"{name}.csv", frame.to_csv(index=False)
+            )
+            for name, frame in frames.items()
+        }
+        return written | {"json": write_json(folder / "evaluation.json", self._plain())}
+
+    def _plain(self) -> dict[str, Any]:
+        """All of it as JSON values; undefined numbers as null."""
+        return {
+            "title": self.title,
+            "details": self.details,
+            "verdicts": self.verdicts,
+            "decisive": _records(self.decisive),
+            "notes": self.notes,
+            "left_out": self.left_out,
+            "summary": _records(self.summary),
+            "differences": _records(self.differences),
+            "runs": [] if self.runs is None else _records(self.runs),
+            "table": _records(self.table),
+        }
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    rows = frame.to_dict("records")
+    return [{str(key): _finite(value) for key, value in row.items()} for row in rows]
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def run_costs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Per method: runs, median seconds and CPU seconds, greatest peak memory (MB)."""
+    groups = runs.groupby("method", sort=False)
+    return groups.agg(
+        runs=("seconds", "size"),
+        seconds=("seconds", "median"),
+        cpu_seconds=("cpu_seconds", "median"),
+        peak_mb=("peak_mb", "max"),
+    ).reset_index()
