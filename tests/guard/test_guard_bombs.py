@@ -1,12 +1,10 @@
-"""Files that swell, nest, point elsewhere or never end: refused before they fill memory or leave their place."""
+"""Files that swell, nest or point elsewhere: refused before they fill memory or leave their place."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
-import os
-import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +21,6 @@ from gears.data.splits import make_split
 from gears.data.splits.custom import read_split_dict
 from gears.files.formats import read_json, read_npz
 from gears.files.tensors import read_tensors
-from gears.files.untrusted import HEAD, refuse_broken_heaps
 from gears.graphs import GeneAnnotation
 from gears.graphs.nodes import read_gene_set
 
@@ -195,44 +192,3 @@ def test_matrices_of_text_with_more_on_the_last_line(
     (tmp_path / "matrix.mtx").write_bytes(head + b"\n" + end)
     with pytest.raises(ValueError, match=r"matrix\.mtx cannot be read as a MatrixMarket file .*Truncated"):
         open_screen(tmp_path)
-
-
-def test_hdf5_texts_without_end(tmp_path: Path, toy_template: AnnData) -> None:
-    """Zeros within a heap of texts keep HDF5's library busy for ever, beyond the reach of Ctrl-C."""
-    path = tmp_path / "screen.h5ad"
-    toy_template.write_h5ad(path)
-    whole = path.read_bytes()
-    heaps = [match.start() for match in re.finditer(re.escape(HEAD), whole)]
-    assert len(heaps) > 1
-    refuse_broken_heaps(path)
-    for heap in heaps:
-        for offset, piece in ((16, bytes(40)), (24, b"\xff" * 8), (8, b"\x00\xff\xff"), (40, b"\x00" * 32)):
-            content = bytearray(whole)
-            content[heap + offset : heap + offset + len(piece)] = piece
-            path.write_bytes(content)
-            os.utime(path, ns=(heap * offset, heap * offset))
-            with pytest.raises(ValueError, match=rf"screen\.h5ad is damaged: the texts kept at byte {heap} "):
-                open_screen(path)
-    path.write_bytes(whole)
-    assert open_screen(path).n_obs == toy_template.n_obs
-
-
-def test_hdf5_files_of_every_version_have_whole_heaps(tmp_path: Path) -> None:
-    """Heaps that are full, that were written to and deleted from, and none at all."""
-    for number, version in enumerate(["earliest", "v108", "v110", "latest"]):
-        path = tmp_path / f"{number}.h5"
-        rng = np.random.default_rng(number)
-        with h5py.File(path, "w", libver=version) as file:
-            for size in (0, 1, 7, 8, 9, 5000, 100_000):
-                file[f"texts-{size}"] = np.array(["x" * size, "", "y" * (size // 2)], dtype=object)
-            for turn in range(30):
-                file.attrs["note"] = "z" * int(rng.integers(1, 3000))
-                file[f"more-{turn}"] = np.array(["w" * int(rng.integers(0, 900))] * 20, dtype=object)
-                if turn % 3:
-                    del file[f"more-{turn}"]
-        refuse_broken_heaps(path)
-        with h5py.File(path, "r+") as file:
-            for name in list(file)[::2]:
-                del file[name]
-            file["numbers"] = rng.integers(0, 9, 20_000)
-        refuse_broken_heaps(path)
