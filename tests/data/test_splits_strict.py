@@ -10,6 +10,7 @@ import pytest
 from gears.conditions import Condition
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import SPLITS, Split, check_split, folds, make_split
+from gears.data.splits.strict import pick_keeping_genes
 
 GENES = [f"GX{i:02d}" for i in range(20)]
 SINGLES = [f"{gene}+ctrl" for gene in GENES]
@@ -166,3 +167,16 @@ def test_strict_draws_leave_global_random_state_alone() -> None:
     make_split(LABELS, "simulation", mode="strict")
     list(folds(LABELS, 3))
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_condition_of_a_gene_stays_in_training(seed: int) -> None:
+    singles = [Condition.parse(f"{gene}+ctrl") for gene in GENES[:6]]
+    pairs = [Condition.parse(f"{GENES[i]}+{GENES[i + 1]}") for i in range(3)]
+    rng = np.random.default_rng(seed)
+    assert pick_keeping_genes(rng, singles, singles, 6) == []
+    chosen = pick_keeping_genes(rng, [*singles, *pairs], [*singles, *pairs], 9)
+    assert chosen
+    assert not {GENES[4], GENES[5]} & {gene for condition in chosen for gene in condition.genes}
+    left = {gene for condition in [*singles, *pairs] if condition not in chosen for gene in condition.genes}
+    assert left == set(GENES[:6])

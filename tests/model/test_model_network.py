@@ -1,12 +1,13 @@
 """The network: against its plain twin, and properties that users met broken elsewhere."""
 
+import numpy as np
 import pytest
 import torch
 from model_twin import GENES, HIDDEN, NODES, collapse, small_network, twin_of
 from model_workers import SilentReducer
 
 from gears.model.config import ModelConfig
-from gears.model.network import GEARSNetwork
+from gears.model.network import Fallback, GEARSNetwork
 
 PERTS = [[3], [], [1, 4], [3], [2], [4, 1], [], [], [0, 5, 7], [2], [3], [1]]
 VARIANTS = {
@@ -197,3 +198,14 @@ def test_shortening_embeddings_twice_is_shortening_them_once(dtype: torch.dtype)
     for table, before in zip(tables, once, strict=True):
         assert torch.equal(table.weight, before)
         assert torch.linalg.vector_norm(before, dim=1).max() < 1 + 1e-6
+
+
+def test_only_untrained_nodes_without_neighbours_get_the_mean_of_the_trained_ones() -> None:
+    edges = np.array([[0, 1, 2, 3, 4], [1, 0, 2, 3, 4]])  # 2, 3 and 4 have themselves only
+    fallback = Fallback()
+    fallback.set(edges, 5, trained=[0, 2])
+    nodes_PH = torch.arange(10, dtype=torch.float64).reshape(5, 2)
+    expected_PH = nodes_PH.clone()
+    expected_PH[[3, 4]] = (nodes_PH[0] + nodes_PH[2]) / 2
+    torch.testing.assert_close(fallback.eval()(nodes_PH), expected_PH)
+    torch.testing.assert_close(fallback.train()(nodes_PH), nodes_PH)
