@@ -209,5 +209,5 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "values.pkl"
     for size, stride in (((5,), (1,)), ((2, 2), (3, 1)), ((2,), (1, 1)), ((-1,), (1,))):
         path.write_bytes(pickle.dumps(Call(rebuild, storage, 0, size, stride, False, OrderedDict())))
-        with pytest.raises(ValueError, match=r"beyond its 4 values|is damaged"):
+        with pytest.raises(ValueError, match=r"values\.pkl is not read: .*(bounds|strides|negative)"):
             load_tensors(path)

@@ -1,9 +1,8 @@
-"""What killed writers leave behind: removed by the next writer of the same target, never under a living one."""
+"""What killed writers leave behind: removed by the next writer of the same target when it is a day old."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -11,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gears.files import atomic
 from gears.files.atomic import clean_leftovers, new_folder
+from gears.files.cache import cached_arrays
 from gears.files.formats import write_json, write_text
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose lock it was")
+DAY = 24 * 3600.0
 WRITERS: dict[str, Callable[[Path], object]] = {
     "file": lambda place: write_text(place, "new"),
     "folder": lambda place: _folder(place),
@@ -70,15 +70,26 @@ def begin() -> Iterator[Callable[[str, Path], subprocess.Popen[str]]]:
         process.communicate()
 
 
-@linux
+def aged(place: Path, seconds: float) -> None:
+    """Let everything in a folder have changed so long ago."""
+    then = time.time() - seconds
+    for path in (*place.rglob("*"), place):
+        os.utime(path, (then, then))
+
+
 @pytest.mark.parametrize("kind", WRITERS)
-def test_the_next_writer_removes_what_a_killed_one_left(
+def test_what_a_killed_writer_left_goes_after_a_day(
     kind: str, tmp_path: Path, begin: Callable[[str, Path], subprocess.Popen[str]]
 ) -> None:
-    killed, living, other = (begin(kind, tmp_path / name) for name in ("it", "it", "it-too"))
-    killed.send_signal(signal.SIGKILL)
+    killed = begin(kind, tmp_path / "it")
+    killed.kill()
     killed.wait()
-    assert len(hidden(tmp_path)) == 3
+    (left,) = (tmp_path / name for name in hidden(tmp_path))
+    living, other = (begin(kind, tmp_path / name) for name in ("it", "it-too"))
+    aged(left, DAY - 60)
+    WRITERS[kind](tmp_path / "it")
+    assert len(hidden(tmp_path)) == 3, "it is younger than a day"
+    aged(left, DAY + 60)
     WRITERS[kind](tmp_path / "it")
     assert len(hidden(tmp_path)) == 2, "those of the living stay"
     for process in (living, other):
@@ -89,44 +100,29 @@ def test_the_next_writer_removes_what_a_killed_one_left(
         assert (tmp_path / "it").read_text() == "half", "the living one came last"
 
 
-@linux
-def test_a_writer_of_another_machine_is_given_a_day(tmp_path: Path) -> None:
-    """Its lock may be unknown here, so only its age counts; a change within it makes it young."""
+def test_a_change_within_keeps_a_workplace(tmp_path: Path) -> None:
     place = tmp_path / ".it-abcdefgh.tmp"
     (place / "it").mkdir(parents=True)
-    (place / f"{atomic.LOCK}another-system").write_text("")
-    assert clean_leftovers(tmp_path, "it") == []
-    two_days_ago = time.time() - 2 * atomic.SECONDS_OF_REST
-    for path in (*place.iterdir(), place):
-        os.utime(path, (two_days_ago, two_days_ago))
     (place / "it" / "young").write_text("")
+    for path in (place / "it", place):
+        os.utime(path, (time.time() - 2 * DAY,) * 2)
     assert clean_leftovers(tmp_path, "it") == []
-    for path in (place / "it" / "young", place / "it"):
-        os.utime(path, (two_days_ago, two_days_ago))
+    aged(place, 2 * DAY)
     assert clean_leftovers(tmp_path, "it") == [place]
-
-
-def test_a_system_without_locks_goes_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic, "fcntl", None)
-    left = tmp_path / ".it-abcdefgh.tmp"
-    left.mkdir()
-    (left / "it").write_text("half")
-    write_text(tmp_path / "it", "new")
-    assert hidden(tmp_path) == [left.name]
-    old = time.time() - 2 * atomic.SECONDS_OF_REST
-    for path in (left / "it", left):
-        os.utime(path, (old, old))
-    write_text(tmp_path / "it", "new")
     assert hidden(tmp_path) == []
 
 
-def test_a_lock_that_is_held_counts_more_than_age(tmp_path: Path) -> None:
-    with new_folder(tmp_path / "it") as folder:
-        old = time.time() - 2 * atomic.SECONDS_OF_REST
-        for path in (*folder.parent.iterdir(), folder.parent):
-            os.utime(path, (old, old))
-        assert clean_leftovers(tmp_path, "it") == []
-    assert (tmp_path / "it").is_dir()
+def test_who_holds_the_file_lock_removes_at_once(tmp_path: Path) -> None:
+    def build() -> dict[str, np.ndarray]:
+        return {"a": np.arange(3)}
+
+    cached_arrays(tmp_path, "graph", {}, build)
+    (made,) = tmp_path.glob("*.npz")
+    made.rename(tmp_path / "aside")
+    for name in (made.name, "other.npz"):
+        (tmp_path / f".{name}-abcdefgh.tmp").mkdir()
+    cached_arrays(tmp_path, "graph", {}, build)
+    assert hidden(tmp_path) == [".other.npz-abcdefgh.tmp"]
 
 
 def test_leftovers_of_other_targets_stay(tmp_path: Path) -> None:
@@ -139,14 +135,6 @@ def test_leftovers_of_other_targets_stay(tmp_path: Path) -> None:
     assert sorted(path.name for path in clean_leftovers(tmp_path, alone=True)) == names[1:]
     assert hidden(tmp_path) == [".toy-ijklmnop.tmp", ".toy-short.tmp"]
     assert clean_leftovers(tmp_path / "absent", "toy") == []
-
-
-def test_what_was_moved_aside_for_a_folder_that_never_came_is_put_back(tmp_path: Path) -> None:
-    aside = tmp_path / ".toy-hgfedcba.tmp" / "toy.old"
-    aside.mkdir(parents=True)
-    (aside / "kept").write_text("x")
-    clean_leftovers(tmp_path, "toy", alone=True)
-    assert [path.name for path in tmp_path.rglob("*")] == ["toy", "kept"]
 
 
 def test_an_error_between_two_renames_puts_the_old_folder_back(
@@ -189,72 +177,3 @@ def test_many_writers_of_one_target_at_once(tmp_path: Path) -> None:
     assert [process.communicate(timeout=60)[1] for process in others] == [b"", b""]
     assert not failed
     assert [path.name for path in tmp_path.iterdir()] == ["it.json"]
-
-
-STAGES = {
-    "before its lock": "workplace._hold = die",
-    "with a lock not held": "workplace.fcntl.flock = die",
-    "while it removes what was there": "shutil.rmtree = die",
-    "before its lock goes": "Path.unlink = die",
-}
-DYING = """
-import os, shutil, signal, sys
-from pathlib import Path
-from gears.files import atomic as workplace
-from gears.files.atomic import new_folder
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-for number in range(2):
-    with new_folder(sys.argv[1]) as folder:
-        (folder / "inner").mkdir()
-        (folder / "inner" / "file").write_text(str(number))
-        if number:
-            exec(sys.argv[2])  # of the second write
-if "_hold" in sys.argv[2] or "flock" in sys.argv[2]:
-    with new_folder(sys.argv[1]):
-        pass
-"""
-
-
-@linux
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_kill_at_any_stage_leaves_nothing_for_long(stage: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", DYING, str(tmp_path / "it"), STAGES[stage]], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert len(hidden(tmp_path)) == 1
-    assert (tmp_path / "it" / "inner" / "file").read_text() == "1"
-    _folder(tmp_path / "it")
-    assert [path.name for path in tmp_path.iterdir()] == ["it"]
-
-
-def test_a_writer_whose_workplace_is_swept_makes_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cleaner comes between the folder and its lock, and then between the lock and its being held."""
-    hold, times = atomic._hold, []
-
-    def swept(folder: Path) -> int | None:
-        times.append(folder)
-        if len(times) == 1:
-            assert clean_leftovers(tmp_path, "it") == [folder]
-        return hold(folder)
-
-    monkeypatch.setattr(atomic, "_hold", swept)
-    write_text(tmp_path / "it", "whole")
-    assert len(times) == 2
-    if atomic.fcntl is not None and atomic.this_system():
-        flock, left = atomic.fcntl.flock, [1]
-
-        def late(held: int, how: int) -> None:
-            if left and how == atomic.fcntl.LOCK_EX:
-                left.pop()
-                assert clean_leftovers(tmp_path, "it") == [times[-1]]
-            flock(held, how)
-
-        monkeypatch.setattr(atomic.fcntl, "flock", late)
-        write_text(tmp_path / "it", "whole again")
-        assert len(times) == 4
-        assert (tmp_path / "it").read_text() == "whole again"
-    assert [path.name for path in tmp_path.iterdir()] == ["it"]

@@ -31,21 +31,6 @@ N_TOP = 20
 PART_LOADERS = {"train": "train_loader", "val": "val_loader", "test": "test_loader"}
 
 
-def paired_controls(n_cells: int, control_cells: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-    """The control cell drawn for each cell of a screen.
-
-    Depends on (seed, epoch, cell) and nothing else: not on the batch, the part
-    or the number of workers.
-
-    Returns
-    -------
-    np.ndarray
-        (N,) int64 cell numbers.
-    """
-    draw = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    return control_cells[draw.integers(0, len(control_cells), size=n_cells)]
-
-
 class CellDataset(Dataset):
     """Some cells of a screen, handed out as whole batches.
 

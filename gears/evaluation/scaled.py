@@ -125,14 +125,6 @@ def scaled_by_weights(
     return np.divide(value_B - floor_B, span_B, out=np.full(len(span_B), np.nan), where=usable_B)
 
 
-def scaled_score(
-    value_U: np.ndarray, floor_U: np.ndarray, ceiling_U: np.ndarray, *, higher_is_better: bool
-) -> float:
-    """:func:`scaled_by_weights` with every condition once."""
-    once = np.ones((1, len(value_U)))
-    return float(scaled_by_weights(once, value_U, floor_U, ceiling_U, higher_is_better=higher_is_better)[0])
-
-
 def scaled_shares(
     value_U: np.ndarray, floor_U: np.ndarray, ceiling_U: np.ndarray, *, higher_is_better: bool
 ) -> np.ndarray:

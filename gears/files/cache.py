@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from gears.files.atomic import clean_leftovers
 from gears.files.formats import content_hash, write_npz
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ def cached_arrays(
     with FileLock(f"{path}.lock"):
         arrays = _read(path, kind, name)
         if arrays is None:
+            clean_leftovers(folder, path.name, alone=True)
             arrays = dict(build())
             marks = {"key": np.array(name), "hash": np.array(_hash(arrays))}
             write_npz(path, {**arrays, **marks})

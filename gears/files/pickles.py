@@ -1,11 +1,7 @@
-"""Pickles of cell-gears, read so that nothing in them can run.
+"""Pickles of cell-gears, read by an unpickler that makes only what it admits by name; anything else is an error.
 
-The interpreter of pickles is Python's own in Python, not the one in C: that one, and numpy's way of
-restoring arrays, trust numbers in the file (memo places, sizes, flags of a dtype) and can be made to
-write outside of their memory. Here an array is made from bytes whose number is checked.
-
-A tensor inside a plain pickle arrives through ``torch.storage._load_from_bytes``, which unpickles a
-pickle inside the pickle, freely. Here that call is replaced by one that admits tensors only.
+Arrays and tensors are not restored by what the pickle names: numpy trusts the type and the size that a file gives
+and could be made to read and write outside of its memory, and torch unpickles a storage freely.
 """
 
 from __future__ import annotations
@@ -13,164 +9,156 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from gears.files.paths import user_path
 
-_ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _KINDS = "biufcOUS"
-LARGE = 1 << 16
-"""Bytes; who asks for more gets what there is."""
-_Interpreter: Any = pickle._Unpickler  # type: ignore[attr-defined]
 
 
-class _Admitted:
-    """Stands for something that a pickle names; without attributes, so that no pickle can change it."""
+class _Type:
+    """In place of a ``numpy.dtype``: numbers, text and objects, no structures."""
 
-    __slots__ = ()
-
-
-class _NoArray(_Admitted):
-    """In place of the class ``numpy.ndarray``, which only :class:`_Reconstruct` is given."""
-
-
-class _Type(_Admitted):
-    """In place of ``numpy.dtype``: numbers, text and objects, no structures."""
-
-    def __call__(self, code: Any, *_: Any) -> np.dtype:
-        found = np.dtype(code) if isinstance(code, str) and len(code) < 12 else None
-        if (
-            found is None
-            or found.kind not in _KINDS
-            or found.fields is not None
-            or found.subdtype is not None
-        ):
+    def __init__(self, code: Any) -> None:
+        self.dtype = np.dtype(code) if isinstance(code, str) and len(code) < 12 else np.dtype("V")
+        if self.dtype.kind not in _KINDS or self.dtype.subdtype is not None:
             msg = f"it holds an array of type {str(code)[:20]!r}"
             raise pickle.UnpicklingError(msg)
-        return found
+
+    def __setstate__(self, state: tuple) -> None:
+        if state[2:5] != (None, None, None):
+            msg = "it gives a type of numbers a structure"
+            raise pickle.UnpicklingError(msg)
+        if state[1] in ("<", ">"):
+            self.dtype = self.dtype.newbyteorder(state[1])
 
 
-class _Blank:
-    """An array before its content is read."""
+class _Array:
+    """In place of an array until the pickle is read; not hashable, as arrays are not."""
+
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
+    values = np.empty(0)
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, kind, fortran, raw = state
+        self.values = _values(kind, shape, raw).reshape(shape, order="F" if fortran else "C")
+
+
+def _values(kind: Any, shape: tuple[int, ...], raw: Any) -> np.ndarray:
+    """The values of an array in a row, from its bytes or list of objects, as many as its shape says."""
+    dtype, size = kind.dtype, math.prod(shape)
+    if not isinstance(raw, list if dtype.hasobject else bytes) or len(raw) != size * (
+        1 if dtype.hasobject else dtype.itemsize
+    ):
+        msg = f"an array of shape {shape} in it has other values than its size says"
+        raise pickle.UnpicklingError(msg)
+    values = np.empty(size, dtype)
+    if dtype.hasobject:
+        for place, value in enumerate(raw):
+            values[place] = value
+    elif isinstance(raw, bytes) and raw:
+        values[:] = np.frombuffer(raw, dtype)
+    return values
+
+
+class _Makers:
+    """What the names in a pickle are called as; bound methods, which no pickle can give other attributes."""
 
     __slots__ = ()
 
+    def dtype(self, code: Any, *_: Any) -> _Type:
+        return _Type(code)
 
-class _Reconstruct(_Admitted):
-    """In place of ``numpy._core.multiarray._reconstruct``."""
+    def array(self, *_: Any) -> _Array:
+        return _Array()
 
-    def __call__(self, *_: Any) -> _Blank:
-        return _Blank()
+    def scalar(self, kind: Any, value: Any) -> Any:
+        return _values(kind, (), value)[0]
 
-
-class _Scalar(_Admitted):
-    """In place of ``numpy._core.multiarray.scalar``."""
-
-    def __call__(self, dtype: Any, value: Any = None) -> Any:
-        if not isinstance(dtype, np.dtype) or dtype.hasobject:
-            msg = "it holds a scalar of objects"
+    def storage(self, data: bytes) -> torch.TypedStorage:
+        try:
+            storage = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except Exception as error:  # torch's own words recommend to read it freely
+            msg = "a pickle inside it is no storage of a tensor, and could run code"
+            raise pickle.UnpicklingError(msg) from error
+        if not isinstance(storage, torch.TypedStorage):
+            msg = f"a pickle inside it holds {type(storage).__name__}, expected the storage of a tensor"
             raise pickle.UnpicklingError(msg)
-        return _array(dtype, (), value, fortran=False)[()]
+        return storage
+
+    def tensor(
+        self, storage: torch.TypedStorage, offset: int, size: Any, stride: Any, *_: Any
+    ) -> torch.Tensor:
+        whole = torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage)
+        return whole.as_strided(size, stride, offset).clone()  # torch refuses what lies outside
+
+    def device(self, *names: Any) -> str:
+        return ":".join(map(str, names))
 
 
-_NAMES: dict[tuple[str, str], Any] = {
+_MAKE = _Makers()
+_PLAIN: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
-    ("numpy", "ndarray"): _NoArray(),
-    ("numpy", "dtype"): _Type(),
-    **{(module, "_reconstruct"): _Reconstruct() for module in _ARRAY_MODULES},
-    **{(module, "scalar"): _Scalar() for module in _ARRAY_MODULES},
+    ("numpy", "ndarray"): None,  # an argument of _reconstruct
+    ("numpy", "dtype"): _MAKE.dtype,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _MAKE.array for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _MAKE.scalar for core in ("core", "_core")},
+}
+_TENSORS: dict[tuple[str, str], Any] = {
+    ("torch.storage", "_load_from_bytes"): _MAKE.storage,
+    ("torch._utils", "_rebuild_tensor_v2"): _MAKE.tensor,
+    ("torch", "device"): _MAKE.device,
+    ("collections", "OrderedDict"): OrderedDict,
 }
 
 
-def _array(dtype: Any, shape: Any, raw: Any, *, fortran: bool) -> np.ndarray:
-    """An array from its bytes (or list of objects), which must be as many as its shape says."""
-    whole = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
-    if (
-        not isinstance(dtype, np.dtype)
-        or not whole
-        or not isinstance(raw, list if dtype.hasobject else bytes)
-    ):
-        msg = "an array in it is damaged"
-        raise pickle.UnpicklingError(msg)
-    expected = math.prod(shape) * (1 if dtype.hasobject else dtype.itemsize)
-    if len(raw) != expected:
-        msg = f"an array of shape {shape} in it has {len(raw)} values or bytes, expected {expected}"
-        raise pickle.UnpicklingError(msg)
-    if dtype.hasobject:
-        flat = np.empty(len(raw), dtype=object)
-        for place, value in enumerate(raw):
-            flat[place] = value
-    else:
-        flat = (
-            np.frombuffer(bytes(raw), dtype=dtype).copy()
-            if dtype.itemsize
-            else np.empty(math.prod(shape), dtype)
-        )
-    return flat.reshape(shape, order="F" if fortran else "C")
-
-
-class _Within:
-    """A file that is never asked for more than it has: memory would be taken for what a pickle only says."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.readline = file, file.readline
-
-    def read(self, n: int) -> bytes:
-        if n > LARGE:
-            n = min(n, os.fstat(self._file.fileno()).st_size - self._file.tell())
-        return self._file.read(n)
-
-
-class PlainUnpickler(_Interpreter):
+class PlainUnpickler(pickle.Unpickler):
     """Admits plain containers, strings, numbers and numpy arrays; anything else is refused by name."""
 
-    dispatch: ClassVar[dict[int, Any]] = dict(_Interpreter.dispatch)
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(_Within(file))
+    admitted: ClassVar[dict[tuple[str, str], Any]] = _PLAIN
 
     def find_class(self, module: str, name: str) -> Any:
         """What a name in the pickle stands for; anything unknown is refused."""
-        if (module, name) not in _NAMES:
+        if (module, name) not in self.admitted:
             msg = f"it refers to {module}.{name}"
             raise pickle.UnpicklingError(msg)
-        return _NAMES[module, name]
+        return self.admitted[module, name]
 
-    def load_build(self) -> None:
-        """Complete an array or a dtype from its state; nothing else has one."""
-        state, found = self.stack.pop(), self.stack[-1]
-        made: Any
-        if isinstance(found, _Blank) and isinstance(state, tuple) and len(state) == 5:
-            _, shape, dtype, fortran, raw = state
-            made = _array(dtype, shape, raw, fortran=bool(fortran))
-        elif isinstance(found, np.dtype) and isinstance(state, tuple) and state[2:5] == (None, None, None):
-            made = found.newbyteorder(state[1]) if state[1] in ("<", ">") else found
-        else:
-            msg = f"it gives {type(found).__name__.lstrip('_')} a state"
-            raise pickle.UnpicklingError(msg)
-        self.stack[-1] = made
-        for place in reversed(self.memo):
-            if self.memo[place] is found:
-                self.memo[place] = made
-                break
+    def load(self) -> Any:
+        """Read the pickle."""
+        return _with_arrays(super().load(), {})
 
-    dispatch[pickle.BUILD[0]] = load_build
 
-    def load_bytearray8(self) -> None:
-        """Refuse: memory would be filled with as many zeros as the file says, and nothing plain is a bytearray."""
-        msg = "it holds a bytearray"
-        raise pickle.UnpicklingError(msg)
+class TensorUnpickler(PlainUnpickler):
+    """Admits tensors beside what :class:`PlainUnpickler` admits."""
 
-    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+    admitted: ClassVar[dict[tuple[str, str], Any]] = {**_PLAIN, **_TENSORS}
+
+
+def _with_arrays(found: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
+    """The same with arrays where they were held open; `seen` by identity, beside the old ones, which it keeps."""
+    if not isinstance(found, list | tuple | dict | _Array):
+        return found
+    if id(found) not in seen:
+        made = found.values if isinstance(found, _Array) else found
+        seen[id(found)] = found, made
+        if isinstance(made, dict | list):
+            for key, value in list(made.items() if isinstance(made, dict) else enumerate(made)):
+                made[key] = _with_arrays(value, seen)
+        elif isinstance(made, tuple):
+            made = tuple(_with_arrays(value, seen) for value in made)
+        elif made.dtype.hasobject:
+            for place in np.ndindex(made.shape):
+                made[place] = _with_arrays(made[place], seen)
+        seen[id(found)] = found, made
+    return seen[id(found)][1]
 
 
 def is_pickle(path: str | Path) -> bool:
@@ -213,12 +201,8 @@ def load_npy(path: str | Path) -> np.ndarray:
     path = user_path(path)
     try:
         with open(path, "rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
+            old = np.lib.format.read_magic(file) == (1, 0)
+            read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
             if read(file)[2].hasobject:
                 return np.asarray(PlainUnpickler(file).load())
         return np.load(path, allow_pickle=False)
@@ -227,69 +211,6 @@ def load_npy(path: str | Path) -> np.ndarray:
     except Exception as error:
         msg = f"{path} is not read: {error}; save the names with dtype=str, or as text"
         raise ValueError(msg) from error
-
-
-class _Storage:
-    """In place of ``torch.storage._load_from_bytes``."""
-
-    __slots__ = ()  # nothing in a pickle can change it
-
-    def __call__(self, data: Any) -> torch.TypedStorage:
-        if not isinstance(data, bytes):
-            msg = "a tensor in it has no bytes"
-            raise pickle.UnpicklingError(msg)
-        try:
-            storage = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:  # torch's own words recommend to read it freely
-            msg = "a pickle inside it is no storage of a tensor, and could run code"
-            raise pickle.UnpicklingError(msg) from error
-        if not isinstance(storage, torch.TypedStorage):
-            msg = f"a pickle inside it holds {type(storage).__name__}, expected the storage of a tensor"
-            raise pickle.UnpicklingError(msg)
-        return storage
-
-
-class _Tensor:
-    """In place of ``torch._utils._rebuild_tensor_v2``: the tensor must lie within its storage."""
-
-    __slots__ = ()
-
-    def __call__(self, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> torch.Tensor:
-        whole = isinstance(offset, int) and all(isinstance(n, int) and n >= 0 for n in (*size, *stride))
-        if not isinstance(storage, torch.TypedStorage) or not whole or len(size) != len(stride) or offset < 0:
-            msg = "a tensor in it is damaged"
-            raise pickle.UnpicklingError(msg)
-        values = torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage)
-        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        if 0 not in size and last >= len(values):
-            msg = f"a tensor of size {tuple(size)} in it reaches beyond its {len(values)} values"
-            raise pickle.UnpicklingError(msg)
-        return values.as_strided(size, stride, offset).clone()
-
-
-class _Device:
-    """In place of ``torch.device``: a name is enough."""
-
-    __slots__ = ()
-
-    def __call__(self, *names: Any) -> str:
-        return ":".join(str(name) for name in names)
-
-
-_ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
-    ("torch.storage", "_load_from_bytes"): _Storage(),
-    ("torch._utils", "_rebuild_tensor_v2"): _Tensor(),
-    ("torch", "device"): _Device(),
-    ("collections", "OrderedDict"): OrderedDict,
-}
-
-
-class TensorUnpickler(PlainUnpickler):
-    """Admits tensors beside what :class:`PlainUnpickler` admits."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """What a name in the pickle stands for; anything unknown is refused."""
-        return _ADMITTED.get((module, name)) or super().find_class(module, name)
 
 
 def load_tensors(path: str | Path) -> Any:

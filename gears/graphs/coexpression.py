@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
 
 from gears.graphs.graph import Graph, candidates, check_selection, name_order, strongest
+
+if TYPE_CHECKING:
+    from gears.data.screen.cells import CellMatrix
 
 # Bytes of one block of correlations, (targets x genes) float64. A dense input is read once per block.
 _BLOCK_BYTES = 256 * 2**20
@@ -149,17 +152,7 @@ def _absolute(correlation: Correlation) -> Iterator[tuple[int, np.ndarray]]:
             yield start + first, block_TS[first:last]
 
 
-class StoredCells(Protocol):
-    """Cells on disk."""
-
-    shape: tuple[int, int]
-
-    def csr(self, ids: Any = None) -> sparse.csr_matrix:
-        """The given cells, (B, G)."""
-        ...
-
-
-Expression: TypeAlias = "sparse.csr_matrix | np.ndarray | StoredCells"
+Expression: TypeAlias = "sparse.csr_matrix | np.ndarray | CellMatrix"
 
 
 class CellChunks:

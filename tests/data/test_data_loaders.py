@@ -11,7 +11,6 @@ from gears.data.loaders import (
     CellDataset,
     LoaderSettings,
     make_loaders,
-    paired_controls,
     part_cells,
 )
 from gears.data.screen.prepared import PreparedScreen
@@ -78,10 +77,12 @@ def test_pairing_depends_on_seed_epoch_and_cell_only(toy_screen: PreparedScreen)
     assert np.mean(other[60:] != pairs[60:]) > 0.8
 
 
-def test_every_control_is_drawn_as_often_as_any_other() -> None:
-    drawn = paired_controls(60_000, np.arange(10) * 7, seed=0, epoch=2)
-    counts = np.bincount(drawn, minlength=64)[::7]
-    assert np.abs(counts - 6000).max() < 400
+def test_every_control_is_drawn_as_often_as_any_other(toy_screen: PreparedScreen) -> None:
+    draw = np.random.default_rng(0)
+    drawn = np.concatenate([toy_screen.paired_controls(draw) for _ in range(1000)])
+    counts = np.bincount(drawn)  # the control cells are cells 0 to 59
+    assert counts.shape == (60,)
+    assert np.abs(counts - 3600).max() < 240
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])

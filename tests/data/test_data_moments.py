@@ -13,7 +13,7 @@ from scipy import sparse
 
 from gears.data.reading.matrix import StoredMatrix
 from gears.data.screen.files import STATISTICS
-from gears.data.screen.moments import ConditionMoments, SignCentre, condition_chunks, condition_moments
+from gears.data.screen.moments import ConditionMoments, condition_chunks, condition_moments
 from gears.data.screen.prepare import prepare_screen
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_merging_in_any_order_gives_the_same() -> None:
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1]):
         total = ConditionMoments(4, dense.shape[1])
         for i in order:
-            total.merge(parts[i])
+            total.merge_conditions(np.arange(4), parts[i])
         assert_equal(total, direct(dense, ids, 4))
 
 
@@ -87,7 +87,7 @@ def test_merging_something_empty_changes_nothing() -> None:
     dense, ids = sample(5)
     moments = condition_moments(sparse.csr_matrix(dense), ids, 4)
     before = [moments.mean.copy(), *(moments.central(k).copy() for k in (2, 3, 4))]
-    moments.merge(ConditionMoments(4, dense.shape[1]))
+    moments.merge_conditions(np.arange(4), ConditionMoments(4, dense.shape[1]))
     for old, new in zip(before, [moments.mean, *(moments.central(k) for k in (2, 3, 4))], strict=True):
         np.testing.assert_array_equal(old, new)
 
@@ -122,8 +122,6 @@ def test_chunks_cover_every_cell_once_and_hold_few_conditions() -> None:
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="one id per row"):
         ConditionMoments(2, 3).update(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int))
-    with pytest.raises(ValueError, match="cannot merge"):
-        ConditionMoments(2, 3).merge(ConditionMoments(2, 4))
     with pytest.raises(ValueError, match="one per cell"):
         condition_moments(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int), 1)
 
@@ -174,13 +172,13 @@ def test_any_chunks_merged_in_any_order_are_exact(
     assert_moments_within(whole, dense, ids)
 
     cells = np.random.default_rng(seed).permutation(len(ids))
-    pieces = [
-        condition_moments(matrix[rows], ids[rows], 5, centre=whole.centre, chunk_values=chunk_values)
-        for rows in np.array_split(cells, parts)
-    ]
+    pieces = []
+    for rows in np.array_split(cells, parts):
+        pieces.append(ConditionMoments(5, dense.shape[1], whole.centre))
+        pieces[-1].update(matrix[rows], ids[rows])
     total = ConditionMoments(5, dense.shape[1], whole.centre)
     for i in data.draw(st.permutations(range(parts))):
-        total.merge(pieces[i])
+        total.merge_conditions(np.arange(5), pieces[i])
     assert_moments_within(total, dense, ids)
     np.testing.assert_array_equal(total.above, whole.above)
     np.testing.assert_array_equal(total.below, whole.below)
@@ -217,26 +215,6 @@ def test_backed_files_dense_arrays_and_processes_give_the_same(tmp_path: Path) -
     backed.file.close()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_several_files_are_one_screen(workers: int, tmp_path: Path) -> None:
-    import anndata
-
-    dense, ids = hard_screen(4)
-    parts = [dense[:20], dense[20:21], dense[21:]]
-    for i, part in enumerate(parts[:2]):
-        anndata.AnnData(sparse.csr_matrix(part)).write_h5ad(tmp_path / f"{i}.h5ad")
-    files: list[Any] = [StoredMatrix(tmp_path / f"{i}.h5ad") for i in range(2)]
-    found = condition_moments(
-        [*files, sparse.csr_matrix(parts[2])], ids, 5, control_id=0, chunk_values=50, workers=workers
-    )
-    assert_same(found, condition_moments(sparse.csr_matrix(dense), ids, 5, control_id=0))
-    # in memory rows are taken in the order of conditions, across the parts
-    found = condition_moments(tuple(map(sparse.csr_matrix, parts)), ids, 5, control_id=0, chunk_values=50)
-    assert_same(found, condition_moments(sparse.csr_matrix(dense), ids, 5, control_id=0))
-    with pytest.raises(ValueError, match=r"same genes; found \[6, 7\]"):
-        condition_moments([dense, dense[:, 1:]], np.tile(ids, 2), 5)
-
-
 def test_zarr_stores_are_read_in_chunks(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     dense, ids = hard_screen(2)
@@ -260,14 +238,11 @@ def test_dask_arrays_are_accepted() -> None:
     assert_same(condition_moments(blocks, ids, 5, control_id=0), expected)
 
 
-def test_shares_need_one_centre() -> None:
+def test_shares_need_a_centre() -> None:
     dense, ids = sample(0)
     moments = condition_moments(sparse.csr_matrix(dense), ids, 4)
     with pytest.raises(ValueError, match="not counted"):
         _ = moments.above
-    other = ConditionMoments(4, dense.shape[1], SignCentre.of(moments, 0))
-    with pytest.raises(ValueError, match="different control means"):
-        other.merge(moments)
 
 
 def test_screen_keeps_shares_about_its_control_mean(toy_template: AnnData, tmp_path: Path) -> None:

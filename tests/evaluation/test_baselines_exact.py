@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gears import PertData
+from gears.conditions import Condition
 from gears.evaluation import BASELINES, make_baseline
 from gears.evaluation.baselines import ConditionMeans, GOKnn, GORidge, Linear
 from gears.graphs.annotation import GeneAnnotation
@@ -25,12 +26,16 @@ def means_of(control: np.ndarray, single: np.ndarray, pair) -> np.ndarray:
     return np.vstack([control, control + single, control + np.array(pairs)])
 
 
+def table_of(means: np.ndarray, names: list[str], train: list[int], **more) -> ConditionMeans:
+    return ConditionMeans(means, tuple(map(Condition.of, names)), np.asarray(train), **more)
+
+
 def check(name_or_baseline, means: np.ndarray, train: list[int], held_out: list[int], **arguments) -> None:
     names = labels()
     baseline = (
         make_baseline(name_or_baseline, clip=False) if isinstance(name_or_baseline, str) else name_or_baseline
     )
-    baseline.fit_arrays(means, names, train, **arguments)
+    baseline.fit_means(table_of(means, names, train, **arguments))
     predicted = baseline.predict([names[row] for row in held_out])
     np.testing.assert_allclose(predicted, means[held_out], rtol=1e-7, atol=1e-9)
 
@@ -124,7 +129,7 @@ def test_go_ridge_equals_a_regression_on_principal_components_written_out():
     )
     control, effects = random_effects(2)
     baseline = GORidge(n_components=3, ridge=0.2, annotation=annotation, clip=False)
-    baseline.fit_arrays(means_of(control, effects, np.add), labels(), SINGLES[:8])
+    baseline.fit_means(table_of(means_of(control, effects, np.add), labels(), SINGLES[:8]))
     rows = annotation.rows(GENES).toarray().astype(float)
     centre = rows[:8].mean(axis=0)
     _, size, right = np.linalg.svd(rows[:8] - centre, full_matrices=False)
@@ -140,7 +145,7 @@ def test_go_ridge_shrinks_to_the_mean_where_terms_say_nothing():
     terms = {gene: {f"t{i}" for i in rng.choice(15, 5, replace=False)} for gene in GENES}
     control, effects = random_effects(1, n_genes=2000)
     baseline = GORidge(annotation=GeneAnnotation.from_dict(terms), clip=False)
-    baseline.fit_arrays(means_of(control, effects, np.add), labels(), SINGLES[:8])
+    baseline.fit_means(table_of(means_of(control, effects, np.add), labels(), SINGLES[:8]))
     mean = effects[:8].mean(axis=0)
     assert np.abs(baseline.gene_delta("P11") - mean).mean() < 0.15 * np.abs(effects[:8] - mean).mean()
 
@@ -150,30 +155,33 @@ def test_genes_without_terms_get_the_mean_change_and_no_terms_at_all_are_refused
     control, effects = random_effects()
     means = means_of(control, effects[group], np.add)
     for kind in (GORidge, GOKnn):
-        baseline = kind(annotation=annotation, clip=False).fit_arrays(means, labels(), SINGLES[:6])
+        baseline = kind(annotation=annotation, clip=False).fit_means(table_of(means, labels(), SINGLES[:6]))
         np.testing.assert_allclose(baseline.predict(["nobody"])[0], means[1:7].mean(axis=0), rtol=1e-12)
         with pytest.raises(ValueError, match="none has a GO term"):
-            kind(annotation=GeneAnnotation.from_dict({"other": ["t"]})).fit_arrays(means, labels(), [1])
+            kind(annotation=GeneAnnotation.from_dict({"other": ["t"]})).fit_means(
+                table_of(means, labels(), [1])
+            )
     with pytest.raises(ValueError, match="at least 1"):
         GOKnn(k=0)
 
 
-def test_plain_arrays_give_what_screen_and_split_give(additive_screen, letters_go):
+def test_a_table_of_means_gives_what_screen_and_split_give(additive_screen, letters_go):
     screen, split = additive_screen
     train = [screen.id_of(condition) for condition in split.conditions("train")]
     for name in BASELINES:
         whole = make_baseline(name, annotation=letters_go).fit(screen, split)
-        plain = make_baseline(name, annotation=letters_go).fit_arrays(
+        table = table_of(
             screen.statistics.mean,
             [condition.name for condition in screen.conditions],
             train,
-            gene_names=screen.gene_names,
+            gene_names=tuple(screen.gene_names),
             n_cells_C=screen.statistics.n,
         )
+        plain = make_baseline(name, annotation=letters_go).fit_means(table)
         np.testing.assert_array_equal(whole.predict(["A+B", "E+ctrl"]), plain.predict(["A+B", "E+ctrl"]))
 
 
-def test_arrays_that_do_not_fit_are_refused():
+def test_tables_that_do_not_fit_are_refused():
     means = np.ones((3, 4))
     names = ["ctrl", "A+ctrl", "B+ctrl"]
     cases = [
@@ -186,11 +194,11 @@ def test_arrays_that_do_not_fit_are_refused():
     ]
     for arguments, more, message in cases:
         with pytest.raises(ValueError, match=message):
-            ConditionMeans.from_arrays(*arguments, **more)
+            table_of(*arguments, **more)
     with pytest.raises(ValueError, match="n_cells_C"):
-        make_baseline("train_mean_cells").fit_arrays(means, names, [1])
+        make_baseline("train_mean_cells").fit_means(table_of(means, names, [1]))
     with pytest.raises(ValueError, match="gene_names"):
-        make_baseline("linear").fit_arrays(means, names, [1])
+        make_baseline("linear").fit_means(table_of(means, names, [1]))
 
 
 def test_on_simulated_cells_go_helps_for_unseen_genes_and_additive_for_seen_pairs(tmp_path):

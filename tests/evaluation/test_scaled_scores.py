@@ -9,7 +9,16 @@ import pytest
 from gears import PertData
 from gears.evaluation import Truth, comparison_table, condition_metrics, make_baseline
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
-from gears.evaluation.scaled import half_scores, halvings, scaled_score, scaled_shares
+from gears.evaluation.scaled import half_scores, halvings, scaled_by_weights, scaled_shares
+
+
+def scaled_score(
+    value: np.ndarray, floor: np.ndarray, ceiling: np.ndarray, *, higher_is_better: bool
+) -> float:
+    """With every condition once."""
+    once = np.ones((1, len(value)))
+    return float(scaled_by_weights(once, value, floor, ceiling, higher_is_better=higher_is_better)[0])
+
 
 METRICS = ["mse", "pearson_delta_ref", "rank", "discrimination", "centroid_accuracy", "mse_top20_de"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import struct
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +134,23 @@ def test_nothing_in_a_pickle_runs(
         assert not (tmp_path / MARK).exists(), kind
 
 
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (Harm(eval, "1"), "builtins.eval"),
+        ([Harm(os.mkdir, "here")], r"\w+\.mkdir"),
+        ({"a": Path("here")}, r"pathlib\S*Path"),
+        (slice(3), "builtins.slice"),
+        (pickle.PickleBuffer, "pickle.PickleBuffer"),
+    ],
+)
+def test_what_is_not_admitted_is_named(value: Any, named: str, tmp_path: Path) -> None:
+    (tmp_path / "file.pkl").write_bytes(pickle.dumps(value, 4))
+    for read_file in (load_plain, load_tensors):
+        with pytest.raises(ValueError, match=rf"file\.pkl is not read: it refers to {named};"):
+            read_file(tmp_path / "file.pkl")
+
+
 def test_what_runs_here_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pickles above are real: read freely they leave a mark."""
     monkeypatch.chdir(tmp_path)
@@ -147,7 +162,7 @@ def test_what_runs_here_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / MARK).unlink()
 
 
-# Pickles that break the interpreter
+# Pickles that are damaged
 
 
 class Raw:
@@ -181,34 +196,14 @@ def breaking() -> dict[str, bytes]:
         "a huge shape": pickle.dumps([with_state(numbers, shape=(1 << 40,))], 4),
         "a shape below zero": pickle.dumps([with_state(numbers, shape=(-4,))], 4),
         "more dimensions than there are": pickle.dumps([with_state(numbers, shape=(1,) * 70)], 4),
-        "a place far out": b"\x80\x04Nr\xff\xff\xff\x7fNh\x05.",
-        "text that never ends": b"\x80\x04X\xff\xff\xff\x7fabc.",
-        "bytes that never end": b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc.",
         "no end": pickle.dumps(list(range(50)), 4)[:-3],
         "an empty stack": b"\x80\x04.",
         "state for a set": b"\x80\x04\x8f}\x8c\x01a\x8c\x01bsb.",
     }
 
 
-@pytest.mark.parametrize("size", [1 << 33, 1 << 62])
-@pytest.mark.parametrize(
-    "code", [b"\x96", b"\x8e", b"\x8d", b"\x95"], ids=["bytearray", "bytes", "text", "frame"]
-)
-def test_memory_is_not_taken_for_what_a_pickle_only_says(code: bytes, size: int, tmp_path: Path) -> None:
-    """What comes after is three bytes long; a bytearray would be filled with eight billion zeros first."""
-    path = tmp_path / "file.pkl"
-    path.write_bytes(b"\x80\x05" + code + struct.pack("<Q", size) + b"abc.")
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match=r"file\.pkl"):
-            load_plain(path)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize("kind", breaking())
-def test_sizes_in_a_pickle_are_checked(kind: str, tmp_path: Path) -> None:
+def test_damaged_arrays_in_a_pickle_are_refused(kind: str, tmp_path: Path) -> None:
     """numpy's own way of restoring the first two reads and writes beyond their memory."""
     path = tmp_path / "file.pkl"
     path.write_bytes(breaking()[kind])
@@ -227,6 +222,7 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
         "flags": np.array([True, False]),
         "number": np.float32(1.5),
         "twice": [np.arange(3)] * 2,
+        "deep": ({"a": (np.arange(2),)}, {frozenset("a"): np.array([{"b"}, np.arange(2)], dtype=object)}),
     }
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(whole, 4))
     for read_file in (load_plain, load_tensors):
@@ -239,3 +235,4 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
         assert found["number"] == whole["number"]
         assert type(found["number"]) is np.float32
         assert found["twice"][0] is found["twice"][1]
+        assert repr(found["deep"]) == repr(whole["deep"])

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from gears import PertData
-from gears.data.loaders import paired_controls
 from gears.model.config import ModelConfig
 from gears.model.folder import build_parts
 from gears.model.losses import cell_loss
@@ -123,7 +122,7 @@ def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:
     row, mask = torch.zeros(len(cells), dtype=torch.int64), tables.mask_CG[[index]]
     losses = []
     for epoch in range(600):
-        paired = paired_controls(len(screen.cells), screen.control_cells, 1, epoch)[cells]
+        paired = screen.paired_controls(np.random.Generator(np.random.Philox(key=[1, epoch])))[cells]
         x = torch.from_numpy(screen.cells.rows(paired)).double()
         loss = cell_loss(
             delta_UG, logvar_UG, row, x, y, mask, tables.control_mean_G, weight, config

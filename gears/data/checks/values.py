@@ -25,8 +25,6 @@ LOG_MAXIMUM = 25.0
 """log1p of any sensible normalised count lies far below this."""
 MOSTLY_COUNTS = 0.5
 """Share of whole numbers among the values above which they are counts: a logarithm is hardly ever whole."""
-ANNOTATED_SHARE = 0.02
-"""Fewer genes than this share known to the annotation: another species or other identifiers, as a rule."""
 
 
 def size_findings(adata: AnnData) -> list[Finding]:

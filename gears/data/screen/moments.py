@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,12 +48,6 @@ class SignCentre:
         mean_G = moments.mean[control_id]
         margin_G = ROUNDING * (np.abs(mean_G) + np.sqrt(moments.central(2)[control_id]))
         return cls(mean_G - margin_G, mean_G + margin_G)
-
-    def same_as(self, other: SignCentre | None) -> bool:
-        """Whether shares about both can be merged."""
-        return other is not None and (
-            np.array_equal(self.low_G, other.low_G) and np.array_equal(self.high_G, other.high_G)
-        )
 
 
 class ConditionMoments:
@@ -131,23 +125,10 @@ class ConditionMoments:
         if not len(condition_ids):
             return
         present, row_U = np.unique(condition_ids, return_inverse=True)
-        self._merge_rows(present, _moments_of(chunk, row_U, len(present), self.centre))
+        self.merge_conditions(present, _moments_of(chunk, row_U, len(present), self.centre))
 
-    def merge(self, other: ConditionMoments) -> None:
-        """Add everything that `other` has seen (`other` stays as it is)."""
-        if self.mean.shape != other.mean.shape:
-            msg = f"cannot merge moments of shapes {self.mean.shape} and {other.mean.shape}"
-            raise ValueError(msg)
-        self.merge_conditions(np.arange(len(self.n)), other)
-
-    def merge_conditions(self, conditions: np.ndarray, other: ConditionMoments) -> None:
-        """Add moments whose row i is about ``conditions[i]`` (distinct) here."""
-        if not (self.centre is other.centre or (self.centre and self.centre.same_as(other.centre))):
-            msg = "cannot merge shares of cells above and below different control means; use one SignCentre for all"
-            raise ValueError(msg)
-        self._merge_rows(conditions, other)
-
-    def _merge_rows(self, rows: np.ndarray, other: ConditionMoments) -> None:
+    def merge_conditions(self, rows: np.ndarray, other: ConditionMoments) -> None:
+        """Add moments whose row i is about condition ``rows[i]`` (distinct) here, with the same centre."""
         na = self.n[rows][:, None].astype(np.float64)
         nb = other.n[:, None].astype(np.float64)
         n = np.maximum(na + nb, 1.0)
@@ -300,44 +281,8 @@ class MemoryRows:
         return sparse.csr_matrix((values, genes, bounds), shape=(len(rows), self.shape[1]))
 
 
-class StackedRows:
-    """Rows of several matrices over the same genes, one after another: a screen in several files.
-
-    Raises
-    ------
-    ValueError
-        If their numbers of genes differ.
-    """
-
-    def __init__(self, sources: Sequence[RowSource]) -> None:
-        self.sources = list(sources)
-        n_genes = {source.shape[1] for source in self.sources}
-        if len(n_genes) != 1:
-            msg = f"matrices of one pass must have the same genes; found {sorted(n_genes)} genes"
-            raise ValueError(msg)
-        self._first = np.concatenate(([0], np.cumsum([source.shape[0] for source in self.sources])))
-        self.shape = int(self._first[-1]), n_genes.pop()
-        self.sequential = any(source.sequential for source in self.sources)
-
-    @property
-    def row_lengths(self) -> np.ndarray:
-        """Stored values of each row, (N,)."""
-        return np.concatenate([source.row_lengths for source in self.sources])
-
-    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
-        """The given rows, which ascend where a source is sequential."""
-        which = np.searchsorted(self._first, rows, side="right") - 1
-        parts = [self.sources[i].csr(rows[which == i] - self._first[i]) for i in np.unique(which).tolist()]
-        stacked = sparse.csr_matrix(sparse.vstack(parts, format="csr"))
-        return (
-            stacked if (np.diff(which) >= 0).all() else stacked[np.argsort(np.argsort(which, kind="stable"))]
-        )
-
-
 def row_source(matrix: Any) -> RowSource:
-    """Any kind of expression matrix as rows: CSR, dense, mapped cells, X of a backed AnnData, a list of these."""
-    if isinstance(matrix, list | tuple):
-        return StackedRows([row_source(part) for part in matrix])
+    """Any kind of expression matrix as rows: CSR, dense, mapped cells, X of a backed AnnData."""
     if hasattr(matrix, "row_lengths"):
         return matrix
     stored = StoredMatrix.of(matrix)
@@ -393,7 +338,6 @@ def condition_moments(
     n_conditions: int,
     *,
     control_id: int | None = None,
-    centre: SignCentre | None = None,
     chunk_values: int = CHUNK_VALUES,
     workers: int = 1,
 ) -> ConditionMoments:
@@ -404,16 +348,13 @@ def condition_moments(
     matrix
         (N, G) expression: sparse or dense in memory, a
         :class:`gears.data.screen.CellMatrix`, a :class:`gears.data.reading.matrix.StoredMatrix` or the
-        X of a backed AnnData (read in chunks of rows), a list of these (a screen in several
-        files), or a dask array (the scheduler in use does the pass).
+        X of a backed AnnData (read in chunks of rows), or a dask array (the scheduler in use does the pass).
     condition_ids
         (N,) condition of each cell.
     n_conditions
         C.
     control_id
         Count cells above and below this condition's mean, found by a pass over its cells first.
-    centre
-        The same about a mean that is known, as for one of several files.
     chunk_values
         Stored values that one chunk may hold.
     workers
@@ -432,10 +373,11 @@ def condition_moments(
         msg = f"{source.shape[0]} cells have {len(condition_ids)} condition ids; one per cell is needed"
         raise ValueError(msg)
     if is_dask:
-        return _by_dask(matrix, condition_ids, n_conditions, control_id, centre, chunk_values)
+        return _by_dask(matrix, condition_ids, n_conditions, control_id, chunk_values)
     with _pool(workers) as pool:
         work = _Pass(source, condition_ids, n_conditions, chunk_values, workers, pool)
-        if control_id is not None and centre is None:
+        centre = None
+        if control_id is not None:
             centre = SignCentre.of(work.run(np.flatnonzero(condition_ids == control_id), None), control_id)
         return work.run(np.arange(len(condition_ids)), centre)
 
@@ -518,7 +460,6 @@ def _by_dask(
     ids: np.ndarray,
     n_conditions: int,
     control_id: int | None,
-    centre: SignCentre | None,
     chunk_values: int,
 ) -> ConditionMoments:
     """The same over the row blocks of a dask array, by whatever scheduler is in use."""
@@ -542,7 +483,8 @@ def _by_dask(
                 total.merge_conditions(present, part)
         return total
 
-    if control_id is not None and centre is None:
+    centre = None
+    if control_id is not None:
         centre = SignCentre.of(one_pass(ids == control_id, None), control_id)
     return one_pass(np.ones(len(ids), dtype=bool), centre)
 

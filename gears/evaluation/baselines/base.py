@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -74,25 +74,6 @@ class ConditionMeans:
         kept = list(dict.fromkeys(row for row in train_ids.tolist() if not self.conditions[row].is_control))
         object.__setattr__(self, "mean_CG", mean_CG)
         object.__setattr__(self, "train_ids", np.asarray(kept, dtype=np.int64))
-
-    @classmethod
-    def from_arrays(
-        cls,
-        mean_CG: np.ndarray,
-        conditions: Iterable[Condition | str],
-        train_ids: Sequence[int] | np.ndarray,
-        *,
-        gene_names: Sequence[str] | None = None,
-        n_cells_C: np.ndarray | None = None,
-    ) -> ConditionMeans:
-        """From plain arrays; conditions in any spelling."""
-        return cls(
-            np.asarray(mean_CG, dtype=np.float64),
-            tuple(Condition.of(condition) for condition in conditions),
-            np.asarray(train_ids, dtype=np.int64),
-            None if gene_names is None else tuple(gene_names),
-            n_cells_C,
-        )
 
     @classmethod
     def of(cls, screen: PreparedScreen, fitted: Iterable[Condition]) -> ConditionMeans:
@@ -184,7 +165,7 @@ class Estimator(Protocol):
 class Baseline(ABC):
     """A prediction that needs no training: ``fit(screen, split)``, then ``predict(conditions)``.
 
-    Without a screen, :meth:`fit_arrays` fits to plain condition means.
+    Without a screen, :meth:`fit_means` fits to a table of condition means.
 
     Parameters
     ----------
@@ -208,31 +189,17 @@ class Baseline(ABC):
         """
         return self.fit_means(ConditionMeans.of(screen, fitted_conditions(split)))
 
-    def fit_arrays(
-        self,
-        mean_CG: np.ndarray,
-        conditions: Iterable[Condition | str],
-        train_ids: Sequence[int] | np.ndarray,
-        *,
-        gene_names: Sequence[str] | None = None,
-        n_cells_C: np.ndarray | None = None,
-    ) -> Baseline:
-        """Fit to condition means alone (see :class:`ConditionMeans`) and return the baseline itself.
+    def fit_means(self, means: ConditionMeans) -> Baseline:
+        """Fit to a table of condition means and return the baseline itself.
 
         Examples
         --------
         >>> from gears.evaluation.baselines import Additive
-        >>> means = [[1.0, 1.0], [2.0, 1.0], [1.0, 3.0]]
-        >>> Additive().fit_arrays(means, ["ctrl", "A+ctrl", "B+ctrl"], [1, 2]).predict(["A+B"]).tolist()
+        >>> conditions = tuple(Condition.of(label) for label in ("ctrl", "A+ctrl", "B+ctrl"))
+        >>> means = ConditionMeans(np.array([[1.0, 1.0], [2.0, 1.0], [1.0, 3.0]]), conditions, np.array([1, 2]))
+        >>> Additive().fit_means(means).predict(["A+B"]).tolist()
         [[2.0, 3.0]]
         """
-        means = ConditionMeans.from_arrays(
-            mean_CG, conditions, train_ids, gene_names=gene_names, n_cells_C=n_cells_C
-        )
-        return self.fit_means(means)
-
-    def fit_means(self, means: ConditionMeans) -> Baseline:
-        """Fit to a table of condition means and return the baseline itself."""
         self.control_mean_G = means.control_mean_G
         self._fit(means)
         return self
