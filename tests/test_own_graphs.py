@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.graphs import GeneEmbedding
+from gears.jobs.job import TrainingJob
 
 GENES = [f"GX{i:02d}" for i in range(30)]
 
@@ -112,3 +114,31 @@ def test_a_mouse_like_species(tmp_path: Path, toy_adata: AnnData) -> None:
     (tmp_path / "go.obo").unlink()
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     np.testing.assert_array_equal(loaded.predict(["Gx00", "Gx29"]).expression_UG, want)
+
+
+def test_workers_read_the_graphs_that_were_made_for_them(tmp_path: Path, pert_data: PertData) -> None:
+    import networkx as nx
+
+    nodes = pert_data.pert_names.tolist()
+    table = pd.DataFrame({"source": nodes[:2], "target": nodes[1:3], "weight": [0.5, 0.25]})
+    vectors = pd.DataFrame(np.random.default_rng(0).normal(size=(len(nodes), 4)), index=nodes)
+    edges, weight = np.array([[0, 1], [1, 2]]), np.array([0.5, 0.25])
+    forms = [
+        {"G_go": table},
+        {"G_go": table.assign(weight=[0.5, -0.25])},
+        {"G_go": nx.from_pandas_edgelist(table, edge_attr=True)},
+        {"G_go": edges, "G_go_weight": weight, "G_coexpress": edges, "G_coexpress_weight": weight},
+        {"G_go": {"embedding": vectors, "k": 2}, "pert_embedding": vectors},
+        {"G_go": [table, "go"], "G_coexpress": "coexpression", "pert_embedding": {"embedding": vectors}},
+    ]
+    split, data = {"split": "simulation", "seed": 1}, {"gene2go": pert_data.annotation}
+    for form in forms:
+        model = {"hidden_size": 8, **form}
+        args = {"save_path": str(tmp_path / "model"), "prior": None, "model_config": model}
+        job = TrainingJob.check(tmp_path / "data", "toy", split, args, data)
+        screen, prepared = job.prepare(1)
+        sent = json.loads(json.dumps(prepared.worker_args()))
+        read = TrainingJob.check(tmp_path / "data", "toy", split, sent)
+        want, found = job.model(screen, device="cpu").parts, read.model(read.load(), device="cpu").parts
+        assert (found.go.hash, found.coexpress.hash) == (want.go.hash, want.coexpress.hash)
+        np.testing.assert_array_equal(found.start_PH, want.start_PH)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from gears.core.numbers import is_whole, plain_number
-from gears.distributed.gpus import GpuIds, resolve_gpu_ids, warn_about_cards
+from gears.distributed.gpus import GpuIds, refuse_slices, resolve_gpu_ids, warn_about_cards
 
 logger = logging.getLogger(__name__)
 
@@ -251,10 +251,17 @@ def plan_devices(
     `gpu_ids` may be one id or ``"free:2"``, the two least busy GPUs. A chosen GPU that is busy, and
     GPUs that differ in memory, are warned about where NVML can be asked.
     """
-    kind = None if device is None else parse_device(device).type
+    target = None if device is None else parse_device(device)
+    kind = None if target is None else target.type
     if kind == "mps":
         find_device("mps")
     visible = 0 if kind == "cpu" else torch.cuda.device_count()
-    devices = choose_devices(n_gpus, resolve_gpu_ids(gpu_ids), device, visible=visible)
+    ids = resolve_gpu_ids(gpu_ids)
+    n_wanted = n_gpus if ids is None else len(ids)
+    if n_wanted is None:
+        n_wanted = visible if target is None or target.index is None else 1
+    if visible and is_whole(plain_number(n_wanted), 2):
+        refuse_slices(f"{n_wanted} workers were requested")
+    devices = choose_devices(n_gpus, ids, device, visible=visible)
     warn_about_cards(devices)
     return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))

@@ -37,8 +37,8 @@ class Card:
         Number of compute processes on it.
     users
         Who they are, as far as this process may see: ``"pid 17 (python, ada, 3.1 GiB)"``.
-    instances
-        Parts into which the card is divided (MIG), each with a "MIG-..." identity.
+    divided
+        Whether it is in MIG mode: what a process computes on is then a slice of it.
     """
 
     uuid: str
@@ -48,12 +48,17 @@ class Card:
     utilisation: int = 0
     processes: int = 0
     users: tuple[str, ...] = ()
-    instances: tuple[Card, ...] = ()
+    divided: bool = False
+
+    @property
+    def memory_share(self) -> float:
+        """Part of the memory that is in use."""
+        return self.memory_used / max(1, self.memory_total)
 
     @property
     def busy(self) -> bool:
         """Whether someone computes on it or holds a good part of its memory."""
-        return self.memory_used > BUSY_MEMORY_SHARE * self.memory_total or self.utilisation > BUSY_UTILISATION
+        return self.memory_share > BUSY_MEMORY_SHARE or self.utilisation > BUSY_UTILISATION
 
 
 Cards = Callable[[], list[Card]]
@@ -81,24 +86,21 @@ def nvml_cards() -> list[Card]:
         msg = f"the NVIDIA driver cannot be asked which GPUs are busy ({error})"
         raise RuntimeError(msg) from error
     try:
-        return [_card(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [_card(pynvml, handle) for handle in handles]
     finally:
         pynvml.nvmlShutdown()
 
 
-def _card(pynvml: object, index: int) -> Card:
-    nvml: Any = pynvml
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    return _described(nvml, handle, _instances(nvml, handle))
-
-
-def _described(nvml: Any, handle: Any, instances: tuple[Card, ...] = ()) -> Card:
+def _card(nvml: Any, handle: Any) -> Card:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    utilisation, running = 0, []
+    utilisation, running, divided = 0, [], False
     with contextlib.suppress(Exception):  # not every card answers these
         utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
     with contextlib.suppress(Exception):
         running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    with contextlib.suppress(Exception):
+        divided = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
     return Card(
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _text(nvml.nvmlDeviceGetName(handle)),
@@ -107,20 +109,8 @@ def _described(nvml: Any, handle: Any, instances: tuple[Card, ...] = ()) -> Card
         int(utilisation),
         len(running),
         tuple(_user(process) for process in running),
-        instances,
+        divided,
     )
-
-
-def _instances(nvml: Any, handle: Any) -> tuple[Card, ...]:
-    """Parts of a card in MIG mode; none where it has no such mode."""
-    found = []
-    with contextlib.suppress(Exception):
-        if nvml.nvmlDeviceGetMigMode(handle)[0] != 1:
-            return ()
-        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            with contextlib.suppress(Exception):  # a place without an instance
-                found.append(_described(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
-    return tuple(found)
 
 
 def _user(process: Any) -> str:
@@ -145,10 +135,8 @@ def _text(value: str | bytes) -> str:
 def visible_cards(cards: Sequence[Card], environment: Mapping[str, str] | None = None) -> list[Card]:
     """The cards that CUDA shows to this process, in its order.
 
-    ``CUDA_VISIBLE_DEVICES`` may hold numbers (bus order, as with
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``), beginnings of UUIDs, or UUIDs of MIG instances; as in
-    CUDA, what follows the first entry that fits no card is not visible. A card in MIG mode
-    stands for the first of its instances.
+    ``CUDA_VISIBLE_DEVICES`` may hold numbers (bus order, as with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``) or
+    beginnings of UUIDs; as in CUDA, what follows the first entry that fits no card is not visible.
 
     Examples
     --------
@@ -159,36 +147,39 @@ def visible_cards(cards: Sequence[Card], environment: Mapping[str, str] | None =
     environment = os.environ if environment is None else environment
     wanted = environment.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
-        return [_usable(card) for card in cards]
+        return list(cards)
     chosen: list[Card] = []
     for entry in (part.strip() for part in wanted.split(",")):
-        found = _matching(cards, entry)
+        if re.fullmatch(r"\d+", entry):
+            found = list(cards[int(entry) : int(entry) + 1])
+        else:
+            found = [card for card in cards if entry.startswith("GPU-") and card.uuid.startswith(entry)]
         if len(found) != 1 or found[0] in chosen:
             break
         chosen += found
     return chosen
 
 
-def _matching(cards: Sequence[Card], entry: str) -> list[Card]:
-    if re.fullmatch(r"\d+", entry):
-        return [_usable(cards[int(entry)])] if int(entry) < len(cards) else []
-    if entry.startswith("MIG-"):
-        parts = [instance for card in cards for instance in card.instances]
-        return [instance for instance in parts if instance.uuid.startswith(entry)]
-    if not entry.startswith("GPU-"):
-        return []
-    return [_usable(card) for card in cards if card.uuid.startswith(entry)]
+def refuse_slices(
+    wish: str, *, cards: Cards = nvml_cards, environment: Mapping[str, str] | None = None
+) -> None:
+    """Raise where the GPUs that CUDA shows to this process are slices of divided ones (MIG).
 
-
-def _usable(card: Card) -> Card:
-    return card.instances[0] if card.instances else card
-
-
-def order_is_certain(cards: Sequence[Card], environment: Mapping[str, str] | None = None) -> bool:
-    """Whether CUDA numbers the cards as NVML does: it puts faster models first unless told to go by the bus."""
-    environment = os.environ if environment is None else environment
-    by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    return by_bus or len({card.name for card in cards}) < 2
+    Raises
+    ------
+    ValueError
+        They are; `wish` ("2 workers were requested") begins the message.
+    """
+    values = os.environ if environment is None else environment
+    divided = values.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-")
+    with contextlib.suppress(RuntimeError):  # without NVML the environment alone decides
+        divided = divided or any(card.divided for card in visible_cards(cards(), values))
+    if divided:
+        msg = (
+            f"{wish}, but this process sees slices of a divided GPU (MIG), and CUDA shows a process one of them: use "
+            "one worker (n_gpus=1) without gpu_ids, and name its slice in CUDA_VISIBLE_DEVICES"
+        )
+        raise ValueError(msg)
 
 
 def resolve_gpu_ids(
@@ -202,7 +193,7 @@ def resolve_gpu_ids(
     Raises
     ------
     ValueError
-        The text has another form, or there are fewer cards than asked for.
+        The text has another form, there are fewer cards than asked for, or they are slices (MIG).
     RuntimeError
         NVML cannot be asked.
     """
@@ -218,8 +209,10 @@ def resolve_gpu_ids(
         )
         raise ValueError(msg)
     found = cards()
+    refuse_slices(f"gpu_ids={gpu_ids!r} was requested", cards=lambda: found, environment=environment)
     wanted, there = int(match.group(1)), visible_cards(found, environment)
-    if not order_is_certain(found, environment):
+    by_bus = (os.environ if environment is None else environment).get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not by_bus and len({card.name for card in found}) > 1:  # CUDA puts faster models first
         logger.warning(
             "the cards are of different models, which CUDA may number in another order than gpu_ids=%r assumes; "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -228,13 +221,12 @@ def resolve_gpu_ids(
     if wanted > len(there):
         msg = f"gpu_ids={gpu_ids!r} but only {len(there)} GPU(s) are visible"
         raise ValueError(msg)
-    order = sorted(range(len(there)), key=lambda index: (_load(there[index]), index))
-    return sorted(order[:wanted])
 
+    def load(index: int) -> tuple[float, int, int, int]:
+        card = there[index]
+        return round(card.memory_share, 2), card.utilisation, card.processes, index
 
-def _load(card: Card) -> tuple[float, int, int]:
-    share = card.memory_used / max(1, card.memory_total)
-    return (round(share, 2), card.utilisation, card.processes)
+    return sorted(sorted(range(len(there)), key=load)[:wanted])
 
 
 def warn_about_cards(
@@ -249,13 +241,13 @@ def warn_about_cards(
     except RuntimeError as error:
         logger.debug("%s", error)
         return
-    chosen = {index: there[index] for index in ids if index < len(there)}
+    chosen = {index: there[index] for index in ids if index < len(there) and not there[index].divided}
     for index, card in chosen.items():
         if card.busy:
             logger.warning(
                 "GPU %d (%s) is busy: %d %% of its memory in use, %d %% utilisation, %d process(es); "
                 "gpu_ids='free:%d' takes the least busy ones",
-                index, card.name, round(100 * card.memory_used / max(1, card.memory_total)),
+                index, card.name, round(100 * card.memory_share),
                 card.utilisation, card.processes, len(ids),
             )  # fmt: skip
     sizes = {round(card.memory_total / 2**30) for card in chosen.values()}

@@ -1,8 +1,8 @@
 """Start workers on this machine and supervise them: one training, or independent work on every device.
 
-A small supervisor over ``torch.multiprocessing.start_processes(join=False)``: the first
-worker that fails ends the others (terminate, a short grace, kill) and its own traceback
-reaches the caller; nothing of a run outlives the call.
+A small supervisor of groups of workers over ``torch.multiprocessing.start_processes(join=False)``: one
+training is one group, several trainings are groups of one. The first worker of a group that fails ends the
+others (terminate, a short grace, kill) and its own traceback reaches the caller; nothing of a run outlives the call.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 STOP_GRACE_SECONDS = 30.0
+SETTLE_SECONDS = 0.5
 
 # Threads that start workers at once would put back each other's changes.
 _SPAWNING = threading.Lock()
@@ -53,6 +54,15 @@ class WorkerError(RuntimeError):
         self.details = details
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What one piece of work returned, or the error it ended with, and where it ran."""
+
+    value: Any = None
+    error: WorkerError | None = None
+    device: str = ""
+
+
 @dataclass
 class Worker:
     """What the supervisor knows of one worker."""
@@ -64,7 +74,7 @@ class Worker:
     finished: bool = False
     error: tuple[float, str, str] | None = None
     left: int | None = None
-    ended: float | None = field(default=None)
+    ended: float | None = None
 
     def listen(self) -> None:
         """Take what the worker sent.
@@ -97,6 +107,68 @@ class Worker:
         if self.error is not None or self.left is not None:
             return True
         return not self.running and not (self.finished and self.process.exitcode == 0)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workers that train together, one per device."""
+
+    devices: tuple[str, ...]
+    workers: tuple[Worker, ...]
+    store: dist.Store
+    pipes: tuple[tuple[Connection, Connection], ...]
+
+    @classmethod
+    def start(cls, payload: bytes, devices: tuple[str, ...], options: dict[str, Any]) -> Group:
+        """Start the workers; `payload` is their function and its arguments, `options` go to :class:`ChildSetup`."""
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        context = torch_mp.get_context("spawn")
+        pipes = tuple(context.Pipe(duplex=False) for _ in devices)
+        setup = ChildSetup(
+            port=store.port,
+            devices=devices,
+            parent=os.getpid(),
+            channels=tuple(sender for _, sender in pipes),
+            search_path=tuple(sys.path),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            **options,
+        )
+        with _spawning():
+            started = torch_mp.start_processes(
+                run_child, args=(setup, payload), nprocs=len(devices), join=False, start_method="spawn"
+            )
+        workers = tuple(
+            Worker(rank, process, receiver)
+            for rank, (process, (receiver, _)) in enumerate(zip(started.processes, pipes, strict=True))
+        )
+        return cls(devices, workers, store, pipes)
+
+    @property
+    def running(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.running]
+
+    @property
+    def failed(self) -> bool:
+        return any(worker.failed for worker in self.workers)
+
+    def listen(self) -> None:
+        """Take what the workers sent, and note who ended."""
+        for worker in self.workers:
+            worker.listen()
+            if worker.ended is None and not worker.running:
+                worker.ended = time.time()
+
+    def outcome(self) -> Outcome:
+        """The value of rank 0, or the error of the worker that failed first."""
+        self.listen()
+        device = self.devices[0]
+        if not self.failed:
+            return Outcome(cloudpickle.loads(self.workers[0].result), device=device)
+        deadline = time.monotonic() + SETTLE_SECONDS  # messages of workers that failed at the same moment
+        while time.monotonic() < deadline and self.running:
+            time.sleep(0.05)
+            self.listen()
+        return Outcome(error=describe_failure(self.workers), device=device)
 
 
 def refuse_unguarded_start() -> None:
@@ -154,193 +226,12 @@ def launch(
     WorkerError
         A worker raised, was killed or left early; the others have been ended.
     """
-    refuse_unguarded_start()
-    refuse_daemonic_start()
-    timeout = check_timeout(timeout)
-    world_size = len(devices)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = torch_mp.get_context("spawn")
-    pipes = [context.Pipe(duplex=False) for _ in devices]
-    setup = ChildSetup(
-        port=store.port,
-        devices=tuple(devices),
-        backend=backend,
-        timeout=timeout,
-        parent=os.getpid(),
-        channels=tuple(sender for _, sender in pipes),
-        search_path=tuple(sys.path),
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-    )
+    options = _checked(backend, timeout)
     payload = cloudpickle.dumps((function, args))
-    with SignalWatch() as signals:
-        with spawning():
-            running = torch_mp.start_processes(
-                run_child, args=(setup, payload), nprocs=world_size, join=False, start_method="spawn"
-            )
-        workers = [
-            Worker(rank, process, receiver)
-            for rank, (process, (receiver, _)) in enumerate(zip(running.processes, pipes, strict=True))
-        ]
-        try:
-            _supervise(workers, signals, grace)
-        finally:
-            end_workers(workers, grace)
-            for receiver, sender in pipes:
-                receiver.close()
-                sender.close()
-            del store
-    signals.raise_received()
-    return cloudpickle.loads(workers[0].result)
-
-
-@contextlib.contextmanager
-def spawning() -> Iterator[None]:
-    """Around the start of workers: what Python reads or changes of the caller is put right afterwards."""
-    with _SPAWNING, _importable_main(), _start_method_left_open():
-        yield
-
-
-@contextlib.contextmanager
-def _importable_main() -> Iterator[None]:
-    """Around a start of children that would stumble over the caller's ``__main__``.
-
-    A ``__file__`` that is no file (``python -``), which they would try to run, is hidden; a ``__spec__``
-    that is missing (``%reset -f`` in a notebook removes it) is None meanwhile.
-    """
-    main = sys.modules["__main__"]
-    path = getattr(main, "__file__", None)
-    hidden = path is not None and not os.path.isfile(path)
-    if hidden:
-        del main.__file__
-    bare = not hasattr(main, "__spec__")
-    if bare:
-        main.__spec__ = None
-    try:
-        yield
-    finally:
-        if hidden:
-            main.__file__ = path
-        if bare:
-            del main.__spec__
-
-
-@contextlib.contextmanager
-def _start_method_left_open() -> Iterator[None]:
-    """Spawning fixes the caller's default start method where none was chosen yet: leave the choice open."""
-    chosen = mp.get_start_method(allow_none=True)
-    try:
-        yield
-    finally:
-        if chosen is None:
-            mp.set_start_method(None, force=True)  # type: ignore[arg-type]
-
-
-def _supervise(workers: list[Worker], signals: SignalWatch, grace: float) -> None:
-    """Wait until all workers finished; the first failure ends the wait with a WorkerError."""
-    asked_to_stop: float | None = None
-    while any(worker.running for worker in workers):
-        sources: list[Any] = [worker.process.sentinel for worker in workers if worker.running]
-        sources += [worker.channel for worker in workers if worker.running and not worker.channel.closed]
-        wait(sources, timeout=0.2)
-        _note(workers)
-        if signals.received is not None and asked_to_stop is None:
-            asked_to_stop = time.monotonic()
-            for worker in workers:
-                if worker.running:
-                    worker.process.terminate()
-        if asked_to_stop is not None:
-            if time.monotonic() - asked_to_stop > STOP_GRACE_SECONDS or signals.count > 1:
-                return
-        elif any(worker.failed for worker in workers):
-            _settle(workers)
-            raise describe_failure(workers)
-    _note(workers)
-    if asked_to_stop is None and any(worker.failed for worker in workers):
-        raise describe_failure(workers)
-
-
-def _note(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.listen()
-        if worker.ended is None and not worker.running:
-            worker.ended = time.time()
-
-
-def _settle(workers: list[Worker], seconds: float = 0.5) -> None:
-    """Give messages of workers that failed at the same moment time to arrive."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(worker.running for worker in workers):
-        time.sleep(0.05)
-        _note(workers)
-
-
-def end_workers(workers: list[Worker], grace: float) -> None:
-    """Terminate what still runs, wait `grace` seconds, kill the rest, reap all."""
-    for worker in workers:
-        if worker.running:
-            worker.process.terminate()
-    deadline = time.monotonic() + grace
-    for worker in workers:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-        if worker.running:
-            worker.process.kill()
-        worker.process.join()
-
-
-def describe_failure(workers: list[Worker]) -> WorkerError:
-    """The error of the worker that failed first: killed, left early or raised, in that order of suspicion."""
-    failed = [worker for worker in workers if worker.failed]
-    if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
-        raise SystemExit(_UNGUARDED)
-    silent = [worker for worker in failed if worker.error is None]
-    if silent:
-        return _describe_silent(min(silent, key=lambda worker: worker.ended or 0.0), len(workers))
-    worker = min(failed, key=lambda worker: worker.error[0] if worker.error else 0.0)
-    _, summary, details = worker.error or (0.0, "", "")
-    message = f"worker {worker.rank} of {len(workers)} failed: {summary}"
-    return WorkerError(
-        f"{message}\n\nOriginal traceback (rank {worker.rank}):\n{details}", rank=worker.rank, details=details
-    )
-
-
-def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
-    code = worker.process.exitcode if worker.left is None else worker.left
-    who = f"worker {worker.rank} of {world_size}"
-    if code < 0:
-        name = signal_name(-code)
-        hint = "; out of memory?" if name == "SIGKILL" else ""
-        return WorkerError(f"{who} was killed by {name}{hint}", rank=worker.rank)
-    return WorkerError(f"{who} left early with exit code {code} before its work was done", rank=worker.rank)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one piece of work returned, or the error it ended with, and where it ran."""
-
-    value: Any = None
-    error: WorkerError | None = None
-    device: str = ""
-
-
-@dataclass
-class _Run:
-    """A piece of work under way."""
-
-    device: str
-    worker: Worker
-    store: dist.Store
-    pipe: tuple[Connection, Connection]
-
-    def outcome(self, number: int) -> Outcome:
-        """What came of it, now that its process has ended."""
-        self.worker.listen()
-        for end in self.pipe:
-            end.close()
-        if not self.worker.failed:
-            return Outcome(cloudpickle.loads(self.worker.result), device=self.device)
-        error = describe_failure([self.worker])
-        text = str(error).replace("worker 0 of 1", f"run {number + 1} on {self.device}", 1)
-        return Outcome(error=WorkerError(text, rank=0, details=error.details), device=self.device)
+    (outcome,) = _supervise([payload], [tuple(devices)], lambda _: options, grace)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
 
 
 def launch_many(
@@ -370,73 +261,148 @@ def launch_many(
     list of Outcome
         In the order of `jobs`. Ctrl-C and SIGTERM end all runs and are raised.
     """
+    options = _checked(backend, timeout) | {"side_by_side": len(devices)}
+
+    def report(number: int, outcome: Outcome) -> Outcome:
+        if outcome.error is None:
+            return outcome
+        run = f"run {number + 1} on {outcome.device}"
+        text = str(outcome.error).replace("worker 0 of 1", run, 1)
+        logger.error("%s", text.partition("\n")[0])
+        return replace(outcome, error=WorkerError(text, rank=0, details=outcome.error.details))
+
+    payloads = [cloudpickle.dumps((function, job)) for job in jobs]
+    places = [(device,) for device in devices]
+    return _supervise(
+        payloads, places, lambda number: options | {"label": f"[run {number + 1}] "}, grace, report
+    )
+
+
+def _checked(backend: str, timeout: float | None) -> dict[str, Any]:
+    """Backend and timeout for :class:`ChildSetup`; refuses a process that cannot start workers."""
     refuse_unguarded_start()
     refuse_daemonic_start()
-    timeout = check_timeout(timeout)
-    outcomes: list[Outcome | None] = [None] * len(jobs)
-    waiting, free = deque(range(len(jobs))), deque(devices)
-    running: dict[int, _Run] = {}
+    return {"backend": backend, "timeout": check_timeout(timeout)}
+
+
+def _supervise(
+    payloads: Sequence[bytes],
+    places: Sequence[tuple[str, ...]],
+    options: Callable[[int], dict[str, Any]],
+    grace: float,
+    report: Callable[[int, Outcome], Outcome] = lambda number, outcome: outcome,
+) -> list[Outcome]:
+    """Run a group of workers for each payload, one at a time on each of `places`; what came of each, in order.
+
+    SIGINT and SIGTERM end all groups and are raised.
+    """
+    outcomes: dict[int, Outcome] = {}
+    waiting, free = deque(range(len(payloads))), deque(places)
+    groups: dict[int, Group] = {}
     asked_to_stop: float | None = None
     with SignalWatch() as signals:
         try:
-            while (waiting and asked_to_stop is None) or running:
+            while groups or (waiting and asked_to_stop is None):
                 while waiting and free and signals.received is None:
-                    number, device = waiting.popleft(), free.popleft()
-                    setup = {"backend": backend, "timeout": timeout, "side_by_side": len(devices)}
-                    running[number] = _start(function, jobs[number], device, f"[run {number + 1}] ", setup)
-                _wait(running)
-                for number in [number for number, run in running.items() if not run.worker.running]:
-                    run = running.pop(number)
-                    outcomes[number] = run.outcome(number)
-                    free.append(run.device)
-                    _report(outcomes[number])
+                    number = waiting.popleft()
+                    groups[number] = Group.start(payloads[number], free.popleft(), options(number))
+                _wait(groups.values())
                 if signals.received is not None and asked_to_stop is None:
                     asked_to_stop = time.monotonic()
-                    for run in running.values():
-                        run.worker.process.terminate()
+                    for worker in _running(groups.values()):
+                        worker.process.terminate()
+                for number, group in list(groups.items()):
+                    if not group.running or (group.failed and asked_to_stop is None):
+                        if asked_to_stop is None:
+                            outcomes[number] = report(number, group.outcome())
+                        _end([groups[number]], grace)
+                        free.append(groups.pop(number).devices)
                 if asked_to_stop is not None and (
                     signals.count > 1 or time.monotonic() - asked_to_stop > STOP_GRACE_SECONDS
                 ):
                     break
         finally:
-            end_workers([run.worker for run in running.values()], grace)
+            _end(groups.values(), grace)
     signals.raise_received()
-    return [outcome for outcome in outcomes if outcome is not None]
+    return [outcomes[number] for number in range(len(payloads))]
 
 
-def _start(
-    function: Callable[..., Any], job: tuple[Any, ...], device: str, label: str, options: dict[str, Any]
-) -> _Run:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    receiver, sender = torch_mp.get_context("spawn").Pipe(duplex=False)
-    setup = ChildSetup(
-        port=store.port,
-        devices=(device,),
-        parent=os.getpid(),
-        channels=(sender,),
-        search_path=tuple(sys.path),
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-        label=label,
-        **options,
-    )
-    payload = cloudpickle.dumps((function, job))
-    with spawning():
-        started = torch_mp.start_processes(
-            run_child, args=(setup, payload), nprocs=1, join=False, start_method="spawn"
-        )
-    return _Run(device, Worker(0, started.processes[0], receiver), store, (receiver, sender))
+def _running(groups: Iterable[Group]) -> list[Worker]:
+    return [worker for group in groups for worker in group.running]
 
 
-def _wait(running: dict[int, _Run]) -> None:
-    """Until a run sends something or ends, 0.2 s at most."""
-    workers = [run.worker for run in running.values()]
-    sources = [worker.process.sentinel for worker in workers]
-    sources += [worker.channel for worker in workers if not worker.channel.closed]
+def _wait(groups: Collection[Group]) -> None:
+    """Until a worker sends something or ends, 0.2 s at most."""
+    running = _running(groups)
+    sources: list[Any] = [worker.process.sentinel for worker in running]
+    sources += [worker.channel for worker in running if not worker.channel.closed]
     wait(sources, timeout=0.2)
-    for worker in workers:
-        worker.listen()
+    for group in groups:
+        group.listen()
 
 
-def _report(outcome: Outcome | None) -> None:
-    if outcome is not None and outcome.error is not None:
-        logger.error("%s", str(outcome.error).partition("\n")[0])
+def _end(groups: Collection[Group], grace: float) -> None:
+    """Terminate what still runs, wait `grace` seconds, kill the rest, reap all."""
+    for worker in _running(groups):
+        worker.process.terminate()
+    deadline = time.monotonic() + grace
+    for worker in (worker for group in groups for worker in group.workers):
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.running:
+            worker.process.kill()
+        worker.process.join()
+    for channel in (end for group in groups for pipe in group.pipes for end in pipe):
+        channel.close()
+
+
+@contextlib.contextmanager
+def _spawning() -> Iterator[None]:
+    """Around a start of workers: what Python reads or changes of the caller is put right afterwards.
+
+    A ``__file__`` that is no file (``python -``), which the workers would try to run, is hidden; a ``__spec__`` that is
+    missing (``%reset -f`` in a notebook removes it) is None meanwhile; and a default start method that the caller has
+    not chosen yet, which spawning fixes, is left open.
+    """
+    with _SPAWNING:
+        main, method = sys.modules["__main__"], mp.get_start_method(allow_none=True)
+        path = getattr(main, "__file__", None)
+        hidden, bare = path is not None and not os.path.isfile(path), not hasattr(main, "__spec__")
+        if hidden:
+            del main.__file__
+        if bare:
+            main.__spec__ = None
+        try:
+            yield
+        finally:
+            if hidden:
+                main.__file__ = path
+            if bare:
+                del main.__spec__
+            if method is None:
+                mp.set_start_method(None, force=True)  # type: ignore[arg-type]
+
+
+def describe_failure(workers: Sequence[Worker]) -> WorkerError:
+    """The error of the worker that failed first: killed, left early or raised, in that order of suspicion."""
+    failed = [worker for worker in workers if worker.failed]
+    if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
+        raise SystemExit(_UNGUARDED)
+    silent = [worker for worker in failed if worker.error is None]
+    if silent:
+        return _describe_silent(min(silent, key=lambda worker: worker.ended or 0.0), len(workers))
+    worker = min(failed, key=lambda worker: worker.error[0] if worker.error else 0.0)
+    _, summary, details = worker.error or (0.0, "", "")
+    message = f"worker {worker.rank} of {len(workers)} failed: {summary}"
+    return WorkerError(
+        f"{message}\n\nOriginal traceback (rank {worker.rank}):\n{details}", rank=worker.rank, details=details
+    )
+
+
+def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
+    code = worker.process.exitcode if worker.left is None else worker.left
+    who = f"worker {worker.rank} of {world_size}"
+    if code < 0:
+        name = signal_name(-code)
+        hint = "; out of memory?" if name == "SIGKILL" else ""
+        return WorkerError(f"{who} was killed by {name}{hint}", rank=worker.rank)
+    return WorkerError(f"{who} left early with exit code {code} before its work was done", rank=worker.rank)

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from gears.core.messages import unknown_name
-from gears.files.formats import content_hash, read_npz, write_npz, write_text
+from gears.files.formats import content_hash, read_npz, write_npz
 from gears.files.paths import user_path
-from gears.graphs.edge_tables import EdgeFile, edges_between, pack_edges, read_edge_table, strongest_graph
+from gears.graphs.edge_tables import EdgeFile, edges_between, read_edge_table, strongest_graph
 from gears.graphs.embeddings import GeneEmbedding
 from gears.graphs.go import go_graph
 from gears.graphs.graph import Graph
@@ -210,58 +210,10 @@ def embedding_of(given: Any) -> GeneEmbedding:
     return GeneEmbedding.of(given)
 
 
-def portable(given: Any, folder: Path) -> Any:
-    """The same graph or embedding as text and numbers that go to other processes; tables as files in `folder`.
-
-    Graphs, tables, tensors and embeddings in memory are written; paths and options stay as they are.
-    """
-    if given is None or isinstance(given, str | Path):
-        return None if given is None else str(given)
-    if isinstance(given, list):
-        return [portable(part, folder) for part in given]
-    if isinstance(given, EdgeFile):
-        return dataclasses.asdict(given) | {"path": str(given.path)}
-    if isinstance(given, Mapping) and {"path", "embedding"} & set(given):
-        inner = given.get("embedding")
-        if inner is None or isinstance(inner, str | Path):
-            return dict(given)
-        more = {name: value for name, value in given.items() if name in ("threshold", "k")}
-        rest = {name: value for name, value in given.items() if name not in more}
-        return {"embedding": _stored(embedding_of(rest), folder)} | more
-    return _stored(given, folder)
-
-
-def _stored(given: Any, folder: Path) -> str:
-    if isinstance(given, pd.DataFrame) and not is_plain(given) and not _is_vectors(given):
-        text = given.to_csv(sep="\t", index=False)
-        path = folder / f".graph-{content_hash(text)[:24]}.tsv"
-        return str(path if path.is_file() else write_text(path, text))
-    arrays = _arrays(given)
+def stored(arrays: dict[str, np.ndarray], folder: Path) -> str:
+    """Path of a file in `folder` that holds the arrays of a graph or an embedding, named by their content."""
     name = content_hash(*(part for key in sorted(arrays) for part in (key, arrays[key])))
-    path = folder / f".graph-{name[:24]}.npz"
+    path = folder / f"custom-{name[:24]}.npz"
     if not path.is_file():
         write_npz(path, arrays)
     return str(path)
-
-
-def _is_vectors(table: pd.DataFrame) -> bool:
-    return all(pd.api.types.is_numeric_dtype(table[column]) for column in table.columns)
-
-
-def _arrays(given: Any) -> dict[str, np.ndarray]:
-    if isinstance(given, Graph):
-        return given.arrays()
-    if isinstance(given, tuple):
-        edges, weight = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in given)
-        return {"edge_index": edges, "weight": weight}
-    if isinstance(given, pd.DataFrame) and {"source", "target"} <= set(given.columns):
-        column = next((name for name in ("weight", "importance") if name in given.columns), None)
-        value = np.ones(len(given)) if column is None else given[column].to_numpy(dtype=np.float64)
-        return pack_edges(given["source"].astype(str).tolist(), given["target"].astype(str).tolist(), value)
-    if hasattr(given, "is_multigraph"):
-        both = list(given.edges(data=True))
-        if not given.is_directed():
-            both += [(target, source, data) for source, target, data in both if source != target]
-        value = np.array([data.get("weight", data.get("importance", 1.0)) for *_, data in both])
-        return pack_edges([str(edge[0]) for edge in both], [str(edge[1]) for edge in both], value)
-    return GeneEmbedding.of(given).arrays()

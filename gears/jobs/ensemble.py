@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 
@@ -274,9 +275,11 @@ def train_many(
     if device is not None and parse_device(device).type == "cpu" and n_at_once is None:
         n_at_once = min(len(jobs), cores())
     plan = plan_devices(n_at_once, gpu_ids, device)
-    arguments = [(str(job.data_path), job.dataset_name, job.split_config, job.worker_args()) for job in jobs]
     with shown(any(job.options.verbose for job in jobs)):
-        _prepare(jobs)
+        jobs = _prepared(jobs)
+        arguments = [
+            (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()) for job in jobs
+        ]
         logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
         done = launch_many(train_alone, arguments, plan.devices, backend=plan.backend, timeout=timeout)
     return [
@@ -342,15 +345,18 @@ def _job(config: Mapping[str, Any]) -> TrainingJob:
     )
 
 
-def _prepare(jobs: Sequence[TrainingJob]) -> None:
-    """Prepare each screen, split and graph once, for the processes to find."""
-    seen = set()
+def _prepared(jobs: Sequence[TrainingJob]) -> list[TrainingJob]:
+    """The jobs as their processes get them; each screen, split and graph is prepared once."""
+    model_configs: dict[str, dict[str, Any]] = {}
+    prepared = []
     for job in jobs:
-        graphs = {name: value for name, value in job.model_config.items() if name != "seed"}
+        seed = {name: value for name, value in job.model_config.items() if name == "seed"}
+        model = {name: value for name, value in job.model_config.items() if name != "seed"}
         key = content_hash(
-            str(job.data_path), job.dataset_name, repr(job.split_config), repr(graphs), repr(job.data_config),
-            job.on_cells, job.options.batch_size,
+            str(job.data_path), job.dataset_name, repr(job.split_config), cloudpickle.dumps(model),
+            cloudpickle.dumps(job.data_config), job.on_cells, job.options.batch_size,
         )  # fmt: skip
-        if key not in seen:
-            job.prepare(1)
-            seen.add(key)
+        if key not in model_configs:
+            model_configs[key] = job.prepare(1)[1].model_config
+        prepared.append(replace(job, model_config=model_configs[key] | seed))
+    return prepared

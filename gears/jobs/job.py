@@ -30,9 +30,9 @@ from gears.files.formats import write_npz
 from gears.files.paths import need_file, user_path
 from gears.gears import GEARS
 from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.custom import BUILT_IN, portable
+from gears.graphs.custom import BUILT_IN, embedding_of, stored
 from gears.model.config import ModelConfig
-from gears.model.folder import check_save_path
+from gears.model.folder import ModelParts, check_save_path
 from gears.pertdata import PertData
 from gears.priors.source import prior_of
 from gears.training.fitting import Seconds
@@ -143,13 +143,18 @@ class TrainingJob:
             pert_data.get_dataloader_distributed(size, self.test_batch_size, world_size, rank, num_workers)
 
     def worker_args(self) -> dict[str, Any]:
-        """The job as `args` of a worker."""
+        """The job, as :meth:`prepare` gives it, as `args` of a worker."""
         loader = {name: getattr(self, name) for name in LOADER_ARGS}
-        configs = {"model_config": self._plain_model_config(), "data_config": self._plain_data_config()}
+        configs = {"model_config": self.model_config, "data_config": self._plain_data_config()}
         return {**self.options.to_dict(), **loader, **configs}
 
-    def prepare(self, world_size: int, seconds: Seconds | None = None) -> PertData:
+    def prepare(self, world_size: int, seconds: Seconds | None = None) -> tuple[PertData, TrainingJob]:
         """Read or prepare the screen, draw the split, build the graphs and fit the prior, for workers to find.
+
+        Returns
+        -------
+        tuple
+            The screen, and the job with files of the graphs and embeddings that were given as objects.
 
         Raises
         ------
@@ -167,7 +172,7 @@ class TrainingJob:
         if self.options.prior is not None and not parts.config.no_perturb:
             with seconds.of("prior"):
                 prior_of(pert_data, start_PH=parts.start_PH)
-        return pert_data
+        return pert_data, dataclasses.replace(self, model_config=self._with_stored_graphs(pert_data, parts))
 
     def load(self, *, report: bool = False) -> PertData:
         """The screen with its split (from the cache where it was prepared before), logged where asked for."""
@@ -218,14 +223,18 @@ class TrainingJob:
             model.load_pretrained(self.options.save_path)
         return dataclasses.replace(result, table=table, seconds=dict(seconds))
 
-    def _plain_model_config(self) -> dict[str, Any]:
-        """The model's options with graphs and embeddings replaced by files of them, beside the prepared screen."""
-        plain = dict(self.model_config)
+    def _with_stored_graphs(self, pert_data: PertData, parts: ModelParts) -> dict[str, Any]:
+        """The model's options with files of custom graphs and embeddings, in the graphs folder of the screen."""
+        plain, folder = dict(self.model_config), pert_data.screen.folder / "graphs"
+        arrays_of = {
+            "G_go": parts.go.arrays,
+            "G_coexpress": parts.coexpress.arrays,
+            "pert_embedding": lambda: embedding_of(plain["pert_embedding"]).arrays(),
+        }
         for name in GRAPH_ARGS:
-            weight = plain.pop(f"{name}_weight", None)
-            given = plain.get(name) if weight is None else (plain[name], weight)
-            if given is not None:
-                plain[name] = portable(given, self.data_path)
+            plain.pop(f"{name}_weight", None)
+            if plain.get(name) is not None:
+                plain[name] = stored(arrays_of[name](), folder)
         return plain
 
     def _plain_data_config(self) -> dict[str, Any]:
@@ -326,7 +335,7 @@ def _train(
     seconds = Seconds()
     with first_on_rank_0():
         job.warn_without_effect()
-        pert_data = _prepare(job, place, seconds)
+        pert_data, job = _prepare(job, place, seconds)
     joined_before = is_running()
     with stop_on_signals():
         if not joined_before:
@@ -341,7 +350,7 @@ def _train(
     return job.conclude(pert_data, result, seconds, None) if place.rank == 0 else result
 
 
-def _prepare(job: TrainingJob, place: Place, seconds: Seconds) -> PertData:
+def _prepare(job: TrainingJob, place: Place, seconds: Seconds) -> tuple[PertData, TrainingJob]:
     """Prepare or open the screen, one process of a file system (of another job, too) after the other."""
     with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
         return job.prepare(place.world_size, seconds)
@@ -423,7 +432,7 @@ def train_multi_gpu(
     with shown(job.options.verbose):
         plan = plan_devices(n_gpus, gpu_ids, device, backend)
         job.warn_without_effect()
-        pert_data = job.prepare(plan.world_size, seconds)
+        pert_data, job = job.prepare(plan.world_size, seconds)
         with seconds.of("workers"):
             result = TrainResult(
                 **launch(

@@ -9,7 +9,15 @@ import types
 
 import pytest
 
-from gears.distributed.gpus import Card, nvml_cards, resolve_gpu_ids, visible_cards, warn_about_cards
+from gears.distributed.devices import plan_devices
+from gears.distributed.gpus import (
+    Card,
+    nvml_cards,
+    refuse_slices,
+    resolve_gpu_ids,
+    visible_cards,
+    warn_about_cards,
+)
 
 GIB = 2**30
 CARDS = [
@@ -47,29 +55,52 @@ def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str) -> No
 
 
 DIVIDED = [
-    Card("GPU-eeee", "A100", 40 * GIB, 9 * GIB, instances=(
-        Card("MIG-e1", "A100 3g", 20 * GIB, 9 * GIB), Card("MIG-e2", "A100 3g", 20 * GIB, 0),
-    )),
+    Card("GPU-eeee", "A100", 40 * GIB, 39 * GIB, 90, divided=True),
     Card("GPU-ffff", "A100", 40 * GIB, 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("cards", "visible"),
     [
-        (None, ["MIG-e1", "GPU-ffff"]),
-        ("MIG-e2", ["MIG-e2"]),
-        ("MIG-e2,MIG-e1", ["MIG-e2", "MIG-e1"]),
-        ("MIG-e", []),
-        ("1,MIG-e1", ["GPU-ffff", "MIG-e1"]),
-        ("0", ["MIG-e1"]),
-        ("GPU-eeee", ["MIG-e1"]),
-        ("MIG-GPU-eeee/1/0", []),
+        (DIVIDED, None),
+        (DIVIDED, "1,0"),
+        (DIVIDED, "MIG-e1"),
+        (DIVIDED, "MIG-e1,MIG-e2"),
+        (DIVIDED[1:], "MIG-e1"),
     ],
 )
-def test_instances_of_a_divided_card(value: str | None, expected: list[str]) -> None:
-    environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
-    assert [card.uuid for card in visible_cards(DIVIDED, environment)] == expected
+def test_slices_are_not_chosen_among_and_take_one_worker(
+    cards: list[Card], visible: str | None, caplog
+) -> None:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    with pytest.raises(ValueError, match=r"gpu_ids='free:1' was requested, but .* slices .*without gpu_ids"):
+        resolve_gpu_ids("free:1", cards=lambda: cards, environment=environment)
+    with pytest.raises(ValueError, match=r"2 workers, but.*use one worker \(n_gpus=1\)"):
+        refuse_slices("2 workers", cards=lambda: cards, environment=environment)
+    assert resolve_gpu_ids([0], cards=lambda: cards, environment=environment) == [0]
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        warn_about_cards(["cuda:0"], cards=lambda: cards, environment=environment)
+    assert not caplog.records, "what others do on a divided card says nothing of one slice"
+
+
+@pytest.mark.parametrize("visible", ["1", "GPU-f"])
+def test_whole_cards_beside_a_divided_one(visible: str) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": visible}
+    assert resolve_gpu_ids("free:1", cards=lambda: DIVIDED, environment=environment) == [0]
+    refuse_slices("2 workers", cards=lambda: DIVIDED, environment=environment)
+
+
+def test_several_workers_on_one_visible_slice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-e1")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    for arguments in ({"n_gpus": 2}, {"gpu_ids": [0, 1]}):
+        with pytest.raises(
+            ValueError, match=r"2 workers were requested, but .* slices of a divided GPU \(MIG\)"
+        ):
+            plan_devices(**arguments)
+    assert plan_devices(backend="gloo").devices == ("cuda:0",)
+    assert plan_devices(2, device="cpu").devices == ("cpu", "cpu")
 
 
 def test_different_models_may_be_numbered_otherwise(caplog) -> None:
@@ -143,14 +174,6 @@ def test_answers_of_the_library_are_read(monkeypatch) -> None:
     answers.nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}".encode()
     answers.nvmlDeviceGetName = lambda handle: "H100"
     answers.nvmlDeviceGetMigMode = lambda handle: (handle == 1, 0)
-    answers.nvmlDeviceGetMaxMigDeviceCount = lambda handle: 2
-
-    def instance(handle, number):
-        if number == 1:
-            raise RuntimeError
-        return 5
-
-    answers.nvmlDeviceGetMigDeviceHandleByIndex = instance
     answers.nvmlDeviceGetUtilizationRates = lambda handle: types.SimpleNamespace(gpu=7)
 
     def processes(handle):
@@ -171,6 +194,6 @@ def test_answers_of_the_library_are_read(monkeypatch) -> None:
         ("GPU-1", GIB, 7),
     ]
     assert [card.processes for card in cards] == [2, 0]
-    assert [[part.uuid for part in card.instances] for card in cards] == [[], ["GPU-5"]]
+    assert [card.divided for card in cards] == [False, True]
     assert cards[0].users[0] == f"pid {2**30} (3.0 GiB)"
     assert cards[0].users[1].startswith(f"pid {os.getpid()}")

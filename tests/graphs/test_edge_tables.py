@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gears.graphs import EdgeFile, GeneAnnotation, Graph
-from gears.graphs.custom import GraphMaker, combined, portable
+from gears.graphs.custom import GraphMaker, combined
 
 NODES = ["A", "B", "C", "D"]
 STRING = "protein1 protein2 combined_score\n9606.P1 9606.P2 900\n9606.P2 9606.P1 900\n9606.P1 9606.P3 400\n"
@@ -103,23 +103,3 @@ def test_several_graphs_add_their_shares(tmp_path):
     assert maker().make([one]).hash == one.hash
     with pytest.raises(ValueError, match="empty list"):
         maker().make([])
-
-
-def test_what_goes_to_other_processes_makes_the_same_graph(tmp_path):
-    import networkx as nx
-    import pandas as pd
-
-    table = pd.DataFrame({"source": ["A", "B"], "target": ["B", "C"], "weight": [0.5, 0.25]})
-    signed = table.assign(weight=[0.5, -0.25])
-    forms = [
-        table,
-        signed,
-        nx.from_pandas_edgelist(table, edge_attr=True),
-        (np.array([[0, 1], [1, 2]]), np.array([0.5, 0.25])),
-        {"embedding": pd.DataFrame(np.eye(4), index=NODES), "k": 2},
-        [table, "go", EdgeFile(written(tmp_path, "d.tsv", DOROTHEA), directed=True)],
-    ]
-    for form in forms:
-        sent = portable(form, tmp_path)
-        assert maker().make(sent).hash == maker().make(form).hash
-    assert portable(None, tmp_path) is None
