@@ -261,7 +261,7 @@ def read_archives(folder: Path) -> Any:
     found = []
     with tempfile.TemporaryDirectory() as out:
         for path in sorted(folder.iterdir()):
-            target = extract_file(path, "perturb_processed.h5ad", Path(out) / path.name)
+            target = extract_file(path, "perturb_processed.h5ad", Path(out, path.name))
             found.append(target.read_bytes().decode("latin-1"))
     return found
 
