@@ -229,9 +229,12 @@ def launch(
     options = _checked(backend, timeout)
     payload = cloudpickle.dumps((function, args))
     (outcome,) = _supervise([payload], [tuple(devices)], lambda _: options, grace)
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.value
+    try:
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+    finally:
+        del outcome  # a cycle of error, traceback and this frame would keep the callers' data alive
 
 
 def launch_many(
