@@ -110,7 +110,7 @@ def compare(folder: Path, options: argparse.Namespace) -> dict:
 
 
 def own_values(predicted, real, conditions, gene_names) -> dict[str, dict[str, float]]:
-    """This package's values for the cells of the pair; only a single's target is left out, as in cell-eval."""
+    """This package's values for the cells of the pair; only a single's target is excluded, as in cell-eval."""
 
     def cells(adata, key):
         return adata.X[(adata.obs[TARGET] == key).to_numpy()].toarray().astype(np.float64)

@@ -4,7 +4,7 @@
     python benchmarks/scaling.py --device cpu --workers 1 2
 
 The global batch stays the same (strong scaling), so every number of workers trains the same model.
-The first epoch (start-up, warm caches) is left out; an epoch's time is the median of the others.
+The first epoch (start-up, warm caches) is excluded; an epoch's time is the median of the others.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def plot(rows, path):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), help="GPUs where there are any")
-    parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers; 1, 2, 4, ... if left out")
+    parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers; 1, 2, 4, ... if omitted")
     parser.add_argument("--size", choices=sorted(SIZES), default="small")
     parser.add_argument("--objectives", nargs="+", choices=("cells", "moments"), default=["cells", "moments"])
     parser.add_argument("--epochs", type=int, default=5)

@@ -13,7 +13,7 @@ from pathlib import Path
 def main() -> None:
     parser = argparse.ArgumentParser(description="An ensemble of models.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--gpu-ids", type=int, nargs="+", help="GPUs to use; all of them if left out")
+    parser.add_argument("--gpu-ids", type=int, nargs="+", help="GPUs to use; all of them if omitted")
     parser.add_argument(
         "--cpu", action="store_true", help="CPU processes, as many at a time as there are cores"
     )

@@ -19,7 +19,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dataset", help="name of a screen in the folder --data")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument(
-        "--gpu-ids", type=int, nargs="+", help="GPUs, one worker on each; all of them if left out"
+        "--gpu-ids", type=int, nargs="+", help="GPUs, one worker on each; all of them if omitted"
     )
     devices.add_argument("--cpu-workers", type=int, help="train with this many CPU processes instead")
     parser.add_argument("--epochs", type=int, default=20)

@@ -1,4 +1,4 @@
-"""gears: predict how every gene's expression answers to perturbing one or more genes.
+"""gears: predict how every gene's expression responds to perturbing one or more genes.
 
 Public names are loaded on first use, so that ``import gears`` itself needs neither
 torch nor scanpy.

@@ -346,7 +346,7 @@ class GEARS(PublishedNames):
         chunk
             Conditions computed at once; bounds memory, not the result.
         context, perturbation_type
-            Of a model with contexts or types: where, and how, the genes are perturbed. All of them when left out;
+            Of a model with contexts or types: where, and how, the genes are perturbed. All of them when omitted;
             a label such as "A+ctrl [CRISPRi] @ K562" says both itself.
 
         Raises

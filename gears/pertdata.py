@@ -195,7 +195,7 @@ class PertData:
         )
 
     def summary(self) -> ScreenReport:
-        """What the screen holds, how it was read, and what was left out and why (``print`` it)."""
+        """What the screen holds, how it was read, and what was excluded and why (``print`` it)."""
         from gears.data.checks.report import summarise
 
         parts = None if self.split is None else self.split.parts

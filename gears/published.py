@@ -45,7 +45,7 @@ def load_cell_gears_folder(
     output
         Where the prepared screen goes; beside the old one (``<name>-prepared``) by default.
     split, seed, train_gene_set_size
-        A split that cell-gears left under ``<name>/splits``, to be used; None: none.
+        A split that cell-gears wrote under ``<name>/splits``, to be used; None: none.
     **processing
         Options of :class:`gears.data.ProcessingOptions`.
 
@@ -53,7 +53,7 @@ def load_cell_gears_folder(
     -------
     PertData
         With the nodes of the published package: essential genes that have terms, and
-        conditions without terms left out.
+        conditions without terms excluded.
 
     Raises
     ------

@@ -1,9 +1,8 @@
-"""What users of earlier packages met, where no other test covers it (the whole list: docs/faults.md)."""
+"""What users of earlier packages met, where no other test covers it."""
 
 from __future__ import annotations
 
 import logging
-import re
 import subprocess
 import sys
 import textwrap
@@ -111,7 +110,7 @@ def test_a_replaced_h5ad_is_noticed(data: PertData, toy_adata: AnnData) -> None:
     """Graphs and tables of other values are not used silently: the folder no longer fits its manifest."""
     toy_adata.X = toy_adata.X * 0
     toy_adata.write_h5ad(data.screen.folder / "perturb_processed.h5ad")
-    with pytest.raises(ValueError, match=r"is damaged: perturb_processed.h5ad .*prepare it anew"):
+    with pytest.raises(ValueError, match=r"is damaged: perturb_processed.h5ad .*prepare it again"):
         PreparedScreen.open(data.screen.folder)
 
 
@@ -198,38 +197,3 @@ def test_memory_of_preparing_is_bounded(tmp_path: Path) -> None:
     before, most = map(int, done.stdout.split())
     stored = (tmp_path / "big.h5ad").stat().st_size / 1024
     assert most - before < 300_000 + 2 * stored  # KiB: the values twice, and what the libraries take
-
-
-def test_the_table_of_faults_names_tests_that_exist() -> None:
-    root = Path(__file__).resolve().parents[1]
-    table = (root / "docs" / "faults.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", table)
-    assert len(named) > 100
-    missing = [
-        f"{file}::{name}"
-        for file, name in named
-        if not (root / "tests" / file).is_file()
-        or f"def {name}(" not in (root / "tests" / file).read_text(encoding="utf-8")
-    ]
-    assert not missing
-
-
-UNTESTED = {39, 139}
-"""Faults that no test here can show; their rows say why."""
-
-
-def numbered_rows() -> dict[int, str]:
-    table = (Path(__file__).resolve().parents[1] / "docs" / "faults.md").read_text(encoding="utf-8")
-    return {int(row.split("|")[1]): row for row in table.splitlines() if re.match(r"\| \d+ \|", row)}
-
-
-def test_every_fault_of_the_table_has_a_test() -> None:
-    rows = numbered_rows()
-    assert len(rows) == 119
-    assert {number for number, row in rows.items() if ".py::test_" not in row} == UNTESTED
-
-
-@pytest.mark.shared
-def test_every_fault_that_was_collected_is_in_the_table(shared: Path) -> None:
-    text = (shared / "faults.md").read_text(encoding="utf-8")
-    assert set(numbered_rows()) == {int(number) for number in re.findall(r"^### (\d+)\.", text, re.MULTILINE)}

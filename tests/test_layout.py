@@ -150,7 +150,7 @@ class Layout:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """What every module imports; the package's own `__init__` loads lazily and is left out."""
+        """What every module imports; the package's own `__init__` loads lazily and is excluded."""
         return {
             module: self.imports_of(module) - {"__init__"} for module in self.paths if module != "__init__"
         }

@@ -85,7 +85,7 @@ def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcom
 @pytest.mark.slow
 def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> None:
     ensemble = Ensemble.load(outcomes, device="cpu")
-    assert len(ensemble) == 2, "the failed training is left out"
+    assert len(ensemble) == 2, "the failed training is excluded"
     gene, other = ensemble.pert_list[:2]
     predicted = ensemble.predict([gene, f"{gene}+{other}"])
     each = [model.predict([gene, f"{gene}+{other}"], clip=False) for model in ensemble.models]

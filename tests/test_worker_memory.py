@@ -34,7 +34,7 @@ def _large_screen() -> AnnData:
 def _pss() -> float:
     """Proportional set size of this process in MB: shared pages count by the number of sharers.
 
-    Libraries are left out: other processes on the machine change how many share them.
+    Libraries are excluded: other processes on the machine change how many share them.
     """
     total, counted = 0, True
     for line in Path("/proc/self/smaps").read_text().splitlines():

@@ -1,7 +1,7 @@
 """The published analysis functions on condition means, with the published key names.
 
 They differ from ``cell-gears`` 0.1.2 in what cannot be defined: a correlation
-with a constant is NaN (there 0) and left out of averages, the control has no
+with a constant is NaN (there 0) and excluded from averages, the control has no
 differential genes (there a score of 0), and conditions with fewer than 20
 genes are scored on those they have. New code reads
 :mod:`gears.evaluation`, which scores means without the cells.
@@ -44,7 +44,7 @@ def compute_metrics(results: Results) -> tuple[dict[str, float], Scores]:
     Returns
     -------
     metrics
-        ``mse``, ``mse_de``, ``pearson``, ``pearson_de``: means over conditions, undefined values left out.
+        ``mse``, ``mse_de``, ``pearson``, ``pearson_de``: means over conditions, undefined values excluded.
     metrics_pert
         The same per condition label; NaN where undefined, as the ``_de`` forms are for the control.
     """
@@ -194,7 +194,7 @@ def _ranked_scores(
 
 
 def _range_scores(pred_K: np.ndarray, truth_NK: np.ndarray, suffix: str) -> dict[str, float]:
-    """Where predicted means fall within the cells' values; genes that are 0 in every cell are left out."""
+    """Where predicted means fall within the cells' values; genes that are 0 in every cell are excluded."""
     low_K, high_K = truth_NK.min(axis=0), truth_NK.max(axis=0)
     kept_K = (low_K != 0) | (high_K != 0)
     if not kept_K.any():

@@ -60,7 +60,7 @@ def parse_any_pert(label: str) -> list[str]:
 
 
 def get_genes_from_perts(perts: str | Iterable[str]) -> list[str]:
-    """All genes that occur in some labels, sorted, the control token left out."""
+    """All genes that occur in some labels, sorted, without the control token."""
     labels = [perts] if isinstance(perts, str) else perts
     return sorted({gene for label in labels for gene in parse_any_pert(label)})
 

@@ -84,7 +84,7 @@ class PublishedNames:
     @property
     def saved_pred(self) -> dict[str, np.ndarray]:
         """Gone: predictions are not kept."""
-        msg = "saved_pred is gone: predict computes anew each time; keep what it returns"
+        msg = "saved_pred is gone: predict computes them again each time; keep what it returns"
         raise AttributeError(msg)
 
     def tunable_parameters(self) -> dict[str, str]:

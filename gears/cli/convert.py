@@ -1,4 +1,4 @@
-"""`gears convert`: a model or a folder of screens that cell-gears left, in this package's form."""
+"""`gears convert`: a model or a folder of screens that cell-gears wrote, in this package's form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         "convert",
         "SOURCE OUTPUT",
-        "Take over what cell-gears left: a folder of screens, or a saved model.",
+        "Convert cell-gears data: a folder of screens, or a saved model.",
         EPILOG,
     )
     parser.add_argument(
@@ -36,7 +36,9 @@ def make_parser() -> CommandParser:
     parser.add_argument("--dataset", help="name of the screen in the data folder")
     parser.add_argument("--data", help="for a model: the data folder of cell-gears with its screen DATASET")
     parser.add_argument("--names", help=f"for a model: a JSON file of {', '.join(NAMES)}, instead of --data")
-    parser.add_argument("--split", help="for a screen: a split that cell-gears left, to be written beside it")
+    parser.add_argument(
+        "--split", help="for a screen: a split that cell-gears wrote, to be written beside it"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of that split")
     parser.add_argument("--train-gene-set-size", type=float, default=0.75, help="of that split")
     return parser

@@ -8,7 +8,7 @@ EPILOG = """examples:
   gears doctor
   gears doctor --json > machine.json
 
-Exit codes: 0 nothing stands in the way of training, 1 something does (the lines that begin with "error").
+Exit codes: 0 ready to train, 1 not ready (the lines that begin with "error").
 """
 
 

@@ -40,7 +40,9 @@ def evaluate_parser() -> CommandParser:
     add_screen(parser)
     parser.add_argument("--part", default="test", help="part of the split: test, val or train")
     add_scores(parser)
-    parser.add_argument("--device", help="cpu, cuda, ...; the first GPU where there is one if left out")
+    parser.add_argument(
+        "--device", help="cpu, cuda, ...; default: the first GPU, or the CPU where there is none"
+    )
     return parser
 
 
@@ -90,7 +92,7 @@ def compare_parser() -> CommandParser:
         "--gears", nargs="+", type=str, default=[], help="train GEARS with these objectives: moments, cells"
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="seeds of GEARS's initial weights")
-    parser.add_argument("--epochs", type=int | None, help="of GEARS; by objective if left out")
+    parser.add_argument("--epochs", type=int | None, help="of GEARS; by objective if omitted")
     parser.add_argument("--hidden-size", type=int, default=64, help="of GEARS")
     parser.add_argument("--device", help="of GEARS: cpu, cuda, ...")
     add_scores(parser)
@@ -169,7 +171,7 @@ def report_parser() -> CommandParser:
     parser.add_argument("folder", metavar="FOLDER", help="where the page goes")
     parser.add_argument("--title", default="Evaluation", help="of the page")
     parser.add_argument(
-        "--models", nargs="+", type=str, help="methods to judge; the table's first if left out"
+        "--models", nargs="+", type=str, help="methods to judge; the table's first if omitted"
     )
     return parser
 

@@ -19,25 +19,25 @@ BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 COMMANDS = {  # in the order in which a newcomer needs them
     "doctor": "look at this machine: torch, CUDA, GPUs and who uses them, cores, versions, variables",
     "simulate": "write a simulated screen to an h5ad file",
-    "inspect": "report on a screen: what was found, what would be left out, what to mend",
+    "inspect": "report on a screen: what was found, what would be excluded, what to fix",
     "prepare": "check a screen and prepare it for training",
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
     "evaluate": "score a trained model and simple baselines, write a report",
-    "compare": "score baselines, and GEARS trained anew, over several splits",
+    "compare": "score baselines, and GEARS retrained, over several splits",
     "report": "the HTML page of a table that evaluate or compare wrote",
-    "convert": "take over what cell-gears left: screens, splits, saved models",
+    "convert": "convert screens, splits and saved models of cell-gears",
 }
 
 HELP = f"""usage: gears [--version] [--help] COMMAND ...
 
-Predict how every gene's expression answers to perturbing one or more genes.
+Predict how every gene's expression responds to perturbing one or more genes.
 
 commands:
 {chr(10).join(f"  {name:<10}{text}" for name, text in COMMANDS.items())}
 
 examples:
-  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20     (no screen at hand? one to try)
+  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20     (to try it without data)
   gears inspect screen.h5ad
   gears prepare screen.h5ad --style auto
   gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv
-        Arguments without the program's name; those of the process when left out.
+        Arguments without the program's name; those of the process when omitted.
 
     Returns
     -------

@@ -55,7 +55,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
     parser.add_argument("--clip", action=_yes_no(), default=True, help="set negative predictions to zero")
     parser.add_argument(
-        "--device", help="cpu, cuda, cuda:1, ...; the first GPU where there is one if left out"
+        "--device", help="cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
     )
     return parser
 

@@ -70,9 +70,9 @@ def node_options(options: Any) -> dict[str, Any]:
 
 def add_scores(parser: CommandParser) -> None:
     """Options that say what is scored."""
-    parser.add_argument("--metrics", nargs="+", type=str, help="names of metrics; a usual choice if left out")
+    parser.add_argument("--metrics", nargs="+", type=str, help="names of metrics; a usual choice if omitted")
     parser.add_argument(
-        "--baselines", nargs="+", type=str, help="names of baselines; all that see training only if left out"
+        "--baselines", nargs="+", type=str, help="names of baselines; all that see training only if omitted"
     )
     parser.add_argument(
         "--halvings", type=int, default=5, help="halvings of the cells for scaled scores; 0: none"

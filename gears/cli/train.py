@@ -146,18 +146,20 @@ def _add_devices(parser: CommandParser) -> None:
         help="GPUs to use, such as 0 2, or free:2 for the two least busy",
     )
     group.add_argument(
-        "--n-gpus", type=int | None, help="number of worker processes; all visible GPUs if left out"
+        "--n-gpus", type=int | None, help="number of worker processes; default: all visible GPUs"
     )
-    group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); found out if left out")
+    group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); detected if omitted")
     group.add_argument(
-        "--timeout", type=float | None, help="seconds after which a silent worker counts as lost"
+        "--timeout",
+        type=float | None,
+        help="seconds after which a worker that does not respond is declared dead",
     )
 
 
 def _add_loading(parser: CommandParser) -> None:
     group = parser.add_argument_group("loaders of cells")
     group.add_argument(
-        "--test-batch-size", type=int | None, help="of validation and test; as --batch-size if left out"
+        "--test-batch-size", type=int | None, help="of validation and test; as --batch-size if omitted"
     )
     group.add_argument("--num-workers", type=int, default=0, help="loader processes per worker")
 
@@ -217,7 +219,7 @@ def _check(
 
 
 def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
-    """What was asked of the screen; defaults are left out, since a prepared screen has its own."""
+    """What was asked of the screen; defaults are excluded, since a prepared screen has its own."""
     names = [*parser.option_names[SCREEN], *PERTDATA_OPTIONS]
     return {name: options[name] for name in names if options[name] != parser.get_default(name)}
 

@@ -102,7 +102,7 @@ def create_cell_graph_dataset_for_prediction(
     Parameters
     ----------
     pert_gene
-        The genes, such as ``["A", "B"]``; ``ctrl`` is left out.
+        The genes, such as ``["A", "B"]``; ``ctrl`` is excluded.
     ctrl_adata
         Control cells, (N, G).
     gene_names

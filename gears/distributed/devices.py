@@ -78,7 +78,7 @@ def choose_devices(
     Parameters
     ----------
     n_gpus
-        Number of workers; all visible GPUs when left out.
+        Number of workers; all visible GPUs when omitted.
     gpu_ids
         Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order
         kept: rank 0 on the first.
@@ -194,7 +194,7 @@ def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tu
         raise ValueError(msg)
     if len(set(ids)) < len(ids):
         repeated = sorted({index for index in ids if ids.count(index) > 1})
-        msg = f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs a card of its own ({there})"
+        msg = f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs its own GPU ({there})"
         raise ValueError(msg)
     wrong = [index for index in ids if not 0 <= index < visible]
     if wrong:

@@ -46,7 +46,7 @@ class Diagnosis:
     cuda
         What torch was built with and sees: CUDA, cuDNN, NCCL, devices.
     cards
-        What NVML says of each card, or why it cannot be asked.
+        What NVML reports of each GPU, or why it cannot.
     variables
         Environment variables that matter and are set.
     findings
@@ -62,7 +62,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing stands in the way of training."""
+        """Whether the machine is ready to train."""
         return all(finding.level != "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,12 +80,10 @@ class Diagnosis:
             lines += [f"  {name:<24}{_shown(name, value)}" for name, value in values.items()]
             if not values:
                 lines.append("  (none of those that matter is set)")
-        lines.append("cards")
+        lines.append("GPUs")
         lines += [f"  {text}" for text in _cards_shown(self.cards)]
         lines += [f"{finding.level}: {finding.text}" for finding in self.findings]
-        return "\n".join(
-            [*lines, "nothing stands in the way of training" if self.healthy else "see the errors"]
-        )
+        return "\n".join([*lines, "OK, ready to train" if self.healthy else "see the errors"])
 
 
 def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
@@ -168,7 +166,7 @@ def look_at_cuda() -> dict[str, Any]:
 
 
 def look_at_cards() -> dict[str, Any]:
-    """What NVML says of every card of the machine, visible or not."""
+    """What NVML reports of every GPU of the machine, visible or not."""
     import dataclasses
 
     from gears.distributed.gpus import nvml_cards
@@ -207,7 +205,7 @@ def judge(
     for index, card in enumerate(found):
         if card["busy"]:
             users = ", ".join(card["users"]) or f"{card['processes']} process(es)"
-            say("note", f"card {index} ({card['name']}) is busy: {users}; gpu_ids='free:N' avoids it")
+            say("note", f"GPU {index} ({card['name']}) is busy: {users}; gpu_ids='free:N' avoids it")
     if not cuda["gloo"]:
         say("error", "this torch has no gloo backend: no two processes can train together")
     if "NCCL_TIMEOUT" in variables:

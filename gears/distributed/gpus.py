@@ -66,7 +66,7 @@ GpuIds = int | Sequence[int] | np.ndarray | str | None
 
 
 def nvml_cards() -> list[Card]:
-    """All cards of the machine in the order of their bus, from NVML (package ``nvidia-ml-py``).
+    """All GPUs of the machine in the order of their bus, from NVML (package ``nvidia-ml-py``).
 
     Raises
     ------
@@ -95,7 +95,7 @@ def nvml_cards() -> list[Card]:
 def _card(nvml: Any, handle: Any) -> Card:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     utilisation, running, divided = 0, [], False
-    with contextlib.suppress(Exception):  # not every card answers these
+    with contextlib.suppress(Exception):  # not every GPU supports these
         utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
     with contextlib.suppress(Exception):
         running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -114,7 +114,7 @@ def _card(nvml: Any, handle: Any) -> Card:
 
 
 def _user(process: Any) -> str:
-    """Number, program, owner and memory of a compute process; what cannot be seen is left out."""
+    """Number, program, owner and memory of a compute process; what cannot be seen is excluded."""
     facts: list[str] = []
     with contextlib.suppress(OSError, KeyError, ImportError):  # another container's, or gone by now
         import pwd
@@ -133,10 +133,10 @@ def _text(value: str | bytes) -> str:
 
 
 def visible_cards(cards: Sequence[Card], environment: Mapping[str, str] | None = None) -> list[Card]:
-    """The cards that CUDA shows to this process, in its order.
+    """The GPUs that CUDA shows to this process, in its order.
 
     ``CUDA_VISIBLE_DEVICES`` may hold numbers (bus order, as with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``) or
-    beginnings of UUIDs; as in CUDA, what follows the first entry that fits no card is not visible.
+    beginnings of UUIDs; as in CUDA, what follows the first entry that fits no GPU is not visible.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def resolve_gpu_ids(
     Raises
     ------
     ValueError
-        The text has another form, there are fewer cards than asked for, or they are slices (MIG).
+        The text has another form, there are fewer GPUs than requested, or they are slices (MIG).
     RuntimeError
         NVML cannot be asked.
     """
@@ -205,7 +205,7 @@ def resolve_gpu_ids(
     match = re.fullmatch(r"free:([1-9]\d*)", gpu_ids.strip())
     if match is None:
         msg = (
-            f"gpu_ids is {gpu_ids!r}; expected indices such as [2, 3], or 'free:N' for the N least busy cards"
+            f"gpu_ids is {gpu_ids!r}; expected indices such as [2, 3], or 'free:N' for the N least busy GPUs"
         )
         raise ValueError(msg)
     found = cards()
@@ -214,7 +214,7 @@ def resolve_gpu_ids(
     by_bus = (os.environ if environment is None else environment).get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if not by_bus and len({card.name for card in found}) > 1:  # CUDA puts faster models first
         logger.warning(
-            "the cards are of different models, which CUDA may number in another order than gpu_ids=%r assumes; "
+            "the GPUs are different models, which CUDA may number in another order than gpu_ids=%r assumes; "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
             gpu_ids,
         )
@@ -232,7 +232,7 @@ def resolve_gpu_ids(
 def warn_about_cards(
     devices: Sequence[str], *, cards: Cards = nvml_cards, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Warn where a chosen card is busy already, or the chosen cards differ in memory; silent without NVML."""
+    """Warn where a chosen GPU is busy already, or the chosen GPUs differ in memory; silent without NVML."""
     ids = [int(device.split(":")[1]) for device in devices if device.startswith("cuda:")]
     if not ids:
         return

@@ -40,7 +40,7 @@ def setup_ddp(
     device
         Device of this worker; ``cuda:<rank>`` where CUDA is available, else the CPU.
     backend
-        ``torch.distributed`` backend; chosen by device when left out.
+        ``torch.distributed`` backend; chosen by device when omitted.
     timeout
         Seconds after which a collective that does not complete is an error.
 

@@ -184,13 +184,13 @@ def _one_split(
 
 @contextmanager
 def _measured(fits: _Fits, name: str, seed: int | str, split: Split, n_test: int) -> Iterator[None]:
-    """Note what a fit with its prediction costs; a method that refuses is left out with its reason."""
+    """Note what a fit with its prediction costs; a method that refuses is excluded with its reason."""
     try:
         with measured() as cost:
             yield
     except ValueError as error:
         fits.left_out[name] = str(error)
-        logger.warning("%s is left out: %s", name, error)
+        logger.warning("%s is excluded: %s", name, error)
         return
     if (name, seed) in fits.predictions:
         n_fitted = len(fitted_conditions(split, fits.parts[name]))
@@ -318,7 +318,7 @@ class Comparison:
     models
         Names of the methods that are no baselines.
     left_out
-        What was left out and why: by method, or method and split.
+        What was excluded and why: by method, or method and split.
     """
 
     table: pd.DataFrame

@@ -122,7 +122,7 @@ def theil_sen(
 ) -> tuple[float, float]:
     """Coefficients of ``y = c1 x1 + c2 x2`` as the spatial median of exact fits to two genes each.
 
-    Pairs of genes that do not determine both coefficients are left out; where
+    Pairs of genes that do not determine both coefficients are excluded; where
     none does (one single without any change), the least squares of smallest norm is returned.
 
     Parameters

@@ -50,7 +50,7 @@ class Bootstrap:
         return rng.multinomial(n_conditions, share, size=self.n).astype(np.float64)
 
     def bounds(self, values_B: np.ndarray) -> tuple[float, float]:
-        """Percentile interval of resampled values; resamples without a value are left out."""
+        """Percentile interval of resampled values; resamples without a value are excluded."""
         defined = values_B[np.isfinite(values_B)]
         if not len(defined):
             return float("nan"), float("nan")
@@ -128,7 +128,7 @@ def difference_table(
         Columns ``subgroup``, ``metric``, ``against``, ``model_mean``,
         ``other_mean``, ``difference``, ``low``, ``high``, ``better``
         (``"model"``, ``"other"``, or ``"undecided"`` where the interval holds
-        0), ``n_conditions``, ``n_undefined`` (conditions left out).
+        0), ``n_conditions``, ``n_undefined`` (conditions excluded).
     """
     model = model_name(table, method)
     records = []

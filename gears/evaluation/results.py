@@ -34,7 +34,7 @@ class Results:
     runs
         Cost of every fit (:class:`gears.evaluation.Comparison`), where it was measured.
     left_out
-        Methods that were left out, with the reason.
+        Methods that were excluded, with the reason.
     details
         Further facts about the data, by name.
     level

@@ -112,7 +112,7 @@ def scaled_by_weights(
     """``(value - floor) / (ceiling - floor)``, each averaged over conditions first with each row of weights, (B,).
 
     An undefined floor (the train mean has no correlation with itself) counts
-    as 0. Conditions whose value or ceiling is undefined are left out; NaN
+    as 0. Conditions whose value or ceiling is undefined are excluded; NaN
     without any, or unless the ceiling is better than the floor.
     """
     kept = np.isfinite(value_U) & np.isfinite(ceiling_U)
@@ -165,7 +165,7 @@ class _Mean:
 
 
 def _scores(predicted_UG: np.ndarray, held_out: Truth, names: Sequence[str]) -> np.ndarray:
-    """Metrics where some conditions have no second half: those are left out, also as what others are compared with."""
+    """Metrics where some conditions have no second half: those are excluded, also as what others are compared with."""
     whole_U = np.isfinite(held_out.mean_UG).all(axis=1)
     values_UM = np.full((len(predicted_UG), len(names)), np.nan)
     if not whole_U.any():

@@ -376,5 +376,5 @@ def predict_baseline(
         raise next(iter(errors.values()))
     left_out = {where: str(error) for where, error in errors.items()}
     for where, reason in left_out.items():
-        log.warning("%s is left out: %s", where, reason)
+        log.warning("%s is excluded: %s", where, reason)
     return predicted_UG, left_out

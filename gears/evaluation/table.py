@@ -66,7 +66,7 @@ def comparison_table(
     screen, split
         The prepared screen and the split that the model was fitted to.
     baselines
-        Names of baselines. One that cannot be fitted is left out, with a warning;
+        Names of baselines. One that cannot be fitted is excluded, with a warning;
         ``table.attrs["left_out"]`` says why.
     others
         Further predictions by method name, each (U, G); in the verdict they are no baselines.
@@ -128,7 +128,7 @@ def baseline_predictions(
             predictions[name], reasons = predict_baseline(baseline, settings, name)
         except ValueError as error:
             left_out[name] = str(error)
-            log.warning("baseline %s is left out: %s", name, error)
+            log.warning("baseline %s is excluded: %s", name, error)
         else:
             left_out |= reasons
     return predictions, left_out

@@ -42,7 +42,7 @@ class Truth:
     control_mean_G
         Mean of the control cells, the origin of every change.
     reference_mean_G
-        Mean of the training conditions' means, control left out (NaN without training conditions).
+        Mean of the training conditions' means, without the control (NaN without training conditions).
     top_de, top_de_non_dropout
         Per condition its top differential genes (indices), all and without
         drop-outs; empty where no ranking exists, as for the control.
@@ -105,7 +105,7 @@ class Truth:
         n_control: int = 0,
         cells: CellSource | None = None,
     ) -> Truth:
-        """Build from arrays; what is left out makes the metrics that need it NaN.
+        """Build from arrays; what is excluded makes the metrics that need it NaN.
 
         Without `conditions` the rows are called ``P0+ctrl``, ``P1+ctrl``, ...
         """
@@ -159,7 +159,7 @@ class Truth:
         conditions
             What is evaluated, each condition once.
         train_conditions
-            The training conditions, for the reference mean; the control among them is left out.
+            The training conditions, for the reference mean; the control among them is excluded.
         n_top
             Number of top differential genes, at most the number of genes.
         weights
@@ -259,7 +259,7 @@ class Truth:
 def reference_mean(
     screen: PreparedScreen, train_conditions: Iterable[Condition | str], *, weights: str = "conditions"
 ) -> np.ndarray:
-    """Mean profile of the training conditions, control left out; all NaN if none is left.
+    """Mean profile of the training conditions, without the control; all NaN if none is left.
 
     Parameters
     ----------

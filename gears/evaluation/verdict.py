@@ -163,7 +163,7 @@ def short_table(table: pd.DataFrame, *, method: str | None = None, digits: int =
     lines += block(shown, methods=methods, metrics=metrics, labels=table.attrs.get("labels"), digits=digits)
     lines += _legend(shown, "which count as 0")
     left_out = list(table.attrs.get("left_out", {}))
-    return "\n".join([*lines, *([f"left out: {shorten(left_out)}"] if left_out else [])])
+    return "\n".join([*lines, *([f"excluded: {shorten(left_out)}"] if left_out else [])])
 
 
 def _paired_summary(table: pd.DataFrame, model: str) -> pd.DataFrame:
@@ -213,7 +213,7 @@ def render_table(
     legend = _legend(summary, "which are not in the mean (for a baseline, 0 in the verdict)")
     lines += ["", *legend] if legend else []
     for name, reason in table.attrs.get("left_out", {}).items():
-        lines += ["", f"left out: {name} ({reason})"]
+        lines += ["", f"excluded: {name} ({reason})"]
     return "\n".join(lines)
 
 

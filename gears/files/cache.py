@@ -73,7 +73,7 @@ def _read(path: Path, kind: str, key_hash: str) -> Arrays | None:
         if key == key_hash and stored == _hash(arrays):
             return arrays
         reason = "it holds something else than its name says"
-    except Exception as error:  # whatever is wrong with it: it can be made anew
+    except Exception as error:  # whatever is wrong with it: it can be rebuilt
         reason = str(error)
-    logger.warning("the stored %s %s cannot be used (%s); it is built anew", kind, path, reason)
+    logger.warning("the stored %s %s cannot be used (%s); it is rebuilt", kind, path, reason)
     return None

@@ -43,7 +43,9 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, MemoryError) as error:
-        msg = f"{path} is not valid JSON ({shorten([error])}); it may be damaged: restore it or make it anew"
+        msg = (
+            f"{path} is not valid JSON ({shorten([error])}); it may be damaged: restore it or write it again"
+        )
         raise ValueError(msg) from error
 
 
@@ -73,7 +75,9 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        msg = f"{path} cannot be read as an npz file ({error}); it may be damaged: restore it or make it anew"
+        msg = (
+            f"{path} cannot be read as an npz file ({error}); it may be damaged: restore it or write it again"
+        )
         raise ValueError(msg) from error
 
 
@@ -181,9 +185,7 @@ def check_seal(path: Path, manifest: Mapping[str, Any]) -> None:
         Its checksum is that of other content.
     """
     if SEAL in manifest and manifest[SEAL] != _seal(manifest):
-        msg = (
-            f"{path} was changed after it was written (its checksum does not fit); restore it or make it anew"
-        )
+        msg = f"{path} was changed after it was written (its checksum does not fit); restore it or write it again"
         raise ValueError(msg)
 
 
@@ -204,7 +206,7 @@ def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type,
         if not isinstance(plain.get(name), kind)
     ]
     if wrong:
-        msg = f"{path} has entries of the wrong kind: {shorten(wrong)}; it may be damaged: restore it or make it anew"
+        msg = f"{path} has entries of the wrong kind: {shorten(wrong)}; it may be damaged: restore it or write it again"
         raise ValueError(msg)
 
 

@@ -15,7 +15,7 @@ from gears.core.messages import shorten
 from gears.files.mapped import pieces
 from gears.files.paths import user_path
 
-REMEDY = "the matrix is damaged or was put together wrongly; restore it or make it anew"
+REMEDY = "the matrix is damaged or was put together wrongly; restore it or write it again"
 
 DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
 

@@ -139,7 +139,7 @@ class GeneAnnotation:
 
     @classmethod
     def human(cls) -> GeneAnnotation:
-        """The packaged human Gene Ontology annotation (direct annotations, evidence ND left out).
+        """The packaged human Gene Ontology annotation (direct annotations, without evidence ND).
 
         Read once per process. Origin and licences: ``gears/resources/README.md``.
         """
@@ -207,7 +207,7 @@ class GeneAnnotation:
             except (ValueError, TypeError, IndexError, AttributeError) as error:
                 if str(path) in str(error):
                     raise
-                msg = f"{path} holds no whole annotation ({error}); restore it or make it anew"
+                msg = f"{path} holds no whole annotation ({error}); restore it or write it again"
                 raise ValueError(msg) from error
         if annotation_files.format_of(path) is not None:
             rows = annotation_files.read_rows(path, symbols=symbols, taxon=taxon)

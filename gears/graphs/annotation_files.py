@@ -85,7 +85,7 @@ def read_rows(
 ) -> AnnotationRows:
     """Read GAF 2.x, GMT, NCBI's gene2go, or a table whose first two columns are gene and term.
 
-    Annotations with a NOT and those with evidence ND are left out.
+    Annotations with a NOT and those with evidence ND are excluded.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class Ontology:
 
     @classmethod
     def from_obo(cls, path: str | Path) -> Ontology:
-        """Read an OBO file, ``.gz`` or not: is_a and part_of; obsolete terms are left out.
+        """Read an OBO file, ``.gz`` or not: is_a and part_of; obsolete terms are excluded.
 
         Raises
         ------

@@ -54,7 +54,7 @@ class EdgeFile:
         Columns, by name. Without any score every edge weighs 1; scores above 1 are divided by the largest
         (by 1000 for STRING's ``combined_score``).
     least
-        Edges with a lower score, as the file gives it, are left out (700 for STRING's "high confidence").
+        Edges with a lower score, as the file gives it, are excluded (700 for STRING's "high confidence").
     signs
         ``"ignore"``: the size of a negative score counts; ``"positive"`` or ``"negative"``: edges of
         that sign only (by the score, or by OmniPath's ``is_stimulation`` and ``is_inhibition``).
@@ -147,7 +147,7 @@ def edges_between(
     table
         Edges, a row each.
     nodes
-        Genes of the graph. Edges with other genes are left out, and their number is logged.
+        Genes of the graph. Edges with other genes are excluded, and their number is logged.
     options
         Columns, signs, directions (its path is for messages only).
     k
@@ -237,7 +237,7 @@ def _ends(table: pd.DataFrame, options: EdgeFile) -> tuple[str, str]:
 
 
 def _scores(table: pd.DataFrame, options: EdgeFile) -> tuple[np.ndarray, np.ndarray]:
-    """Size (0 to 1; 0 where the edge is left out) and sign of every edge."""
+    """Size (0 to 1; 0 where the edge is excluded) and sign of every edge."""
     by_lower = {str(column).lower(): str(column) for column in table.columns}
     name = options.score or next((by_lower[score] for score in SCORES if score in by_lower), None)
     value = np.ones(len(table)) if name is None else _numbers(table, name, options)

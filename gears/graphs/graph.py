@@ -112,7 +112,7 @@ class Graph:
         frame
             Columns source, target and weight (or importance; 1 where there is neither).
         nodes
-            Genes of the graph. Edges with other genes are left out, and their number is logged.
+            Genes of the graph. Edges with other genes are excluded, and their number is logged.
 
         Raises
         ------
@@ -132,7 +132,7 @@ class Graph:
         """Build from a networkx graph; an undirected edge counts in both directions.
 
         The edge attribute ``weight`` (or ``importance``) is used, 1 where it is missing.
-        Multigraphs are refused, edges with genes outside `nodes` are left out.
+        Multigraphs are refused, edges with genes outside `nodes` are excluded.
         """
         if graph.is_multigraph():
             msg = (
@@ -169,7 +169,7 @@ class Graph:
             raise ValueError(msg)
         if outside:
             logger.warning(
-                "%d of %d edges have a gene that is no node of the graph and are left out: %s",
+                "%d of %d edges have a gene that is no node of the graph and are excluded: %s",
                 len(outside),
                 len(source),
                 shorten(outside, 3),

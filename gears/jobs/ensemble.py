@@ -120,7 +120,7 @@ class Ensemble:
     def load(
         cls, members: Iterable[str | Path | RunOutcome], device: str | torch.device | None = None
     ) -> Ensemble:
-        """From saved folders, or from what :func:`gears.train_many` returned (failed runs are left out)."""
+        """From saved folders, or from what :func:`gears.train_many` returned (failed runs are excluded)."""
         paths = [
             member.save_path if isinstance(member, RunOutcome) else member
             for member in members
@@ -242,9 +242,9 @@ def train_many(
         ``args`` (``save_path`` in it, another for each), and ``split_config``, ``data_config``
         where wanted.
     gpu_ids
-        Indices into the visible GPUs, or ``"free:2"``; all visible ones when left out.
+        Indices into the visible GPUs, or ``"free:2"``; all visible ones when omitted.
     n_at_once
-        Trainings at the same time: on the CPU as many as there are cores when left out, else
+        Trainings at the same time: on the CPU as many as there are cores when omitted, else
         one per GPU.
     device
         ``"cpu"`` for CPU processes.

@@ -45,7 +45,7 @@ def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | Non
 
 
 class GEARSEstimator:
-    """GEARS with fixed settings, to be trained anew on every split: ``fit(screen, split)``, ``predict(conditions)``.
+    """GEARS with fixed settings, to be retrained on every split: ``fit(screen, split)``, ``predict(conditions)``.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class GEARSEstimator:
 
 
 class PriorEstimator:
-    """The closed form under the network, alone: ``fit(screen, split)``, ``predict(conditions)``.
+    """The prior alone: ``fit(screen, split)``, ``predict(conditions)``.
 
     Parameters
     ----------

@@ -387,7 +387,7 @@ def train_multi_gpu(
         :meth:`GEARS.model_initialize`), ``batch_size`` (cells or conditions per worker and
         step), ``test_batch_size``, ``num_workers`` (0), and every option of :meth:`GEARS.train`.
     n_gpus
-        Number of workers; all visible GPUs when left out. One CPU process where there is
+        Number of workers; all visible GPUs when omitted. One CPU process where there is
         no GPU.
     gpu_ids
         Indices into the visible GPUs (or one of them), rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is

@@ -156,7 +156,7 @@ class WeightedBatchNorm(nn.Module):
         moments
             Of all rows of all workers.
         shift_H
-            What was left out of every row.
+            What was subtracted from every row.
         """
         n_rows = moments.n_rows
         seen = (n_rows > 0).to(self.running_mean.dtype)

@@ -13,7 +13,7 @@ processor's cache. Of such tensors only W_1 z and W_2 r are kept for the gradien
 are computed again, and memory is bounded whatever the number of genes and conditions. The last norm is
 folded into the per-gene weights, so that its output, and the gradient of its output, never exist.
 
-Layers of linear map, batch norm and ReLU (the last one left out) as in :mod:`gears.model.blockwise`, in any
+Layers of linear map, batch norm and ReLU (without the last one) as in :mod:`gears.model.blockwise`, in any
 number: with v_k the values of layer k before its norm,
 
     x_1 = z,   v_k = W_k x_k,   x_{k+1} = ReLU(norm_k(v_k)),   output = norm_n(v_n)
@@ -591,7 +591,7 @@ class _Backwards:
 class BufferPool:
     """Lends uninitialised tensors and takes them back.
 
-    A tensor of some MiB that is made anew in each step costs as much in fresh memory pages as in
+    A tensor of some MiB that is allocated again in each step costs as much in fresh memory pages as in
     arithmetic. A buffer that is never given back is simply forgotten. Copies of a network and
     other processes begin with an empty pool.
     """

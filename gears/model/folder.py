@@ -102,7 +102,7 @@ class ModelParts:
     fitted_parts
         Parts of the split that the predictions are fitted to: training, and validation after a refit.
     prior
-        Closed-form prediction that the network's change is added to, if any.
+        The prior that the network's change is added to, if any.
     contexts
         Contexts and types of perturbation, if the model has any.
     start_PH

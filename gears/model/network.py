@@ -163,7 +163,7 @@ class GEARSNetwork(nn.Module):
             Number of cells of all workers; summed over workers when None. Used
             in training mode only. All workers must do the same, give it or not.
         context, kind
-            (U,) int64 numbers of each condition's context and type of perturbation; 0 where left out.
+            (U,) int64 numbers of each condition's context and type of perturbation; 0 where omitted.
 
         Returns
         -------

@@ -211,7 +211,7 @@ def _placed(nodes: Sequence[int]) -> tuple[tuple[int, ...], int, int]:
 
 
 def _complete(network: GEARSNetwork, sets: Sequence[NodeSet], change_UG: Tensor) -> Tensor:
-    """The model's whole changes: where a closed form is below the network, both."""
+    """The model's whole changes: prior and network, where there are both."""
     prior = network.prior
     if prior is None:
         return change_UG

@@ -57,7 +57,7 @@ class Placing(nn.Module):
         effect_UH
             Effects, zero for controls.
         context_U, kind_U
-            Numbers, int64; the first of each where left out.
+            Numbers, int64; the first of each where omitted.
         """
         if self.is_trivial:
             return effect_UH

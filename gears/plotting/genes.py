@@ -61,7 +61,7 @@ def gene_changes(
     standard_error_G
         Of the observed mean, (G,); not drawn with cells.
     n_genes
-        How many genes where `genes` is left out.
+        How many genes where `genes` is excluded.
     title
         Such as the condition.
     ax
@@ -168,7 +168,7 @@ def plot_perturbation(
     save_file
         Write the figure to this file as well (PNG, SVG or PDF by its suffix).
     n_genes
-        Top differential genes (drop-outs left out, as published) that are drawn.
+        Top differential genes (without drop-outs, as published) that are drawn.
     ax
         Axes to draw on; by default those of a new figure.
 

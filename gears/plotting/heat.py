@@ -65,7 +65,7 @@ def delta_heat_map(
     genes
         Columns by name or position, in this order; by default the `n_genes` of :func:`variable_genes`.
     n_genes
-        Number of columns where `genes` is left out.
+        Number of columns where `genes` is excluded.
     cluster
         Order conditions and genes by average linkage instead of leaving them as they are.
     limit

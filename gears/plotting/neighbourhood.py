@@ -98,7 +98,7 @@ def _title(gene: str, ring: list[str], known: Collection[str]) -> str:
 
 
 def _incoming(graph: networkx.Graph, gene: str) -> dict[str, float]:
-    """Weight of each neighbour whose message reaches the gene, itself left out."""
+    """Weight of each neighbour whose message reaches the gene, without itself."""
     edges = graph.in_edges(gene, data=True) if graph.is_directed() else graph.edges(gene, data=True)
     found = {}
     for one, two, data in edges:

@@ -212,7 +212,7 @@ def spread(heights: Sequence[float], step: float, low: float, high: float) -> li
 def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
     """Write names beside their points, where they cover no other name and as few points as can be.
 
-    Points come first as they are given; a name that finds no free place is left out.
+    Points come first as they are given; a name that finds no free place is excluded.
 
     Parameters
     ----------

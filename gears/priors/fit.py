@@ -107,7 +107,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A prior without its slope, and what it predicts for rows that were left out, without target and factor."""
+    """A prior without its slope, and what it predicts for held-out rows, without target and factor."""
 
     prior: GenePrior
     summed: Callable[[np.ndarray], np.ndarray]
@@ -270,7 +270,7 @@ class AdditivePart:
 
 @dataclass(frozen=True)
 class PriorData:
-    """What the prior is fitted to: the training conditions, control left out.
+    """What the prior is fitted to: the training conditions, without the control.
 
     Attributes
     ----------

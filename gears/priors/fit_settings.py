@@ -41,7 +41,7 @@ def fit_context_prior(data: UnitData, criterion: Criterion, judged: np.ndarray |
 
     Every covariance of departures from the level (see :data:`gears.priors.kernels.NAMES`) counts once over
     all units and once within settings: how much a gene does alike in all contexts is found, not assumed. `criterion`
-    chooses, on predictions of groups that were left out whole, the slope, whether the levels alone are better, and
+    chooses, on predictions of groups that were held out whole, the slope, whether the levels alone are better, and
     whether a setting without units takes the mean of what the others have of their own or none of it. It takes the
     predictions of the units `judged` (rows; all by default).
     """
@@ -87,7 +87,7 @@ def fit_context_prior(data: UnitData, criterion: Criterion, judged: np.ndarray |
 
 
 def _leaves_settings_out(data: UnitData) -> bool:
-    """Whether each setting is left out whole, as where predictions are for contexts that training never sees."""
+    """Whether each setting is held out whole, as where predictions are for contexts that training never sees."""
     pairs = np.unique(np.stack([data.setting_C, data.group_C]), axis=1)
     return len(np.unique(data.group_C)) > 1 and pairs.shape[1] == len(np.unique(data.setting_C))
 
@@ -147,7 +147,7 @@ class UnitData:
     n_kinds
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     group_C
-        Units of the same number are left out together: those of one condition, or of one context.
+        Units of the same number are held out together: those of one condition, or of one context.
     sets
         Node sets of the units, with context and type.
     """
@@ -228,7 +228,7 @@ class UnitProcess:
         return _Half.of(units, halves[0]), _Half.of(units, halves[1])
 
     def across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
-        """Covariance of units that are left out with some others, (out, rows).
+        """Covariance of units that are held out with some others, (out, rows).
 
         A unit whose setting is not among the others takes `carry` times the mean of the settings of its type.
         """
@@ -370,7 +370,7 @@ class _Half:
         return found + np.outer(self.shared * sizes_of(out), sizes_of(sets))
 
     def features(self, sets: Sequence[Sequence[int]], most: int) -> Features:
-        """Of some sets; genes that these do not hold are left out."""
+        """Of some sets; genes that these do not hold are excluded."""
         genes = self.genes.among(sets)
         return gene_features(genes.members(sets), genes, self.shared, self.own, self.similar, most)
 

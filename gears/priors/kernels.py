@@ -44,7 +44,7 @@ class GeneSimilarity:
         return GeneSimilarity(self.trained_T[kept], self.similar_PT[:, np.flatnonzero(kept)])
 
     def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
-        """Which trained nodes each set holds, ones in CSR (U, T) float64; other nodes are left out."""
+        """Which trained nodes each set holds, ones in CSR (U, T) float64; other nodes are excluded."""
         column = {int(node): place for place, node in enumerate(self.trained_T)}
         places = [sorted({column[node] for node in nodes if node in column}) for nodes in sets]
         bounds = np.concatenate(([0], np.cumsum([len(own) for own in places], dtype=np.int64)))
@@ -53,7 +53,7 @@ class GeneSimilarity:
         return sparse.csr_matrix((np.ones(len(at)), at, bounds), shape=shape)
 
     def membership(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Which trained nodes each set holds, (U, T) float64; other nodes are left out."""
+        """Which trained nodes each set holds, (U, T) float64; other nodes are excluded."""
         return np.asarray(self.members(sets).toarray())
 
     def similarity(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
@@ -66,7 +66,7 @@ class GeneSimilarity:
 
 
 def mixed(parts: Sequence[GeneSimilarity], weights: Sequence[float]) -> GeneSimilarity:
-    """Weighted mean of similarities to the same trained nodes; parts that count for nothing are left out."""
+    """Weighted mean of similarities to the same trained nodes; parts that count for nothing are excluded."""
     total = sum(weights)
     counted = [(part, weight / total) for part, weight in zip(parts, weights, strict=True) if total > 0]
     counted = [(part, share) for part, share in counted if share > _LEAST_SHARE] or [(parts[0], 1.0)]

@@ -133,7 +133,7 @@ def judge(screen: PreparedScreen, conditions: Sequence[Condition], known_mean_UG
     The sum of mse and mse_top20_de, each as a share of the train mean's, less pearson_delta and
     pearson_delta_ref (undefined ones count 0), all averaged over conditions: what the
     evaluation looks at, at equal weight. Without a ranking of differential genes the terms
-    over these are left out.
+    over these are excluded.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ class UnitSource(PriorSource):
         return criterion
 
     def groups(self, conditions: Sequence[Condition]) -> list[Hashable]:
-        """What is left out together where predictions of unseen units are imitated.
+        """What is held out together where predictions of unseen units are imitated.
 
         Contexts, where the split holds whole contexts out and two or more train; single units, where it
         holds units out; else conditions in all their contexts.

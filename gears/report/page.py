@@ -64,7 +64,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
         scaled=list(_scaled(results)),
         differences=list(_differences(results, "differences" in images)),
         costs=_costs(results),
-        left_out=Table("Left out", left_out),
+        left_out=Table("Excluded", left_out),
         metrics={name: METRICS[name] for name in metrics if name in METRICS},
         baselines={marked(name): BASELINES[name] for name in methods if name in BASELINES},
     )

@@ -87,7 +87,7 @@ def write_report(
     models
         Methods that are compared with all others; by default the models of the comparison, or the table's first.
     runs, left_out
-        Costs of fits, and methods that were left out with the reason; by default what the comparison or the
+        Costs of fits, and methods that were excluded with the reason; by default what the comparison or the
         table says.
     profiles
         For the figures of changes; without them the page has none.

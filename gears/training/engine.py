@@ -442,8 +442,8 @@ def windows(
 ) -> Iterator[list[Any]]:
     """Group batches into windows of `size` (the last may be smaller), leaving out the first `skip`.
 
-    `skipped` is called between the last batch that is left out and the reading of the next; before
-    the loader is opened where none is left out, since opening may draw random numbers.
+    `skipped` is called between the last batch that is excluded and the reading of the next; before
+    the loader is opened where none is excluded, since opening may draw random numbers.
     """
     if skipped is not None and skip == 0:
         skipped()

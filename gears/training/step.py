@@ -31,7 +31,7 @@ COMPILERS = ("g++", "clang++", "c++", "cl")
 
 TRACE = "trace.json"
 WARM_UP, RECORDED = 1, 8
-"""Optimiser steps that are left out and recorded (a whole run would fill gigabytes)."""
+"""Optimiser steps that are excluded and recorded (a whole run would fill gigabytes)."""
 
 
 @dataclass

@@ -265,7 +265,7 @@ def test_cells_without_a_guide_are_no_controls(
     table.loc[:4, "target_gene"] = "None"
     found = add_guides(plain, table[:-3])
     assert found.n_obs == 216 - 5 - 3
-    assert "8 cells of 216 without a guide left out" in caplog.text
+    assert "8 cells of 216 without a guide excluded" in caplog.text
     assert (found.obs["condition"] == "ctrl").sum() == 55
     with pytest.raises(ValueError, match=r"no barcode of the guide table is a cell: it has 'cell005-1'"):
         add_guides(plain, table.assign(cell_barcode=table["cell_barcode"] + "-1"))

@@ -109,7 +109,7 @@ def test_what_cannot_be_fitted_is_left_out_with_its_reason(data, caplog):
     with caplog.at_level(logging.WARNING, logger="gears"):
         result = compare({"noisy": Noisy(), "bad": Refusing}, data.screen, {"mine": data.split}, **FEW)
     assert result.left_out == {"bad": "this one knows no <gene>"}
-    assert "bad is left out" in caplog.text
+    assert "bad is excluded" in caplog.text
     assert set(result.table["split"]) == {"mine"}
 
 

@@ -157,8 +157,8 @@ def test_baselines_that_cannot_be_fitted_are_left_out_with_a_reason(additive_scr
         table = comparison_table(truth_means(screen), TEST, screen, make_split({"test": tuple(TEST)}))
     assert set(table["method"]) == {"model", "no_change"}
     assert "train_mean" in table.attrs["left_out"]
-    assert "left out: train_mean (the train mean needs" in render_table(table)
-    assert "additive is left out" in caplog.text
+    assert "excluded: train_mean (the train mean needs" in render_table(table)
+    assert "additive is excluded" in caplog.text
 
 
 def test_screen_without_ranking_still_gives_a_table(additive_screen):

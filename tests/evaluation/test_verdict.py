@@ -116,7 +116,7 @@ def test_a_model_that_is_undefined_everywhere_is_worse_than_a_baseline_with_valu
 
 
 def test_an_undefined_value_of_a_baseline_is_no_error_of_zero():
-    """Missing errors are left out of the pairs; a baseline with few conditions is not the best of all."""
+    """Missing errors are excluded from the pairs; a baseline with few conditions is not the best of all."""
     some = np.where(np.arange(N) < 3, 0.05, np.nan)
     table = tidy({"mse_top20_de": {"gears": 0.2, "linear": some, "additive": 0.3}})
     rows = verdict_table(table).set_index("metric")

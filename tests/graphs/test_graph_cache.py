@@ -41,7 +41,7 @@ def test_damaged_file_is_replaced(tmp_path, caplog, damage):
     with caplog.at_level(logging.WARNING):
         graph = cached_graph(tmp_path, {"a": 1}, build)
     assert graph.weight.tolist() == [0.5]
-    assert "built anew" in caplog.text
+    assert "rebuilt" in caplog.text
     assert cached_graph(tmp_path, {"a": 1}, fail).hash == graph.hash
 
 

@@ -183,7 +183,7 @@ def test_a_logger_that_fails_on_the_way_is_left_out(recorder: list, caplog) -> N
     with caplog.at_level(logging.WARNING, logger="gears"), RunLoggers(["list"], LoggerSetup()) as loggers:
         loggers.log([{"epoch": 1, "train_loss": -1}])
         loggers.log([{"epoch": 1}, {"epoch": 2}])
-    assert "the logger list failed and is left out from here on: the disk is full" in caplog.text
+    assert "the logger list failed and is no longer used: the disk is full" in caplog.text
     assert recorder == [("made", 0)]
 
 

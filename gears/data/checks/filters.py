@@ -1,4 +1,4 @@
-"""Cells and conditions that are left out on request, and the report of what went and why."""
+"""Cells and conditions that are excluded on request, and the report of what went and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_MISSING = ("nan", "none", "<na>", "")
 
 @dataclass(frozen=True)
 class Dropped:
-    """What one filter left out.
+    """What one filter excluded.
 
     Attributes
     ----------

@@ -216,7 +216,7 @@ def unknown_gene_findings(
     remedy = {
         "refuse": "unknown_labels='keep' takes them for genes, 'drop' leaves them out, ctrl_label= names a control",
         "keep": "taken for genes, as asked",
-        "drop": "left out, as asked",
+        "drop": "excluded, as requested",
     }[choice]
     severity = "error" if choice == "refuse" else "warning"
     found = Finding("unknown-gene", what, remedy, len(strange), next(iter(strange)), severity)

@@ -42,17 +42,17 @@ class ProcessingOptions:
     sep
         What joins the genes of a combination, instead of the style's.
     drop_labels
-        Labels whose cells are left out ("nan" also means cells without a label).
+        Labels whose cells are excluded ("nan" also means cells without a label).
     unknown_labels
         What becomes of labels with a token that is neither a measured nor an
         annotated gene, outside the style "gears": "refuse", "keep" or "drop".
     unique_genes
         Keep repeated gene names apart by their ids instead of refusing them.
     doublet_key
-        Column of obs that is true where a cell is left out (doublets).
+        Column of obs that is true where a cell is excluded (doublets).
     guide_count_key
         Column of obs with each cell's number of perturbations or guides; cells where it
-        differs from the number of genes in the label are left out.
+        differs from the number of genes in the label are excluded.
     max_residual
         Leave conditions out whose mean (normalised counts) of a perturbed, measured gene
         is more than this share of the control's; None: off.

@@ -1,4 +1,4 @@
-"""Reports on a screen: before it is prepared (what was found, what goes, what to mend) and after."""
+"""Reports on a screen: before it is prepared (what was found, what goes, what to fix) and after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScreenReport:
-    """What a screen is, what is left out of it and why, and what to mend.
+    """What a screen is, what is excluded from it and why, and what to fix.
 
     ``print(report)`` for people, :meth:`to_dict` for programs.
 
@@ -36,7 +36,7 @@ class ScreenReport:
         Where labels, cell types and gene names are, a line each ("" where unknown).
     findings : tuple of Finding
     dropped : tuple of str
-        What is left out, a line each.
+        What is excluded, a line each.
     """
 
     name: str
@@ -62,8 +62,8 @@ class ScreenReport:
         if self.mapping:
             lines += ["labels", *(f"  {own!r} -> {new!r}" for own, new in self.mapping.items())]
         if self.dropped:
-            lines += ["left out", *(f"  {line}" for line in self.dropped)]
-        by_severity = {"error": "to mend", "warning": "take note", "note": "notes"}
+            lines += ["excluded", *(f"  {line}" for line in self.dropped)]
+        by_severity = {"error": "problems", "warning": "take note", "note": "notes"}
         for severity, title in by_severity.items():
             found = [finding for finding in self.findings if finding.severity == severity]
             if found:

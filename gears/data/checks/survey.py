@@ -58,7 +58,7 @@ class Survey:
     layout : Layout
     findings : list of Finding
     dropped : list of Dropped
-        What is left out, by filter.
+        What is excluded, by filter.
     n_cells, n_genes : int
         Of the screen as given.
     checked : CheckedScreen or None
@@ -88,7 +88,7 @@ class Survey:
             raise ValueError(message)
 
     def tell(self) -> None:
-        """Log how the screen is read where that was found out, warnings, and what is left out."""
+        """Log how the screen is read where that was found out, warnings, and what is excluded."""
         if not self.layout.is_published:
             examples = "".join(f"\n  {own!r} -> {new!r}" for own, new in list(self.mapping.items())[:4])
             logger.info("how this screen is read:\n%s\nlabels:%s", self.layout.describe(), examples)

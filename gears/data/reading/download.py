@@ -61,7 +61,7 @@ def published_screen(
     retries
         How often a failed download is started again.
     timeout
-        Seconds without a byte after which a connection counts as lost.
+        Seconds without a byte after which a connection is given up.
 
     Raises
     ------

@@ -58,7 +58,7 @@ def add_guides(
     -------
     AnnData
         The cells that have a guide, with ``obs.condition`` ("A+B", "A+ctrl",
-        "ctrl") and ``obs.n_guides``. Cells without one are left out and counted,
+        "ctrl") and ``obs.n_guides``. Cells without one are excluded and counted,
         never taken for controls.
 
     Raises
@@ -100,7 +100,7 @@ def add_guides(
     labels.update(genes.map(lambda own: SEPARATOR.join(own if len(own) > 1 else [*own, CONTROL_LABEL])))
     has = adata.obs_names.isin(labels.index)
     if not has.all():
-        logger.warning("%s of %d without a guide left out", count(int((~has).sum()), "cell"), adata.n_obs)
+        logger.warning("%s of %d without a guide excluded", count(int((~has).sum()), "cell"), adata.n_obs)
     found = adata[has].copy()
     found.obs["condition"] = pd.Categorical(labels.loc[found.obs_names].to_numpy())
     found.obs["n_guides"] = n_guides.loc[found.obs_names].to_numpy()
@@ -139,7 +139,7 @@ def _find(table: pd.DataFrame, keys: tuple[str, ...], what: str) -> str:
 
 
 def _tokens(table: pd.DataFrame, barcode_key: str, key: str) -> pd.DataFrame:
-    """One row per cell and guide; entries that say that there is none are left out."""
+    """One row per cell and guide; entries that say that there is none are excluded."""
     texts = table[key].astype(str)
     between = next((sign for sign in BETWEEN if texts.str.contains(sign, regex=False).any()), None)
     tokens = texts.str.split(between, regex=False) if between else texts.map(lambda text: [text])

@@ -51,7 +51,7 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     Returns
     -------
     AnnData
-        Of 10x files: counts in X, ``var.gene_name``, features that are no genes left out.
+        Of 10x files: counts in X, ``var.gene_name``, features that are no genes excluded.
         Of several files: ``obs.source_file``.
 
     Raises

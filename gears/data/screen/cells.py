@@ -209,5 +209,5 @@ def map_array(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise
     except Exception as error:
-        msg = f"{path} cannot be read ({error}); it may be damaged: prepare the screen anew"
+        msg = f"{path} cannot be read ({error}); it may be damaged: prepare the screen again"
         raise ValueError(msg) from error

@@ -370,7 +370,7 @@ def _check_files(folder: Path, files: dict[str, int]) -> None:
         if found != size:
             wrong.append(f"{name} ({'missing' if found is None else f'{found} bytes instead of {size}'})")
     if wrong:
-        msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it anew"
+        msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it again"
         raise ValueError(msg)
 
 
@@ -397,6 +397,6 @@ def read_tables(path: Path) -> dict[str, Any]:
         and [] in conditions
     )
     if not whole:
-        msg = f"the tables in {path} do not fit together; the screen is damaged: prepare it anew"
+        msg = f"the tables in {path} do not fit together; the screen is damaged: prepare it again"
         raise ValueError(msg)
     return plain

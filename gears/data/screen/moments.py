@@ -358,7 +358,7 @@ def condition_moments(
     chunk_values
         Stored values that one chunk may hold.
     workers
-        Processes that share the pass (started anew; a script needs its
+        Processes that share the pass (newly started; a script needs its
         ``if __name__ == "__main__":`` guard).
 
     Raises

@@ -317,7 +317,7 @@ def warn_if_older(folder: Path, file: Path) -> None:
     if file.is_file() and file.stat().st_mtime > (folder / MANIFEST).stat().st_mtime:
         logger.warning(
             "%s was changed after the prepared screen %s was made, which is what is used; "
-            "load(data_path=%r) prepares it anew",
+            "load(data_path=%r) prepares it again",
             file.name,
             folder.name,
             str(file),

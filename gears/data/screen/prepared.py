@@ -91,7 +91,7 @@ class PreparedScreen:
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash of values, labels, genes and parameters (and of what is left out)."""
+        """Hash of values, labels, genes and parameters (and of what is excluded)."""
         whole = self.manifest["content_hash"]
         return whole if self._kept is None else content_hash(whole, self._kept.tolist())
 

@@ -127,7 +127,7 @@ def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     needs=NEEDS,
 )
 def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
-    """Hold genes out of training; combinations are left out."""
+    """Hold genes out of training; combinations are excluded."""
     names = labels.singles(labels.perturbed)
     genes = labels.genes(names)
     test_genes = names_from(arguments.test_perts, genes.tolist(), "singly perturbed gene")
@@ -236,7 +236,7 @@ def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
 @register_split(
     "combo_seen0",
     "Test genes are drawn; test has their singles and the pairs of two test genes. Pairs of a test gene and "
-    "another gene are left out.",
+    "another gene are excluded.",
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
     needs=GENES_NEEDED,
 )
@@ -269,7 +269,7 @@ def draw_combo_seen2(labels: Labels, arguments: SplitOptions) -> Draw:
 
 @register_split(
     "single",
-    "Test genes are drawn; test has their singles, and combinations that hold them are left out.",
+    "Test genes are drawn; test has their singles, and combinations that hold them are excluded.",
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
     needs=GENES_NEEDED,
 )

@@ -31,7 +31,7 @@ def folds(
         Folds of a repeat; over them every condition is in the test part once
         (``by="gene"``: every gene is held out once).
     repeats
-        How often the conditions are divided anew.
+        How often the conditions are divided again.
     seed
         Of all draws. Fold i of repeat r does not depend on `repeats`.
     by

@@ -24,7 +24,7 @@ TEST, VAL = 0, 1
 
 @register_split(
     "gene_held_out",
-    "Genes are held out with every condition that perturbs them, alone or with others; nothing is left out.",
+    "Genes are held out with every condition that perturbs them, alone or with others; nothing is excluded.",
     uses=("train_gene_set_size", "test_pert_genes"),
     needs="A share of the perturbed genes is held out for test, a tenth of the rest for validation: 3 are the least",
     exact=True,

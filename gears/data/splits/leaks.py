@@ -116,7 +116,7 @@ def check_split(
 def _as_parts(
     split: Any, condition_key: str, part_key: str
 ) -> tuple[dict[str, list[str]], Subgroups | None, list[str], bool]:
-    """Labels per part, subgroups, labels said to be left out, whether subgroups go by training alone."""
+    """Labels per part, subgroups, labels said to be excluded, whether subgroups go by training alone."""
     if isinstance(split, (str, Path)):
         split = read_split_dict(split)
     if isinstance(split, Split):

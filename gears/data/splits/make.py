@@ -151,7 +151,7 @@ def _together(labels: Labels, draw: Draw) -> dict[str, list[str]]:
 
 
 def _keep_excluded(labels: Labels, draw: Draw) -> None:
-    """Put labels that were left out into the part whose genes they hold (test before val)."""
+    """Put labels that were excluded into the part whose genes they hold (test before val)."""
     if "train" not in draw.parts:
         return
     trained = set(labels.genes(draw.parts["train"]).tolist())

@@ -29,7 +29,7 @@ class ConditionMeans:
     conditions
         The C conditions; the control is among them.
     train_ids
-        Rows of the training conditions, each once; the control is left out if it is there.
+        Rows of the training conditions, each once; the control is excluded.
     gene_names
         Names of the G measured genes; needed by baselines that look a target up among them.
     n_cells_C
@@ -99,7 +99,7 @@ class ConditionMeans:
 
     @property
     def train(self) -> tuple[Condition, ...]:
-        """The training conditions, control left out."""
+        """The training conditions, without the control."""
         return tuple(self.conditions[row] for row in self.train_ids)
 
     def reference_mean(self, *, weights: str = "conditions") -> np.ndarray:

@@ -20,7 +20,7 @@ class NoChange(Baseline):
 
 
 @register_baseline("train_mean_cells", "mean over all perturbed training cells", weights="cells")
-@register_baseline("train_mean", "O: mean of the training conditions' means, control left out")
+@register_baseline("train_mean", "O: mean of the training conditions' means, without the control")
 class TrainMean(Baseline):
     """One profile for all: the mean of the training conditions.
 

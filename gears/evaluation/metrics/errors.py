@@ -44,7 +44,7 @@ def mse_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 
 @register(
     "mse_top20_de_non_dropout",
-    formula="mse over the top 20 differential genes, genes lost in the condition but not in control left out",
+    formula="mse over the top 20 differential genes, genes lost in the condition but not in, without the control",
     higher_is_better=False,
     bounds=INFINITE,
     source=PUBLISHED,

@@ -23,7 +23,7 @@ TIE = 1e-9  # cosine distances nearer than this are equal: matrix products round
     source="PDS of cell-eval, which leaves out the target of single-gene perturbations only; here all targets",
 )
 def discrimination(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Perturbation discrimination score among the panel, the condition's own target genes left out, (U,)."""
+    """Perturbation discrimination score among the panel, the condition's own target genes excluded, (U,)."""
     scores_U = np.full(len(predicted_UG), np.nan)
     for row, own in enumerate(truth.panel_row_U):
         distance_V = _l1_without(predicted_UG[row], truth.panel_mean_VG, truth.targets[row])

@@ -119,7 +119,7 @@ def flat(record: Record) -> dict[str, float]:
 class RunLoggers:
     """The loggers of a run, as a context: finished also when the run fails.
 
-    One that fails on the way is left out with a warning: the training goes on. One that
+    One that fails on the way is excluded with a warning: the training goes on. One that
     cannot begin is an error.
 
     Parameters
@@ -167,5 +167,5 @@ class RunLoggers:
         try:
             action()
         except Exception as error:
-            logger.warning("the logger %s failed and is left out from here on: %s", name, error)
+            logger.warning("the logger %s failed and is no longer used: %s", name, error)
             self._loggers.pop(name, None)
