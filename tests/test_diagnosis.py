@@ -79,7 +79,7 @@ def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeyp
         "usable_cores",
         "built_for",
         "NCCL_TIMEOUT",
-        "cards",
+        "GPUs",
         "note: NCCL_TIMEOUT is no",
     ):
         assert word in text
