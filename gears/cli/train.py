@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,12 +126,14 @@ def run_train(arguments: list[str]) -> None:
 @contextlib.contextmanager
 def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
     """Leave the resolved options as run.yaml in the model's folder, also where the run was interrupted."""
-    start = time.time()
+    from gears.distributed.world import Place
+
+    start, place = time.time(), Place.read()
     try:
         yield
     finally:
         manifest = folder / "manifest.json"
-        first = os.environ.get("RANK", "0") == "0"  # of the workers that torchrun started
+        first = place is None or place.rank == 0  # of the workers that torchrun started
         if first and manifest.is_file() and manifest.stat().st_mtime >= start - 1:  # the model is of this run
             write_text(folder / CONFIG, text)
 

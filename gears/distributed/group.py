@@ -15,7 +15,15 @@ import torch.distributed as dist
 
 from gears.core.numbers import is_number, plain_number
 from gears.distributed.devices import choose_backend, find_device
-from gears.distributed.world import World, current_world, is_running, set_world
+from gears.distributed.world import (
+    Place,
+    World,
+    current_world,
+    is_running,
+    local_rank_of,
+    missing_variables,
+    set_world,
+)
 
 DEFAULT_TIMEOUT = 600.0
 
@@ -58,7 +66,7 @@ def setup_ddp(
             )
             raise RuntimeError(msg)
         return world
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    missing = [name for name in missing_variables() if name.startswith("MASTER_")]
     if missing:
         msg = (
             f"{' and '.join(missing)} not set; before starting the workers set MASTER_ADDR='127.0.0.1' and "
@@ -79,23 +87,35 @@ def setup_ddp_multi_node(
     timeout: float | None = None,
 ) -> World:
     """Join a process group over several machines at an explicit address (global `rank`)."""
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    local_rank = local_rank_of(rank)
     world = World(rank, local_rank, world_size, _own_device(local_rank))
     url = f"tcp://{master_addr}:{int(master_port)}"
     return join_group(world, backend=backend, timeout=timeout, init_method=url)
 
 
 def setup_distributed(*, backend: str | None = None, timeout: float | None = None) -> tuple[int, int, int]:
-    """Join the group that torchrun describes; (rank, local rank, world size), (0, 0, 1) without it."""
+    """Join the group that torchrun describes; (rank, local rank, world size), (0, 0, 1) without it.
+
+    Raises
+    ------
+    RuntimeError
+        RANK and WORLD_SIZE are set, but not the address at which the workers meet.
+    ValueError
+        The variables contradict each other or hold no numbers.
+    """
     if is_running():
         world = current_world()
         return world.rank, world.local_rank, world.world_size
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return 0, 0, 1
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    join_group(World(rank, local_rank, size, _own_device(local_rank)), backend=backend, timeout=timeout)
-    return rank, local_rank, size
+    place = Place.read()
+    if place is None:
+        missing = missing_variables()
+        if "RANK" in missing or "WORLD_SIZE" in missing:
+            return 0, 0, 1
+        msg = f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}: start the script with torchrun"
+        raise RuntimeError(msg)
+    world = World(place.rank, place.local_rank, place.world_size, _own_device(place.local_rank))
+    join_group(world, backend=backend, timeout=timeout)
+    return place.rank, place.local_rank, place.world_size
 
 
 def join_group(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import torch
 from gears.distributed.group import cleanup_ddp, join_group
 from gears.distributed.log import show_progress
 from gears.distributed.signals import stop_on_signals
-from gears.distributed.world import VARIABLES, Place, World, current_world, is_running, own_device
+from gears.distributed.world import Place, World, current_world, is_running, missing_variables, own_device
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
@@ -82,7 +81,7 @@ def _warn_if_alone() -> None:
 
 
 def _no_world() -> str:
-    missing = ", ".join(name for name in VARIABLES if not os.environ.get(name))
+    missing = ", ".join(missing_variables())
     return (
         f"distributed=True joins the workers that a launcher started, but there is none: {missing} not set and no "
         "process group running. Start the script with torchrun --standalone --nproc_per_node=N SCRIPT, or call "

@@ -48,11 +48,10 @@ def current_world() -> World:
         return World()
     if _current is not None and _current.world_size == dist.get_world_size():
         return _current
-    local_rank = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
     device = torch.device("cpu")
     if torch.cuda.is_available() and "nccl" in dist.get_backend():
         device = torch.device("cuda", torch.cuda.current_device())
-    return World(dist.get_rank(), local_rank, dist.get_world_size(), device)
+    return World(dist.get_rank(), local_rank_of(dist.get_rank()), dist.get_world_size(), device)
 
 
 def is_running() -> bool:
@@ -152,7 +151,7 @@ class Place:
         if not all(values.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
             return None
         rank, size = _number(values, "RANK"), _number(values, "WORLD_SIZE")
-        local = _number(values, "LOCAL_RANK", rank)
+        local = local_rank_of(rank, values)
         local_size = _number(values, "LOCAL_WORLD_SIZE", size)
         if not (0 <= rank < size and 0 <= local < local_size <= size):
             msg = (
@@ -170,6 +169,16 @@ class Place:
             world = current_world()
             return cls(world.rank, world.local_rank, world.world_size, world.world_size)
         return found
+
+
+def local_rank_of(rank: int, environment: Mapping[str, str] | None = None) -> int:
+    """Rank of this process on its machine: LOCAL_RANK, or its global rank where that is not set."""
+    return _number(os.environ if environment is None else environment, "LOCAL_RANK", rank)
+
+
+def missing_variables() -> list[str]:
+    """Those of the launcher's :data:`VARIABLES` that are not set."""
+    return [name for name in VARIABLES if not os.environ.get(name)]
 
 
 def _number(values: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -39,6 +39,23 @@ def test_setup_distributed_without_torchrun(monkeypatch) -> None:
     assert setup_distributed() == (0, 0, 1)
 
 
+def test_setup_distributed_refuses_variables_that_describe_no_world(monkeypatch) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(
+        RuntimeError, match="but not MASTER_ADDR and MASTER_PORT: start the script with torchrun"
+    ):
+        setup_distributed()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ValueError, match=r"RANK=2, WORLD_SIZE=2.*describe no worker"):
+        setup_distributed()
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ValueError, match="RANK is 'first'"):
+        setup_distributed()
+
+
 def _sums(rank: int, world_size: int) -> dict:
     from gears.distributed import GroupReducer, barrier, is_main_process, reduce_tensor, setup_ddp
 
