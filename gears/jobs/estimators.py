@@ -13,7 +13,7 @@ import numpy as np
 from gears.conditions import Condition
 from gears.data.screen.prepared import control_mean_of, whole_of
 from gears.model.folder import check_names
-from gears.priors.source import closed_form
+from gears.priors.source import prior_alone
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
@@ -143,7 +143,7 @@ class PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
         pert_data = copy.copy(self.pert_data)  # the split is the copy's own
         pert_data.use_split(split)
-        self.prior = closed_form(pert_data, self.fitted_parts)
+        self.prior = prior_alone(pert_data, self.fitted_parts)
         self._control_mean = partial(control_mean_of, pert_data.screen)
         return self
 

@@ -380,7 +380,7 @@ def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
     return rows_CG
 
 
-def closed_form(pert_data: PertData, parts: Sequence[str] = ("train",)) -> Prior:
+def prior_alone(pert_data: PertData, parts: Sequence[str] = ("train",)) -> Prior:
     """The prior alone, fitted to the perturbed conditions of some parts of the split."""
     conditions = _perturbed(pert_data, parts)
     source = prior_source(pert_data)

@@ -13,7 +13,7 @@ from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.model.folder import load_parts
-from gears.priors.source import closed_form, prior_of
+from gears.priors.source import prior_alone, prior_of
 from gears.training.tasks import ConditionLoader
 
 RUN = {"evaluate_test": False, "verbose": False}
@@ -113,7 +113,7 @@ def test_no_epochs_give_the_prior_alone(pert_data: PertData, tmp_path: Path) -> 
     result = model.train(epochs=0, refit=False, save_path=tmp_path / "m", **RUN)
     assert result.history == []
     assert result.network_weight == 0
-    prior = closed_form(pert_data)
+    prior = prior_alone(pert_data)
     expected_UG = model.parts.control_mean_G + prior(nodes_of(pert_data))
     conditions = pert_data.split.conditions("test")
     np.testing.assert_array_equal(model.predict(conditions, clip=False).expression_UG, expected_UG)
@@ -132,7 +132,7 @@ def test_a_prior_used_alone_is_fitted_again_to_validation_conditions(
     fitted = ("train", "val") if refit else ("train",)
     assert result.network_weight == 0
     assert result.refitted is refit
-    expected = closed_form(pert_data, fitted)
+    expected = prior_alone(pert_data, fitted)
     np.testing.assert_array_equal(model.parts.prior(nodes_of(pert_data)), expected(nodes_of(pert_data)))
     saved = load_parts(tmp_path / "m")
     assert saved.fitted_parts == fitted
@@ -140,7 +140,7 @@ def test_a_prior_used_alone_is_fitted_again_to_validation_conditions(
     assert (tmp_path / "m" / "checkpoints").is_dir()
     assert len((tmp_path / "m" / "metrics.jsonl").read_text().splitlines()) == 2
     # scores of the validation part are those from before the refit
-    _, score = closed_form(pert_data), result.history[0]["val_mse_top20_de"]
+    _, score = prior_alone(pert_data), result.history[0]["val_mse_top20_de"]
     assert score == pytest.approx(initialised(pert_data).train(epochs=1, lr=1e-12, refit=False, **RUN).history[0][
         "val_mse_top20_de"
     ])  # fmt: skip
@@ -160,7 +160,7 @@ def test_a_network_with_weight_keeps_the_prior_that_it_was_trained_on(
         network_UG = model.best_model.prepared()(nodes)[0].double().numpy()
         predicted = model.predict(pert_data.split.conditions("test"), clip=False)
         np.testing.assert_allclose(
-            predicted.delta_UG, closed_form(pert_data)(nodes) + result.network_weight * network_UG, atol=1e-6
+            predicted.delta_UG, prior_alone(pert_data)(nodes) + result.network_weight * network_UG, atol=1e-6
         )
     else:
         assert result.network_weight == 0
