@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-OF_ONE_FEATURE = {"scanpy", "jinja2", "dcor", "pooch", "matplotlib"}
+OF_ONE_FEATURE = {"scanpy", "jinja2", "pooch", "matplotlib"}
 
 
 @pytest.mark.parametrize("imported", ["gears", "gears.jobs.job"])

@@ -42,7 +42,6 @@ def energy_distance_of_cells(predicted_NG: np.ndarray, real_MG: np.ndarray) -> f
     """Energy distance between two sets of cells; NaN with fewer than two cells on a side."""
     if min(len(predicted_NG), len(real_MG)) < 2:
         return float("nan")
-    # dcor.energy_distance gives the same values, but takes 31 CPU seconds for 500 cells of 5,000 genes, this one 0.2
     between = np.sqrt(squared_distances(predicted_NG, real_MG)).mean()
     within = [_mean_off_diagonal(np.sqrt(squared_distances(x, x))) for x in (predicted_NG, real_MG)]
     return float(2 * between - within[0] - within[1])
