@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from readers import GENES, make_run
 
 from gears import GEARS, PertData
@@ -140,6 +141,7 @@ def in_fork(action: Callable[[], Any]) -> str:
     pid = os.fork()
     if pid == 0:
         faulthandler.disable()  # that it ends by a signal after the error is known
+        torch.set_num_threads(1)  # OpenMP's threads, which earlier tests may have started, are not in a fork
         try:
             action()
             os.write(writer, b"nothing was raised")
