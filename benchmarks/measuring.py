@@ -170,4 +170,6 @@ def commit(folder):
 
 def command():
     """The command that was given, without the machine's folders."""
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    root = Path(__file__).resolve().parents[1]
+    words = [os.path.relpath(word, root) if os.path.isabs(word) else word for word in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
