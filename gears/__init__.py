@@ -6,10 +6,10 @@ torch nor scanpy.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gears.core.installation import __version__, check_for_cell_gears
+from gears.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gears.conditions import Condition
@@ -41,14 +41,4 @@ _HOMES = {
 }
 
 check_for_cell_gears()
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        msg = f"module 'gears' has no attribute {name!r}; public names: {', '.join(__all__)}"
-        raise AttributeError(msg)
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gears.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gears.data.checks.options import ProcessingOptions
@@ -33,14 +34,4 @@ _HOMES = {
     "open_screen": "gears.data.reading.open",
     "read_published_split": "gears.data.published",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        msg = f"module 'gears.data' has no attribute {name!r}; public names: {', '.join(__all__)}"
-        raise AttributeError(msg)
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
