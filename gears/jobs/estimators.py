@@ -13,7 +13,7 @@ import numpy as np
 from gears.conditions import Condition
 from gears.data.screen.prepared import control_mean_of, whole_of
 from gears.model.folder import check_names
-from gears.priors.source import prior_alone
+from gears.priors.source import prior_of
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
@@ -143,7 +143,11 @@ class PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
         pert_data = copy.copy(self.pert_data)  # the split is the copy's own
         pert_data.use_split(split)
-        self.prior = prior_alone(pert_data, self.fitted_parts)
+        fitted = prior_of(pert_data, self.fitted_parts)
+        if fitted is None:
+            msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"
+            raise ValueError(msg)
+        self.prior = fitted.prior
         self._control_mean = partial(control_mean_of, pert_data.screen)
         return self
 

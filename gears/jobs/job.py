@@ -34,8 +34,7 @@ from gears.graphs.custom import BUILT_IN, embedding_of, stored
 from gears.model.config import ModelConfig
 from gears.model.folder import ModelParts, check_save_path
 from gears.pertdata import PertData
-from gears.priors.source import prior_of
-from gears.training.fitting import Seconds
+from gears.training.fitting import Seconds, fitted_prior
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
 from gears.training.validation import check_monitor
@@ -169,9 +168,8 @@ class TrainingJob:
         with seconds.of("graphs"):
             parts = self.model(pert_data, device="cpu").parts
             assert parts is not None
-        if self.options.prior is not None and not parts.config.no_perturb:
-            with seconds.of("prior"):
-                prior_of(pert_data, start_PH=parts.start_PH)
+        with seconds.of("prior"):
+            fitted_prior(pert_data, parts, self.options)
         return pert_data, dataclasses.replace(self, model_config=self._with_stored_graphs(pert_data, parts))
 
     def load(self, *, report: bool = False) -> PertData:

@@ -143,7 +143,9 @@ class ModelParts:
             start_from(network, self.start_PH)
         network.fallback.set(self.go.edge_index, len(self.pert_names), self.trained_nodes())
         if self.contexts is not None and self.contexts.contexts:
-            network.placing.trained_on({self.contexts.numbers(unit)[0] for unit in self._trained()})
+            network.placing.trained_on(
+                {self.contexts.numbers(unit)[0] for unit in self.training_conditions()}
+            )
         return network
 
     def fitted_conditions(self) -> list[Condition]:
@@ -154,15 +156,16 @@ class ModelParts:
         named = [condition for part in parts for condition in self.split.conditions(part)]
         return [condition for condition in dict.fromkeys(named) if not condition.is_control]
 
-    def _trained(self) -> list[Condition]:
+    def training_conditions(self) -> list[Condition]:
         """Training conditions; none where the split is unknown or trains nothing."""
-        known = self.split is not None and "train" in self.split.parts
-        return self.split.conditions("train") if known and self.split is not None else []
+        if self.split is None or "train" not in self.split.parts:
+            return []
+        return self.split.conditions("train")
 
     def trained_nodes(self) -> list[int]:
         """Perturbation nodes that a training condition perturbs."""
         place = {name: node for node, name in enumerate(self.pert_names)}
-        genes = {gene for condition in self._trained() for gene in condition.genes}
+        genes = {gene for condition in self.training_conditions() for gene in condition.genes}
         return sorted(place[gene] for gene in genes if gene in place)
 
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:

@@ -305,8 +305,8 @@ class Origin:
         split, told = parts.split, {}
         fitted = None
         if split is not None:
-            train = split.conditions("train") if "train" in split.parts else []
-            fitted = frozenset([*parts.fitted_conditions(), *(one for one in train if one.is_control)])
+            controls = (one for one in parts.training_conditions() if one.is_control)
+            fitted = frozenset([*parts.fitted_conditions(), *controls])
             told = {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
         plain = {
             name: value

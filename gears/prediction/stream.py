@@ -297,11 +297,7 @@ def _scores(score: Score, predictions: Predictions) -> np.ndarray:
 
 
 def _trained_genes(parts: ModelParts) -> list[str]:
-    train = (
-        parts.split.conditions("train") if parts.split is not None and "train" in parts.split.parts else []
-    )
-    known = set(parts.pert_names)
-    found = sorted({gene for condition in train for gene in condition.genes if gene in known})
+    found = sorted(parts.pert_names[node] for node in parts.trained_nodes())
     if not found:
         msg = "this model knows no training conditions to take genes from; give the genes whose pairs are wanted"
         raise ValueError(msg)

@@ -27,7 +27,7 @@ from gears.priors.evidence import sample
 from gears.priors.fit import Criterion, FittedPrior, PriorData, fit_prior, mean_of_others
 from gears.priors.fit_settings import UnitData, fit_context_prior
 from gears.priors.kernels import GeneSimilarity
-from gears.priors.prior import Prior, read_prior
+from gears.priors.prior import read_prior
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -378,14 +378,6 @@ def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
     rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
     rows_CG[[screen.id_of(condition) for condition in _perturbed(pert_data, ("train",))]] = fitted.left_out_CG
     return rows_CG
-
-
-def prior_alone(pert_data: PertData, parts: Sequence[str] = ("train",)) -> Prior:
-    """The prior alone, fitted to the perturbed conditions of some parts of the split."""
-    conditions = _perturbed(pert_data, parts)
-    source = prior_source(pert_data)
-    fitted = source.fit(conditions, source.data(conditions))
-    return dataclasses.replace(fitted.prior, network_weight=0.0)
 
 
 def _perturbed(pert_data: PertData, parts: Sequence[str]) -> list[Condition]:

@@ -130,9 +130,8 @@ class Fit:
 
     def _fit_prior(self, network: GEARSNetwork) -> tuple[FittedPrior | None, Validation, np.ndarray]:
         """The prior where one is wanted, the scorer of the validation part, and the prior's scores there."""
-        parts, pert_data, fitted = self.parts, self.pert_data, None
-        if self.given.prior is not None and not parts.config.no_perturb:
-            fitted = prior_of(pert_data, start_PH=parts.start_PH)
+        parts, pert_data = self.parts, self.pert_data
+        fitted = fitted_prior(pert_data, parts, self.given)
         prior = None if fitted is None else fitted.prior
         if prior is not None and parts.prior is None:
             begin_at_zero(network)
@@ -232,6 +231,13 @@ class Fit:
         """A line for the user, from one worker."""
         if self.worker.rank == 0 and self.given.verbose:
             logger.info("%s", line, extra={"scores": scores or {}})
+
+
+def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> FittedPrior | None:
+    """The prior of a model, fitted to the training conditions; None where the options or the model have none."""
+    if options.prior is None or parts.config.no_perturb:
+        return None
+    return prior_of(pert_data, start_PH=parts.start_PH)
 
 
 def filled_options(pert_data: PertData, options: TrainOptions) -> TrainOptions:

@@ -12,8 +12,9 @@ import pytest
 from anndata import AnnData
 
 from gears import GEARS, PertData
+from gears.data.splits.split import perturbed_in
 from gears.model.folder import load_parts
-from gears.priors.source import prior_alone, prior_of
+from gears.priors.source import prior_of, prior_source
 from gears.training.tasks import ConditionLoader
 
 RUN = {"evaluate_test": False, "verbose": False}
@@ -45,6 +46,13 @@ def initialised(pert_data: PertData, **options: Any) -> GEARS:
 
 def nodes_of(pert_data: PertData, part: str = "test") -> list[Any]:
     return [pert_data.condition_nodes(condition) for condition in pert_data.split.conditions(part)]
+
+
+def prior_alone(pert_data: PertData, parts: tuple[str, ...] = ("train",)) -> Any:
+    """The prior fitted again, whatever the screen's cache holds."""
+    named = [condition for part in parts for condition in perturbed_in(pert_data.split, part)]
+    conditions, source = sorted(named, key=pert_data.screen.id_of), prior_source(pert_data)
+    return dataclasses.replace(source.fit(conditions, source.data(conditions)).prior, network_weight=0.0)
 
 
 def weighted(model: GEARS, weight: float) -> None:
