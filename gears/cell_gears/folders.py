@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from gears.files.manifest import MANIFEST
 from gears.files.paths import user_path
 from gears.files.pickles import load_tensors
 from gears.files.tensors import read_tensors
 from gears.graphs.graph import Graph
-from gears.model.folder import MANIFEST, WEIGHTS, ModelParts, published_config, published_state
+from gears.model.folder import WEIGHTS, ModelParts, published_config, published_state
 from gears.pertdata import PertData
 
 CONFIG = "config.pkl"

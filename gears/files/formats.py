@@ -21,7 +21,6 @@ LARGEST_UNCHECKED = 1 << 30
 MOST_TIMES = 200
 """A zip file may unpack to so many times its size, if to more than so many bytes: deflate reaches a thousand."""
 
-SEAL = "checksum"
 LARGEST_CHECKED = 512 << 20
 """Larger files are checked by their length only, unless the caller asks for all."""
 
@@ -171,24 +170,6 @@ def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: file_checksum(folder / name) for name in sorted(names)}
 
 
-def sealed(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with a checksum of itself."""
-    return {**plain, SEAL: _seal(plain)}
-
-
-def check_seal(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse a manifest that was changed after it was sealed; one without a seal is taken as it is.
-
-    Raises
-    ------
-    ValueError
-        Its checksum is that of other content.
-    """
-    if SEAL in manifest and manifest[SEAL] != _seal(manifest):
-        msg = f"{path} was changed after it was written (its checksum does not fit); restore it or write it again"
-        raise ValueError(msg)
-
-
 def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type, ...]]) -> None:
     """Refuse a file of plain values in which an entry is missing or of another type.
 
@@ -223,9 +204,3 @@ def need_names(path: Path, plain: Mapping[str, Any], *keys: str) -> None:
         if wrong:
             msg = f"{path}: {key} holds {shorten(dict.fromkeys(wrong))} among the names; expected text only"
             raise ValueError(msg)
-
-
-def _seal(plain: Mapping[str, Any]) -> str:
-    # as it is read back: keys become text, tuples lists
-    as_read = json.loads(json.dumps({key: value for key, value in plain.items() if key != SEAL}, default=str))
-    return content_hash(as_read)[:16]

@@ -25,17 +25,16 @@ from gears.data.splits.split import Split
 from gears.files.atomic import new_folder
 from gears.files.formats import (
     check_file,
-    check_seal,
     checksums_of,
     content_hash,
     need_names,
     need_types,
     read_json,
     read_npz,
-    sealed,
     write_json,
     write_npz,
 )
+from gears.files.manifest import MANIFEST, FolderFormat
 from gears.files.paths import check_folder, user_path
 from gears.files.tensors import read_tensors, write_tensors
 from gears.graphs.custom import GraphMaker, embedding_of
@@ -48,9 +47,9 @@ from gears.priors.prior import Prior, read_prior
 if TYPE_CHECKING:
     from gears.pertdata import PertData
 
-KIND = "gears model"
-FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
+MODEL = FolderFormat(
+    "gears model", 2, "saved model", "give the folder that save_model wrote", "train and save the model again"
+)
 WEIGHTS = "model.pt"
 PRIOR = "prior.npz"
 CONTEXTS = "contexts.json"
@@ -190,13 +189,11 @@ class ModelParts:
         write_tensors(folder / WEIGHTS, dict(weights))
         names_written = [place.name for place in folder.iterdir() if place.name != WEIGHTS]
         manifest = self._manifest() | {"checksums": checksums_of(folder, names_written)}
-        write_json(folder / MANIFEST, sealed(manifest))
+        MODEL.write(folder, manifest)
 
     def _manifest(self) -> dict[str, Any]:
         packages = ("torch", "numpy", "anndata")
         return {
-            "kind": KIND,
-            "format_version": FORMAT_VERSION,
             "genes_hash": content_hash(list(self.gene_names)),
             "n_genes": len(self.gene_names),
             "n_perts": len(self.pert_names),
@@ -277,11 +274,7 @@ def refuse_foreign_folder(path: Path) -> None:
 
 def is_model(path: str | Path) -> bool:
     """Whether a folder says that it is a saved model."""
-    try:
-        manifest = read_json(user_path(path) / MANIFEST)
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("kind") == KIND
+    return MODEL.marks(path)
 
 
 def load_parts(path: str | Path) -> ModelParts:
@@ -295,20 +288,7 @@ def load_parts(path: str | Path) -> ModelParts:
         The folder has another format, or its files do not fit together.
     """
     path = user_path(path)
-    if not (path / MANIFEST).is_file():
-        msg = f"{path} is no saved model: it has no {MANIFEST}; give the folder that save_model wrote"
-        raise FileNotFoundError(msg)
-    manifest = read_json(path / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-        msg = f"{path / MANIFEST} does not describe a saved model"
-        raise ValueError(msg)
-    if manifest.get("format_version") != FORMAT_VERSION:
-        msg = (
-            f"{path} has format version {manifest.get('format_version')}; this release reads {FORMAT_VERSION}"
-        )
-        raise ValueError(msg)
-    check_seal(path / MANIFEST, manifest)
-    need_types(path / MANIFEST, manifest, {"genes_hash": str})
+    manifest = MODEL.read(path, {"genes_hash": str})
     try:
         for name in manifest.get("checksums", {}):
             check_file(path, str(name), manifest["checksums"], whole=True)

@@ -36,6 +36,7 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
     from gears.data.reading.matrix import read_screen
     from gears.data.screen import files as writing
     from gears.data.screen import prepare
+    from gears.files import manifest
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -46,17 +47,10 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
         writing.condition_moments = die  # type: ignore[assignment]
     elif stage == "h5ad":
         writing._write_h5ad = die
-    elif stage in ("tables", "manifest"):
-        real, left = writing.write_json, ["tables", "manifest"].index(stage)
-
-        def write_json(*arguments: object) -> object:
-            nonlocal left
-            if left == 0:
-                die()
-            left -= 1
-            return real(*arguments)  # type: ignore[arg-type]
-
-        writing.write_json = write_json  # type: ignore[assignment]
+    elif stage == "tables":
+        writing.write_json = die  # type: ignore[assignment]
+    elif stage == "manifest":
+        manifest.write_json = die  # type: ignore[assignment]
     else:
         from gears.files import atomic
 

@@ -30,15 +30,14 @@ from gears.data.screen.statistics import (
     unit_statistics,
 )
 from gears.files.formats import (
-    check_seal,
     checksums_of,
     content_hash,
     need_names,
     need_types,
     read_json,
-    sealed,
     write_json,
 )
+from gears.files.manifest import FolderFormat
 from gears.files.mapped import TableWriter, pieces
 from gears.files.paths import user_path
 
@@ -49,9 +48,13 @@ _PACKAGES = ("numpy", "scipy", "pandas", "anndata")
 FOLDER = "units"
 NAMES = "units.json"
 
-KIND = "gears prepared screen"
-FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
+SCREEN = FolderFormat(
+    "gears prepared screen",
+    2,
+    "prepared screen",
+    "prepare one with PertData.new_data_process or PertData.load(data_path='<file>.h5ad')",
+    "prepare the screen again from its AnnData",
+)
 TABLES = "screen.json"
 H5AD = "perturb_processed.h5ad"
 STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
@@ -89,7 +92,7 @@ def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
     """Hash of everything that is written: values, labels, annotations, parameters."""
     matrix = checked.matrix
     return content_hash(
-        FORMAT_VERSION,
+        SCREEN.version,
         list(matrix.shape),
         matrix.data,
         matrix.indices,
@@ -143,31 +146,27 @@ def write_screen(
         },
     )
     files = _flushed_files(folder)
-    write_json(
-        folder / MANIFEST,
-        sealed(
-            {
-                "kind": KIND,
-                "format_version": FORMAT_VERSION,
-                "content_hash": key,
-                "parameters": parameters,
-                **(more or {}),
-                "differential_expression": not parameters["skip_calc_de"],
-                "has_negative": checked.has_negative,
-                "units": checked.units is not None,
-                "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
-                "shape": {
-                    "cells": checked.matrix.shape[0],
-                    "genes": checked.matrix.shape[1],
-                    "conditions": len(table.conditions),
-                    "labels": len(table.labels),
-                },
-                "versions": {"python": platform.python_version()}
-                | {name: importlib.metadata.version(name) for name in _PACKAGES},
-                "files": files,
-                "checksums": checksums_of(folder, files),
-            }
-        ),
+    SCREEN.write(
+        folder,
+        {
+            "content_hash": key,
+            "parameters": parameters,
+            **(more or {}),
+            "differential_expression": not parameters["skip_calc_de"],
+            "has_negative": checked.has_negative,
+            "units": checked.units is not None,
+            "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
+            "shape": {
+                "cells": checked.matrix.shape[0],
+                "genes": checked.matrix.shape[1],
+                "conditions": len(table.conditions),
+                "labels": len(table.labels),
+            },
+            "versions": {"python": platform.python_version()}
+            | {name: importlib.metadata.version(name) for name in _PACKAGES},
+            "files": files,
+            "checksums": checksums_of(folder, files),
+        },
     )
 
 
@@ -313,12 +312,7 @@ def _control_of(table: UnitTable, unit: int) -> int:
 
 def is_prepared(folder: str | Path) -> bool:
     """Whether a folder says that it is a prepared screen (any format version)."""
-    manifest = user_path(folder) / MANIFEST
-    try:
-        found = read_json(manifest)
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("kind") == KIND
+    return SCREEN.marks(folder)
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -332,23 +326,6 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         If it has another format version, or files are missing or cut short.
     """
     folder = user_path(folder)
-    if not (folder / MANIFEST).is_file():
-        msg = (
-            f"{folder} is no prepared screen (it has no {MANIFEST}); "
-            "prepare one with PertData.new_data_process or PertData.load(data_path='<file>.h5ad')"
-        )
-        raise FileNotFoundError(msg)
-    manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-        msg = f"{folder / MANIFEST} does not describe a prepared screen; choose another folder"
-        raise ValueError(msg)
-    if manifest.get("format_version") != FORMAT_VERSION:
-        msg = (
-            f"{folder} has format version {manifest.get('format_version')}, this release reads "
-            f"{FORMAT_VERSION}; prepare the screen again from its AnnData"
-        )
-        raise ValueError(msg)
-    check_seal(folder / MANIFEST, manifest)
     expected = {
         "content_hash": str,
         "parameters": dict,
@@ -356,7 +333,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         "shape": dict,
         "differential_expression": bool,
     }
-    need_types(folder / MANIFEST, manifest, expected)
+    manifest = SCREEN.read(folder, expected)
     _check_files(folder, manifest["files"])
     return manifest
 

@@ -15,9 +15,10 @@ from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import Survey, survey_screen
 from gears.data.reading.download import FOLDER, PUBLISHED_OPTIONS
 from gears.data.reading.open import in_reach, open_lean, open_screen
-from gears.data.screen.files import H5AD, MANIFEST, is_prepared, screen_hash, write_screen
+from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import clean_leftovers, need_space, new_folder
+from gears.files.manifest import MANIFEST
 from gears.files.paths import user_path
 
 if TYPE_CHECKING:

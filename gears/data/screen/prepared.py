@@ -15,7 +15,6 @@ from gears.data.screen.cells import CellMatrix, map_array
 from gears.data.screen.contexts import ModelContexts
 from gears.data.screen.files import (
     FOLDER,
-    MANIFEST,
     NAMES,
     STATISTICS,
     TABLES,
@@ -33,6 +32,7 @@ from gears.data.screen.statistics import (
     unit_statistics,
 )
 from gears.files.formats import check_file, content_hash, read_json
+from gears.files.manifest import MANIFEST
 from gears.files.paths import user_path
 
 
