@@ -55,6 +55,12 @@ def add_nodes(parser: CommandParser) -> None:
     parser.add_argument("--default-pert-graph", action=action, default=True, help=text)
 
 
+def add_guide_tables(parser: CommandParser) -> None:
+    """Options for the guides of the cells, where a file of counts comes without them."""
+    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
+    parser.add_argument("--guide-targets", help="table of each guide's target gene")
+
+
 def add_annotation(parser: Any) -> None:
     """Options (of a parser or a group) that say what is known of the genes."""
     parser.add_argument(
@@ -134,8 +140,7 @@ def inspect_parser() -> CommandParser:
         metavar="FILE",
         help="an h5ad file, zarr store, 10x h5 file, 10x mtx folder, folder of several, or a prepared folder",
     )
-    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV)")
-    parser.add_argument("--guide-targets", help="table of each guide's target gene")
+    add_guide_tables(parser)
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
     parser.add_options(SCREEN, ProcessingOptions)
     parser.set_defaults(style="auto")
@@ -192,8 +197,7 @@ def prepare_parser() -> CommandParser:
         help="an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several",
     )
     parser.add_argument("--work-dir", default="gears_data", help="where the prepared screen goes")
-    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV)")
-    parser.add_argument("--guide-targets", help="table of each guide's target gene")
+    add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that share the pass over the cells")
     add_nodes(parser)
     parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)

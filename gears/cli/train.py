@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import ActionYesNo
 
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import DROP_UNMAPPED, add_annotation
+from gears.cli.screens import DROP_UNMAPPED, add_annotation, add_guide_tables
 from gears.files.formats import write_text
 from gears.files.paths import need_file, user_path
 
@@ -54,8 +54,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
     parser.add_argument("--work-dir", default="gears_data", help="where a file's prepared screen goes")
-    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
-    parser.add_argument("--guide-targets", help="table of each guide's target gene")
+    add_guide_tables(parser)
     _add_devices(parser)
     parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",))
     _add_loading(parser)

@@ -83,14 +83,11 @@ class TrainingJob:
         _check_names(
             "entry of model_config", model, _parameters(GEARS.model_initialize, _more_model_options())
         )
-        ModelConfig(**{name: value for name, value in model.items() if name in _names_of(ModelConfig)})
+        ModelConfig(**{name: value for name, value in model.items() if name in ModelConfig.names()})
         data = _plain(args.get("data_config")) | _plain(data_config)
-        _check_names(
-            "entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *_names_of(ProcessingOptions)]
-        )
-        ProcessingOptions(
-            **{name: value for name, value in data.items() if name in _names_of(ProcessingOptions)}
-        )
+        of_screen = [field.name for field in fields(ProcessingOptions)]
+        _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *of_screen])
+        ProcessingOptions(**{name: value for name, value in data.items() if name in of_screen})
         for where, names in ((data, PERTDATA_ARGS), (model, GRAPH_ARGS)):
             for name in names:
                 if isinstance(where.get(name), str | Path) and where[name] not in BUILT_IN:
@@ -258,10 +255,6 @@ def _plain(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: plain_number(value) for name, value in (given or {}).items()}
 
 
-def _names_of(options: type) -> list[str]:
-    return [field.name for field in fields(options)]
-
-
 def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds]
@@ -270,7 +263,7 @@ def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
 
 def _more_model_options() -> list[str]:
     named = set(_parameters(GEARS.model_initialize))
-    return [name for name in _names_of(ModelConfig) if name not in named]
+    return [name for name in ModelConfig.names() if name not in named]
 
 
 def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
