@@ -33,6 +33,11 @@ OPTIONS = {
 GLOBAL_BATCH = 60
 
 
+def outcome_of(path: Path) -> Path:
+    """Where this driver keeps how a run ended: beside the folder of the runs, whose leftovers are counted."""
+    return path.parent.with_name(f"{path.parent.name}-outcomes") / path.name
+
+
 def train(data: PertData, path: Path, rank: int, workers: int, meeting: Path) -> None:
     """One worker of a run that takes up whatever lies in its folder."""
     if workers > 1:
@@ -45,7 +50,7 @@ def train(data: PertData, path: Path, rank: int, workers: int, meeting: Path) ->
     if rank == 0:
         history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
         outcome = {"weights": checkpoints.plain_state(gears.model), "history": history}
-        tensors.write_tensors(path.parent / f"{path.name}.outcome", outcome)
+        tensors.write_tensors(outcome_of(path), outcome)
     cleanup_ddp()
 
 
@@ -110,7 +115,7 @@ def look(path: Path) -> dict[str, int]:
 
 def same(left: Path, right: Path) -> bool:
     """Whether two runs ended alike, bit for bit: weights, history, the model on disk."""
-    one, other = (tensors.read_tensors(f"{path}.outcome") for path in (left, right))
+    one, other = (tensors.read_tensors(outcome_of(path)) for path in (left, right))
     kept = [tensors.read_tensors(path / "model.pt") for path in (left, right)]
     pairs = [(one["weights"], other["weights"]), tuple(kept)]
     alike = all(torch.equal(a[key], b[key]) for a, b in pairs for key in a)
@@ -158,7 +163,8 @@ def main(folder: Path, workers: int, moments: int, seed: int) -> dict[str, Any]:
         with_checkpoint += seen["checkpoints"] > 0
     end(start(data, path, workers, number + 1), None)
     assert same(whole, path), f"the last run after {kills} kills"
-    assert not [*path.glob(".*.tmp*"), *(path / "checkpoints").glob(".*"), *runs.glob(".killed-*")]
+    left = [*path.glob(".*.tmp*"), *(path / "checkpoints").glob(".*"), *runs.glob(".killed-*")]
+    assert not left, [(str(at), sorted(map(str, at.rglob("*")))) for at in left]
     return {
         "kills": kills, "runs": ended + 1, "within a write": interrupted_writes, "with a checkpoint": with_checkpoint,
         "seconds of a run": round(length, 2),
