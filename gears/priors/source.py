@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.conditions import Condition, contexts_of, kinds_of
-from gears.data.screen.prepared import PreparedScreen, UnitScreen, control_means
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.metrics.registry import condition_metrics
@@ -253,13 +253,11 @@ class PriorSource:
 class UnitSource(PriorSource):
     """A screen of several contexts or types of perturbation."""
 
-    screen: UnitScreen
-
     def data(self, conditions: Sequence[Condition], vectors_PH: np.ndarray | None = None) -> UnitData:
         """Changes of units against the control of their context."""
         screen, nodes, names = self.screen, self._nodes(conditions), self._names
         ids = np.array([screen.id_of(unit) for unit in conditions], dtype=np.int64)
-        mean_KG, n_kinds = control_means(screen), max(1, len(screen.kinds))
+        mean_KG, n_kinds = screen.model_contexts.control_mean_KG, max(1, len(screen.kinds))
         delta_CG, mean_G = screen.statistics.delta(ids), mean_KG.mean(axis=0)
         units = data_of(screen, ids, delta_CG, mean_G, nodes, names, self.pert_data.annotation, vectors_PH)
         groups = self.groups(conditions)
@@ -322,8 +320,6 @@ class UnitSource(PriorSource):
 def prior_source(pert_data: PertData) -> PriorSource:
     """The source of a screen's prior; one context and type is a screen like any other."""
     screen = pert_data.screen
-    if not isinstance(screen, UnitScreen):
-        return PriorSource(pert_data, screen)
     if len(screen.settings) == 1:
         return PriorSource(pert_data, screen.settings[0])
     return UnitSource(pert_data, screen)
