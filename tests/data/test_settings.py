@@ -29,7 +29,7 @@ def divided() -> AnnData:
     rows = []
     for line in ("L1", "L2"):
         for batch in ("b1", "b2"):
-            rows += [(line, batch, "ctrl", "none")] * 9
+            rows += [(line, batch, "ctrl", "none")] * (9 if batch == "b1" else 13)
             for gene in ("G0", "G1", "G2"):
                 if (line, batch, gene) == ("L2", "b2", "G2"):
                     continue
@@ -42,6 +42,7 @@ def divided() -> AnnData:
     obs = obs.iloc[order]
     base = rng.uniform(0.5, 3, size=12) + (obs["batch"] == "b2").to_numpy()[:, None] * rng.uniform(0, 2, 12)
     x = np.log1p(rng.poisson(base * (1 + (obs["line"] == "L2").to_numpy()[:, None])))
+    x[(obs["condition"] == "G2+ctrl").to_numpy(), 2] = 0.0  # a knock-out that leaves no count
     var = pd.DataFrame({"gene_name": [f"G{i}" for i in range(12)]}, index=[f"E{i}" for i in range(12)])
     return AnnData(sparse.csr_matrix(x.astype(np.float32)), obs=obs, var=var)
 
@@ -122,6 +123,14 @@ def test_signs_count_about_the_matched_control(screen: PreparedScreen, divided: 
         difference = x[cell] - x[np.flatnonzero(control)].mean(axis=0)
         signs.append(np.where(np.abs(difference) < 1e-9, 0, np.sign(difference)))
     np.testing.assert_allclose(s.above[row] - s.below[row], np.mean(signs, axis=0), atol=1e-12)
+
+
+def test_genes_without_a_count_stay_out_of_the_loss_whatever_batches_shift(screen: PreparedScreen):
+    cells = screen.cells.csr().toarray()
+    any_CG = np.array([cells[screen.cells_of(i)].any(axis=0) for i in range(len(screen.conditions))])
+    assert not any_CG.all()
+    any_CG[screen.control_ids] = True
+    np.testing.assert_array_equal(screen.statistics.loss_mask(), any_CG)
 
 
 def test_one_batch_per_context_gives_plain_statistics(divided: AnnData, tmp_path: Path):
@@ -227,6 +236,10 @@ def test_a_plain_screen_is_its_only_setting(toy_screen: PreparedScreen):
 def test_a_setting_is_pickled_and_not_changed(screen: PreparedScreen):
     view = screen.setting("L2", "CRISPRi")
     assert view.settings == (view,)
+    assert {one.name for one in view.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
+    assert [one.name for one in screen.setting("L1", "CRISPRa").conditions if not one.is_control] == [
+        "G0+ctrl"
+    ]
     assert view.labels == [
         name.split(" [")[0].split(" @")[0] for name in screen.labels if "CRISPRa" not in name and "L2" in name
     ]
