@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,10 +70,10 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     rest_CG = data.delta_CG - target_part(data.sets, data.column_P, target_G)
     if len(data.sets) < 2 or not rest_CG.any():
         return _mean_only(data, target_G)
-    part = AdditivePart(data, rest_CG, Process.settled(data, rest_CG))
+    process = Process.settled(data, rest_CG)
     candidates: list[_Candidate] = []
-    for free_level in part.levels:
-        prior, summed_CG = part.fit(target_G, free_level=free_level)
+    for free_level in (False, True) if process.exact and len(data.sets) >= _SHRUNK_LEVEL else (True,):
+        prior, summed_CG = _additive(data, rest_CG, process, target_G, free_level=free_level)
         plain = _Candidate(prior, summed_CG.__getitem__, shrunk=not free_level)
         candidates.append(plain)
         found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
@@ -89,8 +88,8 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     report = {
         "kind": "additive Gaussian process",
         "conditions": len(data.sets),
-        "weights": dict(zip(NAMES, part.process.weights.kernels, strict=False)),
-        **part.process.report(),
+        "weights": dict(zip(NAMES, process.weights.kernels, strict=False)),
+        **process.report(),
         "factor": chosen.prior.magnitude is not None,
         "mean_only": chosen.mean_only,
         "shrunk_level": chosen.shrunk,
@@ -297,49 +296,23 @@ class Process:
         }
 
 
-@dataclass(frozen=True)
-class AdditivePart:
-    """Sum of genes' effects over some conditions.
-
-    Attributes
-    ----------
-    data, rest_CG
-        The conditions; their changes without those of perturbed genes themselves.
-    process
-        Weights and noise.
-    """
-
-    data: PriorData
-    rest_CG: np.ndarray
-    process: Process
-
-    @property
-    def levels(self) -> tuple[bool, ...]:
-        """Whether the level is free: what is tried, in order."""
-        n = len(self.data.sets)
-        return (False, True) if self.process.exact and n >= _SHRUNK_LEVEL else (True,)
-
-    @cached_property
-    def _covariance(self) -> AdditiveCovariance:
-        return AdditiveCovariance.of(self.data, self.process.weights.kernels[1:])
-
-    def fit(self, target_G: np.ndarray, *, free_level: bool) -> tuple[GenePrior, np.ndarray]:
-        """The prior without factor and slope, and left-one-out predictions."""
-        data = self.data
-        found = solve_in(self._spectrum(free_level=free_level), self.rest_CG, self.process.noise_G)
-        targets = {"column_P": data.column_P, "target_G": target_G}
-        prior = self._covariance.prior(data.sets, found.coefficient_CG, found.level_G, **targets)
-        return prior, found.left_out_CG
-
-    def _spectrum(self, *, free_level: bool) -> Spectrum:
-        sets, process, part = self.data.sets, self.process, self._covariance
-        unexplained_C = process.weights.unexplained(sizes_of(sets))
-        if process.exact:
-            signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
-            signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
-            return Spectrum.of(signal_CC, process.noise_C, None if free_level else process.weights.kernels[0])
+def _additive(
+    data: PriorData, rest_CG: np.ndarray, process: Process, target_G: np.ndarray, *, free_level: bool
+) -> tuple[GenePrior, np.ndarray]:
+    """Sum of genes' effects: the prior without factor and slope, and left-one-out predictions of `rest_CG`."""
+    offset, *others = process.weights.kernels
+    part, sets, noise_C = AdditiveCovariance.of(data, others), data.sets, process.noise_C
+    unexplained_C = process.weights.unexplained(sizes_of(sets))
+    if process.exact:
+        signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
+        signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
+        spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else offset)
+    else:
         features = gene_features(part.genes.members(sets), part.genes, part.shared, part.own, part.similar)
-        return Spectrum.of_features(features, unexplained_C, process.noise_C, process.typical)
+        spectrum = Spectrum.of_features(features, unexplained_C, noise_C, process.typical)
+    found = solve_in(spectrum, rest_CG, process.noise_G)
+    targets = {"column_P": data.column_P, "target_G": target_G}
+    return part.prior(sets, found.coefficient_CG, found.level_G, **targets), found.left_out_CG
 
 
 @dataclass(frozen=True)
@@ -389,16 +362,3 @@ class PriorData:
         """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
         typical = 1 / float((1 / self.n_C).mean())
         return typical / self.n_C, self.variance_G / typical
-
-    def subset(self, rows: list[int]) -> PriorData:
-        """Some of the conditions; the variance of a cell stays that of all."""
-        sets = tuple(self.sets[row] for row in rows)
-        genes, *further = (part.among(sets) for part in (self.genes, *self.further))
-        return dataclasses.replace(
-            self,
-            sets=sets,
-            delta_CG=self.delta_CG[rows],
-            n_C=self.n_C[rows],
-            genes=genes,
-            further=tuple(further),
-        )

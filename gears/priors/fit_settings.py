@@ -138,8 +138,6 @@ class SettingData:
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     group_C
         Conditions of the same number are held out together: a condition in all its contexts, or all of one context.
-    sets
-        Node sets of the conditions, with context and type.
     """
 
     conditions: PriorData
@@ -147,17 +145,6 @@ class SettingData:
     control_mean_SG: np.ndarray
     n_kinds: int
     group_C: np.ndarray
-    sets: Sequence[Sequence[int]]
-
-    def subset(self, rows: list[int]) -> SettingData:
-        """Some of the conditions."""
-        return dataclasses.replace(
-            self,
-            conditions=self.conditions.subset(rows),
-            setting_C=self.setting_C[rows],
-            group_C=self.group_C[rows],
-            sets=[self.sets[row] for row in rows],
-        )
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def prior_data(
     groups = groups_of(pert_data, conditions)
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     group_C = np.array([numbers[group] for group in groups], dtype=np.int64)
-    return SettingData(plain, setting_C, control_mean_SG, n_kinds, group_C, nodes)
+    return SettingData(plain, setting_C, control_mean_SG, n_kinds, group_C)
 
 
 def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hashable]:

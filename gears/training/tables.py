@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +63,8 @@ class ConditionTables:
         device: torch.device,
         dtype: torch.dtype,
         names: Sequence[str] = (),
+        control_mean_BG: np.ndarray | None = None,
+        cell_batch: np.ndarray | None = None,
     ) -> ConditionTables:
         """From the node list of each condition (empty for the control) and numpy tables."""
         lengths = [len(members) for members in nodes]
@@ -79,14 +81,11 @@ class ConditionTables:
             tuple(names),
             _numbers(contexts_of(nodes), device),
             _numbers(kinds_of(nodes), device),
+            None
+            if control_mean_BG is None
+            else torch.from_numpy(np.array(control_mean_BG)).to(device, dtype),
+            None if cell_batch is None else torch.from_numpy(cell_batch.astype(np.int64)),
         )
-
-    def matched(self, control_mean_BG: np.ndarray, cell_batch: np.ndarray) -> ConditionTables:
-        """The same with control means by experimental batch (for objectives over cells)."""
-        like = self.control_mean_G
-        means = torch.from_numpy(np.array(control_mean_BG)).to(like.device, like.dtype)
-        numbers = torch.from_numpy(np.asarray(cell_batch).astype(np.int64))
-        return replace(self, control_mean_BG=means, cell_batch=numbers)
 
     def origin(self, batch: Any) -> Tensor:
         """Mean of the control cells that each cell of a batch is compared with: (B, G), or (G,) where it is one."""
@@ -165,7 +164,8 @@ def condition_tables(
             mask_CG[row, [column[gene] for gene in condition.genes if gene in column]] = False
     if config.loss == "evidence":
         mask_CG = mask_CG * _evidence_weights(pert_data)
-    tables = ConditionTables.build(
+    matched = len(screen.batches) > 1
+    return ConditionTables.build(
         nodes,
         mask_CG,
         screen.control_mean_G,
@@ -173,8 +173,9 @@ def condition_tables(
         device=device,
         dtype=dtype,
         names=[condition.name for condition in screen.conditions],
+        control_mean_BG=screen.control_mean_BG if matched else None,
+        cell_batch=screen.cell_batch if matched else None,
     )
-    return tables.matched(screen.control_mean_BG, screen.cell_batch) if len(screen.batches) > 1 else tables
 
 
 def _evidence_weights(pert_data: PertData) -> np.ndarray:

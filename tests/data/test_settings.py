@@ -167,7 +167,7 @@ def test_cells_are_paired_within_their_batch(screen: PreparedScreen, divided: An
         assert (obs["condition"].to_numpy()[paired] == "ctrl").all()
         own = obs["condition"].to_numpy() == "ctrl"
         assert (paired[own] == cells[own]).all()
-        seen |= set(paired.tolist())
+        seen |= set(paired[~own].tolist())
     assert seen == set(np.flatnonzero(obs["condition"] == "ctrl").tolist())
     dataset.set_epoch(3)
     np.testing.assert_array_equal(dataset.control_of(cells[::-1])[::-1], dataset.control_of(cells))

@@ -32,7 +32,7 @@ def setting_data(
     column = np.full(N_NODES, -1)
     sets = [NodeSet([node], context=context) for context, node in pairs]
     conditions = PriorData(
-        tuple(tuple(one) for one in sets),
+        tuple(sets),
         delta_CG,
         np.full(N_GENES, 0.5),
         n_C,
@@ -42,7 +42,18 @@ def setting_data(
     )
     setting = np.array([context for context, _ in pairs])
     group = np.array([node for _, node in pairs])
-    return SettingData(conditions, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group, sets), truth_KPG
+    return SettingData(conditions, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group), truth_KPG
+
+
+def without_one(data: SettingData) -> SettingData:
+    """Without the condition of gene 4 in context 1."""
+    plain = data.conditions
+    rows = [row for row, nodes in enumerate(plain.sets) if (nodes.context, nodes[0]) != (1, 4)]
+    conditions = dataclasses.replace(
+        plain, sets=tuple(plain.sets[row] for row in rows), delta_CG=plain.delta_CG[rows], n_C=plain.n_C[rows]
+    )
+    setting_C, group_C = data.setting_C[rows], data.group_C[rows]
+    return dataclasses.replace(data, conditions=conditions, setting_C=setting_C, group_C=group_C)
 
 
 def error_of(delta_CG: np.ndarray):
@@ -56,15 +67,14 @@ def test_evidence_finds_what_contexts_share(shared: float, own: float) -> None:
     weights, within = (sum(prior.report[name].values()) for name in ("weights", "weights_within_settings"))
     assert (weights > 5 * within) if shared else (within > 5 * weights)
     if shared:  # what a condition has in one context alone cannot be told from chance
-        error = prior(data.sets) - truth_KPG.reshape(-1, N_GENES)
+        error = prior(data.conditions.sets) - truth_KPG.reshape(-1, N_GENES)
         assert (error**2).mean() < 0.02
 
 
 def test_a_condition_borrows_from_other_contexts() -> None:
     """A condition that one context lacks is known from the others, where effects are shared."""
     data, truth_KPG = setting_data(1.0, 0.2)
-    kept = [row for row in range(len(data.sets)) if (data.sets[row].context, data.sets[row][0]) != (1, 4)]
-    less = data.subset(kept)
+    less = without_one(data)
     prior = fit_context_prior(less, error_of(less.conditions.delta_CG)).prior
     found = prior([NodeSet([4], context=1)])[0]
     level = truth_KPG[1].mean(axis=0)
@@ -106,7 +116,7 @@ def test_it_comes_back_from_its_arrays() -> None:
     prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
     again = read_prior(prior.arrays(), prior.report)
     assert isinstance(again, ContextPrior)
-    np.testing.assert_array_equal(again(data.sets), prior(data.sets))
+    np.testing.assert_array_equal(again(data.conditions.sets), prior(data.conditions.sets))
     assert again.report == prior.report
 
 
@@ -141,7 +151,7 @@ def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
     data, _ = setting_data(0.0, 1.0)
     column_P = np.arange(N_NODES)
     delta_CG = data.conditions.delta_CG.copy()
-    for row, nodes in enumerate(data.sets):
+    for row, nodes in enumerate(data.conditions.sets):
         delta_CG[row, nodes[0]] = -0.8
     conditions = dataclasses.replace(data.conditions, delta_CG=delta_CG, column_P=column_P)
     far = dataclasses.replace(data, conditions=conditions, group_C=data.setting_C)
@@ -151,19 +161,18 @@ def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
     own = np.array([prior.own[0].target_G[node] * prior.report["slope"] for node in range(N_NODES)])
     np.testing.assert_allclose(own, -0.8 * 0.975, atol=0.1)
     again = read_prior(prior.arrays(), prior.report)
-    np.testing.assert_array_equal(again(data.sets), prior(data.sets))
+    np.testing.assert_array_equal(again(data.conditions.sets), prior(data.conditions.sets))
 
 
 def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
     data, truth_KPG = setting_data(1.0, 0.4)
-    kept = [row for row in range(len(data.sets)) if (data.sets[row].context, data.sets[row][0]) != (1, 4)]
-    less = data.subset(kept)
+    less = without_one(data)
     exact = fit_context_prior(less, error_of(less.conditions.delta_CG))
     monkeypatch.setattr(fit, "MOST_EXACT", 5)
     found = fit_context_prior(less, error_of(less.conditions.delta_CG))
     assert exact.prior.report["exact"]
     assert not found.prior.report["exact"]
-    sets = [*data.sets, NodeSet([4], context=1)]
+    sets = [*data.conditions.sets, NodeSet([4], context=1)]
     expected_UG = exact.prior(sets)
     away = np.sqrt(((found.prior(sets) - expected_UG) ** 2).mean() / (expected_UG**2).mean())
     assert away < 0.01  # one slope was chosen, noise is alike: only level and folds differ

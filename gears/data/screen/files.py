@@ -175,22 +175,20 @@ def write_screen(
 def _written_statistics(
     folder: Path, cells: sparse.csr_matrix | CellMatrix, table: SettingTable, workers: int
 ) -> ConditionStatistics:
-    """Write the moments of all conditions; tables too large to be held are written block by block, then mapped."""
+    """Write the moments of all conditions, block by block where there is one batch; the tables as mapped files."""
     target, control_of = folder / "statistics", controls_of(table.conditions)
     target.mkdir()
-    shape, matched = (len(control_of), cells.shape[1]), len(table.batches) > 1
-    if matched or shape[0] * shape[1] <= MOST_TABLE_VALUES:
+    if len(table.batches) > 1:
         statistics, control_mean_BG = statistics_of(
             cells, table.cell_condition, control_of, table.cell_batch, workers=workers
         )
-        tables = {name: getattr(statistics, name) for name in (*STATISTICS, *PAIRED)}
-        if matched:
-            np.save(folder / "cells" / "batch.npy", table.cell_batch)
-            tables["control_mean"] = control_mean_BG
-        for name, values in tables.items():
-            if values is not None:
+        np.save(folder / "cells" / "batch.npy", table.cell_batch)
+        np.save(target / "control_mean.npy", control_mean_BG)
+        for name in (*STATISTICS, *PAIRED):
+            if (values := getattr(statistics, name)) is not None:
                 np.save(target / f"{name}.npy", values)
         return statistics
+    shape = len(control_of), cells.shape[1]
     with contextlib.ExitStack() as stack:
         shapes = {name: shape[:1] if name == "n" else shape for name in STATISTICS}
         writers = {
@@ -200,7 +198,7 @@ def _written_statistics(
         for moments in moment_blocks(
             cells,
             table.cell_condition,
-            shape[0],
+            len(control_of),
             control_id=int(control_of[0]),
             most_values=MOST_TABLE_VALUES,
             workers=workers,
@@ -208,8 +206,9 @@ def _written_statistics(
             for name, rows in moment_tables(moments):
                 writers[name].add(rows)
             del moments, rows  # before the next block is made
-    tables = {name: map_array(target / f"{name}.npy") for name in STATISTICS}
-    return ConditionStatistics(**tables, control_of=control_of)
+    return ConditionStatistics(
+        **{name: map_array(target / f"{name}.npy") for name in STATISTICS}, control_of=control_of
+    )
 
 
 def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
