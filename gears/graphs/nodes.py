@@ -187,15 +187,15 @@ class PerturbationNodes:
                 hint = f"; did you mean {' or '.join(near)}?" if near else ""
                 msg = f"gene {gene!r} is not in the perturbation graph{hint}"
                 raise KeyError(msg)
-        return self._placed(condition, [self.number[gene] for gene in condition.genes])
+        return self._in_setting(condition, [self.number[gene] for gene in condition.genes])
 
     def of_label(self, label: str) -> Sequence[int]:
         """Nodes of a label's genes in its own order, [-1] for a control."""
         condition = Condition.parse(label)
         genes = split_label(label.removesuffix(condition.suffix))
         nodes = [self.number[gene] for gene in genes if gene != CONTROL_LABEL]
-        return self._placed(condition, list(dict.fromkeys(nodes)) or [-1])
+        return self._in_setting(condition, list(dict.fromkeys(nodes)) or [-1])
 
-    def _placed(self, condition: Condition, nodes: list[int]) -> Sequence[int]:
+    def _in_setting(self, condition: Condition, nodes: list[int]) -> Sequence[int]:
         """Nodes with the numbers of the condition's context and perturbation type, where there are any."""
         return nodes if self._contexts.is_plain else self._contexts.node_sets([condition], [nodes])[0]

@@ -290,18 +290,11 @@ class PairTables:
     Parameters
     ----------
     statistics
-        With shares of cells above and below the control mean.
+        Of all conditions.
     """
 
     def __init__(self, statistics: ConditionStatistics) -> None:
-        if statistics.above is None or statistics.below is None:
-            msg = (
-                "the moments objective needs the shares of cells above and below the control mean; "
-                "prepare the screen again"
-            )
-            raise ValueError(msg)
         self._statistics = statistics
-        self._above, self._below = statistics.above, statistics.below
 
     def of(self, ids_U: np.ndarray, mask_UG: Tensor, weight_U: Tensor, dtype: torch.dtype) -> PairMoments:
         """Pair moments of U conditions: computed in float64, then of `dtype` on the device of `mask_UG`.
@@ -313,11 +306,12 @@ class PairTables:
         mask_UG, weight_U
             Passed on: genes that count, weight of each condition.
         """
-        above, below = np.asarray(self._above[ids_U]), np.asarray(self._below[ids_U])
-        release(self._above, self._below)
+        statistics = self._statistics
+        above, below = np.asarray(statistics.above[ids_U]), np.asarray(statistics.below[ids_U])
+        release(statistics.above, statistics.below)
         mean_d, v2, v3, v4, sign_mean, sign_sq = (
             torch.from_numpy(values).to(dtype).to(mask_UG.device, non_blocking=True)
-            for values in (*self._statistics.pair_moments(ids_U), above - below, above + below)
+            for values in (*statistics.pair_moments(ids_U), above - below, above + below)
         )
         return PairMoments(mean_d, v2, v3, v4, sign_mean, sign_sq, mask_UG, weight_U)
 

@@ -26,7 +26,7 @@ def statistics_of(
     m2 = np.array(variances) * ((n_C - 1) / n_C)[:, None]
     zeros = np.zeros_like(m2)
     control_of = np.zeros(len(n), dtype=np.int64)
-    return ConditionStatistics(n_C, np.array(means), m2, zeros, zeros, zeros, control_of)
+    return ConditionStatistics(n_C, np.array(means), m2, *[zeros] * 5, control_of)
 
 
 def test_t_is_scipys() -> None:

@@ -53,6 +53,8 @@ def build_screen(means: dict[str, np.ndarray], *, n=None, m2=None, genes=None, o
         m3=unused,
         m4=unused,
         nonzero=unused,
+        above=unused,
+        below=unused,
         control_of=np.zeros(len(mean), dtype=np.int64),
     )
     genes = genes or [f"G{gene}" for gene in range(mean.shape[1])]

@@ -37,7 +37,9 @@ def moments_of(y: torch.Tensor, x: torch.Tensor, mu: torch.Tensor, mask: torch.T
     sign = torch.sign(y - mu)
     weight = torch.full((U,), 1 / U, dtype=torch.float64)
     tables = np.stack([central(cells) for cells in (x, *y)], axis=1)
-    statistics = ConditionStatistics(np.ones(U + 1), *tables, tables[0], np.zeros(U + 1, dtype=np.int64))
+    statistics = ConditionStatistics(
+        np.ones(U + 1), *tables, *[tables[0]] * 3, np.zeros(U + 1, dtype=np.int64)
+    )
     pairs = map(torch.from_numpy, statistics.pair_moments(np.arange(1, U + 1)))
     return PairMoments(*pairs, sign.mean(1), sign.square().mean(1), mask, weight)
 

@@ -42,11 +42,11 @@ class ConditionStatistics:
         Mean and central moments (divided by n) of log-normalised expression.
     nonzero : np.ndarray (C, G) float64
         Share of cells with a value other than 0.
-    control_of : np.ndarray (C,) int64
-        Row of each condition's control; a control's is its own.
-    above, below : np.ndarray (C, G) float64 or None
+    above, below : np.ndarray (C, G) float64
         Shares of cells above and below the mean of the control cells (of the cell's batch); a cell
         that is equal to it is neither.
+    control_of : np.ndarray (C,) int64
+        Row of each condition's control; a control's is its own.
     v2, v3, v4 : np.ndarray (C, G) float64 or None
         Central moments of y - x over all pairs of a condition's cell and a control cell of the same batch;
         None where every context is one batch, so that they follow from the moments of both.
@@ -58,9 +58,9 @@ class ConditionStatistics:
     m3: np.ndarray
     m4: np.ndarray
     nonzero: np.ndarray
+    above: np.ndarray
+    below: np.ndarray
     control_of: np.ndarray
-    above: np.ndarray | None = None
-    below: np.ndarray | None = None
     v2: np.ndarray | None = None
     v3: np.ndarray | None = None
     v4: np.ndarray | None = None
@@ -91,11 +91,6 @@ class ConditionStatistics:
     def loss_mask(self) -> np.ndarray:
         """Genes that count in the loss of each condition, bool (C, G): mean not 0; every gene for controls."""
         return self.mean_nonzero | self.is_control[:, None]
-
-    def variance(self) -> np.ndarray:
-        """Sample variance (divided by n - 1), (C, G) float64; NaN for a single cell."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.m2 * (self.n / (self.n - 1))[:, None]
 
     def delta(self, conditions: np.ndarray) -> np.ndarray:
         """Change of conditions against their controls, (n, G) float64."""
