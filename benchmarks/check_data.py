@@ -74,14 +74,12 @@ class Screen:
 
     def _statistics(self):
         from gears.data.screen.moments import condition_moments
-        from gears.data.screen.statistics import ConditionStatistics
+        from gears.data.screen.statistics import ConditionStatistics, moment_tables
 
         moments = condition_moments(self.cells, self.condition, len(self.conditions), control_id=0)
         return ConditionStatistics(
-            n=moments.n.astype(np.float64), mean=moments.mean, m2=moments.central(2), m3=moments.central(3),
-            m4=moments.central(4), nonzero=moments.nonzero, control_id=0, above=moments.above,
-            below=moments.below,
-        )  # fmt: skip
+            **dict(moment_tables(moments)), control_of=np.zeros(len(self.conditions), dtype=np.int64)
+        )
 
     def parts(self, hidden_size):
         """The model without its weights."""

@@ -175,13 +175,12 @@ def _initialised(folder):
 
 def prior(folder):
     """Fit the prior to the training conditions."""
-    from gears.priors.source import prior_source
+    from gears.priors.source import fit_to
 
     data, told, _ = _opened(folder)
     conditions = [condition for condition in data.split.conditions("train") if not condition.is_control]
     with Measurement() as block:
-        source = prior_source(data)
-        source.fit(conditions, source.data(conditions))
+        fit_to(data, conditions)
     return block.figures | told | {"conditions": len(conditions)}
 
 

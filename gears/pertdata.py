@@ -161,7 +161,7 @@ class PertData:
                 for name in ("condition", "condition_name"):
                     adata.obs[name] = adata.obs[name].cat.remove_unused_categories()
                 adata.obs["condition_id"] = self.whole_screen.cell_condition
-            adata.uns.update(published_uns(getattr(self.whole_screen, "pooled", self.whole_screen)))
+            adata.uns.update(published_uns(self.whole_screen))
             self._adata = adata
         return self._adata
 

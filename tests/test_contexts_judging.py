@@ -14,8 +14,7 @@ from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import UnitControlView
-from gears.data.screen.statistics import MATCHED_TABLES
+from gears.data.screen.statistics import PAIRED, STATISTICS
 from gears.data.splits.controls import control_parts
 from gears.evaluation import compare
 from gears.inference import compute_metrics, evaluate
@@ -81,24 +80,24 @@ def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -
     assert "closed form" in found.verdict("closed form")
 
 
-def test_control_cells_of_every_stratum_are_divided(pert_data: PertData) -> None:
+def test_control_cells_of_every_batch_are_divided(pert_data: PertData) -> None:
     pert_data.prepare_split("simulation", seed=1, control_shares=SHARES)
     whole = pert_data.whole_screen
     parts = control_parts(whole, pert_data.split)
     assert sorted(np.concatenate(list(parts.values()))) == whole.control_cells.tolist()
     for part, share in zip(("train", "val", "test"), SHARES, strict=True):
-        each = np.bincount(whole.cell_stratum[parts[part]], minlength=4)
+        each = np.bincount(whole.cell_batch[parts[part]], minlength=4)
         assert np.abs(each - share * 14).max() <= 1, part
     expression = whole.cells.csr().toarray()
-    stratum_of = {row.tobytes(): stratum for row, stratum in zip(expression, whole.cell_stratum, strict=True)}
+    batch_of = {row.tobytes(): batch for row, batch in zip(expression, whole.cell_batch, strict=True)}
     own = {part: {row.tobytes() for row in expression[cells]} for part, cells in parts.items()}
     for name, loader in pert_data.get_dataloader(8).items():
         loader.set_epoch(2)
         for batch in loader:
             controls = [row.tobytes() for row in batch.x_BG.numpy()]
             assert set(controls) <= own[name.removesuffix("_loader")], name
-            cells = [stratum_of[row.tobytes()] for row in batch.y_BG.numpy()]
-            assert [stratum_of[row] for row in controls] == cells
+            cells = [batch_of[row.tobytes()] for row in batch.y_BG.numpy()]
+            assert [batch_of[row] for row in controls] == cells
 
 
 def test_the_view_of_some_control_cells_is_the_screen_of_its_cells(
@@ -106,14 +105,13 @@ def test_the_view_of_some_control_cells_is_the_screen_of_its_cells(
 ) -> None:
     pert_data.prepare_split("simulation", seed=1, control_shares=SHARES)
     view = pert_data.screen
-    assert isinstance(view, UnitControlView)
     fresh = prepare_screen(divided[view.cell_ids].copy(), tmp_path / "fresh", **DIVISION)
     assert view.conditions == fresh.conditions
-    for name in ("n", *MATCHED_TABLES):
+    for name in (*STATISTICS, *PAIRED):
         np.testing.assert_allclose(
             getattr(view.statistics, name), getattr(fresh.statistics, name), rtol=1e-9, atol=1e-12
         )
-    np.testing.assert_allclose(view.control_mean_SG, fresh.control_mean_SG, rtol=1e-12)
+    np.testing.assert_allclose(view.control_mean_BG, fresh.control_mean_BG, rtol=1e-12)
     np.testing.assert_array_equal(view.de.order, fresh.de.order)
     again = pickle.loads(pickle.dumps(view))
     assert again.content_hash == view.content_hash != pert_data.whole_screen.content_hash
@@ -148,7 +146,7 @@ def test_training_and_scoring_with_divided_controls(pert_data: PertData, objecti
         assert value == pytest.approx(by_hand, rel=1e-6)
 
 
-def test_too_few_control_cells_of_a_stratum(pert_data: PertData) -> None:
+def test_too_few_control_cells_of_a_batch(pert_data: PertData) -> None:
     with pytest.raises(ValueError, match=r"of 14 control cells of .*L1.* leaves too few in a part \(val 1"):
         pert_data.prepare_split("simulation", seed=1, control_shares=(0.8, 0.05, 0.15))
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 
-from gears.conditions import CONTROL_LABEL
+from gears.conditions import CONTROL_LABEL, Condition
 from gears.core.messages import nearest, shorten
 from gears.data.screen.prepared import PreparedScreen
-from gears.data.screen.statistics import rank_genes
+from gears.data.screen.statistics import rank_genes, statistics_of
 from gears.data.splits.labels import Labels
 from gears.data.splits.make import finish
 from gears.data.splits.registry import Draw, SplitOptions
@@ -32,7 +32,7 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
     """Gene rankings and gene lists by published condition name.
 
     Two spellings of a condition have the same entries, from the statistics of
-    all of the condition's cells. The control has none.
+    all of the condition's cells, in whatever context. The control has none.
 
     Returns
     -------
@@ -46,10 +46,16 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
     if screen.de is None:
         return {}
     ids = np.asarray(screen.gene_ids, dtype=object)
+    plain = list(dict.fromkeys(condition.plain for condition in screen.conditions))
+    control_id = plain.index(Condition())
+    condition_C = np.array([plain.index(condition.plain) for condition in screen.conditions])
     statistics = screen.statistics
+    if len(plain) < len(condition_C) or len(screen.batches) > 1:
+        control_of = np.full(len(plain), control_id)
+        statistics, _ = statistics_of(screen.cells, condition_C[screen.cell_condition], control_of)
     ranking = rank_genes(statistics, screen.gene_names, len(ids)).order
     nonzero = statistics.mean_nonzero
-    absent_in_control = ~nonzero[screen.control_id]
+    absent_in_control = ~nonzero[control_id]
     by_condition: list[dict[str, Any]] = []
     for order, here in zip(ranking, nonzero, strict=True):
         kept = here | (~here & absent_in_control)
@@ -63,8 +69,8 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
             }
         )
     uns: dict[str, dict[str, Any]] = {key: {} for key in by_condition[0]}
-    for name, condition in zip(screen.condition_names, screen.label_condition, strict=True):
-        if condition != screen.control_id:
+    for name, condition in zip(screen.condition_names, condition_C[screen.label_condition], strict=True):
+        if condition != control_id:
             for key, value in by_condition[condition].items():
                 uns[key][name] = value
     return uns

@@ -68,7 +68,7 @@ def compare(
         By name: an object with ``fit(screen, split)`` and ``predict(conditions)``, or a callable that makes
         one. Predictions are means (U, G), or :class:`gears.Predictions`. May be empty: baselines alone.
     screen
-        The prepared screen. In one of several contexts conditions are units, each scored within its own context;
+        The prepared screen. In one of several contexts each condition is scored within its own context;
         baselines see what trains there and, of conditions that train elsewhere only, their mean change there.
     splits
         One or more splits, such as ``folds(screen, 5, repeats=5)``, or splits by name.

@@ -1,7 +1,4 @@
-"""The one scorer: predictions against the truth, setting by setting, for `evaluate` and `compare`.
-
-A setting is a context with one type of perturbation; a screen without either is one setting.
-"""
+"""The one scorer: predictions against the truth, setting by setting, for `evaluate` and `compare`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.data.screen.prepared import PreparedScreen, SettingView, UnitScreen
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import subgroup_names
 from gears.evaluation.baselines.base import Baseline, ConditionMeans
 from gears.evaluation.metrics.registry import ALL, DEFAULT, condition_metrics, get_metric, set_metrics
@@ -70,7 +67,7 @@ class ScoreOptions:
 
 @dataclass(frozen=True)
 class Setting:
-    """Conditions that are scored together: all of a plain screen, those of one setting of a divided one.
+    """Conditions that are scored together: those of one setting.
 
     Attributes
     ----------
@@ -89,18 +86,12 @@ class Setting:
     conditions: tuple[Condition, ...]
     means: ConditionMeans
 
-    @property
-    def suffix(self) -> str:
-        """How labels name the setting (" [CRISPRi] @ K562"); empty for a plain screen."""
-        view = self.screen
-        return Condition(("A",), view.context, view.kind).suffix if isinstance(view, SettingView) else ""
-
     def named(self, table: pd.DataFrame) -> pd.DataFrame:
-        """A table of these conditions with the setting in their labels and in two columns, where there is one."""
+        """A table of these conditions with the setting in their labels and in two columns, where it has a name."""
         view = self.screen
-        if not isinstance(view, SettingView):
+        if not view.suffix:
             return table
-        labels = table["condition"].where(table["condition"] == EVERY, table["condition"] + self.suffix)
+        labels = table["condition"].where(table["condition"] == EVERY, table["condition"] + view.suffix)
         return table.assign(condition=labels, **{CONTEXT: view.context, KIND: view.kind})
 
 
@@ -157,7 +148,7 @@ def score(
         values = {name: np.maximum(predicted_UG, 0.0) for name, predicted_UG in values.items()}
     subgroups = np.array(subgroup_names(chosen, fitted), dtype=object)
     tables = [
-        _scored(setting, values, subgroups[setting.rows].tolist(), _part_of(setting, part_screen), options)
+        _scored(setting, values, subgroups[setting.rows].tolist(), part_screen, options)
         for setting in settings_of(screen, chosen, fitted)
     ]
     return pd.concat(tables, ignore_index=True)
@@ -177,12 +168,6 @@ def as_means(
     return predicted_UG
 
 
-def _part_of(setting: Setting, part_screen: PreparedScreen) -> PreparedScreen:
-    if isinstance(setting.screen, SettingView) and isinstance(part_screen, UnitScreen):
-        return part_screen.setting(setting.screen.context, setting.screen.kind)
-    return part_screen
-
-
 def _scored(
     setting: Setting,
     values: Mapping[str, np.ndarray],
@@ -190,7 +175,8 @@ def _scored(
     part_screen: PreparedScreen,
     options: ScoreOptions,
 ) -> pd.DataFrame:
-    """Scores of one setting."""
+    """Scores of one setting; `part_screen` is that of the part with all settings."""
+    part_screen = part_screen.setting(setting.screen.context, setting.screen.kind)
     with_cells = any(get_metric(name).needs_cells for name in options.metrics)
     truth = Truth.of(
         part_screen,
@@ -200,7 +186,7 @@ def _scored(
         reference_mean_G=setting.means.reference_mean(),
     )
     predictions = {name: predicted_UG[setting.rows] for name, predicted_UG in values.items()}
-    if isinstance(setting.screen, SettingView):
+    if setting.screen.suffix:
         predicted_here = {name: own for name, own in predictions.items() if not np.isnan(own).all()}
         predictions = predicted_here or predictions
     tables = [_scores(name, own, truth, subgroups, options) for name, own in predictions.items()]
@@ -257,27 +243,21 @@ def _with_scaled(
 # -- settings ------------------------------------------------------------------------------
 
 
-def by_setting(screen: UnitScreen, conditions: Sequence[Condition]) -> list[tuple[SettingView, np.ndarray]]:
+def by_setting(
+    screen: PreparedScreen, conditions: Sequence[Condition]
+) -> list[tuple[PreparedScreen, np.ndarray]]:
     """Every setting with some of the conditions, and their positions among `conditions`."""
-    found = []
-    for view in screen.settings:
-        rows = [
-            row
-            for row, unit in enumerate(conditions)
-            if (unit.context, unit.kind) == (view.context, view.kind)
-        ]
-        if rows:
-            found.append((view, np.array(rows, dtype=np.int64)))
-    return found
+    rows_of: dict[tuple[str, str], list[int]] = {}
+    for row, condition in enumerate(conditions):
+        rows_of.setdefault((condition.context, condition.kind), []).append(row)
+    pairs = [(view, rows_of.get((view.context, view.kind))) for view in screen.settings]
+    return [(view, np.array(rows, dtype=np.int64)) for view, rows in pairs if rows]
 
 
 def settings_of(
     screen: PreparedScreen, conditions: Sequence[Condition], fitted: Sequence[Condition]
 ) -> list[Setting]:
     """The settings of some conditions, with what baselines are fitted to in each."""
-    if not isinstance(screen, UnitScreen):
-        means = ConditionMeans.of(screen, fitted)
-        return [Setting(screen, np.arange(len(conditions)), tuple(conditions), means)]
     return [
         Setting(
             view, rows, tuple(conditions[row].plain for row in rows.tolist()), means_in(screen, view, fitted)
@@ -286,7 +266,7 @@ def settings_of(
     ]
 
 
-def means_in(screen: UnitScreen, view: SettingView, fitted: Iterable[Condition]) -> ConditionMeans:
+def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Condition]) -> ConditionMeans:
     """Condition means as a method without a network reads them in one setting.
 
     A condition that is fitted in this setting has its measured mean. One that is fitted in others only has
@@ -302,40 +282,29 @@ def means_in(screen: UnitScreen, view: SettingView, fitted: Iterable[Condition])
     fitted
         Fitted conditions of all settings.
     """
-    statistics = screen.statistics
-    control_mean_G = np.asarray(view.statistics.mean[view.control_id], dtype=np.float64)
-    here: dict[Condition, np.ndarray] = {}
-    elsewhere: dict[Condition, list[np.ndarray]] = {}
-    for unit in fitted:
-        if unit.is_control or unit.kind != view.kind:
-            continue
-        unit_id = np.array([screen.id_of(unit)])
-        if unit.context == view.context:
-            here[unit.plain] = np.asarray(statistics.mean[unit_id[0]], dtype=np.float64)
-        else:
-            elsewhere.setdefault(unit.plain, []).append(statistics.delta(unit_id)[0])
-    moved = {plain: control_mean_G + np.mean(deltas, axis=0) for plain, deltas in elsewhere.items()}
-    rows = {Condition(): control_mean_G} | moved | here
-    held_out = [condition for condition in view.conditions if condition not in rows]
-    n_fitted = len(rows)
-    rows |= {one: np.asarray(view.statistics.mean[view.id_of(one)], dtype=np.float64) for one in held_out}
-    known = set(view.conditions)
-    n_cells = [float(view.statistics.n[view.id_of(one)]) if one in known else 1.0 for one in rows]
+    same = [one for one in fitted if one.kind == view.kind and not one.is_control]
+    here = dict.fromkeys(one.plain for one in same if one.context == view.context)
+    means = ConditionMeans.of(view, here)
+    elsewhere: dict[Condition, list[Condition]] = {}
+    for one in same:
+        if one.context != view.context and one.plain not in here:
+            elsewhere.setdefault(one.plain, []).append(one)
+    if not elsewhere:
+        return means
+    changes = [
+        screen.statistics.delta(np.array(list(map(screen.id_of, ones)))) for ones in elsewhere.values()
+    ]
+    moved_MG = means.control_mean_G + np.array([change.mean(axis=0) for change in changes])
+    measured = [row for row, one in enumerate(means.conditions) if one not in elsewhere]
+    conditions = (*elsewhere, *(means.conditions[row] for row in measured))
+    n_cells = dict(zip(means.conditions, np.asarray(means.n_cells_C).tolist(), strict=True))
     return ConditionMeans(
-        np.array(list(rows.values())),
-        tuple(rows),
-        np.arange(1, n_fitted),
-        tuple(view.gene_names),
-        np.array(n_cells),
+        np.concatenate([moved_MG, means.mean_CG[measured]]),
+        conditions,
+        np.array([conditions.index(one) for one in (*elsewhere, *means.train)], dtype=np.int64),
+        means.gene_names,
+        np.array([n_cells.get(one, 1.0) for one in conditions]),
     )
-
-
-def truth_in(
-    screen: UnitScreen, view: SettingView, units: Sequence[Condition], train: Iterable[Condition]
-) -> Truth:
-    """Truth of some units of one setting; the reference is the mean of what :func:`means_in` fits to."""
-    reference = means_in(screen, view, train).reference_mean()
-    return Truth.of(view, [unit.plain for unit in units], reference_mean_G=reference)
 
 
 def predict_baseline(
@@ -369,7 +338,7 @@ def predict_baseline(
         try:
             baseline.fit_means(setting.means)
         except ValueError as error:
-            errors[f"{name}{setting.suffix}"] = error
+            errors[f"{name}{setting.screen.suffix}"] = error
         else:
             predicted_UG[setting.rows] = baseline.predict(setting.conditions)
     if len(errors) == len(settings):

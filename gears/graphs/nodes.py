@@ -12,7 +12,7 @@ import numpy as np
 from gears.conditions import CONTROL_LABEL, Condition, split_label
 from gears.core.messages import count, nearest, shorten
 from gears.data.screen.contexts import ModelContexts
-from gears.data.screen.prepared import PreparedScreen, UnitScreen
+from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import read_json
 from gears.files.paths import user_path
 from gears.files.pickles import load_npy, load_plain
@@ -170,10 +170,8 @@ class PerturbationNodes:
 
     def __init__(self, names: np.ndarray, screen: PreparedScreen) -> None:
         self.number = {gene: i for i, gene in enumerate(names.tolist())}
-        self._contexts: ModelContexts | None = None
-        if isinstance(screen, UnitScreen):
-            no_means = np.empty((max(1, len(screen.contexts)), 0))
-            self._contexts = ModelContexts(screen.contexts, screen.kinds, no_means)
+        no_means = np.empty((max(1, len(screen.contexts)), 0))
+        self._contexts = ModelContexts(screen.contexts, screen.kinds, no_means)
 
     def of_condition(self, condition: Condition) -> Sequence[int]:
         """Nodes that a condition perturbs; empty for the control.
@@ -189,17 +187,15 @@ class PerturbationNodes:
                 hint = f"; did you mean {' or '.join(near)}?" if near else ""
                 msg = f"gene {gene!r} is not in the perturbation graph{hint}"
                 raise KeyError(msg)
-        return self._placed(condition, [self.number[gene] for gene in condition.genes])
+        return self._in_setting(condition, [self.number[gene] for gene in condition.genes])
 
     def of_label(self, label: str) -> Sequence[int]:
         """Nodes of a label's genes in its own order, [-1] for a control."""
         condition = Condition.parse(label)
-        genes = split_label(label.removesuffix(condition.suffix) if condition.suffix else label)
+        genes = split_label(label.removesuffix(condition.suffix))
         nodes = [self.number[gene] for gene in genes if gene != CONTROL_LABEL]
-        return self._placed(condition, list(dict.fromkeys(nodes)) or [-1])
+        return self._in_setting(condition, list(dict.fromkeys(nodes)) or [-1])
 
-    def _placed(self, condition: Condition, nodes: list[int]) -> Sequence[int]:
+    def _in_setting(self, condition: Condition, nodes: list[int]) -> Sequence[int]:
         """Nodes with the numbers of the condition's context and perturbation type, where there are any."""
-        if self._contexts is None:
-            return nodes
-        return self._contexts.node_sets([condition], [nodes])[0]
+        return nodes if self._contexts.is_plain else self._contexts.node_sets([condition], [nodes])[0]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gears.conditions import Condition
-from gears.data.screen.prepared import control_mean_of, whole_of
 from gears.model.folder import check_names
 from gears.priors.source import prior_of
 
@@ -98,7 +96,7 @@ class GEARSEstimator:
         """
         from gears.gears import GEARS
 
-        if whole_of(screen).content_hash != self.pert_data.whole_screen.content_hash:
+        if screen.with_controls(None).content_hash != self.pert_data.whole_screen.content_hash:
             msg = f"the screen {screen!r} is not that of the estimator's PertData ({self.pert_data.screen!r})"
             raise ValueError(msg)
         pert_data = copy.copy(self.pert_data)  # the split is the copy's own
@@ -148,7 +146,7 @@ class PriorEstimator:
             msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"
             raise ValueError(msg)
         self.prior = fitted.prior
-        self._control_mean = partial(control_mean_of, pert_data.screen)
+        self._contexts = pert_data.screen.model_contexts
         return self
 
     def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
@@ -158,5 +156,5 @@ class PriorEstimator:
             raise ValueError(msg)
         chosen = [Condition.of(condition) for condition in conditions]
         nodes = [self.pert_data.condition_nodes(condition) for condition in chosen]
-        predicted_UG = self._control_mean(chosen) + self.prior(nodes)
+        predicted_UG = self._contexts.control_means(chosen) + self.prior(nodes)
         return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG

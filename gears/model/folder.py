@@ -20,7 +20,6 @@ from gears.conditions import Condition
 from gears.core.installation import __version__
 from gears.core.messages import shorten
 from gears.data.screen.contexts import ModelContexts
-from gears.data.screen.prepared import UnitScreen, control_mean_over_all, model_contexts
 from gears.data.splits.split import Split
 from gears.files.atomic import new_folder
 from gears.files.formats import (
@@ -143,7 +142,7 @@ class ModelParts:
         network.fallback.set(self.go.edge_index, len(self.pert_names), self.trained_nodes())
         if self.contexts is not None and self.contexts.contexts:
             network.placing.trained_on(
-                {self.contexts.numbers(unit)[0] for unit in self.training_conditions()}
+                {self.contexts.numbers(condition)[0] for condition in self.training_conditions()}
             )
         return network
 
@@ -469,8 +468,8 @@ def build_parts(
         pert_names=nodes,
         go=go_maker.make(go),
         coexpress=coexpress_maker.make(coexpress),
-        control_mean_G=control_mean_over_all(screen),
-        contexts=model_contexts(screen) if isinstance(screen, UnitScreen) else None,
+        control_mean_G=screen.control_mean_G,
+        contexts=None if screen.model_contexts.is_plain else screen.model_contexts,
         split=pert_data.split,
         start_PH=start_PH,
         provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash},

@@ -121,7 +121,7 @@ class PairMoments(NamedTuple):
     mean_d
         (U, G) mean of y - x.
     v2, v3, v4
-        (U, G) central moments of y - x, see :func:`pair_moments`.
+        (U, G) central moments of y - x, see :meth:`gears.data.screen.statistics.ConditionStatistics.pair_moments`.
     sign_mean, sign_sq
         (U, G) means of sign(y - mu) and of its square.
     mask_UG
@@ -138,24 +138,6 @@ class PairMoments(NamedTuple):
     sign_sq: Tensor
     mask_UG: Tensor
     condition_weight_U: Tensor
-
-
-class CentralMoments(NamedTuple):
-    """Mean and central moments of expression, divided by the number of cells; any shape, float64."""
-
-    mean: Tensor
-    m2: Tensor
-    m3: Tensor
-    m4: Tensor
-
-
-def pair_moments(y: CentralMoments, x: CentralMoments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean and central moments 2 to 4 of d = y - x over independent pairs: (mean_d, v2, v3, v4).
-
-    A condition whose cells pair with themselves (the control) has mean_d = v2 = v3 = v4 = 0
-    instead; its direction moments stay those of its cells.
-    """
-    return y.mean - x.mean, y.m2 + x.m2, y.m3 - x.m3, y.m4 + x.m4 + 6 * y.m2 * x.m2
 
 
 def moment_loss(

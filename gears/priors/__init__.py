@@ -7,7 +7,7 @@ An additive Gaussian process over perturbed genes whose weights maximise the evi
 from gears.priors.fit import FittedPrior, PriorData, fit_prior
 from gears.priors.kernels import GeneSimilarity
 from gears.priors.prior import ContextPrior, GenePrior, Prior, read_prior
-from gears.priors.source import go_similarity, judge, mean_of, means_without, prior_data
+from gears.priors.source import go_similarity, prior_of
 
 __all__ = [
     "ContextPrior",
@@ -18,9 +18,6 @@ __all__ = [
     "PriorData",
     "fit_prior",
     "go_similarity",
-    "judge",
-    "mean_of",
-    "means_without",
-    "prior_data",
+    "prior_of",
     "read_prior",
 ]

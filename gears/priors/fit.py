@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from gears.priors.regression import Spectrum, solve_in
 
 SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
 _LEAST_TARGETS = 3
-_MEAN_MARGIN = 0.02  # that the criterion must gain before the mean alone is taken
+MEAN_MARGIN = 0.02  # that the criterion must gain before means alone are taken
 
 Criterion = Callable[[np.ndarray], float]
 
@@ -65,14 +65,15 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     judged
         Rows of the conditions whose predictions `criterion` takes; all by default.
     """
-    target_G = _target_change(data)
+    share = share_of_targets(target_part(data.sets, data.column_P, data.control_mean_G), data.delta_CG)
+    target_G = share * data.control_mean_G
     rest_CG = data.delta_CG - target_part(data.sets, data.column_P, target_G)
     if len(data.sets) < 2 or not rest_CG.any():
         return _mean_only(data, target_G)
-    part = AdditivePart.settled(data, rest_CG)
+    process = Process.settled(data, rest_CG)
     candidates: list[_Candidate] = []
-    for free_level in part.levels:
-        prior, summed_CG = part.fit(target_G, free_level=free_level)
+    for free_level in (False, True) if process.exact and len(data.sets) >= _SHRUNK_LEVEL else (True,):
+        prior, summed_CG = _additive(data, rest_CG, process, target_G, free_level=free_level)
         plain = _Candidate(prior, summed_CG.__getitem__, shrunk=not free_level)
         candidates.append(plain)
         found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
@@ -83,15 +84,12 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     mean = _mean_prior(data, rest_CG.mean(axis=0), target_G)
     candidates.append(_Candidate(mean, _means_of_others(rest_CG), mean_only=True))
     place, slope, value = _choose(candidates, data, target_G, criterion, judged)
-    chosen, weights = candidates[place], part.weights
+    chosen = candidates[place]
     report = {
         "kind": "additive Gaussian process",
         "conditions": len(data.sets),
-        "exact": part.exact,
-        "weights": dict(zip(NAMES, weights.kernels, strict=False)),
-        "noise": weights.noise,
-        "unexplained": weights.nugget,
-        "unexplained_several_genes": weights.multiple,
+        "weights": dict(zip(NAMES, process.weights.kernels, strict=False)),
+        **process.report(),
         "factor": chosen.prior.magnitude is not None,
         "mean_only": chosen.mean_only,
         "shrunk_level": chosen.shrunk,
@@ -139,7 +137,7 @@ def _choose(
     place, slope = min(
         tried,
         key=lambda choice: (
-            round(tried[choice] + _MEAN_MARGIN * candidates[choice[0]].mean_only, 9),
+            round(tried[choice] + MEAN_MARGIN * candidates[choice[0]].mean_only, 9),
             choice,
         ),
     )
@@ -159,18 +157,23 @@ def mean_of_others(values_CG: np.ndarray) -> np.ndarray:
     return np.asarray((values_CG.sum(axis=0) - values_CG) / (len(values_CG) - 1))
 
 
-def _target_change(data: PriorData) -> np.ndarray:
-    """Change of each gene by its own perturbation: a share of its control mean, shrunk, (G,).
+def share_of_targets(as_mean_CG: np.ndarray, delta_CG: np.ndarray) -> float:
+    """Share of its control mean by which a gene changes when it is perturbed itself, shrunk.
 
     Zero with fewer than three perturbed genes that are measured.
+
+    Parameters
+    ----------
+    as_mean_CG
+        Control mean of the genes that each condition perturbs, 0 elsewhere.
+    delta_CG
+        Changes of the conditions.
     """
-    as_mean_CG = target_part(data.sets, data.column_P, data.control_mean_G)
     at = as_mean_CG != 0
     if at.sum() < _LEAST_TARGETS:
-        return np.zeros_like(data.control_mean_G)
+        return 0.0
     squares = float((as_mean_CG[at] ** 2).sum())
-    share = float((as_mean_CG[at] * data.delta_CG[at]).sum()) / (squares * (1 + 1 / at.sum()))
-    return share * data.control_mean_G
+    return float((as_mean_CG[at] * delta_CG[at]).sum()) / (squares * (1 + 1 / at.sum()))
 
 
 def _mean_prior(data: PriorData, mean_G: np.ndarray, target_G: np.ndarray) -> GenePrior:
@@ -189,83 +192,127 @@ def _mean_only(data: PriorData, target_G: np.ndarray) -> FittedPrior:
 
 
 @dataclass(frozen=True)
-class AdditivePart:
-    """Sum of genes' effects over some conditions.
+class AdditiveCovariance:
+    """A covariance of conditions that adds up over their genes.
 
     Attributes
     ----------
-    data, rest_CG
-        The conditions; their changes without those of perturbed genes themselves.
+    genes
+        Similarity of genes, several of them in the proportion of their weights.
+    shared, own, similar
+        Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
+    """
+
+    genes: GeneSimilarity
+    shared: float
+    own: float
+    similar: float
+
+    @classmethod
+    def of(cls, data: PriorData, weights: Sequence[float]) -> AdditiveCovariance:
+        """From the weights of the kernels beside the offset (:data:`gears.priors.kernels.NAMES`)."""
+        shared, own, *each = weights
+        return cls(mixed((data.genes, *data.further), each), shared, own, float(sum(each)))
+
+    def prior(
+        self, sets: Sequence[Sequence[int]], coefficient_CG: np.ndarray, level_G: np.ndarray, **more: Any
+    ) -> GenePrior:
+        """What some conditions say of any other, by the coefficients of the regression."""
+        return GenePrior(
+            self.genes,
+            level_G,
+            self.shared * (sizes_of(sets) @ coefficient_CG),
+            self.own,
+            self.similar,
+            np.asarray(self.genes.members(sets).T @ coefficient_CG),
+            **more,
+        )
+
+
+@dataclass(frozen=True)
+class Process:
+    """The Gaussian process of some conditions: weights of its covariances by their evidence, and the noise.
+
+    Attributes
+    ----------
     weights
-        Of the covariances, by evidence.
+        Of the covariances: without settings of all kernels; with settings of every kernel but the offset over all
+        conditions, then of each within settings.
     noise_C, noise_G
         Sampling variance of each condition and gene is the product of these.
     typical
         Size of `noise_G`.
     """
 
-    data: PriorData
-    rest_CG: np.ndarray
     weights: Weights
     noise_C: np.ndarray
     noise_G: np.ndarray
     typical: float
 
     @classmethod
-    def settled(cls, data: PriorData, rest_CG: np.ndarray) -> AdditivePart:
-        """With weights by the evidence of the conditions (a fixed sample of many)."""
+    def settled(
+        cls,
+        data: PriorData,
+        rest_CG: np.ndarray,
+        setting_C: np.ndarray | None = None,
+        level_SG: np.ndarray | None = None,
+    ) -> Process:
+        """With weights by the evidence of the conditions (a fixed sample of many).
+
+        Parameters
+        ----------
+        data, rest_CG
+            The conditions; their changes without those of perturbed genes themselves.
+        setting_C, level_SG
+            Setting of each condition, and the level of each setting that changes depart from.
+        """
         noise_C, noise_G = data.sampling_noise()
-        size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean())
+        size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
         rows = sample(len(rest_CG))
-        sets = [data.sets[row] for row in rows]
+        sets, departure_CG = [data.sets[row] for row in rows.tolist()], rest_CG[rows]
         kernels = training_kernels(sets, data.genes.among(sets), *(part.among(sets) for part in data.further))
-        weights = settle_weights(rest_CG[rows], kernels, size * noise_C[rows], sizes_of(sets))
+        if setting_C is not None and level_SG is not None:  # instead of the offset
+            departure_CG = departure_CG - level_SG[setting_C[rows]]
+            same_CC = setting_C[rows][:, None] == setting_C[rows][None, :]
+            kernels = [*kernels[1:], *(kernel * same_CC for kernel in kernels[1:])]
+        if not departure_CG.any():
+            departure_CG = np.full_like(departure_CG, np.sqrt(size))
+        weights = settle_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets))
         noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
-        return cls(data, rest_CG, weights, noise_C, noise_G, weights.noise * size)
+        return cls(weights, noise_C, noise_G, weights.noise * size)
 
     @property
     def exact(self) -> bool:
         """Whether all pairs of conditions are looked at; features of genes stand for very many conditions."""
-        return len(self.data.sets) <= MOST_EXACT
+        return len(self.noise_C) <= MOST_EXACT
 
-    @property
-    def levels(self) -> tuple[bool, ...]:
-        """Whether the level is free: what is tried, in order."""
-        n = len(self.data.sets)
-        return (False, True) if self.exact and n >= _SHRUNK_LEVEL else (True,)
+    def report(self) -> dict[str, Any]:
+        """Noise and unexplained variances in plain values."""
+        return {
+            "exact": self.exact,
+            "noise": self.weights.noise,
+            "unexplained": self.weights.nugget,
+            "unexplained_several_genes": self.weights.multiple,
+        }
 
-    @cached_property
-    def genes(self) -> GeneSimilarity:
-        """Similarity of genes, several of them in the proportion that evidence gives them."""
-        return mixed((self.data.genes, *self.data.further), self.weights.kernels[3:])
 
-    def fit(self, target_G: np.ndarray, *, free_level: bool) -> tuple[GenePrior, np.ndarray]:
-        """The prior without factor and slope, and left-one-out predictions."""
-        data = self.data
-        _, shared, own, *each = self.weights.kernels
-        found = solve_in(self._spectrum(free_level=free_level), self.rest_CG, self.noise_G)
-        prior = GenePrior(
-            self.genes,
-            found.level_G,
-            shared * (sizes_of(data.sets) @ found.coefficient_CG),
-            own,
-            float(sum(each)),
-            np.asarray(self.genes.members(data.sets).T @ found.coefficient_CG),
-            data.column_P,
-            target_G,
-        )
-        return prior, found.left_out_CG
-
-    def _spectrum(self, *, free_level: bool) -> Spectrum:
-        offset, shared, own, *each = self.weights.kernels
-        sets, similar = self.data.sets, float(sum(each))
-        unexplained_C = self.weights.unexplained(sizes_of(sets))
-        if self.exact:
-            signal_CC = specific_covariance(sets, self.genes, shared, own, similar)
-            signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
-            return Spectrum.of(signal_CC, self.noise_C, None if free_level else offset)
-        features = gene_features(self.genes.members(sets), self.genes, shared, own, similar)
-        return Spectrum.of_features(features, unexplained_C, self.noise_C, self.typical)
+def _additive(
+    data: PriorData, rest_CG: np.ndarray, process: Process, target_G: np.ndarray, *, free_level: bool
+) -> tuple[GenePrior, np.ndarray]:
+    """Sum of genes' effects: the prior without factor and slope, and left-one-out predictions of `rest_CG`."""
+    offset, *others = process.weights.kernels
+    part, sets, noise_C = AdditiveCovariance.of(data, others), data.sets, process.noise_C
+    unexplained_C = process.weights.unexplained(sizes_of(sets))
+    if process.exact:
+        signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
+        signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
+        spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else offset)
+    else:
+        features = gene_features(part.genes.members(sets), part.genes, part.shared, part.own, part.similar)
+        spectrum = Spectrum.of_features(features, unexplained_C, noise_C, process.typical)
+    found = solve_in(spectrum, rest_CG, process.noise_G)
+    targets = {"column_P": data.column_P, "target_G": target_G}
+    return part.prior(sets, found.coefficient_CG, found.level_G, **targets), found.left_out_CG
 
 
 @dataclass(frozen=True)
@@ -315,16 +362,3 @@ class PriorData:
         """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
         typical = 1 / float((1 / self.n_C).mean())
         return typical / self.n_C, self.variance_G / typical
-
-    def subset(self, rows: list[int]) -> PriorData:
-        """Some of the conditions; the variance of a cell stays that of all."""
-        sets = tuple(self.sets[row] for row in rows)
-        genes, *further = (part.among(sets) for part in (self.genes, *self.further))
-        return dataclasses.replace(
-            self,
-            sets=sets,
-            delta_CG=self.delta_CG[rows],
-            n_C=self.n_C[rows],
-            genes=genes,
-            further=tuple(further),
-        )

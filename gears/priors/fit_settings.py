@@ -9,54 +9,50 @@ from functools import cached_property
 
 import numpy as np
 
-from gears.priors.evidence import Weights, sample, settle_weights
-from gears.priors.fit import SLOPES, Criterion, FittedPrior, PriorData
-from gears.priors.kernels import (
-    MOST_EXACT,
-    MOST_FEATURES,
-    NAMES,
-    Features,
-    GeneSimilarity,
-    gene_features,
-    mixed,
-    sizes_of,
-    training_kernels,
+from gears.priors.fit import (
+    MEAN_MARGIN,
+    SLOPES,
+    AdditiveCovariance,
+    Criterion,
+    FittedPrior,
+    PriorData,
+    Process,
+    share_of_targets,
 )
-from gears.priors.prior import ContextPrior, GenePrior, target_part
+from gears.priors.kernels import MOST_FEATURES, NAMES, Features, gene_features, sizes_of
+from gears.priors.prior import ContextPrior, target_part
 from gears.priors.regression import Solution, Spectrum, solve, solve_in
 
 MOST_FOLDS = 10
-FEW_FOLDS = 3  # of very many units, which fewer folds predict as well
+FEW_FOLDS = 3  # of very many conditions, which fewer folds predict as well
 CARRIES = (1.0, 0.0)
 FAR_SLOPES = (0.25, 0.5, 0.75, 0.9)
 """Slopes that are tried besides for contexts that training never sees: little carries over to them."""
-_LEAST_TARGETS = 3
-_MEAN_MARGIN = 0.02  # that the criterion must gain before the means of the settings alone are taken
-
-_NOISE_FLOOR = 1e-3
 
 
-def fit_context_prior(data: UnitData, criterion: Criterion, judged: np.ndarray | None = None) -> FittedPrior:
+def fit_context_prior(
+    data: SettingData, criterion: Criterion, judged: np.ndarray | None = None
+) -> FittedPrior:
     """Fit by evidence around a level of each setting.
 
-    Every covariance of departures from the level (see :data:`gears.priors.kernels.NAMES`) counts once over
-    all units and once within settings: how much a gene does alike in all contexts is found, not assumed. `criterion`
-    chooses, on predictions of groups that were held out whole, the slope, whether the levels alone are better, and
-    whether a setting without units takes the mean of what the others have of their own or none of it. It takes the
-    predictions of the units `judged` (rows; all by default).
+    Every covariance of departures from the level (see :data:`gears.priors.kernels.NAMES`) counts once over all
+    conditions and once within settings: how much a gene does alike in all contexts is found, not assumed.
+    `criterion` chooses, on predictions of groups that were held out whole, the slope, whether the levels alone are
+    better, and whether a setting without conditions takes the mean of what the others have of their own or none of
+    it. It takes the predictions of the conditions `judged` (rows; all by default).
     """
     target_SG = _target_changes(data)
     targets_CG = _own_targets(data, target_SG)
-    rest_CG = data.units.delta_CG - targets_CG
-    process = UnitProcess.settle(data, rest_CG)
+    rest_CG = data.conditions.delta_CG - targets_CG
+    fitted = SettingProcess.settled(data, rest_CG)
     candidates = {(False, carry): np.zeros_like(rest_CG) for carry in CARRIES}
     candidates[True, CARRIES[0]] = means_CG = np.zeros_like(rest_CG)
-    for fold in _folds(data.group_C, MOST_FOLDS if process.exact else FEW_FOLDS):
+    for fold in _folds(data.group_C, MOST_FOLDS if fitted.process.exact else FEW_FOLDS):
         rows, out = np.flatnonzero(~fold), np.flatnonzero(fold)
-        level_SG, coefficient_CG = process.solved(rows)
+        level_SG, coefficient_CG = fitted.solved(rows)
         means_CG[out] = level_SG[data.setting_C[out]]
         for carry in CARRIES:
-            departure_CG = process.across(out, rows, carry) @ coefficient_CG
+            departure_CG = fitted.across(out, rows, carry) @ coefficient_CG
             candidates[False, carry][out] = means_CG[out] + departure_CG
     slopes = (*FAR_SLOPES, *SLOPES) if _leaves_settings_out(data) else SLOPES
     at = slice(None) if judged is None else judged
@@ -66,17 +62,17 @@ def fit_context_prior(data: UnitData, criterion: Criterion, judged: np.ndarray |
         for slope in slopes
     }
     # of equal ones the first: the mean is carried where nothing tells against it
-    best = min(tried, key=lambda choice: round(tried[choice] + _MEAN_MARGIN * choice[0], 9))
+    best = min(tried, key=lambda choice: round(tried[choice] + MEAN_MARGIN * choice[0], 9))
     mean_only, carry, slope = best
-    level_SG, coefficient_CG = process.solved(np.arange(len(rest_CG)))
+    level_SG, coefficient_CG = fitted.solved(np.arange(len(rest_CG)))
     # the slope multiplies everything, and so undoes this
     target_SG = _kept(slope) / slope * target_SG
-    prior = process.prior(level_SG, coefficient_CG * (not mean_only), target_SG, slope, carry)
+    prior = fitted.prior(level_SG, coefficient_CG * (not mean_only), target_SG, slope, carry)
     report = {
         "kind": "additive Gaussian process over condition x context",
         "conditions": len(rest_CG),
         "settings": len(np.unique(data.setting_C)),
-        **process.report(),
+        **fitted.report(),
         "mean_only": mean_only,
         "carried": carry,
         "slope": slope,
@@ -86,7 +82,7 @@ def fit_context_prior(data: UnitData, criterion: Criterion, judged: np.ndarray |
     return FittedPrior(dataclasses.replace(prior, report=report), left_out_CG)
 
 
-def _leaves_settings_out(data: UnitData) -> bool:
+def _leaves_settings_out(data: SettingData) -> bool:
     """Whether each setting is held out whole, as where predictions are for contexts that training never sees."""
     pairs = np.unique(np.stack([data.setting_C, data.group_C]), axis=1)
     return len(np.unique(data.group_C)) > 1 and pairs.shape[1] == len(np.unique(data.setting_C))
@@ -97,34 +93,28 @@ def _kept(slope: float) -> float:
     return max(slope, min(SLOPES))
 
 
-def _own_targets(data: UnitData, target_SG: np.ndarray) -> np.ndarray:
-    units = data.units
+def _own_targets(data: SettingData, target_SG: np.ndarray) -> np.ndarray:
+    """A value of each setting and gene, for the genes that each condition perturbs and 0 elsewhere, (C, G)."""
+    plain = data.conditions
     parts = [
-        target_part([nodes], units.column_P, target_SG[setting])
-        for nodes, setting in zip(units.sets, data.setting_C, strict=True)
+        target_part([nodes], plain.column_P, target_SG[setting])
+        for nodes, setting in zip(plain.sets, data.setting_C, strict=True)
     ]
     return np.concatenate(parts)
 
 
-def _target_changes(data: UnitData) -> np.ndarray:
+def _target_changes(data: SettingData) -> np.ndarray:
     """Change of each gene by its own perturbation in each setting: a type's share of the control mean, (S, G)."""
-    units = data.units
-    target_SG = np.zeros_like(data.control_mean_SG)
+    as_mean_CG, kind_C = _own_targets(data, data.control_mean_SG), data.setting_C % data.n_kinds
+    target_SG = data.control_mean_SG.copy()
     for kind in range(data.n_kinds):
-        squares, products, n = 0.0, 0.0, 0
-        for row in np.flatnonzero(data.setting_C % data.n_kinds == kind).tolist():
-            mean_G = data.control_mean_SG[data.setting_C[row]]
-            at = target_part([units.sets[row]], units.column_P, mean_G)[0]
-            squares, products = squares + float(at @ at), products + float(at @ units.delta_CG[row])
-            n += int((at != 0).sum())
-        if n >= _LEAST_TARGETS and squares > 0:
-            share = products / (squares * (1 + 1 / n))
-            target_SG[kind :: data.n_kinds] = share * data.control_mean_SG[kind :: data.n_kinds]
+        rows = kind_C == kind
+        target_SG[kind :: data.n_kinds] *= share_of_targets(as_mean_CG[rows], data.conditions.delta_CG[rows])
     return target_SG
 
 
 def _folds(group_C: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """Groups dealt into at most `most` folds; which units are out, (C,) bool."""
+    """Groups dealt into at most `most` folds; which conditions are out, (C,) bool."""
     groups = np.unique(group_C)
     order = np.random.Generator(np.random.Philox(key=len(groups))).permutation(len(groups))
     n_folds = min(most, len(groups))
@@ -133,118 +123,77 @@ def _folds(group_C: np.ndarray, most: int) -> Iterator[np.ndarray]:
 
 
 @dataclass(frozen=True)
-class UnitData:
+class SettingData:
     """What the prior of several settings is fitted to.
 
     Attributes
     ----------
-    units
-        The training units as conditions; ``control_mean_G`` is not looked at.
+    conditions
+        The training conditions; ``control_mean_G`` is not looked at.
     setting_C
-        Setting of each unit.
+        Setting of each condition.
     control_mean_SG
         Control mean of each setting.
     n_kinds
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     group_C
-        Units of the same number are held out together: those of one condition, or of one context.
-    sets
-        Node sets of the units, with context and type.
+        Conditions of the same number are held out together: a condition in all its contexts, or all of one context.
     """
 
-    units: PriorData
+    conditions: PriorData
     setting_C: np.ndarray
     control_mean_SG: np.ndarray
     n_kinds: int
     group_C: np.ndarray
-    sets: Sequence[Sequence[int]]
-
-    def subset(self, rows: list[int]) -> UnitData:
-        """Some of the units."""
-        return dataclasses.replace(
-            self,
-            units=self.units.subset(rows),
-            setting_C=self.setting_C[rows],
-            group_C=self.group_C[rows],
-            sets=[self.sets[row] for row in rows],
-        )
 
 
 @dataclass(frozen=True)
-class UnitProcess:
-    """The Gaussian process of some units: weights of covariances, and noise.
+class SettingProcess:
+    """The Gaussian process of the conditions of several settings.
 
     Attributes
     ----------
     data, rest_CG
-        The units, and their changes without those of perturbed genes themselves.
-    weights
-        Of every covariance over all units, then of each within settings.
-    noise_C, noise_G
-        Sampling variance of each unit and gene is the product of these.
-    typical
-        Size of `noise_G`.
+        The conditions, and their changes without those of perturbed genes themselves.
+    process
+        Weights of every covariance over all conditions, then of each within settings; and the noise.
     """
 
-    data: UnitData
+    data: SettingData
     rest_CG: np.ndarray
-    weights: Weights
-    noise_C: np.ndarray
-    noise_G: np.ndarray
-    typical: float
+    process: Process
 
     @classmethod
-    def settle(cls, data: UnitData, rest_CG: np.ndarray) -> UnitProcess:
-        """Find the weights by evidence (of a fixed sample of many units)."""
-        units, setting_C = data.units, data.setting_C
-        noise_C, noise_G = units.sampling_noise()
-        level = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
-        rows = sample(len(rest_CG))
-        sets = [units.sets[row] for row in rows.tolist()]
-        # without the offset, which is each setting's level
-        kernels = training_kernels(
-            sets, units.genes.among(sets), *(part.among(sets) for part in units.further)
-        )[1:]
-        same_CC = setting_C[rows][:, None] == setting_C[rows][None, :]
-        kernels += [kernel * same_CC for kernel in kernels]
-        level_SG = levels(rest_CG, setting_C, len(data.control_mean_SG), data.n_kinds)
-        departure_CG = rest_CG[rows] - level_SG[setting_C[rows]]
-        if not departure_CG.any():
-            departure_CG = np.full_like(departure_CG, np.sqrt(level))
-        weights = settle_weights(departure_CG, kernels, level * noise_C[rows], sizes_of(sets))
-        noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * level)
-        return cls(data, rest_CG, weights, noise_C, noise_G, weights.noise * level)
-
-    @property
-    def exact(self) -> bool:
-        """Whether all pairs of units are looked at; features of genes stand for very many units."""
-        return len(self.data.sets) <= MOST_EXACT
+    def settled(cls, data: SettingData, rest_CG: np.ndarray) -> SettingProcess:
+        """With weights by the evidence of departures from the level of each setting."""
+        level_SG = levels(rest_CG, data.setting_C, len(data.control_mean_SG), data.n_kinds)
+        return cls(data, rest_CG, Process.settled(data.conditions, rest_CG, data.setting_C, level_SG))
 
     @cached_property
-    def _halves(self) -> tuple[_Half, _Half]:
-        """The covariance over all units, and that within settings."""
-        kernels, units = self.weights.kernels, self.data.units
-        halves = kernels[: len(kernels) // 2], kernels[len(kernels) // 2 :]
-        return _Half.of(units, halves[0]), _Half.of(units, halves[1])
+    def _parts(self) -> tuple[AdditiveCovariance, AdditiveCovariance]:
+        """The covariance over all conditions, and that within settings."""
+        kernels, plain = self.process.weights.kernels, self.data.conditions
+        n = len(kernels) // 2
+        return AdditiveCovariance.of(plain, kernels[:n]), AdditiveCovariance.of(plain, kernels[n:])
 
     def across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
-        """Covariance of units that are held out with some others, (out, rows).
+        """Covariance of conditions that are held out with some others, (out, rows).
 
-        A unit whose setting is not among the others takes `carry` times the mean of the settings of its type.
+        A condition whose setting is not among the others takes `carry` times the mean of the settings of its type.
         """
         setting, kind = self.data.setting_C, self.data.setting_C % self.data.n_kinds
         same = (setting[out][:, None] == setting[rows][None, :]).astype(float)
         for row in np.flatnonzero(~np.isin(setting[out], setting[rows])).tolist():
             alike = kind[rows] == kind[out[row]]
             same[row] = carry * alike / max(1, len(np.unique(setting[rows][alike])))
-        sets = [[self.data.units.sets[row] for row in part.tolist()] for part in (out, rows)]
-        shared, own = self._halves
-        same *= own.covariance(*sets)
-        same += shared.covariance(*sets)
+        sets = [[self.data.conditions.sets[row] for row in part.tolist()] for part in (out, rows)]
+        shared, own = self._parts
+        same *= _covariance(own, *sets)
+        same += _covariance(shared, *sets)
         return same
 
     def solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Level of every setting, and coefficients of the departures, from some of the units."""
+        """Level of every setting, and coefficients of the departures, from some of the conditions."""
         setting = self.data.setting_C[rows]
         data = self.data
         level_SG = levels(self.rest_CG[rows], setting, len(data.control_mean_SG), data.n_kinds)
@@ -255,26 +204,25 @@ class UnitProcess:
         return level_SG + found.level_G, found.coefficient_CG
 
     def _solution(self, rows: np.ndarray, departure_CG: np.ndarray) -> Solution:
-        unexplained_C = self.weights.unexplained(
-            sizes_of([self.data.units.sets[row] for row in rows.tolist()])
-        )
-        if self.exact:
+        process, sets = self.process, [self.data.conditions.sets[row] for row in rows.tolist()]
+        unexplained_C, noise_C = process.weights.unexplained(sizes_of(sets)), process.noise_C[rows]
+        if process.exact:
             signal_CC = self.across(rows, rows, 0.0)
             signal_CC[np.diag_indices(len(rows))] += unexplained_C
-            return solve(departure_CG, signal_CC, self.noise_C[rows], self.noise_G)
-        spectrum = Spectrum.of_features(self._features(rows), unexplained_C, self.noise_C[rows], self.typical)
-        return solve_in(spectrum, departure_CG, self.noise_G)
+            return solve(departure_CG, signal_CC, noise_C, process.noise_G)
+        spectrum = Spectrum.of_features(self._features(rows), unexplained_C, noise_C, process.typical)
+        return solve_in(spectrum, departure_CG, process.noise_G)
 
     def _features(self, rows: np.ndarray) -> Features:
-        """Features of what all units share, and beside them of each setting's own."""
-        shared, own = self._halves
-        sets, setting = [self.data.units.sets[row] for row in rows.tolist()], self.data.setting_C[rows]
+        """Features of what all conditions share, and beside them of each setting's own."""
+        shared, own = self._parts
+        sets, setting = [self.data.conditions.sets[row] for row in rows.tolist()], self.data.setting_C[rows]
         settings = np.unique(setting).tolist()
-        found = shared.features(sets, MOST_FEATURES // 2)
+        found = _features(shared, sets, MOST_FEATURES // 2)
         blocks, rest_C = [found.feature_CM], found.rest_C.copy()
         for number in settings:
             at = np.flatnonzero(setting == number)
-            part = own.features([sets[row] for row in at.tolist()], MOST_FEATURES // (2 * len(settings)))
+            part = _features(own, [sets[row] for row in at.tolist()], MOST_FEATURES // (2 * len(settings)))
             block = np.zeros((len(rows), part.feature_CM.shape[1]))
             block[at] = part.feature_CM
             rest_C[at] += part.rest_C
@@ -290,96 +238,54 @@ class UnitProcess:
         carry: float,
     ) -> ContextPrior:
         """The prior for any condition: what settings share, and what each has of its own."""
-        shared, own = self._halves
-        nothing_G = np.zeros(coefficient_CG.shape[1])
-        every = np.ones(len(coefficient_CG), dtype=bool)
-        pooled = self._part(shared, coefficient_CG, every, nothing_G, nothing_G, slope)
-        setting_C, n_kinds = self.data.setting_C, self.data.n_kinds
+        shared, own = self._parts
+        plain, setting_C, n_kinds = self.data.conditions, self.data.setting_C, self.data.n_kinds
+        nothing_G, more = np.zeros(coefficient_CG.shape[1]), {"column_P": plain.column_P, "slope": slope}
+        pooled = shared.prior(plain.sets, coefficient_CG, nothing_G, target_G=nothing_G, **more)
         parts = []
         for setting in range(len(target_SG)):
-            chosen_C, factor = setting_C == setting, 1.0
-            if not chosen_C.any():
-                chosen_C = setting_C % n_kinds == setting % n_kinds
-                factor = carry / max(1, len(np.unique(setting_C[chosen_C])))
-            level_G, target_G = level_SG[setting], target_SG[setting]
-            part = self._part(own, coefficient_CG, chosen_C, level_G, target_G, slope)
-            shared_G, coefficient_TG = factor * part.shared_G, factor * part.coefficient_TG
-            parts.append(dataclasses.replace(part, shared_G=shared_G, coefficient_TG=coefficient_TG))
+            rows, factor = np.flatnonzero(setting_C == setting), 1.0
+            if not len(rows):
+                rows = np.flatnonzero(setting_C % n_kinds == setting % n_kinds)
+                factor = carry / max(1, len(np.unique(setting_C[rows])))
+            sets = [plain.sets[row] for row in rows.tolist()]
+            coefficient_RG, target_G = factor * coefficient_CG[rows], target_SG[setting]
+            parts.append(own.prior(sets, coefficient_RG, level_SG[setting], target_G=target_G, **more))
         return ContextPrior(pooled, tuple(parts), n_kinds)
-
-    def _part(
-        self,
-        half: _Half,
-        coefficient_CG: np.ndarray,
-        chosen_C: np.ndarray,
-        level_G: np.ndarray,
-        target_G: np.ndarray,
-        slope: float,
-    ) -> GenePrior:
-        """What some units say, with the weights of their covariances."""
-        units = self.data.units
-        rows = np.flatnonzero(chosen_C).tolist()
-        sets, coefficient = [units.sets[row] for row in rows], coefficient_CG[rows]
-        return GenePrior(
-            half.genes,
-            level_G,
-            half.shared * (sizes_of(sets) @ coefficient),
-            half.own,
-            half.similar,
-            np.asarray(half.genes.members(sets).T @ coefficient),
-            units.column_P,
-            target_G,
-            slope=slope,
-        )
 
     def report(self) -> dict[str, object]:
         """Weights in plain values."""
-        names, weights = NAMES[1:], self.weights
-        n = len(weights.kernels) // 2
+        names, kernels = NAMES[1:], self.process.weights.kernels
+        n = len(kernels) // 2
         return {
-            "exact": self.exact,
-            "weights": dict(zip(names, weights.kernels[:n], strict=False)),
-            "weights_within_settings": dict(zip(names, weights.kernels[n:], strict=False)),
-            "noise": weights.noise,
-            "unexplained": weights.nugget,
-            "unexplained_several_genes": weights.multiple,
+            "weights": dict(zip(names, kernels[:n], strict=False)),
+            "weights_within_settings": dict(zip(names, kernels[n:], strict=False)),
+            **self.process.report(),
         }
 
 
-@dataclass(frozen=True)
-class _Half:
-    """Weights of one additive covariance: of all genes alike, each gene's own, that of similar genes."""
+def _covariance(
+    part: AdditiveCovariance, out: Sequence[Sequence[int]], sets: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """Between two lists of sets, (out, sets)."""
+    genes, half = part.genes, part.similar / 2
+    found = np.asarray((part.own * genes.members(out) @ genes.members(sets).T).toarray())
+    found += half * np.asarray((genes.members(sets) @ genes.similarity(out).T).T)
+    found += half * np.asarray(genes.members(out) @ genes.similarity(sets).T)
+    return found + np.outer(part.shared * sizes_of(out), sizes_of(sets))
 
-    genes: GeneSimilarity
-    shared: float
-    own: float
-    similar: float
 
-    @classmethod
-    def of(cls, units: PriorData, weights: Sequence[float]) -> _Half:
-        """With several similarities in the proportion of their weights."""
-        shared, own, *each = weights
-        return cls(mixed((units.genes, *units.further), each), shared, own, float(sum(each)))
-
-    def covariance(self, out: Sequence[Sequence[int]], sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Between two lists of sets, (out, sets)."""
-        genes, half = self.genes, self.similar / 2
-        found = np.asarray((self.own * genes.members(out) @ genes.members(sets).T).toarray())
-        found += half * np.asarray((genes.members(sets) @ genes.similarity(out).T).T)
-        found += half * np.asarray(genes.members(out) @ genes.similarity(sets).T)
-        return found + np.outer(self.shared * sizes_of(out), sizes_of(sets))
-
-    def features(self, sets: Sequence[Sequence[int]], most: int) -> Features:
-        """Of some sets; genes that these do not hold are excluded."""
-        genes = self.genes.among(sets)
-        return gene_features(genes.members(sets), genes, self.shared, self.own, self.similar, most)
+def _features(part: AdditiveCovariance, sets: Sequence[Sequence[int]], most: int) -> Features:
+    """Of some sets; genes that these do not hold are excluded."""
+    genes = part.genes.among(sets)
+    return gene_features(genes.members(sets), genes, part.shared, part.own, part.similar, most)
 
 
 def levels(change_CG: np.ndarray, setting_C: np.ndarray, n_settings: int, n_kinds: int = 1) -> np.ndarray:
-    """Mean change of each setting's units, (S, G).
+    """Mean change of each setting's conditions, (S, G).
 
-    A setting without units gets the mean of the settings of its type that have any (of all, where there is none),
-    one with a single unit lies halfway.
+    A setting without conditions gets the mean of the settings of its type that have any (of all, where there is none),
+    one with a single condition lies halfway.
     """
     level_SG = np.zeros((n_settings, change_CG.shape[1]))
     n_S = np.bincount(setting_C, minlength=n_settings)

@@ -1,17 +1,17 @@
-"""The data that a prior is fitted to and scored by, and the prior of a PertData."""
+"""What the prior of a PertData is fitted to and scored by, fitting it, and its cache."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
 from gears.conditions import Condition, contexts_of, kinds_of
-from gears.data.screen.prepared import PreparedScreen, UnitScreen, control_means
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.metrics.registry import condition_metrics
@@ -25,7 +25,7 @@ from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
 from gears.priors.evidence import sample
 from gears.priors.fit import Criterion, FittedPrior, PriorData, fit_prior, mean_of_others
-from gears.priors.fit_settings import UnitData, fit_context_prior
+from gears.priors.fit_settings import SettingData, fit_context_prior
 from gears.priors.kernels import GeneSimilarity
 from gears.priors.prior import read_prior
 
@@ -42,59 +42,78 @@ FORMAT = 9  # raise when a prior of the same key would come out differently
 
 
 def prior_data(
-    screen: PreparedScreen,
-    conditions: Sequence[Condition],
-    nodes: Sequence[Sequence[int]],
-    pert_names: Sequence[str],
-    annotation: GeneAnnotation,
-    vectors_PH: np.ndarray | None = None,
-) -> PriorData:
-    """Training conditions of a prepared screen.
+    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
+) -> SettingData:
+    """Training conditions of all settings, with their changes against the control of their context.
 
     Parameters
     ----------
-    screen
-        The prepared screen; only its table of statistics is read.
-    conditions, nodes
-        The perturbed training conditions and their perturbation-graph nodes.
-    pert_names
-        Names of all P nodes.
-    annotation
-        GO annotation, for the similarity of genes.
-    vectors_PH
-        Vectors of all nodes, for a second similarity; NaN where a node has none.
+    pert_data
+        The screen, of which only statistics are read, with its nodes, annotation and split.
+    conditions
+        The perturbed training conditions.
+    start_PH
+        Embeddings of all nodes, for a second similarity; NaN where a node has none.
     """
-    statistics = screen.statistics
+    screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
-    control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
-    return data_of(
-        screen, ids, statistics.delta(ids), control_mean_G, nodes, pert_names, annotation, vectors_PH
-    )
-
-
-def data_of(
-    screen: PreparedScreen,
-    ids: np.ndarray,
-    delta_CG: np.ndarray,
-    control_mean_G: np.ndarray,
-    nodes: Sequence[Sequence[int]],
-    pert_names: Sequence[str],
-    annotation: GeneAnnotation,
-    vectors_PH: np.ndarray | None = None,
-) -> PriorData:
-    """Training conditions, by their rows in the screen's table of statistics, with changes that are known already."""
-    statistics = screen.statistics
-    column = {gene: place for place, gene in enumerate(screen.gene_names)}
-    return PriorData(
+    nodes = [pert_data.condition_nodes(condition) for condition in conditions]
+    names = [str(name) for name in pert_data.pert_names]
+    column = {gene: number for number, gene in enumerate(screen.gene_names)}
+    plain = PriorData(
         tuple(tuple(members) for members in nodes),
-        delta_CG,
+        statistics.delta(ids),
         variance_within(statistics, ids),
         np.asarray(statistics.n[ids], dtype=np.float64),
-        control_mean_G,
-        np.array([column.get(str(name), -1) for name in pert_names], dtype=np.int64),
-        go_similarity(annotation, pert_names, nodes),
-        () if vectors_PH is None else (vector_similarity(vectors_PH, nodes),),
+        np.asarray(statistics.mean[screen.control_of[ids[0]]], dtype=np.float64),
+        np.array([column.get(name, -1) for name in names], dtype=np.int64),
+        go_similarity(annotation, names, nodes),
+        () if start_PH is None else (vector_similarity(start_PH, nodes),),
     )
+    n_kinds = max(1, len(screen.kinds))
+    control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
+    setting_C = contexts_of(nodes) * n_kinds + kinds_of(nodes)
+    groups = groups_of(pert_data, conditions)
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    group_C = np.array([numbers[group] for group in groups], dtype=np.int64)
+    return SettingData(plain, setting_C, control_mean_SG, n_kinds, group_C)
+
+
+def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hashable]:
+    """What is held out together where predictions of unseen conditions are imitated.
+
+    Every condition by itself in a screen with one setting, or where the split holds out single conditions of
+    single contexts; contexts, where it holds whole contexts out and two or more train; else conditions in
+    all their contexts.
+    """
+    name = "" if pert_data.split is None else pert_data.split.name
+    if len(pert_data.screen.settings) == 1 or name == "unit_held_out":
+        return list(range(len(conditions)))
+    if name == "context_held_out" and len({condition.context for condition in conditions}) > 1:
+        return [condition.context for condition in conditions]
+    return [condition.genes for condition in conditions]
+
+
+def fit_to(
+    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
+) -> FittedPrior:
+    """The prior of training conditions, fitted whatever the cache holds; of very many a fixed sample decides."""
+    screen, data = pert_data.screen, prior_data(pert_data, conditions, start_PH)
+    judged = sample(len(conditions), most_judged(len(screen.gene_names)))
+    parts: list[tuple[np.ndarray, Criterion]] = []
+    for view, rows in by_setting(screen, conditions):
+        inside, deciding = np.flatnonzero(np.isin(judged, rows)), np.flatnonzero(np.isin(rows, judged))
+        if len(inside):
+            members = [conditions[row] for row in rows.tolist()]
+            truth = Truth.of(view, [members[row].plain for row in deciding.tolist()])
+            parts.append((inside, criterion_of(truth, means_without(screen, members, deciding))))
+
+    def mean_over_settings(delta_UG: np.ndarray) -> float:
+        return float(sum(len(rows) * part(delta_UG[rows]) for rows, part in parts)) / len(judged)
+
+    if len(screen.settings) == 1:
+        return fit_prior(data.conditions, parts[0][1], judged)
+    return fit_context_prior(data, mean_over_settings, judged)
 
 
 def vector_similarity(vectors_PH: np.ndarray, nodes: Sequence[Sequence[int]]) -> GeneSimilarity:
@@ -127,29 +146,22 @@ def go_similarity(
     return GeneSimilarity(trained_T, sparse.csr_matrix(sparse.vstack(blocks, format="csr")))
 
 
-def judge(screen: PreparedScreen, conditions: Sequence[Condition], known_mean_UG: np.ndarray) -> Criterion:
-    """Error of predicted changes of `conditions`, for choices among predictions; lower is better.
+def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
+    """Error of predicted changes of U conditions, for choices among predictions; lower is better.
 
-    The sum of mse and mse_top20_de, each as a share of the train mean's, less pearson_delta and
+    The sum of mse and mse_top20_de, each as a share of the train mean's, minus pearson_delta and
     pearson_delta_ref (undefined ones count 0), all averaged over conditions: what the
     evaluation looks at, at equal weight. Without a ranking of differential genes the terms
-    over these are excluded.
+    over these are excluded. Block by block of conditions: small arrays stay in the cache.
 
     Parameters
     ----------
-    screen
-        The prepared screen; only its table of statistics is read.
-    conditions
-        The U conditions whose predictions are compared.
+    truth
+        Of the U conditions whose predictions are compared.
     known_mean_UG
         The train mean of each prediction, (U, G): mean of the conditions that it is made from, without
         the condition itself, since a mean that held it would be beaten by its own opposite.
     """
-    return criterion_of(Truth.of(screen, conditions, conditions), known_mean_UG)
-
-
-def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
-    """The criterion of :func:`judge` against a truth, block by block of conditions: small arrays stay in the cache."""
     errors = ["mse", "mse_top20_de"] if truth.has_de else ["mse"]
     base = np.nanmean(condition_metrics(known_mean_UG, truth, errors), axis=0)
     step = max(1, _BLOCK_VALUES // max(1, known_mean_UG.shape[1]))
@@ -177,23 +189,15 @@ def most_judged(n_genes: int) -> int:
     return max(FEWEST_JUDGED, min(MOST_JUDGED, JUDGED_VALUES // max(1, n_genes)))
 
 
-def means_without(
-    screen: PreparedScreen, conditions: Sequence[Condition], rows: np.ndarray | None = None
-) -> np.ndarray:
+def means_without(screen: PreparedScreen, conditions: Sequence[Condition], rows: np.ndarray) -> np.ndarray:
     """Mean of all others' profiles for some of several conditions, (R, G) float64; of one alone its own."""
-    if rows is None or len(rows) == len(conditions):
+    if len(rows) == len(conditions):
         return mean_of_others(profiles(screen, conditions))
-    total_G = mean_of(screen, conditions) * len(conditions)
+    total_G = np.zeros(len(screen.gene_names))
+    for block in row_blocks(len(conditions), len(total_G)):
+        total_G += profiles(screen, conditions[block]).sum(axis=0)
     own_RG = profiles(screen, [conditions[row] for row in rows.tolist()])
     return np.asarray((total_G - own_RG) / (len(conditions) - 1))
-
-
-def mean_of(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
-    """Mean profile of several conditions, each counting once, (G,) float64."""
-    total_G = np.zeros(len(screen.gene_names))
-    for rows in row_blocks(len(conditions), len(total_G)):
-        total_G += profiles(screen, conditions[rows]).sum(axis=0)
-    return total_G / len(conditions)
 
 
 def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
@@ -202,131 +206,6 @@ def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndar
     profiles_CG = np.asarray(screen.statistics.mean[ids], dtype=np.float64)
     release(screen.statistics.mean)
     return profiles_CG
-
-
-class PriorSource:
-    """A screen as its prior sees it.
-
-    Parameters
-    ----------
-    pert_data
-        The screen with its nodes, annotation and split.
-    screen
-        Of one context.
-    """
-
-    def __init__(self, pert_data: PertData, screen: PreparedScreen) -> None:
-        self.pert_data, self.screen = pert_data, screen
-
-    def _nodes(self, conditions: Sequence[Condition]) -> list[Sequence[int]]:
-        return [self.pert_data.condition_nodes(condition) for condition in conditions]
-
-    @property
-    def _names(self) -> list[str]:
-        return [str(name) for name in self.pert_data.pert_names]
-
-    def data(self, conditions: Sequence[Condition], vectors_PH: np.ndarray | None = None) -> Any:
-        """What is fitted, with ``subset(rows)`` and ``sets``; vectors of nodes are a second similarity."""
-        nodes, plain = self._nodes(conditions), [condition.plain for condition in conditions]
-        return prior_data(self.screen, plain, nodes, self._names, self.pert_data.annotation, vectors_PH)
-
-    def fit(self, conditions: Sequence[Condition], data: Any) -> FittedPrior:
-        """The prior of training conditions; of very many a fixed sample is judged."""
-        plain = [condition.plain for condition in conditions]
-        rows = sample(len(plain), most_judged(len(self.screen.gene_names)))
-        some = [plain[row] for row in rows.tolist()]
-        return fit_prior(data, judge(self.screen, some, means_without(self.screen, plain, rows)), rows)
-
-    def known_means(self, inner: Sequence[Condition], held_out: Sequence[Condition]) -> np.ndarray:
-        """Train mean of each held-out condition, (U, G)."""
-        return np.repeat(mean_of(self.screen, [one.plain for one in inner])[None], len(held_out), axis=0)
-
-    def judge(self, conditions: Sequence[Condition], known_mean_UG: np.ndarray) -> Criterion:
-        """Error of predicted changes (:func:`gears.priors.judge`)."""
-        return judge(self.screen, [condition.plain for condition in conditions], known_mean_UG)
-
-    def groups(self, conditions: Sequence[Condition]) -> list[Hashable]:
-        """What is held out together: here every condition by itself."""
-        return list(range(len(conditions)))
-
-
-class UnitSource(PriorSource):
-    """A screen of several contexts or types of perturbation."""
-
-    screen: UnitScreen
-
-    def data(self, conditions: Sequence[Condition], vectors_PH: np.ndarray | None = None) -> UnitData:
-        """Changes of units against the control of their context."""
-        screen, nodes, names = self.screen, self._nodes(conditions), self._names
-        ids = np.array([screen.id_of(unit) for unit in conditions], dtype=np.int64)
-        mean_KG, n_kinds = control_means(screen), max(1, len(screen.kinds))
-        delta_CG, mean_G = screen.statistics.delta(ids), mean_KG.mean(axis=0)
-        units = data_of(screen, ids, delta_CG, mean_G, nodes, names, self.pert_data.annotation, vectors_PH)
-        groups = self.groups(conditions)
-        numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-        setting_C = contexts_of(nodes) * n_kinds + kinds_of(nodes)
-        group_C = np.array([numbers[group] for group in groups], dtype=np.int64)
-        return UnitData(units, setting_C, np.repeat(mean_KG, n_kinds, axis=0), n_kinds, group_C, nodes)
-
-    def fit(self, conditions: Sequence[Condition], data: UnitData) -> FittedPrior:
-        """The prior of training units; of very many a fixed sample is judged."""
-        chosen = sample(len(conditions), most_judged(len(self.screen.gene_names)))
-        known_RG = np.empty((len(chosen), len(self.screen.gene_names)))
-        for _, rows in by_setting(self.screen, conditions):
-            here, places = np.isin(chosen, rows), np.flatnonzero(np.isin(rows, chosen))
-            units = [conditions[row] for row in rows.tolist()]
-            known_RG[here] = means_without(self.screen, units, places)
-        some = [conditions[row] for row in chosen.tolist()]
-        return fit_context_prior(data, self.judge(some, known_RG), chosen)
-
-    def known_means(self, inner: Sequence[Condition], held_out: Sequence[Condition]) -> np.ndarray:
-        """Mean of the inner units of the same setting; without any, the control plus the mean change elsewhere."""
-        screen = self.screen
-        ids = np.array([screen.id_of(unit) for unit in inner], dtype=np.int64)
-        change_G = screen.statistics.delta(ids).mean(axis=0)
-        known_UG = np.empty((len(held_out), len(screen.gene_names)))
-        for row, unit in enumerate(held_out):
-            same = [one for one in inner if (one.context, one.kind) == (unit.context, unit.kind)]
-            control = screen.statistics.mean[screen.id_of(Condition((), unit.context))]
-            known_UG[row] = mean_of(screen, same) if same else control + change_G
-        return known_UG
-
-    def judge(self, conditions: Sequence[Condition], known_mean_UG: np.ndarray) -> Criterion:
-        """Mean over units of the criterion within each setting."""
-        parts = [
-            (rows, criterion_of(Truth.of(view, [conditions[row].plain for row in rows]), known_mean_UG[rows]))
-            for view, rows in by_setting(self.screen, conditions)
-        ]
-
-        def criterion(delta_UG: np.ndarray) -> float:
-            total = sum(len(rows) * part(delta_UG[rows]) for rows, part in parts)
-            return float(total) / max(1, len(conditions))
-
-        return criterion
-
-    def groups(self, conditions: Sequence[Condition]) -> list[Hashable]:
-        """What is held out together where predictions of unseen units are imitated.
-
-        Contexts, where the split holds whole contexts out and two or more train; single units, where it
-        holds units out; else conditions in all their contexts.
-        """
-        split = self.pert_data.split
-        name = "" if split is None else split.name
-        if name == "context_held_out" and len({unit.context for unit in conditions}) > 1:
-            return [unit.context for unit in conditions]
-        if name == "unit_held_out":
-            return list(range(len(conditions)))
-        return [unit.genes for unit in conditions]
-
-
-def prior_source(pert_data: PertData) -> PriorSource:
-    """The source of a screen's prior; one context and type is a screen like any other."""
-    screen = pert_data.screen
-    if not isinstance(screen, UnitScreen):
-        return PriorSource(pert_data, screen)
-    if len(screen.settings) == 1:
-        return PriorSource(pert_data, screen.settings[0])
-    return UnitSource(pert_data, screen)
 
 
 def prior_of(
@@ -347,19 +226,19 @@ def prior_of(
     conditions = _perturbed(pert_data, parts)
     if not conditions:
         return None
-    screen, source = pert_data.screen, prior_source(pert_data)
+    screen = pert_data.screen
     key = {
         "format": FORMAT,
         "screen": screen.content_hash,
         "conditions": [screen.id_of(condition) for condition in conditions],
-        "groups": [str(group) for group in source.groups(conditions)],
+        "groups": [str(group) for group in groups_of(pert_data, conditions)],
         "nodes": [str(name) for name in pert_data.pert_names],
         "annotation": pert_data.annotation.content_hash,
         "start": None if start_PH is None else content_hash(start_PH),
     }
 
     def fit() -> dict[str, np.ndarray]:
-        fitted = source.fit(conditions, source.data(conditions, start_PH))
+        fitted = fit_to(pert_data, conditions, start_PH)
         report = np.array(json.dumps(dict(fitted.prior.report)))
         return {**fitted.prior.arrays(), "report": report, "left_out": fitted.left_out_CG}
 

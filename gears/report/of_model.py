@@ -14,7 +14,6 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
-from gears.data.screen.prepared import UnitScreen
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.baselines.base import fitted_conditions
 from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
@@ -72,7 +71,7 @@ def evaluate_model(
         table.attrs["labels"] = {name: f"{name} (the prior alone)"}
     if report is not None:
         profiles = None
-        if not isinstance(pert_data.screen, UnitScreen):
+        if not any(condition.suffix for condition in chosen):  # figures of conditions need one control
             profiles = _profiles(pert_data, part, fitted, chosen, {name: predictions[name]}, clip, shown)
         details = {
             "screen": str(pert_data.dataset_name),

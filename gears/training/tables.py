@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gears.conditions import contexts_of, kinds_of
-from gears.data.screen.prepared import UnitScreen, control_mean_over_all
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
 from gears.model.config import ModelConfig
@@ -38,8 +37,8 @@ class ConditionTables:
         Of the conditions, for messages.
     context_C, kind_C
         Numbers of each condition's context and type of perturbation; None where all are 0.
-    control_mean_SG, cell_stratum
-        Where controls are matched: mean of each stratum's control cells, and every cell's stratum.
+    control_mean_BG, cell_batch
+        Where controls are matched by experimental batch: mean of each batch's control cells, every cell's batch.
     """
 
     first: Tensor
@@ -50,8 +49,8 @@ class ConditionTables:
     names: tuple[str, ...] = ()
     context_C: Tensor | None = None
     kind_C: Tensor | None = None
-    control_mean_SG: Tensor | None = None
-    cell_stratum: Tensor | None = None
+    control_mean_BG: Tensor | None = None
+    cell_batch: Tensor | None = None
 
     @classmethod
     def build(
@@ -64,6 +63,8 @@ class ConditionTables:
         device: torch.device,
         dtype: torch.dtype,
         names: Sequence[str] = (),
+        control_mean_BG: np.ndarray | None = None,
+        cell_batch: np.ndarray | None = None,
     ) -> ConditionTables:
         """From the node list of each condition (empty for the control) and numpy tables."""
         lengths = [len(members) for members in nodes]
@@ -80,20 +81,17 @@ class ConditionTables:
             tuple(names),
             _numbers(contexts_of(nodes), device),
             _numbers(kinds_of(nodes), device),
+            None
+            if control_mean_BG is None
+            else torch.from_numpy(np.array(control_mean_BG)).to(device, dtype),
+            None if cell_batch is None else torch.from_numpy(cell_batch.astype(np.int64)),
         )
-
-    def matched(self, control_mean_SG: np.ndarray, cell_stratum: np.ndarray) -> ConditionTables:
-        """The same with control means by stratum (for objectives over cells)."""
-        like = self.control_mean_G
-        means = torch.from_numpy(np.array(control_mean_SG)).to(like.device, like.dtype)
-        strata = torch.from_numpy(np.asarray(cell_stratum).astype(np.int64))
-        return replace(self, control_mean_SG=means, cell_stratum=strata)
 
     def origin(self, batch: Any) -> Tensor:
         """Mean of the control cells that each cell of a batch is compared with: (B, G), or (G,) where it is one."""
-        if self.control_mean_SG is None or self.cell_stratum is None:
+        if self.control_mean_BG is None or self.cell_batch is None:
             return self.control_mean_G
-        return self.control_mean_SG[self.cell_stratum[batch.cell.cpu()].to(self.control_mean_G.device)]
+        return self.control_mean_BG[self.cell_batch[batch.cell.cpu()].to(self.control_mean_G.device)]
 
     def placing(self, ids_U: Tensor) -> dict[str, Tensor]:
         """Context and type of U conditions, as the network's forward takes them."""
@@ -166,18 +164,18 @@ def condition_tables(
             mask_CG[row, [column[gene] for gene in condition.genes if gene in column]] = False
     if config.loss == "evidence":
         mask_CG = mask_CG * _evidence_weights(pert_data)
-    tables = ConditionTables.build(
+    matched = len(screen.batches) > 1
+    return ConditionTables.build(
         nodes,
         mask_CG,
-        control_mean_over_all(screen),
+        screen.control_mean_G,
         prior_CG,
         device=device,
         dtype=dtype,
         names=[condition.name for condition in screen.conditions],
+        control_mean_BG=screen.control_mean_BG if matched else None,
+        cell_batch=screen.cell_batch if matched else None,
     )
-    if isinstance(screen, UnitScreen):
-        return tables.matched(screen.control_mean_SG, screen.cell_stratum)
-    return tables
 
 
 def _evidence_weights(pert_data: PertData) -> np.ndarray:

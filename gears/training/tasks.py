@@ -10,17 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gears.data.screen.prepared import UnitScreen
-from gears.data.screen.statistics import ConditionStatistics, UnitStatistics
+from gears.data.screen.statistics import ConditionStatistics
 from gears.files.mapped import release
 from gears.model.config import ModelConfig
-from gears.model.losses import CentralMoments, PairMoments, cell_loss, moment_loss, pair_moments
+from gears.model.losses import PairMoments, cell_loss, moment_loss
 from gears.training.tables import ConditionTables
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
-
-_MOMENTS = ("mean", "m2", "m3", "m4")
 
 
 class Reducer(Protocol):
@@ -286,29 +283,18 @@ class ConditionLoader:
 
 
 class PairTables:
-    """Moments over all pairs of cells, made for the conditions of a step from a screen's float64 tables.
+    """Moments over all pairs of a condition's and a control cell, made for the conditions of a step in float64.
 
     The tables stay where they are (mapped files): no tensor over all conditions is made.
 
     Parameters
     ----------
     statistics
-        With shares of cells above and below the control mean.
+        Of all conditions.
     """
 
     def __init__(self, statistics: ConditionStatistics) -> None:
-        if statistics.above is None or statistics.below is None:
-            msg = (
-                "the moments objective needs the shares of cells above and below the control mean; "
-                "prepare the screen again"
-            )
-            raise ValueError(msg)
         self._statistics = statistics
-        self._above, self._below = statistics.above, statistics.below
-        self._control = self._central(np.asarray(statistics.control_id))
-
-    def _central(self, rows: np.ndarray) -> CentralMoments:
-        return CentralMoments(*(_taken(getattr(self._statistics, name), rows) for name in _MOMENTS))
 
     def of(self, ids_U: np.ndarray, mask_UG: Tensor, weight_U: Tensor, dtype: torch.dtype) -> PairMoments:
         """Pair moments of U conditions: computed in float64, then of `dtype` on the device of `mask_UG`.
@@ -320,22 +306,14 @@ class PairTables:
         mask_UG, weight_U
             Passed on: genes that count, weight of each condition.
         """
-        pairs = pair_moments(self._central(ids_U), self._control)
-        # control cells pair with themselves
-        own_U1 = torch.from_numpy(ids_U != self._statistics.control_id).double().unsqueeze(1)
-        above, below = (_taken(table, ids_U) for table in (self._above, self._below))
+        statistics = self._statistics
+        above, below = np.asarray(statistics.above[ids_U]), np.asarray(statistics.below[ids_U])
+        release(statistics.above, statistics.below)
         mean_d, v2, v3, v4, sign_mean, sign_sq = (
-            value.to(dtype).to(mask_UG.device, non_blocking=True)
-            for value in (*(moment * own_U1 for moment in pairs), above - below, above + below)
+            torch.from_numpy(values).to(dtype).to(mask_UG.device, non_blocking=True)
+            for values in (*statistics.pair_moments(ids_U), above - below, above + below)
         )
         return PairMoments(mean_d, v2, v3, v4, sign_mean, sign_sq, mask_UG, weight_U)
-
-
-def _taken(table: np.ndarray, rows: np.ndarray) -> Tensor:
-    """Rows of a table as a tensor of its own; the pages of a large mapped table are let go of."""
-    taken = torch.from_numpy(np.array(table[rows]))
-    release(table)
-    return taken
 
 
 @dataclass(frozen=True)
@@ -416,32 +394,5 @@ class MomentsTask(Objective):
 
 
 def pair_tables(pert_data: PertData) -> PairTables:
-    """Moments of all conditions of a screen; its control mean is that of all control cells."""
-    screen = pert_data.screen
-    return (
-        UnitPairTables(screen.statistics) if isinstance(screen, UnitScreen) else PairTables(screen.statistics)
-    )
-
-
-class UnitPairTables(PairTables):
-    """Moments over all pairs of a unit's cell and a control cell of the same stratum.
-
-    Parameters
-    ----------
-    statistics
-        Of all units; mapped files stay where they are.
-    """
-
-    def __init__(self, statistics: UnitStatistics) -> None:
-        self._units = statistics
-
-    def of(self, ids_U: np.ndarray, mask_UG: Tensor, weight_U: Tensor, dtype: torch.dtype) -> PairMoments:
-        """Pair moments of U units (see :meth:`PairTables.of`)."""
-        units = self._units
-        above, below = (np.asarray(table[ids_U]) for table in (units.above, units.below))
-        values = [units.delta(ids_U), *(np.array(table[ids_U]) for table in (units.v2, units.v3, units.v4))]
-        mean_d, v2, v3, v4, sign_mean, sign_sq = (
-            torch.from_numpy(np.ascontiguousarray(value)).to(dtype).to(mask_UG.device, non_blocking=True)
-            for value in (*values, above - below, above + below)
-        )
-        return PairMoments(mean_d, v2, v3, v4, sign_mean, sign_sq, mask_UG, weight_U)
+    """Moments of all conditions of a screen."""
+    return PairTables(pert_data.screen.statistics)

@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from gears.conditions import Condition
-from gears.data.screen.prepared import UnitScreen
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.metrics.registry import condition_metrics, get_metric
-from gears.evaluation.scoring import by_setting, truth_in
+from gears.evaluation.scoring import settings_of
 from gears.evaluation.truth import Truth
 from gears.prediction.stream import predict_changes
 from gears.priors.prior import Prior
@@ -169,11 +167,11 @@ def validation_of(
         metrics = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
         monitor = "mse" if monitor.endswith("_de") else monitor
     chosen = perturbed_in(split, "val")
-    if isinstance(screen, UnitScreen):
-        truths, chosen = unit_truths(pert_data, chosen)
-    else:
-        truths = [Truth.of(screen, chosen, perturbed_in(split, "train"))] if chosen else []
-    nodes = [pert_data.condition_nodes(condition) for condition in chosen]
+    settings = settings_of(screen, chosen, perturbed_in(split, "train"))
+    truths = [
+        Truth.of(one.screen, one.conditions, reference_mean_G=one.means.reference_mean()) for one in settings
+    ]
+    nodes = [pert_data.condition_nodes(chosen[row]) for one in settings for row in one.rows]
     return Validation(truths, nodes, metrics=metrics, monitor=monitor, prior=prior, mask_target=mask_target)
 
 
@@ -182,16 +180,3 @@ def check_monitor(monitor: str) -> None:
     if get_metric(monitor).scope != "condition":
         msg = f"monitor={monitor!r} is no metric of single conditions; choose one of {', '.join(DEFAULT_METRICS)}"
         raise ValueError(msg)
-
-
-def unit_truths(pert_data: PertData, units: Sequence[Condition]) -> tuple[list[Truth], list[Condition]]:
-    """Truth of each setting with some of the validation units, and the units in that order."""
-    screen, split = pert_data.screen_of("val"), pert_data.split
-    assert isinstance(screen, UnitScreen)
-    assert split is not None
-    truths, ordered = [], []
-    for view, rows in by_setting(screen, units):
-        own = [units[row] for row in rows]
-        truths.append(truth_in(screen, view, own, split.conditions("train")))
-        ordered += own
-    return truths, ordered

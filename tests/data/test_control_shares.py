@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen, shown_with
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import make_split
 from gears.data.splits.controls import control_parts
 from gears.gears import GEARS
@@ -53,7 +53,7 @@ def test_the_view_is_the_screen_of_its_cells(
     toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
 ) -> None:
     kept = np.arange(3, 60, 4)
-    view = shown_with(toy_screen, kept)
+    view = toy_screen.with_controls(kept)
     fresh = prepare_screen(toy_adata[np.concatenate((kept, np.arange(60, 216)))].copy(), tmp_path / "fresh")
     assert view.labels == fresh.labels
     np.testing.assert_array_equal(view.cells.csr().toarray(), fresh.cells.csr().toarray())
@@ -68,9 +68,11 @@ def test_the_view_is_the_screen_of_its_cells(
     again = pickle.loads(pickle.dumps(view))
     assert again.content_hash == view.content_hash != toy_screen.content_hash
     np.testing.assert_array_equal(again.control_cells, view.control_cells)
-    without = shown_with(toy_screen.without([toy_screen.conditions[3]]), kept)
+    without = toy_screen.without([toy_screen.conditions[3]]).with_controls(kept)
     assert len(without.conditions) == 13
     assert len(without.cells) == len(view.cells) - 12
+    assert view.without([toy_screen.conditions[3]]).content_hash == without.content_hash
+    assert view.with_controls(None).content_hash == toy_screen.content_hash
 
 
 def test_training_and_scoring_with_divided_controls(data: PertData) -> None:

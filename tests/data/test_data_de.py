@@ -25,7 +25,8 @@ def statistics_of(
     n_C = np.array(n, dtype=float)
     m2 = np.array(variances) * ((n_C - 1) / n_C)[:, None]
     zeros = np.zeros_like(m2)
-    return ConditionStatistics(n=n_C, mean=np.array(means), m2=m2, m3=zeros, m4=zeros, nonzero=zeros)
+    control_of = np.zeros(len(n), dtype=np.int64)
+    return ConditionStatistics(n_C, np.array(means), m2, *[zeros] * 5, control_of)
 
 
 def test_t_is_scipys() -> None:

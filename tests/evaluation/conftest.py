@@ -23,6 +23,15 @@ class FakeScreen:
     def id_of(self, condition: Condition | str) -> int:
         return self.conditions.index(Condition.of(condition))
 
+    context = kind = suffix = ""
+
+    @property
+    def settings(self) -> tuple[FakeScreen, ...]:
+        return (self,)
+
+    def setting(self, context: str, kind: str) -> FakeScreen:
+        return self
+
 
 @dataclass
 class FakeSplit:
@@ -44,6 +53,9 @@ def build_screen(means: dict[str, np.ndarray], *, n=None, m2=None, genes=None, o
         m3=unused,
         m4=unused,
         nonzero=unused,
+        above=unused,
+        below=unused,
+        control_of=np.zeros(len(mean), dtype=np.int64),
     )
     genes = genes or [f"G{gene}" for gene in range(mean.shape[1])]
     ranking = (

@@ -1,10 +1,12 @@
 """The objective over moments equals the mean of the cells' objective over all pairs."""
 
+import numpy as np
 import pytest
 import torch
 
+from gears.data.screen.statistics import ConditionStatistics
 from gears.model.config import ModelConfig
-from gears.model.losses import CentralMoments, PairMoments, cell_loss, moment_loss, pair_moments
+from gears.model.losses import PairMoments, cell_loss, moment_loss
 
 U, G, N_Y, N_X = 3, 5, 6, 7
 SETTINGS = {
@@ -14,10 +16,10 @@ SETTINGS = {
 }
 
 
-def central(values: torch.Tensor) -> CentralMoments:
-    mean = values.mean(-2)
-    deviation = values - mean.unsqueeze(-2)
-    return CentralMoments(mean, *(deviation.pow(k).mean(-2) for k in (2, 3, 4)))
+def central(values: torch.Tensor) -> np.ndarray:
+    """Mean and central moments 2 to 4, (4, G)."""
+    deviation = values - values.mean(0)
+    return torch.stack([values.mean(0), *(deviation.pow(k).mean(0) for k in (2, 3, 4))]).numpy()
 
 
 def screen() -> tuple[torch.Tensor, ...]:
@@ -34,9 +36,12 @@ def screen() -> tuple[torch.Tensor, ...]:
 def moments_of(y: torch.Tensor, x: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor) -> PairMoments:
     sign = torch.sign(y - mu)
     weight = torch.full((U,), 1 / U, dtype=torch.float64)
-    return PairMoments(
-        *pair_moments(central(y), central(x)), sign.mean(1), sign.square().mean(1), mask, weight
+    tables = np.stack([central(cells) for cells in (x, *y)], axis=1)
+    statistics = ConditionStatistics(
+        np.ones(U + 1), *tables, *[tables[0]] * 3, np.zeros(U + 1, dtype=np.int64)
     )
+    pairs = map(torch.from_numpy, statistics.pair_moments(np.arange(1, U + 1)))
+    return PairMoments(*pairs, sign.mean(1), sign.square().mean(1), mask, weight)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -9,14 +9,16 @@ import pytest
 from scipy import sparse
 
 from gears.conditions import NodeSet
-from gears.priors import ContextPrior, GeneSimilarity, PriorData, fit_settings, read_prior
-from gears.priors.fit_settings import UnitData, fit_context_prior, levels
+from gears.priors import ContextPrior, GeneSimilarity, PriorData, fit, fit_settings, read_prior
+from gears.priors.fit_settings import SettingData, fit_context_prior, levels
 
 N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
 
 
-def unit_data(shared: float, own: float, contexts=(0, 1, 2), seed: int = 0) -> tuple[UnitData, np.ndarray]:
-    """Units of 12 genes in some of 3 contexts: a level per context, effects that all share and each has alone."""
+def setting_data(
+    shared: float, own: float, contexts=(0, 1, 2), seed: int = 0
+) -> tuple[SettingData, np.ndarray]:
+    """Conditions of 12 genes in some of 3 contexts: a level per context, effects that all share and each has alone."""
     rng = np.random.default_rng(seed)
     level_KG = rng.normal(size=(N_CONTEXTS, N_GENES))
     effect_PG = shared * rng.normal(size=(N_NODES, N_GENES))
@@ -29,8 +31,8 @@ def unit_data(shared: float, own: float, contexts=(0, 1, 2), seed: int = 0) -> t
     genes = GeneSimilarity(np.arange(N_NODES), sparse.eye(N_NODES, format="csr"))
     column = np.full(N_NODES, -1)
     sets = [NodeSet([node], context=context) for context, node in pairs]
-    units = PriorData(
-        tuple(tuple(one) for one in sets),
+    conditions = PriorData(
+        tuple(sets),
         delta_CG,
         np.full(N_GENES, 0.5),
         n_C,
@@ -40,7 +42,18 @@ def unit_data(shared: float, own: float, contexts=(0, 1, 2), seed: int = 0) -> t
     )
     setting = np.array([context for context, _ in pairs])
     group = np.array([node for _, node in pairs])
-    return UnitData(units, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group, sets), truth_KPG
+    return SettingData(conditions, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group), truth_KPG
+
+
+def without_one(data: SettingData) -> SettingData:
+    """Without the condition of gene 4 in context 1."""
+    plain = data.conditions
+    rows = [row for row, nodes in enumerate(plain.sets) if (nodes.context, nodes[0]) != (1, 4)]
+    conditions = dataclasses.replace(
+        plain, sets=tuple(plain.sets[row] for row in rows), delta_CG=plain.delta_CG[rows], n_C=plain.n_C[rows]
+    )
+    setting_C, group_C = data.setting_C[rows], data.group_C[rows]
+    return dataclasses.replace(data, conditions=conditions, setting_C=setting_C, group_C=group_C)
 
 
 def error_of(delta_CG: np.ndarray):
@@ -49,136 +62,136 @@ def error_of(delta_CG: np.ndarray):
 
 @pytest.mark.parametrize(("shared", "own"), [(1.0, 0.0), (0.0, 1.0)], ids=["shared", "own"])
 def test_evidence_finds_what_contexts_share(shared: float, own: float) -> None:
-    data, truth_KPG = unit_data(shared, own)
-    prior = fit_context_prior(data, error_of(data.units.delta_CG)).prior
+    data, truth_KPG = setting_data(shared, own)
+    prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
     weights, within = (sum(prior.report[name].values()) for name in ("weights", "weights_within_settings"))
     assert (weights > 5 * within) if shared else (within > 5 * weights)
-    if shared:  # what a unit has alone cannot be told from chance: only what units share comes back whole
-        error = prior(data.sets) - truth_KPG.reshape(-1, N_GENES)
+    if shared:  # what a condition has in one context alone cannot be told from chance
+        error = prior(data.conditions.sets) - truth_KPG.reshape(-1, N_GENES)
         assert (error**2).mean() < 0.02
 
 
-def test_a_unit_borrows_from_other_contexts() -> None:
+def test_a_condition_borrows_from_other_contexts() -> None:
     """A condition that one context lacks is known from the others, where effects are shared."""
-    data, truth_KPG = unit_data(1.0, 0.2)
-    kept = [row for row in range(len(data.sets)) if (data.sets[row].context, data.sets[row][0]) != (1, 4)]
-    less = data.subset(kept)
-    prior = fit_context_prior(less, error_of(less.units.delta_CG)).prior
+    data, truth_KPG = setting_data(1.0, 0.2)
+    less = without_one(data)
+    prior = fit_context_prior(less, error_of(less.conditions.delta_CG)).prior
     found = prior([NodeSet([4], context=1)])[0]
     level = truth_KPG[1].mean(axis=0)
     assert ((found - truth_KPG[1, 4]) ** 2).mean() < 0.25 * ((level - truth_KPG[1, 4]) ** 2).mean()
 
 
-def test_a_context_without_units_takes_the_mean_of_the_others() -> None:
-    data, truth_KPG = unit_data(1.0, 0.0, contexts=(0, 2))
-    prior = fit_context_prior(data, error_of(data.units.delta_CG)).prior
+def test_a_context_without_conditions_takes_the_mean_of_the_others() -> None:
+    data, truth_KPG = setting_data(1.0, 0.0, contexts=(0, 2))
+    prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
     at = [prior([NodeSet([node], context=context) for node in range(N_NODES)]) for context in range(3)]
     np.testing.assert_allclose(at[1], (at[0] + at[2]) / 2, atol=0.05)
     departure = truth_KPG[0] - truth_KPG[0].mean(axis=0)
     assert np.corrcoef((at[1] - at[1].mean(axis=0)).ravel(), departure.ravel())[0, 1] > 0.95
-    one, _ = unit_data(1.0, 0.0, contexts=(0,))
-    alone = fit_context_prior(one, error_of(one.units.delta_CG)).prior
+    one, _ = setting_data(1.0, 0.0, contexts=(0,))
+    alone = fit_context_prior(one, error_of(one.conditions.delta_CG)).prior
     here, there = (alone([NodeSet([node], context=k) for node in range(N_NODES)]) for k in (0, 1))
     np.testing.assert_allclose(here, there, atol=1e-9)
 
 
 def test_left_out_predictions_do_not_look_at_what_is_left_out() -> None:
-    data, _ = unit_data(1.0, 0.3)
+    data, _ = setting_data(1.0, 0.3)
     fitted = fit_context_prior(data, lambda left_out_CG: 0.0)
     row = 5
-    other = np.array(data.units.delta_CG)
+    other = np.array(data.conditions.delta_CG)
     same = data.group_C == data.group_C[row]
     # what a whole group is says nothing about its own predictions but through the weights
     weights_kept = other.copy()
     weights_kept[same] = other[same][::-1]
-    changed = dataclasses.replace(data, units=dataclasses.replace(data.units, delta_CG=weights_kept))
+    changed = dataclasses.replace(
+        data, conditions=dataclasses.replace(data.conditions, delta_CG=weights_kept)
+    )
     again = fit_context_prior(changed, lambda left_out_CG: 0.0)
     near = np.abs(again.left_out_CG[row] - fitted.left_out_CG[row]).mean()
     assert near < 0.05 * np.abs(other[row] - weights_kept[row]).mean()
 
 
 def test_it_comes_back_from_its_arrays() -> None:
-    data, _ = unit_data(1.0, 0.3)
-    prior = fit_context_prior(data, error_of(data.units.delta_CG)).prior
+    data, _ = setting_data(1.0, 0.3)
+    prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
     again = read_prior(prior.arrays(), prior.report)
     assert isinstance(again, ContextPrior)
-    np.testing.assert_array_equal(again(data.sets), prior(data.sets))
+    np.testing.assert_array_equal(again(data.conditions.sets), prior(data.conditions.sets))
     assert again.report == prior.report
 
 
 def test_levels() -> None:
     change = np.array([[1.0], [3.0], [10.0]])
     found = levels(change, np.array([0, 0, 2]), 4, 2)
-    # settings 0 and 2 are of one type: 1 and 3 of the other, which has no units
+    # settings 0 and 2 are of one type: 1 and 3 of the other, which has no conditions
     np.testing.assert_allclose(found[:, 0], [2.0, 6.0, (10 + 6) / 2, 6.0])
 
 
-def far_data(data: UnitData, alike: bool) -> UnitData:
+def far_data(data: SettingData, alike: bool) -> SettingData:
     """Whole contexts left out in turn, in which changes are alike, or have nothing in common."""
-    delta_CG = data.units.delta_CG
+    delta_CG = data.conditions.delta_CG
     if alike:
         delta_CG = np.tile(delta_CG[:N_NODES], (N_CONTEXTS, 1)) + 0.05 * (delta_CG - delta_CG.mean(axis=0))
-    units = dataclasses.replace(data.units, delta_CG=delta_CG)
-    return dataclasses.replace(data, units=units, group_C=data.setting_C)
+    conditions = dataclasses.replace(data.conditions, delta_CG=delta_CG)
+    return dataclasses.replace(data, conditions=conditions, group_C=data.setting_C)
 
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike: bool) -> None:
-    data, _ = unit_data(0.2, 1.0)
+    data, _ = setting_data(0.2, 1.0)
     far = far_data(data, alike)
-    prior = fit_context_prior(far, error_of(far.units.delta_CG)).prior
+    prior = fit_context_prior(far, error_of(far.conditions.delta_CG)).prior
     assert (prior.report["slope"] >= 0.975) is alike
     # within known contexts only the usual slopes are tried
     near = dataclasses.replace(far, group_C=data.group_C)
-    assert fit_context_prior(near, error_of(near.units.delta_CG)).prior.report["slope"] >= 0.975
+    assert fit_context_prior(near, error_of(near.conditions.delta_CG)).prior.report["slope"] >= 0.975
 
 
 def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
-    data, _ = unit_data(0.0, 1.0)
+    data, _ = setting_data(0.0, 1.0)
     column_P = np.arange(N_NODES)
-    delta_CG = data.units.delta_CG.copy()
-    for row, nodes in enumerate(data.sets):
+    delta_CG = data.conditions.delta_CG.copy()
+    for row, nodes in enumerate(data.conditions.sets):
         delta_CG[row, nodes[0]] = -0.8
-    units = dataclasses.replace(data.units, delta_CG=delta_CG, column_P=column_P)
-    far = dataclasses.replace(data, units=units, group_C=data.setting_C)
+    conditions = dataclasses.replace(data.conditions, delta_CG=delta_CG, column_P=column_P)
+    far = dataclasses.replace(data, conditions=conditions, group_C=data.setting_C)
     fitted = fit_context_prior(far, error_of(delta_CG))
     prior = fitted.prior
     assert prior.report["slope"] < 0.975
     own = np.array([prior.own[0].target_G[node] * prior.report["slope"] for node in range(N_NODES)])
     np.testing.assert_allclose(own, -0.8 * 0.975, atol=0.1)
     again = read_prior(prior.arrays(), prior.report)
-    np.testing.assert_array_equal(again(data.sets), prior(data.sets))
+    np.testing.assert_array_equal(again(data.conditions.sets), prior(data.conditions.sets))
 
 
-def test_very_many_units_are_solved_nearly_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, truth_KPG = unit_data(1.0, 0.4)
-    kept = [row for row in range(len(data.sets)) if (data.sets[row].context, data.sets[row][0]) != (1, 4)]
-    less = data.subset(kept)
-    exact = fit_context_prior(less, error_of(less.units.delta_CG))
-    monkeypatch.setattr(fit_settings, "MOST_EXACT", 5)
-    found = fit_context_prior(less, error_of(less.units.delta_CG))
+def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, truth_KPG = setting_data(1.0, 0.4)
+    less = without_one(data)
+    exact = fit_context_prior(less, error_of(less.conditions.delta_CG))
+    monkeypatch.setattr(fit, "MOST_EXACT", 5)
+    found = fit_context_prior(less, error_of(less.conditions.delta_CG))
     assert exact.prior.report["exact"]
     assert not found.prior.report["exact"]
-    sets = [*data.sets, NodeSet([4], context=1)]
+    sets = [*data.conditions.sets, NodeSet([4], context=1)]
     expected_UG = exact.prior(sets)
     away = np.sqrt(((found.prior(sets) - expected_UG) ** 2).mean() / (expected_UG**2).mean())
     assert away < 0.01  # one slope was chosen, noise is alike: only level and folds differ
     assert ((found.prior(sets)[-1] - truth_KPG[1, 4]) ** 2).mean() < 0.5
     monkeypatch.setattr(fit_settings, "MOST_FEATURES", 12)
-    fewer = fit_context_prior(less, error_of(less.units.delta_CG))
-    assert error_of(less.units.delta_CG)(fewer.left_out_CG) < 1.3 * error_of(less.units.delta_CG)(
+    fewer = fit_context_prior(less, error_of(less.conditions.delta_CG))
+    assert error_of(less.conditions.delta_CG)(fewer.left_out_CG) < 1.3 * error_of(less.conditions.delta_CG)(
         found.left_out_CG
     )
 
 
-def test_only_judged_units_are_judged() -> None:
-    data, _ = unit_data(1.0, 0.2)
+def test_only_judged_conditions_are_judged() -> None:
+    data, _ = setting_data(1.0, 0.2)
     rows, seen = np.array([2, 9, 30]), []
 
     def criterion(left_out_RG: np.ndarray) -> float:
         seen.append(left_out_RG.shape)
-        return float(((left_out_RG - data.units.delta_CG[rows]) ** 2).mean())
+        return float(((left_out_RG - data.conditions.delta_CG[rows]) ** 2).mean())
 
     fitted = fit_context_prior(data, criterion, rows)
     assert set(seen) == {(3, N_GENES)}
-    assert fitted.left_out_CG.shape == data.units.delta_CG.shape
+    assert fitted.left_out_CG.shape == data.conditions.delta_CG.shape

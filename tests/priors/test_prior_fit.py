@@ -61,11 +61,13 @@ def test_vectors_of_genes_help_where_the_annotation_says_nothing(make_data: Call
     data = make_data(noise=0.02, n_pairs=0)
     n_nodes = data.genes.similar_PT.shape[0]
     vectors = np.repeat(np.eye(n_nodes // 2), 2, axis=0)  # two nodes each alike, as their effects are
-    kept = data.subset(list(range(9)))
     kept = dataclasses.replace(
-        kept,
-        genes=GeneSimilarity(kept.genes.trained_T, sparse.identity(n_nodes, format="csr")[:, :9]),
-        further=(vector_similarity(vectors, kept.sets),),
+        data,
+        sets=data.sets[:9],
+        delta_CG=data.delta_CG[:9],
+        n_C=data.n_C[:9],
+        genes=GeneSimilarity(np.arange(9), sparse.identity(n_nodes, format="csr")[:, :9]),
+        further=(vector_similarity(vectors, data.sets[:9]),),
     )
     fitted = fitted_to(kept)
     assert fitted.prior.report["weights"]["similar vectors"] > fitted.prior.report["weights"]["similar"]

@@ -14,7 +14,7 @@ from anndata import AnnData
 from gears import GEARS, PertData
 from gears.data.splits.split import perturbed_in
 from gears.model.folder import load_parts
-from gears.priors.source import prior_of, prior_source
+from gears.priors.source import fit_to, prior_of
 from gears.training.tasks import ConditionLoader
 
 RUN = {"evaluate_test": False, "verbose": False}
@@ -51,8 +51,8 @@ def nodes_of(pert_data: PertData, part: str = "test") -> list[Any]:
 def prior_alone(pert_data: PertData, parts: tuple[str, ...] = ("train",)) -> Any:
     """The prior fitted again, whatever the screen's cache holds."""
     named = [condition for part in parts for condition in perturbed_in(pert_data.split, part)]
-    conditions, source = sorted(named, key=pert_data.screen.id_of), prior_source(pert_data)
-    return dataclasses.replace(source.fit(conditions, source.data(conditions)).prior, network_weight=0.0)
+    conditions = sorted(named, key=pert_data.screen.id_of)
+    return dataclasses.replace(fit_to(pert_data, conditions).prior, network_weight=0.0)
 
 
 def weighted(model: GEARS, weight: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from gears.model.losses import cell_loss
 from gears.model.reducer import IDENTITY
 from gears.training.options import TrainOptions
 from gears.training.tables import condition_tables
-from gears.training.tasks import ConditionBatch, ConditionLoader, MomentsTask, PairTables, pair_tables
+from gears.training.tasks import ConditionBatch, ConditionLoader, MomentsTask, pair_tables
 
 if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork
@@ -146,11 +145,6 @@ def test_control_is_compared_with_itself(pert_data: PertData) -> None:
         assert value[1].any()
     assert np.array_equal(moments.sign_mean.numpy(), (statistics.above - statistics.below)[:2])
     assert np.array_equal(moments.sign_sq.numpy(), (statistics.above + statistics.below)[:2])
-
-
-def test_screen_without_shares_is_explained(pert_data: PertData) -> None:
-    with pytest.raises(ValueError, match="prepare the screen again"):
-        PairTables(dataclasses.replace(pert_data.screen.statistics, above=None))
 
 
 def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:

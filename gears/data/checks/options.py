@@ -62,11 +62,11 @@ class ProcessingOptions:
         Columns of obs (cell type, batch, donor): the cells of a condition are compared with the
         control cells that agree in all of them. "cell_type" is the column of cell types.
     context_key
-        Column of obs whose values are contexts: each condition in each context is a unit of its own, with
-        that context's control. It is matched by as well.
+        Column of obs whose values are contexts: each condition in each context is a separate condition,
+        with that context's control. It is matched by as well.
     perturbation_type_key
         Column of obs with the type of perturbation (CRISPRi, CRISPRa, knock-out) of perturbed cells:
-        conditions of the same genes but another type are units of their own.
+        conditions of the same genes but another type are separate.
     """
 
     skip_calc_de: bool = False

@@ -1,4 +1,4 @@
-"""Units of a screen with contexts: condition x context (x type of perturbation), and their matched controls."""
+"""Settings of a screen: how its cells divide by context and perturbation type, and which controls match them."""
 
 from __future__ import annotations
 
@@ -17,53 +17,37 @@ JOINT = " | "
 
 
 @dataclass(frozen=True)
-class UnitTable:
-    """Units of a screen's cells, in order of first appearance.
+class SettingTable(LabelTable):
+    """Labels and conditions with context and perturbation type, and the experimental batch of each cell.
 
     Attributes
     ----------
-    contexts, kinds, strata
-        Names: of contexts and types (empty where the screen is not divided by them), and of the
-        combinations that controls are matched by.
-    labels, label_unit
-        The screen's own labels with type and context behind them, and the unit of each.
-    units
-        Conditions with context and type, U; every context's control among them.
-    cell_label, cell_stratum
-        Label (of these) and stratum of each cell, (N,) int32.
+    batches : tuple of str, B
+        Combinations of values that controls are matched by; one, without a name, where they are not matched.
+    cell_batch : np.ndarray (N,) int32
+        Batch of each cell.
     """
 
-    contexts: tuple[str, ...]
-    kinds: tuple[str, ...]
-    strata: tuple[str, ...]
-    labels: tuple[str, ...]
-    label_unit: np.ndarray
-    units: tuple[Condition, ...]
-    cell_label: np.ndarray
-    cell_stratum: np.ndarray
-
-    @property
-    def cell_unit(self) -> np.ndarray:
-        """Unit of each cell, (N,) int64."""
-        return self.label_unit[self.cell_label]
+    batches: tuple[str, ...]
+    cell_batch: np.ndarray
 
 
 def is_divided(options: ProcessingOptions) -> bool:
-    """Whether the options ask for units."""
+    """Whether the options divide the cells by context or type, or match their controls."""
     return options.match_controls_by is not None or options.perturbation_type_key is not None
 
 
-def one_type_per_stratum(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
+def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
     """Whether controls are matched by columns that tell the cell types apart (or that are missing: said later)."""
     columns = options.match_controls_by or []
     if not columns or any(name not in obs for name in columns):
         return bool(columns)
-    strata_N, strata = _coded(obs, columns)
-    pairs = pd.DataFrame({"stratum": strata_N, "type": obs["cell_type"].astype(str).to_numpy()})
-    return len(pairs.drop_duplicates()) == len(strata)
+    batch_N, batches = _coded(obs, columns)
+    pairs = pd.DataFrame({"batch": batch_N, "type": obs["cell_type"].astype(str).to_numpy()})
+    return len(pairs.drop_duplicates()) == len(batches)
 
 
-def unit_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> UnitTable:
+def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> SettingTable:
     """Divide the cells; the columns were checked (:func:`column_findings`).
 
     Parameters
@@ -73,30 +57,28 @@ def unit_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions)
     table
         Their labels.
     """
-    strata_N, strata = _coded(obs, options.match_controls_by or [])
+    batch_N, batches = _coded(obs, options.match_controls_by or [])
+    cell_batch = batch_N.astype(np.int32)
+    if not is_divided(options):
+        return SettingTable(**vars(table), batches=batches, cell_batch=cell_batch)
     context_N, contexts = _coded(obs, [options.context_key] if options.context_key else [])
     is_control = np.array([condition.is_control for condition in table.conditions])[table.cell_condition]
     kind_N, kinds = _kinds(obs, is_control, options.perturbation_type_key)
     key = pd.MultiIndex.from_arrays([table.cell_label, context_N, kind_N])
     codes, distinct = pd.factorize(key)
-    labels, units = [], []
-    for label, context, kind in distinct:
-        condition = table.conditions[int(table.label_condition[label])]
-        placed = condition.at(
-            contexts[context] if contexts else "", kinds[kind] if kinds and kind >= 0 else ""
-        )
-        labels.append(table.labels[label] + placed.suffix)
-        units.append(placed)
     ids: dict[Condition, int] = {}
-    label_unit = np.array([ids.setdefault(unit, len(ids)) for unit in units], dtype=np.int64)
-    return UnitTable(
-        contexts, kinds, strata, tuple(labels), label_unit, tuple(ids),
-        codes.astype(np.int32), strata_N.astype(np.int32),
-    )  # fmt: skip
+    labels, label_condition = [], []
+    for label, context, kind in distinct:
+        plain = table.conditions[int(table.label_condition[label])]
+        condition = plain.at(contexts[context], kinds[kind] if kind >= 0 else "")
+        labels.append(table.labels[label] + condition.suffix)
+        label_condition.append(ids.setdefault(condition, len(ids)))
+    numbers = np.array(label_condition, dtype=np.int64)
+    return SettingTable(codes.astype(np.int32), labels, numbers, tuple(ids), batches, cell_batch)
 
 
 def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: np.ndarray) -> list[Finding]:
-    """Columns that are missing or have gaps, names that labels cannot hold, strata without control cells."""
+    """Columns that are missing or have gaps, names that labels cannot hold, batches without control cells."""
     findings: list[Finding] = []
     needed = dict.fromkeys(options.match_controls_by or [], np.ones(len(obs), dtype=bool))
     if options.perturbation_type_key:
@@ -105,9 +87,9 @@ def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: n
         findings += _one_column(obs, name, cells)
     if findings or not options.match_controls_by:
         return findings
-    strata_N, strata = _coded(obs, options.match_controls_by)
-    n_control = np.bincount(strata_N[is_control], minlength=len(strata))
-    alone = [f"{strata[i]} ({n} cells)" for i, n in enumerate(np.bincount(strata_N)) if n_control[i] < 1]
+    batch_N, batches = _coded(obs, options.match_controls_by)
+    n_control = np.bincount(batch_N[is_control], minlength=len(batches))
+    alone = [f"{batches[i]} ({n} cells)" for i, n in enumerate(np.bincount(batch_N)) if n_control[i] < 1]
     if alone:
         by = ", ".join(options.match_controls_by)
         what = f"{count(len(alone), 'combination')} of {by} without a control cell: {shorten(alone)}"
@@ -136,7 +118,7 @@ def _one_column(obs: pd.DataFrame, name: str, needed: np.ndarray) -> list[Findin
 def _coded(obs: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Number of each cell's combination of values, and its name; combinations in sorted order."""
     if not columns:
-        return np.zeros(len(obs), dtype=np.int64), ()
+        return np.zeros(len(obs), dtype=np.int64), ("",)
     texts = [obs[name].astype(str).to_numpy(dtype=object) for name in columns]
     joined = np.array([JOINT.join(values) for values in zip(*texts, strict=True)], dtype=object)
     codes, names = pd.factorize(joined, sort=True)

@@ -25,13 +25,13 @@ from gears.data.checks.labels import (
 )
 from gears.data.checks.layout import INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.settings import column_findings, is_divided, one_type_per_stratum, unit_table
+from gears.data.checks.settings import column_findings, is_divided, one_type_per_batch, setting_table
 from gears.data.checks.values import (
     cell_type_findings,
     gene_findings,
     size_findings,
     small_condition_findings,
-    small_unit_findings,
+    small_in_context_findings,
     value_findings,
 )
 from gears.data.reading.matrix import as_csr, log_normalize, values_of
@@ -133,15 +133,14 @@ def survey_screen(
     table = survey.table = LabelTable.of(labels[keep])
     if not options.skip_calc_de:
         survey.findings += small_condition_findings(table, MIN_CELLS_DE)
-    divided, is_control = is_divided(options), np.array([c.is_control for c in table.conditions])
-    columns = adata.obs.iloc[kept].assign(cell_type=cell_types.iloc[kept]) if divided else None
-    if columns is not None:
-        survey.findings += column_findings(columns, options, is_control[table.cell_condition])
+    is_control = np.array([condition.is_control for condition in table.conditions])
+    columns = adata.obs.iloc[kept].assign(cell_type=cell_types.iloc[kept])
+    survey.findings += column_findings(columns, options, is_control[table.cell_condition])
     if survey_failed(survey):
         return survey
-    units = None if columns is None else unit_table(columns, table, options)
-    if units is not None and not options.skip_calc_de:
-        survey.findings += small_unit_findings(units, MIN_CELLS_DE)
+    settings = setting_table(columns, table, options)
+    if is_divided(options) and not options.skip_calc_de:
+        survey.findings += small_in_context_findings(settings, MIN_CELLS_DE)
     if survey_failed(survey):
         return survey
     if len(kept) < len(keep):
@@ -149,7 +148,7 @@ def survey_screen(
     obs, condition_names = published_obs(adata.obs.iloc[kept], cell_types.iloc[kept], table, layout)
     var = plain_frame(adata.var.assign(gene_name=names.to_numpy()))
     has_negative = any(bool((piece < 0).any()) for piece in pieces(matrix.data))
-    survey.checked = CheckedScreen(matrix, table, obs, var, condition_names, has_negative, units)
+    survey.checked = CheckedScreen(matrix, table, settings, obs, var, condition_names, has_negative)
     return survey
 
 
@@ -179,7 +178,7 @@ def _cell_types(
         missing = any(finding.kind == "missing-column" for finding in survey.findings)
         return None if missing else pd.Series(ONE_TYPE, index=adata.obs.index)
     cell_types = adata.obs[layout.cell_type_key]
-    matched = one_type_per_stratum(adata.obs.assign(cell_type=cell_types), options)
+    matched = one_type_per_batch(adata.obs.assign(cell_type=cell_types), options)
     survey.findings += cell_type_findings(cell_types, options.pool_cell_types or matched)
     return cell_types
 

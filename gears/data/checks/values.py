@@ -19,8 +19,6 @@ from gears.files.mapped import pieces
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from gears.data.checks.settings import UnitTable
-
 LOG_MAXIMUM = 25.0
 """log1p of any sensible normalised count lies far below this."""
 MOSTLY_COUNTS = 0.5
@@ -142,15 +140,15 @@ def value_findings(
     return []
 
 
-def small_unit_findings(units: UnitTable, needed: int) -> list[Finding]:
-    """Units with too few cells for a variance in their context."""
-    counts = np.bincount(units.cell_unit, minlength=len(units.units))
-    small = [f"{unit} ({n})" for unit, n in zip(units.units, counts.tolist(), strict=True) if n < needed]
+def small_in_context_findings(table: LabelTable, needed: int) -> list[Finding]:
+    """Conditions with too few cells for a variance in their context."""
+    pairs = zip(table.conditions, table.counts().tolist(), strict=True)
+    small = [f"{condition} ({n})" for condition, n in pairs if n < needed]
     if not small:
         return []
     what = f"{len(small)} conditions have fewer than {needed} cells in a context: {shorten(small, 20)}"
     remedy = "leave these cells out, or pass skip_calc_de=True (no differential expression)"
-    return [Finding("small-unit", what, remedy, len(small), small[0])]
+    return [Finding("small-in-context", what, remedy, len(small), small[0])]
 
 
 def small_condition_findings(table: LabelTable, needed: int) -> list[Finding]:

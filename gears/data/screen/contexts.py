@@ -34,6 +34,11 @@ class ModelContexts:
             msg = f"{len(self.contexts)} contexts come with {n} control means; give one for each"
             raise ValueError(msg)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is neither a context nor a type to name."""
+        return not self.contexts and not self.kinds
+
     def placed(
         self, conditions: Iterable[Condition], context: str | Sequence[str] | None, kind: str | None
     ) -> tuple[Condition, ...]:

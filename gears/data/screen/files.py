@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,16 @@ from scipy import sparse
 from gears.conditions import Condition
 from gears.core.messages import shorten
 from gears.data.checks.labels import LabelTable
-from gears.data.checks.settings import UnitTable
+from gears.data.checks.settings import SettingTable
 from gears.data.screen.cells import CellMatrix, map_array
-from gears.data.screen.moments import ConditionMoments, condition_moments, moment_blocks
+from gears.data.screen.moments import moment_blocks
 from gears.data.screen.statistics import (
-    MATCHED_TABLES,
-    N_RANKED,
+    PAIRED,
+    STATISTICS,
     ConditionStatistics,
-    UnitStatistics,
+    moment_tables,
     rank_genes,
-    unit_statistics,
+    statistics_of,
 )
 from gears.files.formats import (
     checksums_of,
@@ -45,9 +45,6 @@ MOST_TABLE_VALUES = 1 << 23
 """Conditions x genes of a table of statistics that is held in memory; a larger one is made block by block."""
 _PACKAGES = ("numpy", "scipy", "pandas", "anndata")
 
-FOLDER = "units"
-NAMES = "units.json"
-
 SCREEN = FolderFormat(
     "gears prepared screen",
     2,
@@ -57,8 +54,8 @@ SCREEN = FolderFormat(
 )
 TABLES = "screen.json"
 H5AD = "perturb_processed.h5ad"
-STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
-"""Statistics by name, each a file of its own (an npz cannot be mapped into memory)."""
+_OLD_FOLDER, _OLD_TABLES = "units", "units.json"
+"""Where earlier versions wrote the tables of screens with contexts, beside those without the contexts."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +67,23 @@ class CheckedScreen:
     matrix : csr_matrix (N, G) float32
         Log-normalised expression.
     table : LabelTable
+        Labels and conditions as the screen has them.
+    settings : SettingTable
+        The same with context and perturbation type.
     obs, var : pd.DataFrame
         Annotations in the published layout.
     condition_names : list of str
-        Published condition name of each label.
+        Published condition name of each label of `table`.
     has_negative : bool
-    units : UnitTable or None
-        How the cells are divided by context and type, where they are.
     """
 
     matrix: sparse.csr_matrix
     table: LabelTable
+    settings: SettingTable
     obs: pd.DataFrame
     var: pd.DataFrame
     condition_names: list[str]
     has_negative: bool
-    units: UnitTable | None = None
 
 
 def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
@@ -119,21 +117,22 @@ def write_screen(
     more: dict[str, Any] | None = None,
 ) -> None:
     """Fill an empty folder with everything that a prepared screen holds; `more` goes into the manifest."""
-    table = checked.table
+    table = checked.settings
     gene_names = checked.var["gene_name"].astype(str).tolist()
     CellMatrix.write(folder / "cells", checked.matrix)
     np.save(folder / "cells" / "label.npy", table.cell_label)
-    # several processes share the written cells; one has them at hand already
-    cells = CellMatrix(folder / "cells", checked.matrix.shape[1]) if workers > 1 else checked.matrix
-    statistics = _written_statistics(folder / "statistics", cells, table, workers)
+    cells = checked.matrix
+    # several processes share the written cells, and batches are parts of them
+    if workers > 1 or len(table.batches) > 1:
+        cells = CellMatrix(folder / "cells", checked.matrix.shape[1])
+    statistics = _written_statistics(folder, cells, table, workers)
     if not parameters["skip_calc_de"]:
         ranking = rank_genes(statistics, gene_names)
         (folder / "de").mkdir()
         np.save(folder / "de" / "order.npy", ranking.order)
         np.save(folder / "de" / "scores.npy", ranking.scores)
-    if checked.units is not None:
-        write_units(folder, checked.units, parameters, gene_names, workers=workers)
     _write_h5ad(folder / H5AD, checked)
+    published_name = dict(zip(checked.table.labels, checked.condition_names, strict=True))
     write_json(
         folder / TABLES,
         {
@@ -141,8 +140,12 @@ def write_screen(
             "gene_ids": checked.var.index.tolist(),
             "labels": table.labels,
             "label_condition": table.label_condition,
-            "conditions": [list(condition.genes) for condition in table.conditions],
-            "condition_names": checked.condition_names,
+            "conditions": [[list(one.genes), one.context, one.kind] for one in table.conditions],
+            "condition_names": [
+                published_name[label.removesuffix(table.conditions[number].suffix)]
+                for label, number in zip(table.labels, table.label_condition, strict=True)
+            ],
+            "batches": table.batches,
         },
     )
     files = _flushed_files(folder)
@@ -154,7 +157,6 @@ def write_screen(
             **(more or {}),
             "differential_expression": not parameters["skip_calc_de"],
             "has_negative": checked.has_negative,
-            "units": checked.units is not None,
             "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
             "shape": {
                 "cells": checked.matrix.shape[0],
@@ -171,56 +173,54 @@ def write_screen(
 
 
 def _written_statistics(
-    folder: Path, cells: sparse.csr_matrix | CellMatrix, table: LabelTable, workers: int
+    folder: Path, cells: sparse.csr_matrix | CellMatrix, table: SettingTable, workers: int
 ) -> ConditionStatistics:
-    """Write the moments of all conditions; tables too large to be held are written block by block, then mapped."""
-    folder.mkdir()
-    control_id, n_conditions = table.conditions.index(Condition()), len(table.conditions)
-    shape = n_conditions, cells.shape[1]
-    if shape[0] * shape[1] <= MOST_TABLE_VALUES:
-        statistics = statistics_of(cells, table.cell_condition, n_conditions, control_id, workers)
-        for name in STATISTICS:
-            np.save(folder / f"{name}.npy", getattr(statistics, name))
+    """Write the moments of all conditions, block by block where there is one batch; the tables as mapped files."""
+    target, control_of = folder / "statistics", controls_of(table.conditions)
+    target.mkdir()
+    if len(table.batches) > 1:
+        statistics, control_mean_BG = statistics_of(
+            cells, table.cell_condition, control_of, table.cell_batch, workers=workers
+        )
+        np.save(folder / "cells" / "batch.npy", table.cell_batch)
+        np.save(target / "control_mean.npy", control_mean_BG)
+        for name in (*STATISTICS, *PAIRED):
+            if (values := getattr(statistics, name)) is not None:
+                np.save(target / f"{name}.npy", values)
         return statistics
+    shape = len(control_of), cells.shape[1]
     with contextlib.ExitStack() as stack:
         shapes = {name: shape[:1] if name == "n" else shape for name in STATISTICS}
         writers = {
-            name: stack.enter_context(TableWriter(folder / f"{name}.npy", shapes[name], np.float64))
+            name: stack.enter_context(TableWriter(target / f"{name}.npy", shapes[name], np.float64))
             for name in STATISTICS
         }
         for moments in moment_blocks(
             cells,
             table.cell_condition,
-            n_conditions,
-            control_id=control_id,
+            len(control_of),
+            control_id=int(control_of[0]),
             most_values=MOST_TABLE_VALUES,
             workers=workers,
         ):
-            for name, rows in _tables_of(moments):
+            for name, rows in moment_tables(moments):
                 writers[name].add(rows)
             del moments, rows  # before the next block is made
-    tables = {name: map_array(folder / f"{name}.npy") for name in STATISTICS}
-    return ConditionStatistics(**tables, control_id=control_id)
+    return ConditionStatistics(
+        **{name: map_array(target / f"{name}.npy") for name in STATISTICS}, control_of=control_of
+    )
 
 
-def _tables_of(moments: ConditionMoments) -> Iterator[tuple[str, np.ndarray]]:
-    """The tables of :data:`STATISTICS` one after another."""
-    yield from (("n", moments.n.astype(np.float64)), ("mean", moments.mean))
-    for order in (2, 3, 4):
-        yield f"m{order}", moments.central(order)
-    yield from ((name, getattr(moments, name)) for name in ("nonzero", "above", "below"))
+def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
+    """Number of each condition's control, that of its context, (C,) int64.
 
-
-def statistics_of(
-    cells: sparse.csr_matrix | CellMatrix,
-    cell_condition: np.ndarray,
-    n_conditions: int,
-    control_id: int,
-    workers: int = 1,
-) -> ConditionStatistics:
-    """Moments of each condition of some cells, in one pass."""
-    moments = condition_moments(cells, cell_condition, n_conditions, control_id=control_id, workers=workers)
-    return ConditionStatistics(**dict(_tables_of(moments)), control_id=control_id)
+    Raises
+    ------
+    KeyError
+        A context has none.
+    """
+    control = {one.context: number for number, one in enumerate(conditions) if one.is_control}
+    return np.array([control[one.context] for one in conditions], dtype=np.int64)
 
 
 def _write_h5ad(path: Path, checked: CheckedScreen) -> None:
@@ -257,57 +257,6 @@ def _flushed_files(folder: Path) -> dict[str, int]:
                 os.fsync(file.fileno())
             sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
     return sizes
-
-
-def write_units(
-    folder: Path, table: UnitTable, parameters: dict[str, Any], gene_names: Sequence[str], *, workers: int = 1
-) -> None:
-    """Write labels, statistics and rankings of the units; the cells were written before."""
-    target = folder / FOLDER
-    target.mkdir()
-    control_of = np.array([_control_of(table, unit) for unit in range(len(table.units))], dtype=np.int64)
-    cells = CellMatrix(folder / "cells", len(gene_names))
-    cells.open()
-    statistics, control_mean_SG = unit_statistics(
-        cells, table.cell_unit, table.cell_stratum, control_of, workers=workers
-    )
-    arrays = {name: getattr(statistics, name) for name in MATCHED_TABLES}
-    arrays |= {"control_mean": control_mean_SG, "label": table.cell_label, "stratum": table.cell_stratum}
-    if not parameters["skip_calc_de"]:
-        arrays |= dict(zip(("order", "scores"), rank_units(statistics, gene_names), strict=True))
-    for name, array in arrays.items():
-        np.save(target / f"{name}.npy", array)
-    write_json(
-        folder / NAMES,
-        {
-            "contexts": table.contexts,
-            "kinds": table.kinds,
-            "strata": table.strata,
-            "labels": table.labels,
-            "label_condition": table.label_unit,
-            "units": [[list(unit.genes), unit.context, unit.kind] for unit in table.units],
-            "control_of": control_of,
-        },
-    )
-
-
-def rank_units(statistics: UnitStatistics, gene_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Genes of each unit by absolute Welch's t against its own control, and t; -1 and 0 for controls."""
-    n_units, n_genes = statistics.mean.shape
-    order = np.full((n_units, min(N_RANKED, n_genes)), -1, dtype=np.int32)
-    scores = np.zeros(order.shape)
-    for control in np.flatnonzero(statistics.is_control):
-        units = np.flatnonzero(statistics.control_of == control)
-        place = int(np.searchsorted(units, control))
-        ranking = rank_genes(statistics.of_setting(units, place), gene_names)
-        order[units], scores[units] = ranking.order, ranking.scores
-    return order, scores
-
-
-def _control_of(table: UnitTable, unit: int) -> int:
-    """The control of a unit's context."""
-    wanted = table.units[unit].context
-    return next(i for i, other in enumerate(table.units) if other.is_control and other.context == wanted)
 
 
 def is_prepared(folder: str | Path) -> bool:
@@ -351,29 +300,69 @@ def _check_files(folder: Path, files: dict[str, int]) -> None:
         raise ValueError(msg)
 
 
-def read_tables(path: Path) -> dict[str, Any]:
-    """Names, labels and conditions of a prepared screen.
+def array_path(manifest: dict[str, Any], name: str) -> str:
+    """The file of an array such as "statistics/mean", relative to the folder."""
+    if _OLD_TABLES in manifest["files"]:
+        name = f"{_OLD_FOLDER}/{name.split('/')[1].replace('batch', 'stratum')}"
+    return f"{name}.npy"
+
+
+def read_tables(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Names, labels and conditions of a prepared screen, as :func:`write_screen` lists them; conditions as objects.
 
     Raises
     ------
     ValueError
         They do not fit together.
     """
-    plain = read_json(path)
+    path = folder / TABLES
+    tables = read_json(path)
     names = ("gene_names", "gene_ids", "labels", "condition_names")
-    need_types(path, plain, dict.fromkeys((*names, "label_condition", "conditions"), list))
-    need_names(path, plain, *names)
-    ids, conditions = plain["label_condition"], plain["conditions"]
-    genes_of = [genes for genes in conditions if isinstance(genes, list)]
-    whole = (
-        len(plain["gene_names"]) == len(plain["gene_ids"])
-        and len(plain["labels"]) == len(plain["condition_names"]) == len(ids)
-        and all(type(number) is int and 0 <= number < len(conditions) for number in ids)
-        and len(genes_of) == len(conditions)
-        and all(isinstance(gene, str) for genes in genes_of for gene in genes)
-        and [] in conditions
-    )
+    need_types(path, tables, dict.fromkeys((*names, "label_condition", "conditions"), list))
+    need_names(path, tables, *names)
+    try:
+        if _OLD_TABLES in manifest["files"]:
+            tables = _with_old_tables(folder / _OLD_TABLES, tables)
+        ids = tables["label_condition"]
+        tables["conditions"] = conditions = tuple(map(_condition, tables["conditions"]))
+        whole = (
+            len(tables["gene_names"]) == len(tables["gene_ids"])
+            and len(tables["labels"]) == len(tables["condition_names"]) == len(ids)
+            and all(type(number) is int and 0 <= number < len(conditions) for number in ids)
+            and len(controls_of(conditions)) > 0
+        )
+    except (IndexError, KeyError, TypeError, ValueError):
+        whole = False
     if not whole:
         msg = f"the tables in {path} do not fit together; the screen is damaged: prepare it again"
         raise ValueError(msg)
-    return plain
+    return tables
+
+
+def _condition(entry: list[Any]) -> Condition:
+    """A condition from its genes (screens of earlier versions without contexts), or from genes, context and type."""
+    genes, context, kind = entry if entry and isinstance(entry[0], list) else (entry, "", "")
+    if not (isinstance(genes, list) and all(isinstance(text, str) for text in (*genes, context, kind))):
+        msg = f"{entry!r} is no condition"
+        raise TypeError(msg)
+    return Condition(tuple(genes), context, kind)
+
+
+def _with_old_tables(path: Path, plain: dict[str, Any]) -> dict[str, Any]:
+    """Tables of a screen with contexts as earlier versions wrote them, in the form of today."""
+    old = read_json(path)
+    need_types(path, old, dict.fromkeys(("labels", "label_condition", "units", "strata"), list))
+    need_names(path, old, "labels", "strata")
+    published_name = dict(zip(plain["labels"], plain["condition_names"], strict=True))
+    conditions = [_condition(entry) for entry in old["units"]]
+    names = [
+        published_name[label.removesuffix(conditions[number].suffix)]
+        for label, number in zip(old["labels"], old["label_condition"], strict=True)
+    ]
+    return plain | {
+        "labels": old["labels"],
+        "label_condition": old["label_condition"],
+        "conditions": old["units"],
+        "condition_names": names,
+        "batches": old["strata"] or [""],
+    }

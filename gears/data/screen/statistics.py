@@ -8,18 +8,19 @@ rankby_abs=True)``; what scanpy leaves open, the order of ties, is fixed here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
+from scipy import sparse
 
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import ConditionMoments, condition_moments
 from gears.files.mapped import pieces, release, row_blocks
 
-MATCHED_TABLES = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below", "v2", "v3", "v4")
-"""Each a file of its own."""
+STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
+"""Tables that every screen has, each a file of its own (an npz cannot be mapped into memory)."""
+PAIRED = ("v2", "v3", "v4")
+"""Tables of screens whose controls are matched by experimental batch within a context."""
 
 N_RANKED = 200
 """Genes of a ranking that are kept with a prepared screen."""
@@ -28,7 +29,10 @@ TIE_DIGITS = 9
 
 @dataclass(frozen=True)
 class ConditionStatistics:
-    """Statistics of each condition over all of its cells.
+    """Statistics of C conditions over G genes, each with its control.
+
+    Where a context has several experimental batches, a cell of batch b counts as y - (control mean of b) +
+    (control mean of its context), so that neither mean nor spread holds the differences between batches.
 
     Attributes
     ----------
@@ -38,11 +42,14 @@ class ConditionStatistics:
         Mean and central moments (divided by n) of log-normalised expression.
     nonzero : np.ndarray (C, G) float64
         Share of cells with a value other than 0.
-    control_id : int
-        Row of the control.
-    above, below : np.ndarray (C, G) float64 or None
-        Shares of cells above and below the mean of all control cells; a cell
+    above, below : np.ndarray (C, G) float64
+        Shares of cells above and below the mean of the control cells (of the cell's batch); a cell
         that is equal to it is neither.
+    control_of : np.ndarray (C,) int64
+        Row of each condition's control; a control's is its own.
+    v2, v3, v4 : np.ndarray (C, G) float64 or None
+        Central moments of y - x over all pairs of a condition's cell and a control cell of the same batch;
+        None where every context is one batch, so that they follow from the moments of both.
     """
 
     n: np.ndarray
@@ -51,53 +58,85 @@ class ConditionStatistics:
     m3: np.ndarray
     m4: np.ndarray
     nonzero: np.ndarray
-    control_id: int = 0
-    above: np.ndarray | None = None
-    below: np.ndarray | None = None
+    above: np.ndarray
+    below: np.ndarray
+    control_of: np.ndarray
+    v2: np.ndarray | None = None
+    v3: np.ndarray | None = None
+    v4: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for name in ("m2", "m3", "m4", "nonzero", "above", "below"):
+        for name in (*STATISTICS[2:], *PAIRED):
             table = getattr(self, name)
             if table is not None and table.shape != self.mean.shape:
                 msg = f"statistics disagree: {name} is {table.shape}, mean is {self.mean.shape}"
                 raise ValueError(msg)
 
-    @cached_property
+    @property
+    def is_control(self) -> np.ndarray:
+        """Which conditions are controls, (C,) bool."""
+        return self.control_of == np.arange(len(self.control_of))
+
+    def controls_of(self, conditions: np.ndarray) -> np.ndarray:
+        """Rows of the controls of some conditions: one for each, or a single one that all share."""
+        rows = self.control_of[conditions]
+        return rows[:1] if len(rows) and (rows == rows[0]).all() else rows
+
+    @property
     def mean_nonzero(self) -> np.ndarray:
-        """Where the condition's mean is not 0, bool (C, G)."""
-        return self.mean != 0
+        """Where the condition's mean is not 0 (before batches were brought to one control mean), bool (C, G)."""
+        table = self.mean if self.v2 is None else self.nonzero
+        return np.concatenate([piece != 0 for piece in pieces(table)])
 
     def loss_mask(self) -> np.ndarray:
-        """Genes that count in the loss of each condition, bool (C, G): mean not 0; every gene for the control."""
-        mask = np.concatenate([piece != 0 for piece in pieces(self.mean)])
-        mask[self.control_id] = True
-        return mask
-
-    def variance(self) -> np.ndarray:
-        """Sample variance (divided by n - 1), (C, G) float64; NaN for a single cell."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.m2 * (self.n / (self.n - 1))[:, None]
+        """Genes that count in the loss of each condition, bool (C, G): mean not 0; every gene for controls."""
+        return self.mean_nonzero | self.is_control[:, None]
 
     def delta(self, conditions: np.ndarray) -> np.ndarray:
-        """Change of conditions against the control, (n, G) float64."""
+        """Change of conditions against their controls, (n, G) float64."""
         change = np.asarray(self.mean[conditions], dtype=np.float64)
-        change -= self.mean[self.control_id]
+        change -= self.mean[self.controls_of(conditions)]
         release(self.mean)
         return change
 
-    def subset(self, conditions: np.ndarray, control_id: int) -> ConditionStatistics:
-        """Rows of the given conditions; `control_id` is the control's row among them."""
-        names = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
+    def pair_moments(self, conditions: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Mean and central moments 2 to 4 of y - x over all pairs of a condition's cell and a control cell.
+
+        Control cells pair with themselves.
+
+        Returns
+        -------
+        tuple of four np.ndarray
+            (n, G) float64 each, 0 for controls.
+        """
+        if self.v2 is None or self.v3 is None or self.v4 is None:
+            own, control = (
+                [np.asarray(table[rows]) for table in (self.m2, self.m3, self.m4)]
+                for rows in (conditions, self.controls_of(conditions))
+            )
+            central = [
+                own[0] + control[0],
+                own[1] - control[1],
+                own[2] + control[2] + 6 * own[0] * control[0],
+            ]
+            release(self.m2, self.m3, self.m4)
+        else:
+            central = [np.asarray(table[conditions]) for table in (self.v2, self.v3, self.v4)]
+            release(self.v2, self.v3, self.v4)
+        perturbed = (~self.is_control[conditions]).astype(np.float64)[:, None]
+        return tuple(moment * perturbed for moment in (self.delta(conditions), *central))
+
+    def subset(self, conditions: np.ndarray) -> ConditionStatistics:
+        """Rows of the given conditions (ascending), whose controls are among them."""
+        names = [field.name for field in fields(self) if field.name != "control_of"]
         tables = {name: getattr(self, name) for name in names}
         rows = {name: None if table is None else table[conditions] for name, table in tables.items()}
-        return ConditionStatistics(**rows, control_id=control_id)  # type: ignore[arg-type]
+        control_of = np.searchsorted(conditions, self.control_of[conditions])
+        return ConditionStatistics(**rows, control_of=control_of)  # type: ignore[arg-type]
 
 
-def variance_within(statistics: Any, conditions: np.ndarray) -> np.ndarray:
-    """Variance of a cell's expression within a condition, pooled over some of them, (G,) float64.
-
-    `statistics` are those of conditions or of units (:class:`gears.data.screen.statistics.UnitStatistics`).
-    """
+def variance_within(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarray:
+    """Variance of a cell's expression within a condition, pooled over some of them, (G,) float64."""
     n = np.asarray(statistics.n[conditions], dtype=np.float64)
     squares_G = np.zeros(statistics.m2.shape[1])
     for rows in row_blocks(len(n), len(squares_G)):
@@ -108,15 +147,15 @@ def variance_within(statistics: Any, conditions: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DERanking:
-    """Genes of each condition by absolute Welch's t against the control.
+    """Genes of each condition by absolute Welch's t against its control.
 
     Attributes
     ----------
     order : np.ndarray (C, R) int32
         Gene indices, largest absolute t first; ties (absolute t rounded to 9
-        digits) by gene name. R is min(G, 200); the control's row holds -1.
+        digits) by gene name. R is min(G, 200); a control's row holds -1.
     scores : np.ndarray (C, R) float64
-        t of those genes; 0 in the control's row.
+        t of those genes; 0 in a control's row.
     n_genes : int
         G.
     """
@@ -126,7 +165,7 @@ class DERanking:
     n_genes: int
 
     def top(self, condition_id: int, n: int = 20) -> np.ndarray:
-        """The n most changed genes of a condition, (min(n, G),) int64; empty for the control.
+        """The n most changed genes of a condition, (min(n, G),) int64; empty for a control.
 
         Raises
         ------
@@ -148,160 +187,93 @@ class DERanking:
         return DERanking(self.order[conditions], self.scores[conditions], self.n_genes)
 
 
-@dataclass(frozen=True)
-class UnitStatistics:
-    """Moments of U units over G genes; cells of several strata are brought to their context's control first.
-
-    A cell of stratum s counts as y - (control mean of s) + (control mean of its context), so that
-    neither a unit's mean nor its spread holds the differences between batches. Where a context is one
-    stratum this changes nothing.
-
-    Attributes
-    ----------
-    n, mean, m2, m3, m4, nonzero, above, below
-        As in :class:`gears.data.screen.ConditionStatistics`; above and below the mean of the
-        stratum's control cells.
-    v2, v3, v4
-        Central moments of y - x over all pairs of a unit's cell and a control cell of the same
-        stratum, (U, G); 0 for controls, which pair with themselves.
-    control_of
-        Row of each unit's control, (U,) int64.
-    """
-
-    n: np.ndarray
-    mean: np.ndarray
-    m2: np.ndarray
-    m3: np.ndarray
-    m4: np.ndarray
-    nonzero: np.ndarray
-    above: np.ndarray
-    below: np.ndarray
-    v2: np.ndarray
-    v3: np.ndarray
-    v4: np.ndarray
-    control_of: np.ndarray
-
-    @property
-    def is_control(self) -> np.ndarray:
-        """Which units are controls, (U,) bool."""
-        return self.control_of == np.arange(len(self.control_of))
-
-    @cached_property
-    def mean_nonzero(self) -> np.ndarray:
-        """Where any of the unit's cells has a value other than 0, bool (U, G)."""
-        return np.asarray(self.nonzero) != 0
-
-    def loss_mask(self) -> np.ndarray:
-        """Genes that count in the loss of each unit, bool (U, G): every gene for controls."""
-        mask = self.mean_nonzero.copy()
-        mask[self.is_control] = True
-        return mask
-
-    def delta(self, units: np.ndarray) -> np.ndarray:
-        """Change of units against their controls, (n, G) float64."""
-        return np.asarray(self.mean[units]) - self.mean[self.control_of[units]]
-
-    def subset(self, units: np.ndarray) -> UnitStatistics:
-        """Rows of the given units (ascending), whose controls are among them."""
-        rows = {name: getattr(self, name)[units] for name in MATCHED_TABLES}
-        return UnitStatistics(**rows, control_of=np.searchsorted(units, self.control_of[units]))
-
-    def of_setting(self, units: np.ndarray, control_id: int) -> ConditionStatistics:
-        """Plain statistics of one context's units, `control_id` the control's place among them."""
-        names = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
-        rows = {name: np.asarray(getattr(self, name)[units]) for name in names}
-        return ConditionStatistics(**rows, control_id=control_id)
-
-
-def unit_statistics(
-    cells: CellMatrix,
-    cell_unit: np.ndarray,
-    cell_stratum: np.ndarray,
+def statistics_of(
+    cells: sparse.csr_matrix | CellMatrix,
+    cell_condition: np.ndarray,
     control_of: np.ndarray,
+    cell_batch: np.ndarray | None = None,
     *,
     workers: int = 1,
-) -> tuple[UnitStatistics, np.ndarray]:
-    """One pass over each stratum's cells.
+) -> tuple[ConditionStatistics, np.ndarray]:
+    """Statistics of some cells, in one pass over those of each experimental batch.
 
     Parameters
     ----------
     cells
-        Expression of the N cells.
-    cell_unit, cell_stratum
-        (N,) numbers.
+        Expression of the N cells; a :class:`CellMatrix` where there are several batches.
+    cell_condition, cell_batch
+        Condition and batch of each cell, (N,); one batch by default. Every batch has control cells of one context.
     control_of
-        Row of each unit's control, (U,).
+        Row of each condition's control, (C,).
+    workers
+        Processes that share the pass.
 
     Returns
     -------
     tuple
-        The statistics, and the mean of each stratum's control cells (S, G).
+        The statistics, and the mean of each batch's control cells (B, G) float64.
     """
-    n_units, n_genes, n_strata = len(control_of), cells.shape[1], int(cell_stratum.max()) + 1
-    is_control = control_of == np.arange(n_units)
-    own, pairs = ConditionMoments(n_units, n_genes), ConditionMoments(n_units, n_genes)
-    above, below, origin = (np.zeros((n_units, n_genes)) for _ in range(3))
-    # of the last stratum seen: the whole of a unit that has one only, exact to the last bit
-    alone = {name: np.zeros((n_units, n_genes)) for name in MATCHED_TABLES if name != "n"}
-    n_strata_U = np.zeros(n_units, dtype=np.int64)
-    control_mean_SG = np.zeros((n_strata, n_genes))
-    for stratum in range(n_strata):
-        rows = np.flatnonzero(cell_stratum == stratum)
-        present, local = np.unique(cell_unit[rows], return_inverse=True)
-        at = int(np.flatnonzero(is_control[present])[0])
-        part = cells.part(rows)
-        moments = condition_moments(part, local, len(present), control_id=at, workers=workers)
-        found = _against(moments, at)
-        delta, n = moments.mean - moments.mean[at], moments.n
-        centrals = [found[name] for name in ("m2", "m3", "m4", "nonzero")]
-        own.merge_conditions(present, ConditionMoments.from_central(n, delta, *centrals))
-        paired = [found[name] for name in ("v2", "v3", "v4")]
-        pairs.merge_conditions(present, ConditionMoments.from_central(n, delta, *paired))
-        above[present] += n[:, None] * moments.above
-        below[present] += n[:, None] * moments.below
+    n_conditions, n_genes = len(control_of), cells.shape[1]
+    if cell_batch is None or not cell_batch.any():
+        control = int(control_of[0])
+        moments = condition_moments(cells, cell_condition, n_conditions, control_id=control, workers=workers)
+        statistics = ConditionStatistics(**dict(moment_tables(moments)), control_of=control_of)
+        return statistics, moments.mean[[control]]
+    is_control = control_of == np.arange(n_conditions)
+    own, pairs = ConditionMoments(n_conditions, n_genes), ConditionMoments(n_conditions, n_genes)
+    # of the last batch seen: exact to the last bit for a condition that is in one batch only
+    last = {name: np.zeros((n_conditions, n_genes)) for name in (*STATISTICS[1:], *PAIRED)}
+    above, below, origin = (np.zeros((n_conditions, n_genes)) for _ in range(3))
+    n_batches_C = np.zeros(n_conditions, dtype=np.int64)
+    control_mean_BG = np.zeros((int(cell_batch.max()) + 1, n_genes))
+    for batch in np.unique(cell_batch).tolist():
+        rows = np.flatnonzero(cell_batch == batch)
+        present, local = np.unique(cell_condition[rows], return_inverse=True)
+        at = np.flatnonzero(is_control[present])
+        part, _ = statistics_of(cells.part(rows), local, np.full(len(present), at[0]), workers=workers)
+        everyone = np.arange(len(present))
+        delta, *paired = part.pair_moments(everyone)
+        tables = {name: getattr(part, name) for name in STATISTICS[1:]} | dict(
+            zip(PAIRED, paired, strict=True)
+        )
+        centrals = [tables[name] for name in ("m2", "m3", "m4", "nonzero")]
+        own.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *centrals))
+        pairs.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *paired))
+        above[present] += part.n[:, None] * tables["above"]
+        below[present] += part.n[:, None] * tables["below"]
         # adds up to the mean of the context's control cells
-        origin[present[at]] += n[at] * moments.mean[at]
-        for name, table in alone.items():
-            table[present] = found[name]
-        n_strata_U[present] += 1
-        control_mean_SG[stratum] = moments.mean[at]
+        origin[present[at]] += part.n[at] * part.mean[at]
+        for name, table in last.items():
+            table[present] = tables[name]
+        n_batches_C[present] += 1
+        control_mean_BG[batch] = part.mean[at[0]]
     share = 1.0 / np.maximum(own.n, 1)[:, None]
-    tables = {
+    merged = {
         "mean": (origin * share)[control_of] + own.mean,
         "nonzero": own.nonzero,
         "above": above * share,
         "below": below * share,
     }
-    tables |= {f"m{order}": own.central(order) for order in (2, 3, 4)}
-    tables |= {f"v{order}": pairs.central(order) for order in (2, 3, 4)}
-    single = (n_strata_U == 1) & (n_strata_U[control_of] == 1)
-    for name, table in tables.items():
-        table[single] = alone[name][single]
-        if name.startswith("v"):
-            table[is_control] = 0.0
-    statistics = UnitStatistics(n=own.n.astype(np.float64), **tables, control_of=control_of)
-    return statistics, control_mean_SG
+    merged |= {f"m{order}": own.central(order) for order in (2, 3, 4)}
+    matched = bool((n_batches_C > 1).any())
+    if matched:
+        merged |= {f"v{order}": pairs.central(order) for order in (2, 3, 4)}
+    single = (n_batches_C == 1) & (n_batches_C[control_of] == 1)
+    for name, table in merged.items():
+        table[single] = last[name][single]
+    return ConditionStatistics(n=own.n.astype(np.float64), **merged, control_of=control_of), control_mean_BG
 
 
-def _against(moments: ConditionMoments, control: int) -> dict[str, np.ndarray]:
-    """Tables of one stratum's units against its control."""
-    m2, m3, m4 = (moments.central(order) for order in (2, 3, 4))
-    return {
-        "mean": moments.mean,
-        "m2": m2,
-        "m3": m3,
-        "m4": m4,
-        "nonzero": moments.nonzero,
-        "above": moments.above,
-        "below": moments.below,
-        "v2": m2 + m2[control],
-        "v3": m3 - m3[control],
-        "v4": m4 + m4[control] + 6 * m2 * m2[control],
-    }
+def moment_tables(moments: ConditionMoments) -> Iterator[tuple[str, np.ndarray]]:
+    """The tables of :data:`STATISTICS` one after another."""
+    yield from (("n", moments.n.astype(np.float64)), ("mean", moments.mean))
+    for order in (2, 3, 4):
+        yield f"m{order}", moments.central(order)
+    yield from ((name, getattr(moments, name)) for name in ("nonzero", "above", "below"))
 
 
 def welch_t(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarray:
-    """Welch's t of each gene, condition against control.
+    """Welch's t of each gene, condition against its control.
 
     t = (m_p - m_c) / sqrt(v_p / n_p + v_c / n_c) with sample variances; 0 where
     it is undefined. The same numbers as ``scipy.stats.ttest_ind_from_stats``
@@ -311,7 +283,7 @@ def welch_t(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarr
     Parameters
     ----------
     statistics
-        Of the whole screen.
+        Of all conditions.
     conditions
         (K,) condition ids.
 
@@ -320,7 +292,7 @@ def welch_t(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarr
     np.ndarray
         (K, G) float64; infinite where both variances are 0 and the means differ.
     """
-    control = statistics.control_id
+    control = statistics.controls_of(conditions)
     n = statistics.n[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         # m2 is divided by n: sample variance over n is m2 / (n - 1).
@@ -362,8 +334,8 @@ def rank_genes(statistics: ConditionStatistics, gene_names: Sequence[str], n: in
 
 def _t_chunks(statistics: ConditionStatistics) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Perturbed conditions' ids and t values, a few conditions at a time."""
-    n_conditions, n_genes = statistics.mean.shape
-    perturbed = np.flatnonzero(np.arange(n_conditions) != statistics.control_id)
+    n_genes = statistics.mean.shape[1]
+    perturbed = np.flatnonzero(~statistics.is_control)
     step = max(1_000_000 // max(n_genes, 1), 1)
     for start in range(0, len(perturbed), step):
         ids = perturbed[start : start + step]

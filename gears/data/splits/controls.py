@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gears.data.screen.prepared import PreparedScreen, UnitScreen, shown_with, whole_of
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import Split
 
 STREAM = 7
@@ -16,7 +16,7 @@ STREAM = 7
 def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]:
     """Control cells of each part, where the split divides them (``control_shares``); {} where it does not.
 
-    In a screen with contexts the control cells of every stratum are divided by the same shares.
+    The control cells of every experimental batch that controls are matched by are divided by the same shares.
 
     Returns
     -------
@@ -26,18 +26,18 @@ def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]
     Raises
     ------
     ValueError
-        If there are too few control cells for 2 in each part (of each stratum).
+        If there are too few control cells for 2 in each part (of each batch).
     """
     shares = split.arguments.get("control_shares")
     if shares is None:
         return {}
     cells, key = screen.control_cells, [split.seed, STREAM]
-    if not isinstance(screen, UnitScreen) or len(screen.control_mean_SG) == 1:
+    if len(screen.batches) == 1:
         return _dealt(cells, shares, key)
-    of_cell, names = screen.cell_stratum[cells], screen.strata
+    cell_batch = screen.cell_batch[cells]
     dealt = [
-        _dealt(cells[of_cell == stratum], shares, [*key, stratum], f" of {names[stratum]}")
-        for stratum in np.unique(of_cell).tolist()
+        _dealt(cells[cell_batch == batch], shares, [*key, batch], f" of {screen.batches[batch]}")
+        for batch in np.unique(cell_batch).tolist()
     ]
     return {part: np.sort(np.concatenate([own[part] for own in dealt])) for part in dealt[0]}
 
@@ -62,7 +62,7 @@ def _dealt(
 
 def part_screens(screen: PreparedScreen, split: Split) -> dict[str, PreparedScreen]:
     """The screen as each part sees it, where the split divides the control cells; {} where it does not."""
-    return {part: shown_with(screen, cells) for part, cells in control_parts(screen, split).items()}
+    return {part: screen.with_controls(cells) for part, cells in control_parts(screen, split).items()}
 
 
 def screens_of(screen: PreparedScreen, split: Split, part: str) -> tuple[PreparedScreen, PreparedScreen]:
@@ -73,7 +73,7 @@ def screens_of(screen: PreparedScreen, split: Split, part: str) -> tuple[Prepare
     """
     if split.arguments.get("control_shares") is None:
         return screen, screen
-    whole = whole_of(screen)
+    whole = screen.with_controls(None)
     parts = part_screens(whole, split)
     train = parts.get("train", whole)
     return train, parts.get(part, train)

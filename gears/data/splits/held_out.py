@@ -107,13 +107,13 @@ def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
 
 @register_split(
     "unit_held_out",
-    "Single units (a condition in one context) are held out; the condition may train in other contexts.",
+    "Single conditions of single contexts are held out; the condition may train in other contexts.",
     uses=("combo_single_split_test_set_fraction",),
-    needs="A share of the units is tested, a tenth of the rest validates: 3 are the least",
+    needs="A share of all conditions in all contexts is tested, a tenth of the rest validates: 3 are the least",
     exact=True,
 )
-def draw_units(labels: Labels, arguments: SplitOptions) -> Draw:
-    """Test: a share of all condition x context units."""
+def draw_in_contexts(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Test: a share of all conditions, each context by itself."""
     conditions = Conditions.of(labels)
     n_test = n_of(arguments.combo_single_split_test_set_fraction, len(conditions.all))
     test = pick(generator(arguments.seed, TEST), conditions.all, n_test)

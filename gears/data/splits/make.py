@@ -24,8 +24,8 @@ PRECEDENCE = ("test", "val", "train")
 """Where the labels of one condition go that were drawn into several parts."""
 ALWAYS_USED = frozenset({"mode", "keep_excluded", "control_shares"})
 
-UNIT_KINDS = ("context_held_out", "unit_held_out")
-"""Kinds that divide units; all others divide conditions, each in all of its contexts."""
+SETTING_SPLITS = ("context_held_out", "unit_held_out")
+"""Split types that divide the conditions of each setting; all others keep a condition together in all settings."""
 
 
 def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any) -> Split:
@@ -51,8 +51,8 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
         If the kind is unknown, an argument does not fit, or a part stays empty.
     """
     kind = split_kind(name)
-    members = plain_labels(labels) if name not in UNIT_KINDS else {}
-    if len(members) and list(members) != list(labels) and not _names_units(arguments):
+    members = plain_labels(labels) if name not in SETTING_SPLITS else {}
+    if len(members) and list(members) != list(labels) and not _names_settings(arguments):
         return in_all_contexts(make_split(list(members), name, **arguments), members)
     settings = SplitOptions(**arguments)
     idle = [name for name in settings.changed() if name not in kind.uses | ALWAYS_USED | {"seed"}]
@@ -65,8 +65,8 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
     return finish(table, name, settings, draw)
 
 
-def _names_units(arguments: dict[str, Any]) -> bool:
-    """Whether a custom split names single units (labels with a context or type)."""
+def _names_settings(arguments: dict[str, Any]) -> bool:
+    """Whether a custom split names conditions of single settings (labels with a context or type)."""
     given = arguments.get("split_dict")
     if not isinstance(given, Mapping):
         return False
@@ -252,19 +252,18 @@ def describe_splits() -> str:
 
 
 def plain_labels(labels: Sequence[str]) -> dict[str, list[str]]:
-    """Labels without type and context -> the units' labels, in order of first appearance."""
+    """Labels without type and context -> the labels with them, in order of first appearance."""
     members: dict[str, list[str]] = {}
     for label in labels:
-        suffix = Condition.parse(label).suffix
-        members.setdefault(label.removesuffix(suffix) if suffix else label, []).append(label)
+        members.setdefault(label.removesuffix(Condition.parse(label).suffix), []).append(label)
     return members
 
 
 def in_all_contexts(split: Split, members: dict[str, list[str]]) -> Split:
-    """A split of plain labels as one of their units: each condition in all its contexts and types."""
+    """A split of plain labels with each condition in all its contexts and types."""
 
     def spread(labels: Sequence[str]) -> list[str]:
-        return [unit for label in labels for unit in members[label]]
+        return [member for label in labels for member in members[label]]
 
     subgroup: Subgroups | None = None
     if split.subgroup is not None:
@@ -276,5 +275,5 @@ def in_all_contexts(split: Split, members: dict[str, list[str]]) -> Split:
         split,
         parts={part: tuple(spread(labels)) for part, labels in split.parts.items()},
         subgroup=subgroup,
-        excluded={unit: why for label, why in split.excluded.items() for unit in members[label]},
+        excluded={member: why for label, why in split.excluded.items() for member in members[label]},
     )

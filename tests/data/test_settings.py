@@ -1,20 +1,25 @@
-"""Condition x context units: how cells are divided, their matched statistics, and the single contexts."""
+"""Settings of a screen: how cells are divided, their matched statistics, and the single contexts."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
-from scipy import sparse
+from scipy import sparse, stats
 
 from gears.conditions import Condition
 from gears.data.loaders import CellDataset
+from gears.data.published import published_uns
+from gears.data.screen.files import SCREEN
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen, UnitScreen
+from gears.data.screen.prepared import PreparedScreen
+from gears.files.manifest import SEAL
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,7 @@ def divided() -> AnnData:
     rows = []
     for line in ("L1", "L2"):
         for batch in ("b1", "b2"):
-            rows += [(line, batch, "ctrl", "none")] * 9
+            rows += [(line, batch, "ctrl", "none")] * (9 if batch == "b1" else 13)
             for gene in ("G0", "G1", "G2"):
                 if (line, batch, gene) == ("L2", "b2", "G2"):
                     continue
@@ -37,32 +42,32 @@ def divided() -> AnnData:
     obs = obs.iloc[order]
     base = rng.uniform(0.5, 3, size=12) + (obs["batch"] == "b2").to_numpy()[:, None] * rng.uniform(0, 2, 12)
     x = np.log1p(rng.poisson(base * (1 + (obs["line"] == "L2").to_numpy()[:, None])))
+    x[(obs["condition"] == "G2+ctrl").to_numpy(), 2] = 0.0  # a knock-out that leaves no count
     var = pd.DataFrame({"gene_name": [f"G{i}" for i in range(12)]}, index=[f"E{i}" for i in range(12)])
     return AnnData(sparse.csr_matrix(x.astype(np.float32)), obs=obs, var=var)
 
 
 @pytest.fixture(scope="module")
-def screen(divided: AnnData, tmp_path_factory) -> UnitScreen:
-    folder = tmp_path_factory.mktemp("units") / "screen"
+def screen(divided: AnnData, tmp_path_factory) -> PreparedScreen:
+    folder = tmp_path_factory.mktemp("settings") / "screen"
     made = prepare_screen(
         divided, folder, context_key="line", match_controls_by=["batch"], perturbation_type_key="how"
     )
-    assert isinstance(made, UnitScreen)
     return made
 
 
-def test_units_labels_and_names(screen: UnitScreen, divided: AnnData):
+def test_labels_and_names_of_conditions_in_contexts(screen: PreparedScreen, divided: AnnData):
     assert screen.contexts == ("L1", "L2")
     assert screen.kinds == ("CRISPRa", "CRISPRi")
-    names = {unit.name for unit in screen.conditions}
+    names = {condition.name for condition in screen.conditions}
     assert {"ctrl @ L1", "ctrl @ L2", "G0+ctrl [CRISPRa] @ L1", "G0+ctrl [CRISPRi] @ L2"} <= names
     assert len(names) == 2 + 3 * 2 + 1
     for cell in (0, 7, 30):
         row = divided.obs.iloc[cell]
-        unit = screen.conditions[screen.cell_condition[cell]]
+        condition = screen.conditions[screen.cell_condition[cell]]
         kind = "" if row["condition"] == "ctrl" else row["how"]
-        assert unit == Condition.parse(row["condition"]).at(row["line"], kind)
-        assert screen.labels[screen.cell_label[cell]] == row["condition"] + unit.suffix
+        assert condition == Condition.parse(row["condition"]).at(row["line"], kind)
+        assert screen.labels[screen.cell_label[cell]] == row["condition"] + condition.suffix
     assert screen.id_of("ctrl+G0 [CRISPRi] @ L2") == screen.id_of(Condition(("G0",), "L2", "CRISPRi"))
     with pytest.raises(KeyError, match="no condition"):
         screen.id_of("G0+ctrl")
@@ -70,22 +75,22 @@ def test_units_labels_and_names(screen: UnitScreen, divided: AnnData):
         _ = screen.control_id
     again = pickle.loads(pickle.dumps(screen))
     assert again.conditions == screen.conditions
-    assert isinstance(PreparedScreen.open(screen.folder), UnitScreen)
+    assert PreparedScreen.open(screen.folder).conditions == screen.conditions
 
 
-def pairs_of(divided: AnnData, unit: Condition) -> np.ndarray:
-    """Every difference of a cell of the unit and a control cell of the same line and batch, by brute force."""
+def pairs_of(divided: AnnData, condition: Condition) -> np.ndarray:
+    """Every difference of a cell of the condition and a control cell of the same line and batch, by brute force."""
     x, obs = divided.X.toarray().astype(np.float64), divided.obs
     found, weights = [], []
     own = (
-        (obs["condition"] == f"{unit.genes[0]}+ctrl")
-        & (obs["line"] == unit.context)
-        & (obs["how"] == unit.kind)
+        (obs["condition"] == f"{condition.genes[0]}+ctrl")
+        & (obs["line"] == condition.context)
+        & (obs["how"] == condition.kind)
     )
     for batch in ("b1", "b2"):
         cells = np.flatnonzero(own & (obs["batch"] == batch))
         controls = np.flatnonzero(
-            (obs["condition"] == "ctrl") & (obs["line"] == unit.context) & (obs["batch"] == batch)
+            (obs["condition"] == "ctrl") & (obs["line"] == condition.context) & (obs["batch"] == batch)
         )
         d = (x[cells][:, None] - x[controls][None]).reshape(-1, x.shape[1])
         found.append(d)
@@ -97,17 +102,17 @@ def pairs_of(divided: AnnData, unit: Condition) -> np.ndarray:
 @pytest.mark.parametrize(
     "name", ["G1+ctrl [CRISPRi] @ L1", "G2+ctrl [CRISPRi] @ L2", "G0+ctrl [CRISPRa] @ L1"]
 )
-def test_pair_moments_are_those_of_all_matched_pairs(screen: UnitScreen, divided: AnnData, name: str):
-    unit, s = Condition.parse(name), screen.statistics
-    d, weight = pairs_of(divided, unit)
-    row = np.array([screen.id_of(unit)])
+def test_pair_moments_are_those_of_all_matched_pairs(screen: PreparedScreen, divided: AnnData, name: str):
+    condition, s = Condition.parse(name), screen.statistics
+    d, weight = pairs_of(divided, condition)
+    row = np.array([screen.id_of(condition)])
     mean = weight @ d
     np.testing.assert_allclose(s.delta(row)[0], mean, atol=1e-12)
     for order, table in ((2, s.v2), (3, s.v3), (4, s.v4)):
         np.testing.assert_allclose(table[row[0]], weight @ (d - mean) ** order, atol=1e-12)
 
 
-def test_signs_count_about_the_matched_control(screen: UnitScreen, divided: AnnData):
+def test_signs_count_about_the_matched_control(screen: PreparedScreen, divided: AnnData):
     x, obs, s = divided.X.toarray().astype(np.float64), divided.obs, screen.statistics
     row = screen.id_of("G1+ctrl [CRISPRi] @ L2")
     cells = np.flatnonzero((obs["condition"] == "G1+ctrl") & (obs["line"] == "L2"))
@@ -120,11 +125,18 @@ def test_signs_count_about_the_matched_control(screen: UnitScreen, divided: AnnD
     np.testing.assert_allclose(s.above[row] - s.below[row], np.mean(signs, axis=0), atol=1e-12)
 
 
-def test_one_stratum_per_context_gives_plain_statistics(divided: AnnData, tmp_path: Path):
+def test_genes_without_a_count_stay_out_of_the_loss_whatever_batches_shift(screen: PreparedScreen):
+    cells = screen.cells.csr().toarray()
+    any_CG = np.array([cells[screen.cells_of(i)].any(axis=0) for i in range(len(screen.conditions))])
+    assert not any_CG.all()
+    any_CG[screen.control_ids] = True
+    np.testing.assert_array_equal(screen.statistics.loss_mask(), any_CG)
+
+
+def test_one_batch_per_context_gives_plain_statistics(divided: AnnData, tmp_path: Path):
     """Each context is then, bit for bit, the screen that its own cells alone would give."""
     cells = divided[divided.obs["how"] != "CRISPRa"].copy()
     both = prepare_screen(cells, tmp_path / "both", context_key="line")
-    assert isinstance(both, UnitScreen)
     for line in ("L1", "L2"):
         alone = prepare_screen(cells[cells.obs["line"] == line].copy(), tmp_path / line)
         view = both.setting(line)
@@ -143,7 +155,7 @@ def test_one_stratum_per_context_gives_plain_statistics(divided: AnnData, tmp_pa
         both.setting("L3")
 
 
-def test_cells_are_paired_within_their_stratum(screen: UnitScreen, divided: AnnData):
+def test_cells_are_paired_within_their_batch(screen: PreparedScreen, divided: AnnData):
     dataset = CellDataset(screen, np.arange(len(screen.cells)), [[0]] * len(screen.labels), seed=2)
     obs, cells = divided.obs, np.arange(divided.n_obs)
     seen = set()
@@ -155,13 +167,13 @@ def test_cells_are_paired_within_their_stratum(screen: UnitScreen, divided: AnnD
         assert (obs["condition"].to_numpy()[paired] == "ctrl").all()
         own = obs["condition"].to_numpy() == "ctrl"
         assert (paired[own] == cells[own]).all()
-        seen |= set(paired.tolist())
+        seen |= set(paired[~own].tolist())
     assert seen == set(np.flatnonzero(obs["condition"] == "ctrl").tolist())
     dataset.set_epoch(3)
     np.testing.assert_array_equal(dataset.control_of(cells[::-1])[::-1], dataset.control_of(cells))
 
 
-def test_leaving_units_out(screen: UnitScreen):
+def test_excluding_conditions_of_one_context(screen: PreparedScreen):
     gone = Condition.parse("G1+ctrl [CRISPRi] @ L2")
     less = screen.without([gone])
     assert set(screen.conditions) - set(less.conditions) == {gone}
@@ -201,10 +213,100 @@ def test_what_cannot_be_divided_is_said(divided: AnnData, tmp_path: Path):
 def test_matching_alone_leaves_the_conditions_as_they_are(divided: AnnData, tmp_path: Path):
     cells = divided[divided.obs["how"] != "CRISPRa"].copy()
     screen = prepare_screen(cells, tmp_path / "m", match_controls_by=["cell_type", "batch"])
-    assert isinstance(screen, UnitScreen)
-    assert {unit.name for unit in screen.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
+    assert {condition.name for condition in screen.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
     assert screen.contexts == ()
     control = np.flatnonzero(cells.obs["condition"] == "ctrl")
     np.testing.assert_allclose(
         screen.statistics.mean[screen.control_id], cells.X[control].toarray().mean(axis=0, dtype=np.float64)
     )
+
+
+def test_a_plain_screen_is_its_only_setting(toy_screen: PreparedScreen):
+    assert toy_screen.settings == (toy_screen,)
+    assert toy_screen.setting() is toy_screen
+    assert (toy_screen.contexts, toy_screen.kinds, toy_screen.batches) == ((), (), ("",))
+    assert set(toy_screen.control_of) == {toy_screen.control_id}
+    np.testing.assert_array_equal(
+        toy_screen.control_mean_BG[0], toy_screen.statistics.mean[toy_screen.control_id]
+    )
+    with pytest.raises(ValueError, match="unknown context"):
+        toy_screen.setting("L1")
+
+
+def test_a_setting_is_pickled_and_not_changed(screen: PreparedScreen):
+    view = screen.setting("L2", "CRISPRi")
+    assert view.settings == (view,)
+    assert {one.name for one in view.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
+    assert [one.name for one in screen.setting("L1", "CRISPRa").conditions if not one.is_control] == [
+        "G0+ctrl"
+    ]
+    assert view.labels == [
+        name.split(" [")[0].split(" @")[0] for name in screen.labels if "CRISPRa" not in name and "L2" in name
+    ]
+    again = pickle.loads(pickle.dumps(view))
+    assert (again.conditions, again.content_hash) == (view.conditions, view.content_hash)
+    np.testing.assert_array_equal(again.cell_condition, view.cell_condition)
+    with pytest.raises(NotImplementedError, match="whole screen"):
+        view.without([view.conditions[-1]])
+    with pytest.raises(NotImplementedError, match="whole screen"):
+        view.with_controls(view.control_cells[:2])
+
+
+def as_written_before(screen: PreparedScreen, folder: Path) -> Path:
+    """The folder as earlier versions wrote it: tables with contexts beside those without them."""
+    shutil.copytree(screen.folder, folder)
+    units, tables = folder / "units", json.loads((folder / "screen.json").read_text())
+    units.mkdir()
+    for path in [*(folder / "statistics").iterdir(), *(folder / "de").iterdir()]:
+        path.rename(units / path.name)
+    (folder / "cells" / "batch.npy").rename(units / "stratum.npy")
+    (folder / "cells" / "label.npy").rename(units / "label.npy")
+    names = {
+        "labels": "labels",
+        "label_condition": "label_condition",
+        "conditions": "units",
+        "batches": "strata",
+    }
+    (folder / "units.json").write_text(json.dumps({old: tables[name] for name, old in names.items()}))
+    plain = {
+        label.split(" [")[0].split(" @")[0]: name
+        for label, name in zip(tables["labels"], tables["condition_names"], strict=True)
+    }
+    genes = [[] if label == "ctrl" else [label.split("+")[0]] for label in plain]
+    tables |= {
+        "labels": list(plain),
+        "condition_names": list(plain.values()),
+        "conditions": genes,
+        "label_condition": list(range(len(plain))),
+    }
+    del tables["batches"]
+    (folder / "screen.json").write_text(json.dumps(tables))
+    files = {p.relative_to(folder).as_posix(): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+    del files["manifest.json"]
+    manifest = {
+        name: value for name, value in screen.manifest.items() if name not in ("kind", "format_version", SEAL)
+    }
+    SCREEN.write(folder, manifest | {"files": files, "checksums": {}})
+    return folder
+
+
+def test_folders_of_earlier_versions_open(screen: PreparedScreen, tmp_path: Path):
+    old = PreparedScreen.open(as_written_before(screen, tmp_path / "old"))
+    assert old.content_hash == screen.content_hash
+    for name in ("labels", "condition_names", "conditions", "contexts", "kinds", "batches"):
+        assert getattr(old, name) == getattr(screen, name), name
+    for name in ("cell_condition", "cell_batch", "control_mean_BG"):
+        np.testing.assert_array_equal(getattr(old, name), getattr(screen, name))
+    rows = np.arange(len(screen.conditions))
+    np.testing.assert_array_equal(old.statistics.pair_moments(rows), screen.statistics.pair_moments(rows))
+    np.testing.assert_array_equal(old.de.order, screen.de.order)
+
+
+def test_published_entries_are_of_all_contexts(screen: PreparedScreen, divided: AnnData):
+    """By published condition name: all cells of a condition against all control cells."""
+    x, ranked = divided.X.toarray().astype(np.float64), published_uns(screen)["rank_genes_groups_cov_all"]
+    assert set(ranked) == {f"pooled_{gene}+ctrl_1+1" for gene in ("G0", "G1", "G2")}
+    own, control = (x[divided.obs["condition"] == label] for label in ("G1+ctrl", "ctrl"))
+    t = np.abs(stats.ttest_ind(own, control, equal_var=False).statistic)
+    ranks = [screen.gene_ids.index(gene) for gene in ranked["pooled_G1+ctrl_1+1"]]
+    assert (np.diff(t[ranks]) <= 1e-9).all()
