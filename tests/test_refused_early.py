@@ -162,6 +162,7 @@ def test_the_command_refuses_before_the_screen_is_read(
         (["evaluate", "nothing", str(screen)], "MODEL: there is no file or folder"),
         (["evaluate", str(tmp_path), str(screen), "--part", "tets"], "did you mean 'test'"),
         (["evaluate", str(tmp_path), str(screen), "--metrics", "mse_top"], "unknown metric 'mse_top'"),
+        ([*train, "--dataset", "x"], "--dataset names a screen in a folder"),
         (["compare", str(screen), "--split", "simulaton"], "did you mean 'simulation'"),
         (["compare", str(screen), "--baselines", "additiv"], "did you mean 'additive'"),
         (["compare", str(screen), "--device", "cuda:99"], "is not there"),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folder of several of these"
+SUFFIXES = (".h5ad", ".zarr", ".h5", ".mtx.gz", ".mtx")
+"""Of screens, by which files are looked for by name; what a file holds is found out from its content."""
 EXPRESSION = "Gene Expression"
 SOURCE = "source_file"
 
@@ -72,6 +74,11 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     return _read_several(path)
 
 
+def name_of(path: Path) -> str:
+    """The name of a file or folder without the suffix of a screen."""
+    return next((path.name.removesuffix(end) for end in SUFFIXES if path.name.endswith(end)), path.name)
+
+
 def kind_of(path: Path) -> str:
     """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several".
 
@@ -102,7 +109,7 @@ def kind_of(path: Path) -> str:
                 return "10x-h5"
         msg = f"{path} is an HDF5 file without what AnnData or 10x write (it has {shorten(sorted(names)) or 'nothing'})"
         raise ValueError(msg)
-    if path.name.endswith((".mtx", ".mtx.gz")):
+    if ".mtx" in path.suffixes[-2:]:
         return "10x-mtx"
     if path.suffix == ".h5ad":
         read_screen(path)  # says what is wrong with it
@@ -135,7 +142,7 @@ def _members(folder: Path) -> list[Path]:
         is_folder = place.is_dir() and (
             (place / ".zgroup").exists() or (place / "zarr.json").exists() or _matrices(place)
         )
-        if is_folder or (place.is_file() and place.suffix in (".h5ad", ".h5")):
+        if is_folder or (place.is_file() and place.name.endswith(SUFFIXES)):
             found.append(place)
     return found
 
@@ -175,7 +182,7 @@ def _read_several(folder: Path) -> AnnData:
                 "to the same genes first (anndata.concat(..., join='inner'))"
             )
             raise ValueError(msg)
-    names = [member.name.removesuffix(".h5ad").removesuffix(".h5") for member in members]
+    names = [name_of(member) for member in members]
     whole = anndata.concat(
         [screen[:, genes] for screen in screens],
         label=SOURCE,
