@@ -136,7 +136,7 @@ def test_options_of_a_prepared_folder_must_agree(data: PertData) -> None:
     data.load("toy", skip_calc_de=False)
     with pytest.raises(ValueError, match=r"other options \(skip_calc_de: False there, True asked for\)"):
         data.load("toy", skip_calc_de=True)
-    with pytest.raises(TypeError, match="unknown processing option"):
+    with pytest.raises(ValueError, match="unknown processing option"):
         data.load("toy", normalise=True)
 
 

@@ -72,7 +72,7 @@ def refused(error: type[Exception], words: str, folder: Path, **changes: Any) ->
         (ValueError, "unknown metric 'mse_top20'", {"args": {"monitor": "mse_top20"}}),
         (ValueError, "tau is -1", {"args": {"model_config": {"tau": -1}}}),
         (FileNotFoundError, "G_go: there is no file", {"args": {"model_config": {"G_go": "none.tsv"}}}),
-        (ValueError, "min_cells must be", {"data": {"min_cells": 0}}),
+        (ValueError, "min_cells is 0", {"data": {"min_cells": 0}}),
         (FileNotFoundError, "gene2go: there is no file", {"data": {"gene2go": "none.gaf"}}),
         (ValueError, "num_workers is -1", {"args": {"num_workers": -1}}),
         (ValueError, "timeout is 0", {"timeout": 0}),

@@ -13,7 +13,6 @@ import shlex
 import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NoReturn
 
 from docstring_parser import parse as parse_docstring
@@ -193,32 +192,10 @@ def option_names() -> frozenset[str]:
     from gears.training.options import TrainOptions
 
     names = {
-        field.name
-        for kind in (ProcessingOptions, SplitOptions, ModelConfig, TrainOptions)
-        for field in fields(kind)
+        name for kind in (ProcessingOptions, SplitOptions, ModelConfig, TrainOptions) for name in kind.names()
     }
-    more = {
-        "n_gpus",
-        "gpu_ids",
-        "device",
-        "timeout",
-        "num_workers",
-        "test_batch_size",
-        "drop_unmapped",
-        "guides",
-    }
-    return frozenset(
-        names
-        | more
-        | {
-            "guide_targets",
-            "gene2go",
-            "obo",
-            "go_graph",
-            "coexpress_graph",
-            "pert_embedding",
-            "gene_set_path",
-            "split_dict_path",
-        }
-        - {"split_dict"}
+    others = (
+        "n_gpus gpu_ids device timeout num_workers test_batch_size drop_unmapped guides guide_targets gene2go obo "
+        "go_graph coexpress_graph pert_embedding gene_set_path split_dict_path"
     )
+    return frozenset({*names, *others.split()} - {"split_dict"})

@@ -159,9 +159,7 @@ def run_inspect(arguments: list[str]) -> int:
     """Report; the exit code says whether the screen can be prepared."""
     parser = inspect_parser()
     options = parser.parse(arguments)
-    names = parser.option_names[SCREEN]
-    chosen = {name: options[name] for name in names if options[name] != parser.get_default(name)}
-    report = _report(options, chosen)
+    report = _report(options, parser.changed(options, SCREEN))
     show(options, report.to_dict(), as_options(str(report)))
     return 0 if report.ok else 2
 

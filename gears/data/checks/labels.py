@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +35,25 @@ class LabelTable:
     conditions: tuple[Condition, ...]
 
     @classmethod
-    def of(cls, labels: pd.Series) -> LabelTable:
-        """Parse one label per cell (strings without missing values)."""
+    def of(cls, labels: pd.Series, parsed: Mapping[str, Condition] | None = None) -> LabelTable:
+        """One label per cell (strings without missing values); those that are not `parsed` yet are parsed."""
         codes, own = pd.factorize(labels.astype(object))
+        known = parsed or {}
+        conditions = [known[label] if label in known else Condition.parse(label) for label in own]
         ids: dict[Condition, int] = {}
-        label_condition = [ids.setdefault(Condition.parse(label), len(ids)) for label in own]
+        label_condition = [ids.setdefault(condition, len(ids)) for condition in conditions]
         return cls(codes.astype(np.int32), list(own), np.asarray(label_condition, dtype=np.int64), tuple(ids))
+
+    def part(self, kept: np.ndarray) -> LabelTable:
+        """The labels of some cells, by a mask, again in order of first appearance."""
+        codes, labels = pd.factorize(self.cell_label[kept])
+        ids, conditions = pd.factorize(self.label_condition[labels])
+        return LabelTable(
+            codes.astype(np.int32),
+            [self.labels[label] for label in labels],
+            ids.astype(np.int64),
+            tuple(self.conditions[condition] for condition in conditions),
+        )
 
     @property
     def cell_condition(self) -> np.ndarray:
@@ -52,8 +65,14 @@ class LabelTable:
         return np.bincount(self.cell_condition, minlength=len(self.conditions))
 
 
-def label_findings(labels: pd.Series, layout: Layout) -> list[Finding]:
-    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing."""
+def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
+    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing.
+
+    Returns
+    -------
+    tuple
+        The findings, and the condition of each label that can be read with the layout's separator.
+    """
     found: list[Finding] = []
     missing = labels.isna()
     if missing.any():
@@ -76,22 +95,20 @@ def label_findings(labels: pd.Series, layout: Layout) -> list[Finding]:
         what = f"no perturbed condition among {count(len(labels), 'cell')}"
         remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
         findings.append(Finding("no-perturbed-condition", what, remedy, len(labels)))
-    return findings
+    return findings, readable
 
 
-def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], list[str]]:
+def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
     findings: list[Finding] = []
-    readable: list[str] = []
+    readable: dict[str, Condition] = {}
     problems: dict[str, list[object]] = {}
     for label in counts:
         try:
-            Condition.parse(label, sep=layout.sep or "\0")
+            readable[label] = Condition.parse(label, sep=layout.sep or "\0")
         except ValueError as error:
             kind = "empty" if isinstance(label, str) else "no text"
             problems.setdefault(kind, []).append(label)
             problems.setdefault(f"{kind}: why", [str(error)])
-        else:
-            readable.append(label)
     for kind in ("empty", "no text"):
         bad = problems.get(kind, [])
         if bad:
@@ -140,7 +157,7 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     return Finding("no-control", what, remedy, counts[best], best)
 
 
-def _strange_tokens(counts: Counter, labels: Sequence[str], layout: Layout) -> list[Finding]:
+def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> list[Finding]:
     """Tokens that mean control, or nothing, in other screens and would be taken for genes here."""
     controls: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from gears.conditions import Condition
 from gears.core.messages import shorten
 from gears.data.checks.labels import LabelTable
 from gears.data.checks.settings import UnitTable
+from gears.data.checks.survey import ScreenDraft
 from gears.data.screen.cells import CellMatrix, map_array
 from gears.data.screen.moments import ConditionMoments, condition_moments, moment_blocks
 from gears.data.screen.statistics import (
@@ -61,46 +61,19 @@ STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
 """Statistics by name, each a file of its own (an npz cannot be mapped into memory)."""
 
 
-@dataclass(frozen=True)
-class CheckedScreen:
-    """A screen that passed all checks, ready to be written.
-
-    Attributes
-    ----------
-    matrix : csr_matrix (N, G) float32
-        Log-normalised expression.
-    table : LabelTable
-    obs, var : pd.DataFrame
-        Annotations in the published layout.
-    condition_names : list of str
-        Published condition name of each label.
-    has_negative : bool
-    units : UnitTable or None
-        How the cells are divided by context and type, where they are.
-    """
-
-    matrix: sparse.csr_matrix
-    table: LabelTable
-    obs: pd.DataFrame
-    var: pd.DataFrame
-    condition_names: list[str]
-    has_negative: bool
-    units: UnitTable | None = None
-
-
-def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
+def screen_hash(draft: ScreenDraft) -> str:
     """Hash of everything that is written: values, labels, annotations, parameters."""
-    matrix = checked.matrix
+    matrix = draft.matrix
     return content_hash(
         SCREEN.version,
         list(matrix.shape),
         matrix.data,
         matrix.indices,
         matrix.indptr,
-        checked.table.labels,
-        *_frame_values(checked.obs),
-        *_frame_values(checked.var),
-        parameters,
+        draft.labels.labels,
+        *_frame_values(draft.obs),
+        *_frame_values(draft.var),
+        draft.options.to_dict(),
     )
 
 
@@ -109,40 +82,32 @@ def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     return [str(column) for column in frame.columns], pd.util.hash_pandas_object(frame).to_numpy()
 
 
-def write_screen(
-    folder: Path,
-    checked: CheckedScreen,
-    key: str,
-    parameters: dict[str, Any],
-    *,
-    workers: int = 1,
-    more: dict[str, Any] | None = None,
-) -> None:
-    """Fill an empty folder with everything that a prepared screen holds; `more` goes into the manifest."""
-    table = checked.table
-    gene_names = checked.var["gene_name"].astype(str).tolist()
-    CellMatrix.write(folder / "cells", checked.matrix)
+def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1) -> None:
+    """Fill an empty folder with everything that a prepared screen holds; `key` is its hash."""
+    table, parameters = draft.labels, draft.options.to_dict()
+    gene_names = draft.var["gene_name"].astype(str).tolist()
+    CellMatrix.write(folder / "cells", draft.matrix)
     np.save(folder / "cells" / "label.npy", table.cell_label)
     # several processes share the written cells; one has them at hand already
-    cells = CellMatrix(folder / "cells", checked.matrix.shape[1]) if workers > 1 else checked.matrix
+    cells = CellMatrix(folder / "cells", draft.matrix.shape[1]) if workers > 1 else draft.matrix
     statistics = _written_statistics(folder / "statistics", cells, table, workers)
     if not parameters["skip_calc_de"]:
         ranking = rank_genes(statistics, gene_names)
         (folder / "de").mkdir()
         np.save(folder / "de" / "order.npy", ranking.order)
         np.save(folder / "de" / "scores.npy", ranking.scores)
-    if checked.units is not None:
-        write_units(folder, checked.units, parameters, gene_names, workers=workers)
-    _write_h5ad(folder / H5AD, checked)
+    if draft.units is not None:
+        write_units(folder, draft.units, parameters, gene_names, workers=workers)
+    _write_h5ad(folder / H5AD, draft)
     write_json(
         folder / TABLES,
         {
             "gene_names": gene_names,
-            "gene_ids": checked.var.index.tolist(),
+            "gene_ids": draft.var.index.tolist(),
             "labels": table.labels,
             "label_condition": table.label_condition,
             "conditions": [list(condition.genes) for condition in table.conditions],
-            "condition_names": checked.condition_names,
+            "condition_names": draft.condition_names,
         },
     )
     files = _flushed_files(folder)
@@ -151,14 +116,15 @@ def write_screen(
         {
             "content_hash": key,
             "parameters": parameters,
-            **(more or {}),
+            "layout": draft.layout.to_dict(),
+            "dropped": [dropped.to_dict() for dropped in draft.dropped],
             "differential_expression": not parameters["skip_calc_de"],
-            "has_negative": checked.has_negative,
-            "units": checked.units is not None,
-            "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
+            "has_negative": draft.has_negative,
+            "units": draft.units is not None,
+            "cell_types": sorted(map(str, draft.obs["cell_type"].cat.categories)),
             "shape": {
-                "cells": checked.matrix.shape[0],
-                "genes": checked.matrix.shape[1],
+                "cells": draft.matrix.shape[0],
+                "genes": draft.matrix.shape[1],
                 "conditions": len(table.conditions),
                 "labels": len(table.labels),
             },
@@ -223,12 +189,12 @@ def statistics_of(
     return ConditionStatistics(**dict(_tables_of(moments)), control_id=control_id)
 
 
-def _write_h5ad(path: Path, checked: CheckedScreen) -> None:
+def _write_h5ad(path: Path, draft: ScreenDraft) -> None:
     import h5py
     from anndata import AnnData
 
-    matrix = checked.matrix
-    AnnData(obs=checked.obs, var=checked.var).write_h5ad(path)
+    matrix = draft.matrix
+    AnnData(obs=draft.obs, var=draft.var).write_h5ad(path)
     if matrix.nnz <= np.iinfo(np.int32).max:
         # One type for both index arrays: scipy cannot take rows in reverse from mixed ones.
         parts = (matrix.data, matrix.indices, matrix.indptr.astype(np.int32))

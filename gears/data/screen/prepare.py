@@ -12,7 +12,7 @@ from filelock import FileLock
 from gears.core.messages import nearest, shorten
 from gears.core.numbers import whole_number
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.survey import Survey, survey_screen
+from gears.data.checks.survey import ScreenDraft, check_screen
 from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading.open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen
 from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
@@ -72,20 +72,17 @@ def prepare_screen(
     ValueError
         If the screen cannot be used; the message lists every problem found.
     """
-    settings, workers = ProcessingOptions.of(**options), whole_number("workers", workers)
+    settings, workers = ProcessingOptions.from_mapping(options), whole_number("workers", workers)
     folder = user_path(folder)
-    survey = survey_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
-    survey.refuse()
-    survey.tell()
-    return _prepared(survey, settings, folder, workers)
+    draft = check_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
+    draft.raise_errors()
+    draft.log()
+    return _written(draft, folder, workers)
 
 
-def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers: int) -> PreparedScreen:
-    """The folder of a checked screen: reused where it holds the same, else written."""
-    checked, parameters = survey.checked, settings.to_dict()
-    assert checked is not None
-    origin = {"layout": survey.layout.to_dict(), "dropped": [entry.to_dict() for entry in survey.dropped]}
-    key = screen_hash(checked, parameters)
+def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
+    """The folder of a screen without errors: reused where it holds the same, else written."""
+    key = screen_hash(draft)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f".{folder.name}.lock"):
         reusable = _reusable(folder, key)
@@ -96,9 +93,9 @@ def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers
         left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
-        need_space(folder, BYTES_PER_VALUE * checked.matrix.nnz)
+        need_space(folder, BYTES_PER_VALUE * draft.matrix.nnz)
         with new_folder(folder) as temporary:
-            write_screen(temporary, checked, key, parameters, workers=workers, more=origin)
+            write_screen(temporary, draft, key, workers=workers)
         return PreparedScreen.open(folder)
 
 
@@ -134,7 +131,7 @@ def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
         If it was not; both sides are named.
     """
     made = screen.manifest["parameters"]
-    asked, default = ProcessingOptions.of(**wanted).to_dict(), ProcessingOptions().to_dict()
+    asked, default = ProcessingOptions.from_mapping(wanted).to_dict(), ProcessingOptions().to_dict()
     different = [
         f"{name}: {made.get(name, default[name])!r} there, {asked[name]!r} asked for"
         for name in wanted
@@ -170,11 +167,13 @@ def obtain_screen(
 
     Raises
     ------
-    FileNotFoundError, ValueError, TypeError
+    FileNotFoundError, ValueError
         If nothing is there, it cannot be used, or an option is unknown.
     """
     processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
-    settings = ProcessingOptions.of(**processing)  # an unknown name is an error before anything is read
+    settings = ProcessingOptions.from_mapping(
+        processing
+    )  # an unknown name is an error before anything is read
     workers = whole_number("workers", options.get("workers", 1))
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
