@@ -553,4 +553,4 @@ class PertData:
         )
         self._nodes = PerturbationNodes(self.pert_names, self.whole_screen)
         self.node_map_pert = self._nodes.number
-        self._label_nodes = [self._nodes.of_label(label) for label in screen.labels]
+        self._label_nodes = [self._nodes.of_label(*named) for named in screen.condition_of_label.items()]

@@ -191,9 +191,8 @@ class PerturbationNodes:
                 raise KeyError(msg)
         return self._placed(condition, [self.number[gene] for gene in condition.genes])
 
-    def of_label(self, label: str) -> Sequence[int]:
-        """Nodes of a label's genes in its own order, [-1] for a control."""
-        condition = Condition.parse(label)
+    def of_label(self, label: str, condition: Condition) -> Sequence[int]:
+        """Nodes of the genes of a label (of a condition) in its own order, [-1] for a control."""
         genes = split_label(label.removesuffix(condition.suffix) if condition.suffix else label)
         nodes = [self.number[gene] for gene in genes if gene != CONTROL_LABEL]
         return self._placed(condition, list(dict.fromkeys(nodes)) or [-1])

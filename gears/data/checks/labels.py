@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
+from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition, conditions_of
 from gears.core.findings import Finding
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
@@ -38,10 +38,8 @@ class LabelTable:
     def of(cls, labels: pd.Series, parsed: Mapping[str, Condition] | None = None) -> LabelTable:
         """One label per cell (strings without missing values); those that are not `parsed` yet are parsed."""
         codes, own = pd.factorize(labels.astype(object))
-        known = parsed or {}
-        conditions = [known[label] if label in known else Condition.parse(label) for label in own]
         ids: dict[Condition, int] = {}
-        label_condition = [ids.setdefault(condition, len(ids)) for condition in conditions]
+        label_condition = [ids.setdefault(one, len(ids)) for one in conditions_of(own, parsed).values()]
         return cls(codes.astype(np.int32), list(own), np.asarray(label_condition, dtype=np.int64), tuple(ids))
 
     def part(self, kept: np.ndarray) -> LabelTable:
