@@ -251,6 +251,33 @@ def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
         prepare_screen(anndata.AnnData(), tmp_path / "toy")
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_10x_file_keeps_ids_of_repeated_symbols(raw: AnnData, version: int, tmp_path: Path) -> None:
+    raw.var["gene_name"] = ["GX00", *raw.var["gene_name"][1:-1], "GX00"]
+    write_10x_h5(raw, tmp_path / "counts.h5", version=version)
+    found = open_screen(tmp_path / "counts.h5")
+    assert found.var_names.tolist() == raw.var_names.tolist()
+    assert found.var["gene_name"].tolist() == raw.var["gene_name"].tolist()
+    np.testing.assert_array_equal(found.X.toarray(), raw.X.toarray())
+
+
+def test_10x_files_that_do_not_fit_together(raw: AnnData, tmp_path: Path) -> None:
+    for name, change in {
+        "barcodes": lambda matrix: matrix["barcodes"][:-1],
+        "indices": lambda matrix: matrix["indices"][:] + 30,
+        "indptr": lambda matrix: matrix["indptr"][:] + 1,
+        "features/name": lambda matrix: matrix["features/name"][:-1],
+    }.items():
+        path = tmp_path / f"{name.replace('/', '-')}.h5"
+        write_10x_h5(raw, path)
+        with h5py.File(path, "r+") as file:
+            changed = change(file["matrix"])
+            del file["matrix"][name]
+            file["matrix"][name] = changed
+        with pytest.raises(ValueError, match=rf"{path.stem}\.h5 cannot be read as a 10x h5 file"):
+            open_screen(path)
+
+
 # Guides
 
 

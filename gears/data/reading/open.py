@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import logging
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -196,35 +197,21 @@ def _read_several(folder: Path) -> AnnData:
 
 
 def _read_10x_h5(path: Path) -> AnnData:
-    import h5py
+    import scanpy
 
     refuse_beyond(path)
     try:
-        with h5py.File(path, "r") as file:
-            group = file["matrix"] if "matrix" in file else file[next(name for name in file)]
-            n_features, n_cells = (int(n) for n in group["shape"][:])
-            parts = (group["data"][:], group["indices"][:], group["indptr"][:])
-            barcodes = _texts(group["barcodes"])
-            if "features" in group:
-                features = group["features"]
-                ids, names, types = (_texts(features[key]) for key in ("id", "name", "feature_type"))
-            else:
-                ids, names = _texts(group["genes"]), _texts(group["gene_names"])
-                types = [EXPRESSION] * len(ids)
-            # Stored by cell, as a matrix of features x cells in CSC: the transpose in CSR has the same arrays.
-            matrix = sparse.csr_matrix(parts, shape=(n_cells, n_features))
-            check_compressed("its matrix", matrix)
+        with warnings.catch_warnings():
+            # scanpy's index are the symbols; here it is the ids
+            warnings.filterwarnings("ignore", "Variable names are not unique", UserWarning)
+            found = scanpy.read_10x_h5(path, gex_only=False)
+        check_compressed("its matrix", found.X)
     except Exception as error:
         msg = f"{path} cannot be read as a 10x h5 file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
-    if (len(barcodes), len(ids)) != matrix.shape or len(names) != len(ids) or len(types) != len(ids):
-        msg = f"{path} has {len(barcodes)} barcodes and {len(ids)} features for a matrix of {matrix.shape}"
-        raise ValueError(msg)
-    return _ten_x(path, matrix, barcodes, ids, names, types)
-
-
-def _texts(dataset: Any) -> list[str]:
-    return [value.decode() if isinstance(value, bytes) else str(value) for value in dataset[:]]
+    ids, names = found.var["gene_ids"].tolist(), found.var_names.tolist()
+    types = found.var["feature_types"].tolist() if "feature_types" in found.var else [EXPRESSION] * len(ids)
+    return _ten_x(path, found.X, found.obs_names.tolist(), ids, names, types)
 
 
 def _read_10x_mtx(path: Path) -> AnnData:
