@@ -65,33 +65,26 @@ class ScreenDraft:
 
     Attributes
     ----------
-    options : ProcessingOptions
     n_cells, n_genes : int
-        Of the screen as given.
+        N and G of the screen as given.
     obs, var : pd.DataFrame
-        Annotations: those of all cells as given, at the end those of the cells that stay, in the published layout.
-    layers : tuple of str
-    values
-        X or the layer in whatever form it is held; None where there is none.
-    layout : Layout
-    gene_names : pd.Series (G,)
-    cell_types : pd.Series (N,)
+        Annotations as given; in the end those of the cells that stay, in the published layout.
+    layers, values
+        Names of the layers; X or the layer in whatever form it is held, None where there is none.
     cells : np.ndarray (n,) int64
         Cells that stay, by their number among the N given.
+    gene_names, cell_types : pd.Series (G,), (N,)
     table : LabelTable or None
         Labels of the cells that stay; None where labels could not be read.
     mapping : dict of str to str
         The screen's own labels, and what they are read as.
     matrix : csr_matrix float32
-        Log-normalised expression: (N, G), at the end (n, G).
-    units : UnitTable or None
-        How the cells are divided by context and type, where they are.
-    condition_names : list of str
-        Published condition name of each label.
-    has_negative : bool
-    findings : tuple of Finding
-    dropped : tuple of Dropped
-        What is excluded, by filter.
+        Log-normalised expression: (N, G), in the end (n, G).
+    units, condition_names, has_negative
+        How the cells are divided by context and type (or None); published name of each label;
+        whether a value is below 0.
+    findings, dropped
+        Problems; what is excluded, by filter.
     """
 
     options: ProcessingOptions

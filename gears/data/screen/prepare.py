@@ -14,6 +14,7 @@ from gears.core.numbers import whole_number
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import ScreenDraft, check_screen
 from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
+from gears.data.reading.guides import add_guides
 from gears.data.reading.open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen
 from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
@@ -190,16 +191,12 @@ def obtain_screen(
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
     known = is_gene() if settings.style != "gears" else None
-    given: dict[str, Any] = {"is_gene": known, "workers": workers}
     if options.get("guides") is None:
         adata = open_lean(source, settings.layer, data_path)
-        return prepare_screen(adata, data_path / name, **given, **processing)
-    from gears.data.reading.guides import add_guides
-
-    own = settings.ctrl_label if isinstance(settings.ctrl_label, str) and "ctrl_label" in processing else None
-    adata = add_guides(open_screen(source), options["guides"], options.get("guide_targets"), ctrl_label=own)
-    processing.pop("ctrl_label", None)
-    return prepare_screen(adata, data_path / name, **given, **processing)
+    else:
+        controls, targets = processing.pop("ctrl_label", None), options.get("guide_targets")
+        adata = add_guides(open_screen(source), options["guides"], targets, ctrl_label=controls)
+    return prepare_screen(adata, data_path / name, is_gene=known, workers=workers, **processing)
 
 
 def make_data_path(data_path: str | Path) -> Path:
