@@ -86,10 +86,7 @@ class CommandParser(ArgumentParser):
         only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
     ) -> None:
-        """Add one option per field of a dataclass or parameter of a function .
-
-        Its docstring is the help, except where `texts` has another.
-        """
+        """Add one option per field of an options class or parameter of a function, with its help or that in `texts`."""
         group = self._titled.get(title) or self.add_argument_group(title)
         self._titled[title] = group
         help_texts, types = described(source) | dict(texts or {}), typing.get_type_hints(source)
@@ -101,8 +98,7 @@ class CommandParser(ArgumentParser):
             if types[name] is bool and name.startswith("no_"):
                 group.add_argument(option, action="store_true", default=default, help=text)
             elif types[name] is bool:
-                action = ActionYesNo(yes_prefix="", no_prefix="no-")
-                group.add_argument(option, action=action, default=default, help=text)
+                add_switch(group, option, text, default=default)
             else:
                 group.add_argument(option, type=types[name], default=default, help=text)
             names.append(name)
@@ -116,6 +112,11 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
         if action.default is None or action.default is False or action.default == []:
             return action.help
         return super()._get_help_string(action)
+
+
+def add_switch(place: Any, option: str, text: str, *, default: bool = True) -> None:
+    """Add an option and its opposite, such as ``--clip`` and ``--no-clip``, to a parser or a group."""
+    place.add_argument(option, action=ActionYesNo(yes_prefix="", no_prefix="no-"), default=default, help=text)
 
 
 def described(source: Any) -> dict[str, str]:

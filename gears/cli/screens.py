@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ActionYesNo
-
-from gears.cli.parser import CommandParser, as_options, show
+from gears.cli.parser import CommandParser, add_switch, as_options, show
 from gears.files.paths import check_folder, user_path
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ INSPECT_EPILOG = """examples:
   gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
   gears inspect gears_data/norman                       (a prepared screen)
 
-Exit codes: 0 the screen can be prepared as it is, 2 it cannot.
+Exit codes: 0 the screen is ready to be prepared, 2 it has problems to fix.
 """
 SCREEN = "the screen"
 FORMATS = "an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several"
@@ -51,26 +49,20 @@ def add_work_dir(parser: CommandParser) -> None:
     parser.add_argument("--work-dir", default="gears_data", help="where prepared screens are, and go")
 
 
-def add_nodes(parser: CommandParser) -> None:
-    """Options that say which genes are nodes of the perturbation graph."""
-    add_annotation(parser)
-    action = ActionYesNo(yes_prefix="", no_prefix="no-")
-    text = "all annotated genes are nodes of GEARS's graph, not only measured and perturbed ones"
-    parser.add_argument("--default-pert-graph", action=action, default=True, help=text)
+def add_nodes(parser: Any) -> None:
+    """Options (of a parser or a group) that say which genes are nodes of the perturbation graph."""
+    parser.add_argument(
+        "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
+    )
+    parser.add_argument("--obo", help="ontology file (OBO): genes get the ancestors of their terms as well")
+    text = "all annotated genes are nodes of the perturbation graph, not only measured and perturbed ones"
+    add_switch(parser, "--default-pert-graph", text)
 
 
 def add_guide_tables(parser: CommandParser) -> None:
     """Options for the guides of the cells, where a file of counts comes without them."""
     parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
-
-
-def add_annotation(parser: Any) -> None:
-    """Options (of a parser or a group) that say what is known of the genes."""
-    parser.add_argument(
-        "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
-    )
-    parser.add_argument("--obo", help="ontology file (OBO): genes get the ancestors of their terms as well")
 
 
 def node_options(options: Any) -> dict[str, Any]:

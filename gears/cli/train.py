@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ActionYesNo
-
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import DROP_UNMAPPED, add_annotation, add_data, add_guide_tables, locate
+from gears.cli.screens import DROP_UNMAPPED, add_data, add_guide_tables, add_nodes, locate
 from gears.files.formats import write_text
 from gears.files.paths import need_file, user_path
 
@@ -160,13 +158,10 @@ def _add_loading(parser: CommandParser) -> None:
 
 def _add_graph_options(parser: CommandParser) -> None:
     group = parser.add_argument_group("the perturbation graph")
-    add_annotation(group)
+    add_nodes(group)
     group.add_argument(
         "--gene-set-path", help="file with the genes of the graph, instead of all annotated ones"
     )
-    action = ActionYesNo(yes_prefix="", no_prefix="no-")
-    text = "all annotated genes are nodes, not only measured and perturbed ones"
-    group.add_argument("--default-pert-graph", action=action, default=True, help=text)
 
 
 def _add_own_graphs(parser: CommandParser) -> None:

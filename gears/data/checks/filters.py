@@ -92,16 +92,8 @@ def doublets(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[np.ndarray,
     if found is not None:
         return gone, [found]
     values = obs[key]
-    flags = {
-        "true": True,
-        "false": False,
-        "1": True,
-        "0": False,
-        "yes": True,
-        "no": False,
-        "doublet": True,
-        "singlet": False,
-    }
+    flags = dict.fromkeys(("true", "1", "yes", "doublet"), True)
+    flags |= dict.fromkeys(("false", "0", "no", "singlet"), False)
     texts = values.astype(object).map(lambda value: flags.get(str(value).strip().lower().removesuffix(".0")))
     if texts.isna().any():
         odd, n = values[texts.isna()].iloc[0], int(texts.isna().sum())

@@ -99,26 +99,20 @@ def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], di
 def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
     findings: list[Finding] = []
     readable: dict[str, Condition] = {}
-    problems: dict[str, list[object]] = {}
+    unreadable: dict[bool, list[tuple[object, str]]] = {True: [], False: []}
     for label in counts:
         try:
             readable[label] = Condition.parse(label, sep=layout.sep or "\0")
         except ValueError as error:
-            kind = "empty" if isinstance(label, str) else "no text"
-            problems.setdefault(kind, []).append(label)
-            problems.setdefault(f"{kind}: why", [str(error)])
-    for kind in ("empty", "no text"):
-        bad = problems.get(kind, [])
-        if bad:
-            what, _, remedy = str(problems[f"{kind}: why"][0]).partition("; ")
-            if len(bad) > 1:
-                what += (
-                    f" (and {count(len(bad) - 1, 'other label')} like it: {shorten(map(repr, bad[1:]), 5)})"
-                )
-            n = sum(counts[label] for label in bad)
-            findings.append(
-                Finding("unreadable-label", what, remedy or "write genes as text", n, str(bad[0]))
-            )
+            unreadable[isinstance(label, str)].append((label, str(error)))
+    for bad in filter(None, unreadable.values()):
+        (first, why), *others = bad
+        what, _, remedy = why.partition("; ")
+        if others:
+            shown = shorten([repr(label) for label, _ in others], 5)
+            what += f" (and {count(len(others), 'other label')} like it: {shown})"
+        n = sum(counts[label] for label, _ in bad)
+        findings.append(Finding("unreadable-label", what, remedy or "write genes as text", n, str(first)))
     joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
     if joined:
         number = count(len(joined), "label")

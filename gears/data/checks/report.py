@@ -69,7 +69,7 @@ class ScreenReport:
             if found:
                 lines += [title, *(f"  - {finding}" for finding in found)]
         if not self.is_prepared:
-            lines.append("ready to be prepared" if self.ok else "cannot be prepared as it is")
+            lines.append("ready to be prepared" if self.ok else "not ready: fix the problems above")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
