@@ -172,9 +172,7 @@ def obtain_screen(
         If nothing is there, it cannot be used, or an option is unknown.
     """
     processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
-    settings = ProcessingOptions.from_mapping(
-        processing
-    )  # an unknown name is an error before anything is read
+    settings = ProcessingOptions.from_mapping(processing)  # unknown names are errors before anything is read
     workers = whole_number("workers", options.get("workers", 1))
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
