@@ -76,6 +76,7 @@ def test_prepare_writes_the_screen_once(
     assert main(["prepare", str(file), *map(str, options), "--min-cells", "5", "--quiet"]) == 0
     assert capsys.readouterr().out.endswith(f"prepared: {tmp_path / 'work' / 'mine'}\n")
     assert (tmp_path / "work" / "mine" / "manifest.json").stat().st_mtime_ns == stamp
+    assert called(capsys, "prepare", "mine", *options, "--min-cells", 5)["folder"] == value["folder"]
     toy_adata.obs = toy_adata.obs.rename(columns={"condition": "perturbation"})
     toy_adata.write_h5ad(file)
     assert "--condition-key" in refused(capsys, "prepare", file, "--work-dir", tmp_path / "other")

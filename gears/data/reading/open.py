@@ -307,12 +307,11 @@ def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int 
     FileNotFoundError, ValueError
         If there is nothing, or nothing that can be read.
     """
-    limit = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
-    lean = _lean(path, layer, near, limit)
+    lean = _lean(path, layer, near, MOST_IN_MEMORY if most_in_memory is None else most_in_memory)
     return open_screen(path) if lean is None else lean
 
 
-def in_reach(adata: AnnData, near: Path, *, most_in_memory: int | None = None) -> AnnData:
+def in_reach(adata: AnnData, near: Path) -> AnnData:
     """An AnnData whose values can be used like those in memory; one that is backed by a file is treated as the file.
 
     Raises
@@ -330,8 +329,9 @@ def in_reach(adata: AnnData, near: Path, *, most_in_memory: int | None = None) -
     stored = None if adata.is_view else _stored(adata.X)
     if stored is None:
         return adata.to_memory()
-    limit = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
-    return AnnData(X=_brought(stored, near, limit), obs=adata.obs, var=adata.var, layers=dict(adata.layers))
+    return AnnData(
+        X=_brought(stored, near, MOST_IN_MEMORY), obs=adata.obs, var=adata.var, layers=dict(adata.layers)
+    )
 
 
 def _stored(matrix: Any) -> StoredMatrix | None:
