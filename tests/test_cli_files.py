@@ -177,6 +177,20 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
+def test_training_prepares_into_the_work_folder(
+    tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a folder that is no zarr store or 10x folder: nothing is written beside the user's data."""
+    (tmp_path / "data" / "published").mkdir(parents=True)
+    toy_adata.write_h5ad(tmp_path / "data" / "published" / "perturb_processed.h5ad")
+    where = ["--save-path", tmp_path / "model", "--work-dir", tmp_path / "work", "--device", "cpu"]
+    small_run = ["--n-gpus", "1", "--epochs", "0", "--hidden-size", "4", "--no-default-pert-graph"]
+    called(capsys, "train", tmp_path / "data" / "published", *where, *small_run)
+    assert (tmp_path / "work" / "published" / "manifest.json").is_file()
+    assert [path.name for path in (tmp_path / "data").rglob("*")] == ["published", "perturb_processed.h5ad"]
+
+
+@pytest.mark.slow
 def test_own_graphs_vectors_and_an_ontology(
     tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
