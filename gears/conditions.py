@@ -10,7 +10,7 @@ contexts or perturbation types the condition also says where and how: "A+B [CRIS
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,6 +142,20 @@ class Condition:
 
     def __repr__(self) -> str:
         return f"Condition({self.name!r})"
+
+
+def conditions_of(
+    labels: Iterable[str], known: Mapping[str, Condition] | None = None
+) -> dict[str, Condition]:
+    """Condition of each label; labels that are `known` already are not parsed again.
+
+    Examples
+    --------
+    >>> conditions_of(["ctrl", "B+A"], known={"ctrl": Condition()})
+    {'ctrl': Condition('ctrl'), 'B+A': Condition('A+B')}
+    """
+    known = known or {}
+    return {label: known[label] if label in known else Condition.parse(label) for label in labels}
 
 
 def split_label(label: str) -> list[str]:

@@ -309,8 +309,8 @@ class PertData:
         data_path
             A prepared folder; a folder of the published package
             (``perturb_processed.h5ad``); or an h5ad file, zarr store, 10x h5 file, 10x mtx
-            folder, or folder of several. What is not prepared yet is
-            prepared into this object's `data_path`, never beside the file.
+            folder, or folder of several. What is not prepared yet is prepared into this object's
+            `data_path`, never beside the file. Where nothing is there, a name as `data_name`.
         drop_unmapped
             As in :meth:`new_data_process`.
         **processing
@@ -553,4 +553,4 @@ class PertData:
         )
         self._nodes = PerturbationNodes(self.pert_names, self.whole_screen)
         self.node_map_pert = self._nodes.number
-        self._label_nodes = [self._nodes.of_label(label) for label in screen.labels]
+        self._label_nodes = [self._nodes.of_label(*named) for named in screen.condition_of_label.items()]

@@ -76,6 +76,7 @@ def test_prepare_writes_the_screen_once(
     assert main(["prepare", str(file), *map(str, options), "--min-cells", "5", "--quiet"]) == 0
     assert capsys.readouterr().out.endswith(f"prepared: {tmp_path / 'work' / 'mine'}\n")
     assert (tmp_path / "work" / "mine" / "manifest.json").stat().st_mtime_ns == stamp
+    assert called(capsys, "prepare", "mine", *options, "--min-cells", 5)["folder"] == value["folder"]
     toy_adata.obs = toy_adata.obs.rename(columns={"condition": "perturbation"})
     toy_adata.write_h5ad(file)
     assert "--condition-key" in refused(capsys, "prepare", file, "--work-dir", tmp_path / "other")
@@ -173,6 +174,20 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
     assert "no perturbation" in refused(
         capsys, "predict", tmp_path / "model", "--file", tmp_path / "empty.txt"
     )
+
+
+@pytest.mark.slow
+def test_training_prepares_into_the_work_folder(
+    tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a folder that is no zarr store or 10x folder: nothing is written beside the user's data."""
+    (tmp_path / "data" / "published").mkdir(parents=True)
+    toy_adata.write_h5ad(tmp_path / "data" / "published" / "perturb_processed.h5ad")
+    where = ["--save-path", tmp_path / "model", "--work-dir", tmp_path / "work", "--device", "cpu"]
+    small_run = ["--n-gpus", "1", "--epochs", "0", "--hidden-size", "4", "--no-default-pert-graph"]
+    called(capsys, "train", tmp_path / "data" / "published", *where, *small_run)
+    assert (tmp_path / "work" / "published" / "manifest.json").is_file()
+    assert [path.name for path in (tmp_path / "data").rglob("*")] == ["published", "perturb_processed.h5ad"]
 
 
 @pytest.mark.slow

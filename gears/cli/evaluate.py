@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import add_scores, add_screen, check_scores, open_screen, score_options
+from gears.cli.screens import add_data, add_nodes, add_scores, check_scores, open_screen, score_options
 from gears.files.paths import user_path
 
 EVALUATE_EPILOG = """examples:
@@ -37,7 +37,8 @@ def evaluate_parser() -> CommandParser:
         EVALUATE_EPILOG,
     )
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    add_screen(parser)
+    add_data(parser)
+    add_nodes(parser)
     parser.add_argument("--part", default="test", help="part of the split: test, val or train")
     add_scores(parser)
     parser.add_argument(
@@ -83,7 +84,8 @@ def compare_parser() -> CommandParser:
         "Fit methods to one or more splits of a screen and score them side by side.",
         COMPARE_EPILOG,
     )
-    add_screen(parser)
+    add_data(parser)
+    add_nodes(parser)
     parser.add_argument("--split", default="simulation", help="kind of split")
     parser.add_argument("--split-seeds", nargs="+", type=int, default=[1], help="seeds of the splits")
     parser.add_argument("--folds", type=int, help="cross-validation with so many folds instead of --split")

@@ -111,7 +111,7 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
 
 
 def exit_code(error: Exception) -> int:
-    """2 for what the user can repair in the arguments or files given, 1 for everything else."""
+    """2 for what the user can fix in the arguments or files given, 1 for everything else."""
     files = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
     bad_input = (ValueError, TypeError, KeyError, *files)
     return BAD_INPUT if isinstance(error, (argparse.ArgumentError, *bad_input)) else FAILURE

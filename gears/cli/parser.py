@@ -13,7 +13,6 @@ import shlex
 import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NoReturn
 
 from docstring_parser import parse as parse_docstring
@@ -87,10 +86,7 @@ class CommandParser(ArgumentParser):
         only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
     ) -> None:
-        """Add one option per field of a dataclass or parameter of a function .
-
-        Its docstring is the help, except where `texts` has another.
-        """
+        """Add one option per field of an options class or parameter of a function, with its help or that in `texts`."""
         group = self._titled.get(title) or self.add_argument_group(title)
         self._titled[title] = group
         help_texts, types = described(source) | dict(texts or {}), typing.get_type_hints(source)
@@ -102,8 +98,7 @@ class CommandParser(ArgumentParser):
             if types[name] is bool and name.startswith("no_"):
                 group.add_argument(option, action="store_true", default=default, help=text)
             elif types[name] is bool:
-                action = ActionYesNo(yes_prefix="", no_prefix="no-")
-                group.add_argument(option, action=action, default=default, help=text)
+                add_switch(group, option, text, default=default)
             else:
                 group.add_argument(option, type=types[name], default=default, help=text)
             names.append(name)
@@ -117,6 +112,11 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
         if action.default is None or action.default is False or action.default == []:
             return action.help
         return super()._get_help_string(action)
+
+
+def add_switch(place: Any, option: str, text: str, *, default: bool = True) -> None:
+    """Add an option and its opposite, such as ``--clip`` and ``--no-clip``, to a parser or a group."""
+    place.add_argument(option, action=ActionYesNo(yes_prefix="", no_prefix="no-"), default=default, help=text)
 
 
 def described(source: Any) -> dict[str, str]:
@@ -193,32 +193,10 @@ def option_names() -> frozenset[str]:
     from gears.training.options import TrainOptions
 
     names = {
-        field.name
-        for kind in (ProcessingOptions, SplitOptions, ModelConfig, TrainOptions)
-        for field in fields(kind)
+        name for kind in (ProcessingOptions, SplitOptions, ModelConfig, TrainOptions) for name in kind.names()
     }
-    more = {
-        "n_gpus",
-        "gpu_ids",
-        "device",
-        "timeout",
-        "num_workers",
-        "test_batch_size",
-        "drop_unmapped",
-        "guides",
-    }
-    return frozenset(
-        names
-        | more
-        | {
-            "guide_targets",
-            "gene2go",
-            "obo",
-            "go_graph",
-            "coexpress_graph",
-            "pert_embedding",
-            "gene_set_path",
-            "split_dict_path",
-        }
-        - {"split_dict"}
+    others = (
+        "n_gpus gpu_ids device timeout num_workers test_batch_size drop_unmapped guides guide_targets gene2go obo "
+        "go_graph coexpress_graph pert_embedding gene_set_path split_dict_path"
     )
+    return frozenset({*names, *others.split()} - {"split_dict"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.cli.parser import CommandParser, show
+from gears.cli.parser import CommandParser, add_switch, show
 from gears.core.messages import count, unknown_name
 from gears.files.paths import user_path
 from gears.files.untrusted import listed_names
@@ -53,17 +53,11 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
-    parser.add_argument("--clip", action=_yes_no(), default=True, help="set negative predictions to zero")
+    add_switch(parser, "--clip", "set negative predictions to zero")
     parser.add_argument(
         "--device", help="cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
     )
     return parser
-
-
-def _yes_no() -> Any:
-    from jsonargparse import ActionYesNo
-
-    return ActionYesNo(yes_prefix="", no_prefix="no-")
 
 
 def run_predict(arguments: list[str]) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ActionYesNo
-
-from gears.cli.parser import CommandParser, as_options, show
-from gears.files.paths import check_folder, need_file, user_path
+from gears.cli.parser import CommandParser, add_switch, as_options, show
+from gears.files.paths import check_folder, user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -22,9 +20,10 @@ INSPECT_EPILOG = """examples:
   gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
   gears inspect gears_data/norman                       (a prepared screen)
 
-Exit codes: 0 the screen can be prepared as it is, 2 it cannot.
+Exit codes: 0 the screen is ready to be prepared, 2 it has problems to fix.
 """
 SCREEN = "the screen"
+FORMATS = "an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several"
 
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
@@ -37,36 +36,33 @@ Exit codes: 0 prepared (or the same was there already), 2 the screen cannot be u
 """
 
 
-def add_screen(parser: CommandParser) -> None:
-    """Options that say where the screen is."""
-    parser.add_argument(
-        "data", metavar="DATA", help="an h5ad file, a prepared folder, or the folder that holds DATASET"
-    )
+def add_data(parser: CommandParser) -> None:
+    """Options that say where the screen is; :func:`locate` reads them."""
+    text = f"{FORMATS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
+    parser.add_argument("data", metavar="DATA", help=text)
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
-    parser.add_argument("--work-dir", default="gears_data", help="where an h5ad file's prepared screen goes")
-    add_nodes(parser)
+    add_work_dir(parser)
 
 
-def add_nodes(parser: CommandParser) -> None:
-    """Options that say which genes are nodes of the perturbation graph."""
-    add_annotation(parser)
-    action = ActionYesNo(yes_prefix="", no_prefix="no-")
-    text = "all annotated genes are nodes of GEARS's graph, not only measured and perturbed ones"
-    parser.add_argument("--default-pert-graph", action=action, default=True, help=text)
+def add_work_dir(parser: CommandParser) -> None:
+    """The option that says where prepared screens are."""
+    parser.add_argument("--work-dir", default="gears_data", help="where prepared screens are, and go")
+
+
+def add_nodes(parser: Any) -> None:
+    """Options (of a parser or a group) that say which genes are nodes of the perturbation graph."""
+    parser.add_argument(
+        "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
+    )
+    parser.add_argument("--obo", help="ontology file (OBO): genes get the ancestors of their terms as well")
+    text = "all annotated genes are nodes of the perturbation graph, not only measured and perturbed ones"
+    add_switch(parser, "--default-pert-graph", text)
 
 
 def add_guide_tables(parser: CommandParser) -> None:
     """Options for the guides of the cells, where a file of counts comes without them."""
     parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
-
-
-def add_annotation(parser: Any) -> None:
-    """Options (of a parser or a group) that say what is known of the genes."""
-    parser.add_argument(
-        "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
-    )
-    parser.add_argument("--obo", help="ontology file (OBO): genes get the ancestors of their terms as well")
 
 
 def node_options(options: Any) -> dict[str, Any]:
@@ -93,7 +89,6 @@ def check_scores(options: Any) -> None:
     from gears.evaluation.baselines.base import BASELINES
     from gears.evaluation.metrics.registry import METRICS
 
-    need_file(options.data, "DATA")
     for kind, names, known in (
         ("metric", options.metrics, METRICS),
         ("baseline", options.baselines, BASELINES),
@@ -107,20 +102,29 @@ def check_scores(options: Any) -> None:
         check_folder(options.report, "--report")
 
 
-def open_screen(options: Any) -> PertData:
-    """The screen that DATA and its options name; an h5ad file is prepared in the work folder."""
+def locate(options: Any) -> tuple[Path, Path]:
+    """The prepared folder, file or folder that DATA and --dataset name, and where it is prepared."""
     from gears.data.screen.files import is_prepared
+    from gears.data.screen.prepare import find_screen, locate_screen
+
+    folder = user_path(options.work_dir if options.dataset is None else options.data)
+    if options.dataset is None:
+        found = locate_screen(options.data, folder)
+    elif folder.is_dir():
+        found = find_screen(folder, options.dataset)
+    else:
+        msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
+        raise NotADirectoryError(msg)
+    return (found.resolve(), found.resolve().parent) if is_prepared(found) else (found, folder)
+
+
+def open_screen(options: Any) -> PertData:
+    """The screen that DATA and its options name; what is not prepared yet is prepared in the work folder."""
     from gears.pertdata import PertData
 
-    data = need_file(options.data, "DATA")
-    given = node_options(options)
-    if data.is_dir() and options.dataset is not None:
-        pert_data = PertData(data, **given)
-        pert_data.load(data_name=options.dataset)
-    else:
-        prepared = data.is_dir() and is_prepared(data)
-        pert_data = PertData(data.resolve().parent if prepared else options.work_dir, **given)
-        pert_data.load(data_path=data)
+    screen, folder = locate(options)
+    pert_data = PertData(folder, **node_options(options))
+    pert_data.load(data_path=screen)
     return pert_data
 
 
@@ -135,11 +139,7 @@ def inspect_parser() -> CommandParser:
     from gears.data.checks.options import ProcessingOptions
 
     parser = CommandParser("inspect", "FILE", "Report on a screen; nothing is written.", INSPECT_EPILOG)
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        help="an h5ad file, zarr store, 10x h5 file, 10x mtx folder, folder of several, or a prepared folder",
-    )
+    parser.add_argument("file", metavar="FILE", help=f"{FORMATS}; or a prepared folder")
     add_guide_tables(parser)
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
     parser.add_options(SCREEN, ProcessingOptions)
@@ -151,17 +151,16 @@ def run_inspect(arguments: list[str]) -> int:
     """Report; the exit code says whether the screen can be prepared."""
     parser = inspect_parser()
     options = parser.parse(arguments)
-    names = parser.option_names[SCREEN]
-    chosen = {name: options[name] for name in names if options[name] != parser.get_default(name)}
-    report = _report(user_path(options.file), options, chosen)
+    report = _report(options, parser.changed(options, SCREEN))
     show(options, report.to_dict(), as_options(str(report)))
     return 0 if report.ok else 2
 
 
-def _report(path: Path, options: Any, chosen: dict[str, Any]) -> Any:
+def _report(options: Any, chosen: dict[str, Any]) -> Any:
     from gears.data.checks.report import inspect_screen, summarise
     from gears.data.reading.open import open_screen
     from gears.data.screen.files import is_prepared
+    from gears.data.screen.prepare import locate_screen, source_in
     from gears.graphs.annotation import annotation_from
 
     annotation = annotation_from(options.gene2go)
@@ -169,11 +168,12 @@ def _report(path: Path, options: Any, chosen: dict[str, Any]) -> Any:
     def is_gene(symbol: str) -> bool:
         return annotation.resolve(symbol) is not None
 
-    if path.is_dir() and is_prepared(path):
+    path = locate_screen(options.file)
+    if is_prepared(path):
         from gears.data.screen.prepared import PreparedScreen
 
         return summarise(PreparedScreen.open(path), is_gene=is_gene)
-    adata = open_screen(path)
+    adata = open_screen(source_in(path))
     if options.guides is not None:
         from gears.data.reading.guides import add_guides
 
@@ -191,12 +191,8 @@ def prepare_parser() -> CommandParser:
     parser = CommandParser(
         "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG
     )
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        help="an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several",
-    )
-    parser.add_argument("--work-dir", default="gears_data", help="where the prepared screen goes")
+    parser.add_argument("file", metavar="FILE", help=f"{FORMATS}; or the name of a published screen")
+    add_work_dir(parser)
     add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that share the pass over the cells")
     add_nodes(parser)
@@ -209,8 +205,10 @@ def run_prepare(arguments: list[str]) -> None:
     """Prepare, and say what the screen holds and where it is."""
     parser = prepare_parser()
     options = parser.parse(arguments)
-    file = need_file(options.file, "FILE")
+    from gears.data.screen.prepare import locate_screen
     from gears.pertdata import PertData
+
+    file = locate_screen(options.file, user_path(options.work_dir))
 
     chosen: dict[str, Any] = parser.changed(options, SCREEN)
     if options.guides is not None:

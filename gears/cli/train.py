@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ActionYesNo
-
 from gears.cli.parser import CommandParser, show
-from gears.cli.screens import DROP_UNMAPPED, add_annotation, add_guide_tables
+from gears.cli.screens import DROP_UNMAPPED, add_data, add_guide_tables, add_nodes, locate
 from gears.files.formats import write_text
 from gears.files.paths import need_file, user_path
 
@@ -47,13 +45,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         "train", "DATA --save-path MODEL", "Train a model on a screen and save it.", EPILOG
     )
-    parser.add_argument(
-        "data",
-        metavar="DATA",
-        help="an h5ad file, zarr store, 10x file or folder, a prepared folder, or the folder that holds DATASET",
-    )
-    parser.add_argument("--dataset", help="name of the screen in the folder DATA")
-    parser.add_argument("--work-dir", default="gears_data", help="where a file's prepared screen goes")
+    add_data(parser)
     add_guide_tables(parser)
     _add_devices(parser)
     parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",))
@@ -94,7 +86,7 @@ def run_train(arguments: list[str]) -> None:
     from gears.jobs.job import first_on_rank_0, train_multi_gpu
 
     with first_on_rank_0():
-        folder, dataset = _locate(options, data_config)
+        folder, dataset = _prepared(options, data_config)
 
     with _config_beside_the_model(parser.resolved(options), user_path(options.save_path)):
         result = train_multi_gpu(
@@ -166,13 +158,10 @@ def _add_loading(parser: CommandParser) -> None:
 
 def _add_graph_options(parser: CommandParser) -> None:
     group = parser.add_argument_group("the perturbation graph")
-    add_annotation(group)
+    add_nodes(group)
     group.add_argument(
         "--gene-set-path", help="file with the genes of the graph, instead of all annotated ones"
     )
-    action = ActionYesNo(yes_prefix="", no_prefix="no-")
-    text = "all annotated genes are nodes, not only measured and perturbed ones"
-    group.add_argument("--default-pert-graph", action=action, default=True, help=text)
 
 
 def _add_own_graphs(parser: CommandParser) -> None:
@@ -209,9 +198,9 @@ def _check(
     from gears.distributed.log import quiet
     from gears.jobs.job import TrainingJob, check_devices
 
-    for name in ("data", "guides", "guide_targets"):
+    for name in ("guides", "guide_targets"):
         if options[name] is not None:
-            need_file(options[name], name.upper() if name == "data" else f"--{name.replace('_', '-')}")
+            need_file(options[name], f"--{name.replace('_', '-')}")
     TrainingJob.check(".", "screen", split, args, data_config)
     check_timeout(options.timeout)
     with quiet():  # training warns of the same
@@ -224,40 +213,21 @@ def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
     return {name: options[name] for name in names if options[name] != parser.get_default(name)}
 
 
-def _locate(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
-    """Folder and name of the screen, as `train_multi_gpu` takes them; a file is prepared first."""
-    data = user_path(options.data)
-    if options.dataset is not None or (data.is_dir() and not _is_raw(data)):
-        if not data.is_dir():
-            msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
-            raise NotADirectoryError(msg)
-        return (
-            (data, options.dataset)
-            if options.dataset is not None
-            else (data.resolve().parent, data.resolve().name)
-        )
+def _prepared(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
+    """Folder and name of the prepared screen, as `train_multi_gpu` takes them; a file is prepared first."""
+    from gears.data.screen.files import is_prepared
     from gears.jobs.job import LOAD_ARGS
     from gears.pertdata import PertData
 
+    screen, folder = locate(options)
+    if is_prepared(screen):
+        return folder, screen.name
     for_class = {name: value for name, value in data_config.items() if name in PERTDATA_OPTIONS}
     processing = {
         name: value for name, value in data_config.items() if name not in (*PERTDATA_OPTIONS, *LOAD_ARGS)
     }
-    pert_data = PertData(options.work_dir, **for_class)
-    pert_data.load(data_path=data, guides=options.guides, guide_targets=options.guide_targets, **processing)
+    pert_data = PertData(folder, **for_class)
+    pert_data.load(data_path=screen, guides=options.guides, guide_targets=options.guide_targets, **processing)
     if options.guides is not None:
         data_config.pop("ctrl_label", None)  # the labels made from the guides have the published spelling
-    return user_path(options.work_dir), str(pert_data.dataset_name)
-
-
-def _is_raw(folder: Path) -> bool:
-    """Whether a folder is a zarr store, a 10x folder or one of several files, not a prepared screen."""
-    from gears.data.reading.open import kind_of
-    from gears.data.screen.files import H5AD, is_prepared
-
-    if is_prepared(folder) or (folder / H5AD).is_file():
-        return False
-    try:
-        return kind_of(folder) in ("zarr", "10x-mtx")
-    except ValueError:
-        return False
+    return folder, str(pert_data.dataset_name)

@@ -56,8 +56,8 @@ class CellDataset(Dataset):
         self.epoch = 0
         self._paired: tuple[int, np.ndarray] | None = None
         column = {gene: i for i, gene in enumerate(screen.gene_names)}
-        genes = [Condition.parse(label).genes for label in screen.labels]
-        self.label_columns = [[column[gene] for gene in label if gene in column] for label in genes]
+        conditions = [screen.conditions[condition] for condition in screen.label_condition]
+        self.label_columns = [[column[gene] for gene in one.genes if gene in column] for one in conditions]
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -183,7 +183,7 @@ def subgroup_line(
     split: Split, part: str, conditions: Sequence[Condition], fitted: Sequence[Condition]
 ) -> str | None:
     """One line where subgroups, counted from the fitted conditions, are not those that the split names; else None."""
-    published = {Condition.parse(label): name for label, name in split.subgroup_of(part).items()}
+    published = split.subgroup_by_condition(part)
     counted = zip(conditions, subgroup_names(conditions, fitted), strict=True)
     other = [
         f"{condition.name} {name}, there {published[condition]}"

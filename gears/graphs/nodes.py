@@ -189,10 +189,9 @@ class PerturbationNodes:
                 raise KeyError(msg)
         return self._in_setting(condition, [self.number[gene] for gene in condition.genes])
 
-    def of_label(self, label: str) -> Sequence[int]:
-        """Nodes of a label's genes in its own order, [-1] for a control."""
-        condition = Condition.parse(label)
-        genes = split_label(label.removesuffix(condition.suffix))
+    def of_label(self, label: str, condition: Condition) -> Sequence[int]:
+        """Nodes of the genes of a label (of a condition) in its own order, [-1] for a control."""
+        genes = split_label(label.removesuffix(condition.suffix) if condition.suffix else label)
         nodes = [self.number[gene] for gene in genes if gene != CONTROL_LABEL]
         return self._in_setting(condition, list(dict.fromkeys(nodes)) or [-1])
 

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class TrainingJob:
         )
         ModelConfig(**{name: value for name, value in model.items() if name in ModelConfig.names()})
         data = _plain(args.get("data_config")) | _plain(data_config)
-        of_screen = [field.name for field in fields(ProcessingOptions)]
+        of_screen = ProcessingOptions.names()
         _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *of_screen])
         ProcessingOptions(**{name: value for name, value in data.items() if name in of_screen})
         for where, names in ((data, PERTDATA_ARGS), (model, GRAPH_ARGS)):

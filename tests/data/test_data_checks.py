@@ -143,9 +143,9 @@ def test_all_problems_come_together(toy_adata: AnnData, tmp_path: Path) -> None:
 def test_wrong_types_and_options(toy_adata: AnnData, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"load\(data_path=\.\.\.\)"):
         prepare_screen("screen.h5ad", tmp_path / "toy")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"unknown processing option 'normalise'.*'normalize'"):
+    with pytest.raises(ValueError, match=r"unknown processing option 'normalise'.*'normalize'"):
         prepare_screen(toy_adata, tmp_path / "toy", normalise=True)
-    with pytest.raises(ValueError, match="min_cells must be"):
+    with pytest.raises(ValueError, match="min_cells is 0; expected a whole number of at least 1"):
         prepare_screen(toy_adata, tmp_path / "toy", min_cells=0)
     toy_adata.layers["counts"] = toy_adata.X.copy()
     with pytest.raises(ValueError, match=r"no layer 'count'; did you mean 'counts'"):

@@ -110,6 +110,19 @@ def test_normalize_equals_scanpy(toy_adata: AnnData, tmp_path: Path) -> None:
         np.testing.assert_allclose(screen.cells.csr().toarray(), expected.X.toarray(), rtol=1e-6)
 
 
+def test_normalized_values_do_not_depend_on_other_cells(toy_adata: AnnData) -> None:
+    """Bit for bit: neither on how many are computed at a time nor on cells without counts among them."""
+    from gears.data.reading.matrix import as_csr, log_normalize
+
+    counts = np.tile(np.rint(np.expm1(toy_adata.X.toarray())), (6, 1))
+    counts[[0, 7, 1030, 1295]] = 0
+    whole = log_normalize(as_csr(counts)).toarray()
+    np.testing.assert_array_equal(whole[500:1100], log_normalize(as_csr(counts[500:1100])).toarray())
+    factors = 1e4 / np.maximum(counts.sum(axis=1, dtype=np.float64), 1)
+    np.testing.assert_array_equal(whole, np.log1p(counts * factors[:, None]).astype(np.float32))
+    assert log_normalize(as_csr(counts[:1])).nnz == 0
+
+
 def test_statistics_are_those_of_the_cells(toy_adata: AnnData, toy_screen: PreparedScreen) -> None:
     dense = toy_adata.X.toarray().astype(np.float64)
     for label in ("ctrl", "GX03+ctrl", "GX00+GX02"):

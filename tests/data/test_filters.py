@@ -104,8 +104,8 @@ def test_wrong_columns_and_values(toy_adata: AnnData, tmp_path: Path) -> None:
         ({"doublet_key": "score"}, "216 values that are neither true nor false, such as '0.3'"),
         ({"guide_count_key": "text"}, "is no number for 216 cells"),
         ({"doublet_key": "all"}, "the filters leave no control cell"),
-        ({"max_residual": 0}, "max_residual is a share"),
-        ({"max_residual": "a"}, "max_residual is a share"),
+        ({"max_residual": 0}, "max_residual is 0; expected a share"),
+        ({"max_residual": "a"}, "max_residual is 'a'; expected a share"),
     ):
         with pytest.raises(ValueError, match=words):
             prepare_screen(toy_adata, tmp_path / "toy", **options)

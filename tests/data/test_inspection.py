@@ -51,7 +51,7 @@ def test_all_problems_come_at_once_each_with_number_example_and_remedy(bad: AnnD
     assert (kinds["repeated-gene-name"].count, kinds["repeated-gene-name"].example) == (1, "GX00")
     text = str(named)
     assert text.count("\n  - ") == 6
-    assert "cannot be prepared as it is" in text
+    assert "not ready: fix the problems above" in text
     assert json.loads(json.dumps(named.to_dict()))["ok"] is False
 
 

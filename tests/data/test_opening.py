@@ -17,7 +17,7 @@ from scipy import io, sparse
 
 from gears.data.reading.guides import add_guides
 from gears.data.reading.open import kind_of, open_screen
-from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepare import locate_screen, prepare_screen
 from gears.pertdata import PertData
 
 if TYPE_CHECKING:
@@ -216,6 +216,32 @@ def test_a_file_as_data_path(raw: AnnData, tmp_path: Path) -> None:
         PertData(tmp_path / "toy.h5ad" / "deeper")
 
 
+def test_what_data_means(raw: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path, whatever is there; else a name in the folder of prepared screens."""
+    work = tmp_path / "work"
+    (tmp_path / "published").mkdir()
+    for path in (tmp_path / "screen.h5ad", tmp_path / "published" / "perturb_processed.h5ad"):
+        raw.write_h5ad(path)
+    split_up(raw, tmp_path / "parts")
+    for path, name in ((tmp_path / "published", "published"), (tmp_path / "parts", "parts")):
+        data = PertData(work, default_pert_graph=False)
+        data.load(data_path=path, normalize=True)
+        assert data.dataset_path == work / name
+        assert locate_screen(name, work) == locate_screen(work / name.upper()) == work / name
+    monkeypatch.chdir(tmp_path)
+    assert locate_screen("screen.h5ad", work) == Path("screen.h5ad")
+    assert locate_screen("parts", work) == Path("parts")  # what is there comes first
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder other\.h5ad$"):
+        locate_screen("other.h5ad", work)
+    with pytest.raises(FileNotFoundError, match=r"no file or folder partz, and .*did you mean 'parts'"):
+        locate_screen("partz", work)
+    for name in ("screen", "norman"):
+        with pytest.raises(FileNotFoundError, match=f"there is no file or folder {name}$"):
+            locate_screen(name)
+    (work / "screen.h5").write_bytes(b"")
+    assert locate_screen("screen", work) == work / "screen.h5"
+
+
 def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there are no cells"):
         prepare_screen(raw[:0].copy(), tmp_path / "toy")
@@ -223,6 +249,33 @@ def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
         prepare_screen(raw[:, :0].copy(), tmp_path / "toy")
     with pytest.raises(ValueError, match="there are no cells"):
         prepare_screen(anndata.AnnData(), tmp_path / "toy")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_10x_file_keeps_ids_of_repeated_symbols(raw: AnnData, version: int, tmp_path: Path) -> None:
+    raw.var["gene_name"] = ["GX00", *raw.var["gene_name"][1:-1], "GX00"]
+    write_10x_h5(raw, tmp_path / "counts.h5", version=version)
+    found = open_screen(tmp_path / "counts.h5")
+    assert found.var_names.tolist() == raw.var_names.tolist()
+    assert found.var["gene_name"].tolist() == raw.var["gene_name"].tolist()
+    np.testing.assert_array_equal(found.X.toarray(), raw.X.toarray())
+
+
+def test_10x_files_that_do_not_fit_together(raw: AnnData, tmp_path: Path) -> None:
+    for name, change in {
+        "barcodes": lambda matrix: matrix["barcodes"][:-1],
+        "indices": lambda matrix: matrix["indices"][:] + 30,
+        "indptr": lambda matrix: matrix["indptr"][:] + 1,
+        "features/name": lambda matrix: matrix["features/name"][:-1],
+    }.items():
+        path = tmp_path / f"{name.replace('/', '-')}.h5"
+        write_10x_h5(raw, path)
+        with h5py.File(path, "r+") as file:
+            changed = change(file["matrix"])
+            del file["matrix"][name]
+            file["matrix"][name] = changed
+        with pytest.raises(ValueError, match=rf"{path.stem}\.h5 cannot be read as a 10x h5 file"):
+            open_screen(path)
 
 
 # Guides

@@ -198,7 +198,9 @@ def test_missing_labels_are_no_controls(toy_adata: AnnData, tmp_path: Path) -> N
 def test_columns_that_disagree_and_screens_of_no_style(toy_adata: AnnData, tmp_path: Path) -> None:
     both = in_style(toy_adata, "scperturb")
     both.obs["target_gene"] = both.obs["perturbation"].astype(str).replace({"control": "non-targeting"})
-    assert find_layout(both, ProcessingOptions(style="auto"))[0].style == "cell-load"  # they say the same
+    assert (
+        find_layout(both.obs, both.var, ProcessingOptions(style="auto"))[0].style == "cell-load"
+    )  # they say the same
     both.obs["target_gene"] = np.roll(both.obs["target_gene"].to_numpy(), 7)
     with pytest.raises(
         ValueError, match=r"2 columns could hold .* condition_key='target_gene' or condition_key='pert"

@@ -92,16 +92,8 @@ def doublets(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[np.ndarray,
     if found is not None:
         return gone, [found]
     values = obs[key]
-    flags = {
-        "true": True,
-        "false": False,
-        "1": True,
-        "0": False,
-        "yes": True,
-        "no": False,
-        "doublet": True,
-        "singlet": False,
-    }
+    flags = dict.fromkeys(("true", "1", "yes", "doublet"), True)
+    flags |= dict.fromkeys(("false", "0", "no", "singlet"), False)
     texts = values.astype(object).map(lambda value: flags.get(str(value).strip().lower().removesuffix(".0")))
     if texts.isna().any():
         odd, n = values[texts.isna()].iloc[0], int(texts.isna().sum())
@@ -159,13 +151,17 @@ def small_conditions(
 
 
 def not_knocked_down(
-    matrix: sparse.csr_matrix, table: LabelTable, gene_names: Sequence[str], options: ProcessingOptions
+    matrix: sparse.csr_matrix,
+    cells: np.ndarray,
+    table: LabelTable,
+    gene_names: Sequence[str],
+    options: ProcessingOptions,
 ) -> tuple[np.ndarray, list[Dropped], list[Finding]]:
     """Conditions, then single cells, in which a perturbed gene is still expressed.
 
-    Expression is compared on the scale of normalised counts (expm1 of X), as a
-    share of the control cells' mean. Genes that are not measured, or that
-    control cells do not express, cannot be judged: their conditions stay.
+    `table` holds the labels of some `cells` of the `matrix`. Expression is compared on the
+    scale of normalised counts (expm1 of X), as a share of the control cells' mean. Genes that
+    are not measured, or that control cells do not express, cannot be judged: their conditions stay.
     """
     gone = np.zeros(len(table.cell_label), dtype=bool)
     if options.max_residual is None and options.max_cell_residual is None:
@@ -174,7 +170,8 @@ def not_knocked_down(
     cell_condition = table.cell_condition
     control = next(i for i, condition in enumerate(table.conditions) if condition.is_control)
     wanted = sorted({gene for condition in table.conditions for gene in condition.genes if gene in at})
-    levels = np.expm1(matrix[:, [at[gene] for gene in wanted]].toarray().astype(np.float64))
+    targets = matrix[:, [at[gene] for gene in wanted]][cells]
+    levels = np.expm1(targets.toarray().astype(np.float64))
     base = levels[cell_condition == control].mean(axis=0)
     column = {gene: i for i, gene in enumerate(wanted) if base[i] > 0}
     whole, single, unchecked = [], np.zeros(len(gone), dtype=bool), []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
+from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition, conditions_of
 from gears.core.findings import Finding
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
@@ -35,12 +35,23 @@ class LabelTable:
     conditions: tuple[Condition, ...]
 
     @classmethod
-    def of(cls, labels: pd.Series) -> LabelTable:
-        """Parse one label per cell (strings without missing values)."""
+    def of(cls, labels: pd.Series, parsed: Mapping[str, Condition] | None = None) -> LabelTable:
+        """One label per cell (strings without missing values); those that are not `parsed` yet are parsed."""
         codes, own = pd.factorize(labels.astype(object))
         ids: dict[Condition, int] = {}
-        label_condition = [ids.setdefault(Condition.parse(label), len(ids)) for label in own]
+        label_condition = [ids.setdefault(one, len(ids)) for one in conditions_of(own, parsed).values()]
         return cls(codes.astype(np.int32), list(own), np.asarray(label_condition, dtype=np.int64), tuple(ids))
+
+    def part(self, kept: np.ndarray) -> LabelTable:
+        """The labels of some cells, by a mask, again in order of first appearance."""
+        codes, labels = pd.factorize(self.cell_label[kept])
+        ids, conditions = pd.factorize(self.label_condition[labels])
+        return LabelTable(
+            codes.astype(np.int32),
+            [self.labels[label] for label in labels],
+            ids.astype(np.int64),
+            tuple(self.conditions[condition] for condition in conditions),
+        )
 
     @property
     def cell_condition(self) -> np.ndarray:
@@ -52,8 +63,14 @@ class LabelTable:
         return np.bincount(self.cell_condition, minlength=len(self.conditions))
 
 
-def label_findings(labels: pd.Series, layout: Layout) -> list[Finding]:
-    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing."""
+def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
+    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing.
+
+    Returns
+    -------
+    tuple
+        The findings, and the condition of each label that can be read with the layout's separator.
+    """
     found: list[Finding] = []
     missing = labels.isna()
     if missing.any():
@@ -76,34 +93,26 @@ def label_findings(labels: pd.Series, layout: Layout) -> list[Finding]:
         what = f"no perturbed condition among {count(len(labels), 'cell')}"
         remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
         findings.append(Finding("no-perturbed-condition", what, remedy, len(labels)))
-    return findings
+    return findings, readable
 
 
-def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], list[str]]:
+def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
     findings: list[Finding] = []
-    readable: list[str] = []
-    problems: dict[str, list[object]] = {}
+    readable: dict[str, Condition] = {}
+    unreadable: dict[bool, list[tuple[object, str]]] = {True: [], False: []}
     for label in counts:
         try:
-            Condition.parse(label, sep=layout.sep or "\0")
+            readable[label] = Condition.parse(label, sep=layout.sep or "\0")
         except ValueError as error:
-            kind = "empty" if isinstance(label, str) else "no text"
-            problems.setdefault(kind, []).append(label)
-            problems.setdefault(f"{kind}: why", [str(error)])
-        else:
-            readable.append(label)
-    for kind in ("empty", "no text"):
-        bad = problems.get(kind, [])
-        if bad:
-            what, _, remedy = str(problems[f"{kind}: why"][0]).partition("; ")
-            if len(bad) > 1:
-                what += (
-                    f" (and {count(len(bad) - 1, 'other label')} like it: {shorten(map(repr, bad[1:]), 5)})"
-                )
-            n = sum(counts[label] for label in bad)
-            findings.append(
-                Finding("unreadable-label", what, remedy or "write genes as text", n, str(bad[0]))
-            )
+            unreadable[isinstance(label, str)].append((label, str(error)))
+    for bad in filter(None, unreadable.values()):
+        (first, why), *others = bad
+        what, _, remedy = why.partition("; ")
+        if others:
+            shown = shorten([repr(label) for label, _ in others], 5)
+            what += f" (and {count(len(others), 'other label')} like it: {shown})"
+        n = sum(counts[label] for label, _ in bad)
+        findings.append(Finding("unreadable-label", what, remedy or "write genes as text", n, str(first)))
     joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
     if joined:
         number = count(len(joined), "label")
@@ -140,7 +149,7 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     return Finding("no-control", what, remedy, counts[best], best)
 
 
-def _strange_tokens(counts: Counter, labels: Sequence[str], layout: Layout) -> list[Finding]:
+def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> list[Finding]:
     """Tokens that mean control, or nothing, in other screens and would be taken for genes here."""
     controls: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -13,9 +13,6 @@ from gears.core.findings import Finding
 from gears.core.messages import nearest, shorten
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 INDEX = "index"
 ONE_TYPE = "cells"
@@ -94,9 +91,11 @@ class Layout:
         return {name: getattr(self, name) for name in names} | {"controls": list(self.controls)}
 
 
-def find_layout(adata: AnnData, options: ProcessingOptions) -> tuple[Layout, list[Finding]]:
-    """The layout that was asked for, or that fits, and what is missing from it."""
-    obs, findings = adata.obs, []
+def find_layout(
+    obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions
+) -> tuple[Layout, list[Finding]]:
+    """The layout that the options name, or that fits, and what is missing from it."""
+    findings = []
     chosen = _style(obs, options)
     if isinstance(chosen, Finding):
         findings.append(chosen)
@@ -107,7 +106,7 @@ def find_layout(adata: AnnData, options: ProcessingOptions) -> tuple[Layout, lis
         findings += found
     cell_type_key, found = _cell_type(obs, options)
     findings += found
-    gene_key, found = _genes(adata.var, options)
+    gene_key, found = _genes(var, options)
     findings += found
     controls = options.controls
     if condition_key is not None:

@@ -13,7 +13,7 @@ from gears.core.findings import Finding, errors
 from gears.core.messages import shorten
 from gears.data.checks.filters import Dropped
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.survey import Survey, survey_screen
+from gears.data.checks.survey import ScreenDraft, check_screen
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -69,7 +69,7 @@ class ScreenReport:
             if found:
                 lines += [title, *(f"  - {finding}" for finding in found)]
         if not self.is_prepared:
-            lines.append("ready to be prepared" if self.ok else "cannot be prepared as it is")
+            lines.append("ready to be prepared" if self.ok else "not ready: fix the problems above")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -105,20 +105,19 @@ def inspect_screen(
     **options
         See :class:`gears.data.ProcessingOptions`; ``style="auto"`` unless given.
     """
-    settings = ProcessingOptions.of(**{"style": "auto"} | options)
-    survey = survey_screen(adata, settings, is_gene=is_gene)
-    facts: dict[str, Any] = {"cells": survey.n_cells, "genes": survey.n_genes}
-    if survey.table is not None:
-        counts = survey.table.counts()
-        facts |= condition_facts(survey.table.conditions, counts)
-        facts |= gene_facts(survey.table.conditions, survey.names, is_gene)
+    settings = ProcessingOptions.from_mapping({"style": "auto"} | options)
+    draft = check_screen(adata, settings, is_gene=is_gene)
+    facts: dict[str, Any] = {"cells": draft.n_cells, "genes": draft.n_genes}
+    if draft.table is not None:
+        facts |= condition_facts(draft.table.conditions, draft.table.counts())
+        facts |= gene_facts(draft.table.conditions, draft.gene_names.tolist(), is_gene)
     return ScreenReport(
         name=name,
         facts=facts,
-        layout=survey.layout.describe(),
-        findings=tuple(survey.findings),
-        dropped=tuple(str(dropped) for dropped in survey.dropped if dropped.n_cells or dropped.unchecked),
-        mapping=_examples(survey),
+        layout=draft.layout.describe(),
+        findings=draft.findings,
+        dropped=tuple(str(dropped) for dropped in draft.dropped if dropped.n_cells or dropped.unchecked),
+        mapping=_examples(draft),
     )
 
 
@@ -179,9 +178,9 @@ def gene_facts(
     return facts
 
 
-def _examples(survey: Survey) -> dict[str, str]:
+def _examples(draft: ScreenDraft) -> dict[str, str]:
     """A few labels and what became of them."""
-    return dict(list(survey.mapping.items())[:6]) if not survey.layout.is_published else {}
+    return dict(list(draft.mapping.items())[:6]) if not draft.layout.is_published else {}
 
 
 def _text(value: Any) -> str:

@@ -1,17 +1,21 @@
-"""All checks of a screen before it is prepared: its problems, what is excluded, and the checked screen."""
+"""From an AnnData to a screen that can be written: read, standardise labels, check, filter.
+
+Each step takes a :class:`ScreenDraft` and gives one. Nothing is raised on the way: problems are findings of the draft,
+and the steps that need a screen without errors are omitted where it has any.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.conditions import CONTROL_LABEL, split_label
+from gears.conditions import SEPARATOR, split_label
 from gears.core.findings import Finding, errors, refusal
 from gears.core.messages import nearest, shorten
 from gears.data.checks import filters
@@ -25,7 +29,13 @@ from gears.data.checks.labels import (
 )
 from gears.data.checks.layout import INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.settings import column_findings, is_divided, one_type_per_batch, setting_table
+from gears.data.checks.settings import (
+    SettingTable,
+    column_findings,
+    is_divided,
+    one_type_per_batch,
+    setting_table,
+)
 from gears.data.checks.values import (
     cell_type_findings,
     gene_findings,
@@ -35,7 +45,6 @@ from gears.data.checks.values import (
     value_findings,
 )
 from gears.data.reading.matrix import as_csr, log_normalize, values_of
-from gears.data.screen.files import CheckedScreen
 from gears.files.mapped import pieces
 
 if TYPE_CHECKING:
@@ -45,50 +54,89 @@ logger = logging.getLogger(__name__)
 
 MIN_CELLS_DE = 2
 REFUSED = "this screen cannot be prepared"
-
+UNREADABLE = ("missing-label", "unreadable-label", "other-separator")
+"""Findings after which labels cannot be brought into the published form."""
 POOLED = "pooled"
 
 
-@dataclass
-class Survey:
-    """What was found in a screen.
+@dataclass(frozen=True)
+class ScreenDraft:
+    """A screen on its way from an AnnData to a prepared folder, and what was found on the way.
 
     Attributes
     ----------
-    layout : Layout
-    findings : list of Finding
-    dropped : list of Dropped
-        What is excluded, by filter.
     n_cells, n_genes : int
-        Of the screen as given.
-    checked : CheckedScreen or None
-        The screen to write; None where an error was found.
+        N and G of the screen as given.
+    obs, var : pd.DataFrame
+        Annotations as given; in the end those of the cells that stay, in the published layout.
+    layers, values
+        Names of the layers; X or the layer in whatever form it is held, None where there is none.
+    cells : np.ndarray (n,) int64
+        Cells that stay, by their number among the N given.
+    gene_names, cell_types : pd.Series (G,), (N,)
     table : LabelTable or None
-        Labels of the cells that stay, as far as they could be read.
-    names : list of str
-        Gene names.
+        Labels of the cells that stay; None where labels could not be read.
     mapping : dict of str to str
         The screen's own labels, and what they are read as.
+    matrix : csr_matrix float32
+        Log-normalised expression: (N, G), in the end (n, G).
+    settings, condition_names, has_negative
+        Labels with context and perturbation type (None before the cells are divided); published name of each label;
+        whether a value is below 0.
+    findings, dropped
+        Problems; what is excluded, by filter.
     """
 
-    layout: Layout
+    options: ProcessingOptions
     n_cells: int
     n_genes: int
-    findings: list[Finding] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-    checked: CheckedScreen | None = None
+    obs: pd.DataFrame
+    var: pd.DataFrame
+    layers: tuple[str, ...]
+    values: Any
+    layout: Layout
+    cells: np.ndarray
+    gene_names: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
+    cell_types: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
     table: LabelTable | None = None
-    names: list[str] = field(default_factory=list)
     mapping: dict[str, str] = field(default_factory=dict)
+    matrix: sparse.csr_matrix = field(default_factory=lambda: sparse.csr_matrix((0, 0), dtype=np.float32))
+    settings: SettingTable | None = None
+    condition_names: list[str] = field(default_factory=list)
+    has_negative: bool = False
+    findings: tuple[Finding, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
 
-    def refuse(self) -> None:
+    @property
+    def ok(self) -> bool:
+        """Whether no error was found so far."""
+        return not errors(self.findings)
+
+    @property
+    def labels(self) -> LabelTable:
+        """Labels of the cells that stay, where they could be read."""
+        assert self.table is not None
+        return self.table
+
+    def found(self, findings: Iterable[Finding], **changes: Any) -> ScreenDraft:
+        """The draft with further findings and other changes."""
+        return replace(self, findings=(*self.findings, *findings), **changes)
+
+    def without(self, lost: np.ndarray, *dropped: Dropped) -> ScreenDraft:
+        """The draft without some of the cells that stayed, by a mask of them."""
+        dropped = (*self.dropped, *dropped)
+        if not lost.any():
+            return replace(self, dropped=dropped)
+        return replace(self, cells=self.cells[~lost], table=self.labels.part(~lost), dropped=dropped)
+
+    def raise_errors(self) -> None:
         """Raise one error that lists all errors, if there are any."""
         message = refusal(REFUSED, self.findings)
         if message:
             raise ValueError(message)
 
-    def tell(self) -> None:
-        """Log how the screen is read where that was found out, warnings, and what is excluded."""
+    def log(self) -> None:
+        """Log how the screen is read where that was detected, warnings, and what is excluded."""
         if not self.layout.is_published:
             examples = "".join(f"\n  {own!r} -> {new!r}" for own, new in list(self.mapping.items())[:4])
             logger.info("how this screen is read:\n%s\nlabels:%s", self.layout.describe(), examples)
@@ -100,10 +148,10 @@ class Survey:
                 logger.warning("%s", dropped)
 
 
-def survey_screen(
+def check_screen(
     adata: AnnData, options: ProcessingOptions, *, is_gene: Callable[[str], bool] | None = None
-) -> Survey:
-    """Look at everything, raise nothing.
+) -> ScreenDraft:
+    """Every step from an AnnData to a screen that can be written, if no error is found.
 
     Parameters
     ----------
@@ -115,206 +163,206 @@ def survey_screen(
         Whether a token is a gene that is known elsewhere (the annotation); outside the
         style "gears" tokens that are neither that nor measured are unknown labels.
     """
-    layout, findings = find_layout(adata, options)
-    survey = Survey(layout, adata.n_obs, adata.n_vars, size_findings(adata) + findings)
-    names = gene_names(adata, layout, survey, options.unique_genes)
-    survey.names = [] if names is None else names.tolist()
-    cell_types = _cell_types(adata, layout, survey, options)
-    gone, labels = _labels(adata, layout, survey, options, names, is_gene)
-    matrix = _values(adata, survey, options)
-    if labels is None or cell_types is None or names is None or matrix is None or survey_failed(survey):
-        return survey
-    if options.normalize:
-        matrix = log_normalize(matrix)
-    keep = _filtered(adata.obs, survey, options, labels, gone, matrix, names)
-    if keep is None:
-        return survey
-    kept = np.flatnonzero(keep)
-    table = survey.table = LabelTable.of(labels[keep])
-    if not options.skip_calc_de:
-        survey.findings += small_condition_findings(table, MIN_CELLS_DE)
-    is_control = np.array([condition.is_control for condition in table.conditions])
-    columns = adata.obs.iloc[kept].assign(cell_type=cell_types.iloc[kept])
-    survey.findings += column_findings(columns, options, is_control[table.cell_condition])
-    if survey_failed(survey):
-        return survey
-    settings = setting_table(columns, table, options)
-    if is_divided(options) and not options.skip_calc_de:
-        survey.findings += small_in_context_findings(settings, MIN_CELLS_DE)
-    if survey_failed(survey):
-        return survey
-    if len(kept) < len(keep):
-        matrix = as_csr(matrix[kept])
-    obs, condition_names = published_obs(adata.obs.iloc[kept], cell_types.iloc[kept], table, layout)
-    var = plain_frame(adata.var.assign(gene_name=names.to_numpy()))
-    has_negative = any(bool((piece < 0).any()) for piece in pieces(matrix.data))
-    survey.checked = CheckedScreen(matrix, table, settings, obs, var, condition_names, has_negative)
-    return survey
+    draft = check_cell_types(check_genes(read(adata, options)))
+    draft = check_values(standardise_labels(draft, is_gene))
+    for step in (normalise, filter_cells, divide, publish):
+        if draft.ok:
+            draft = step(draft)
+    return draft
 
 
-def survey_failed(survey: Survey) -> bool:
-    """Whether an error was found so far."""
-    return bool(errors(survey.findings))
+def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
+    """What is used of an AnnData; where its labels, cell types and gene names are."""
+    layout, findings = find_layout(adata.obs, adata.var, options)
+    layers = tuple(str(name) for name in adata.layers)
+    is_there = options.layer is None or options.layer in layers
+    return ScreenDraft(
+        options=options,
+        n_cells=adata.n_obs,
+        n_genes=adata.n_vars,
+        obs=adata.obs,
+        var=adata.var,
+        layers=layers,
+        values=values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None,
+        layout=layout,
+        cells=np.arange(adata.n_obs),
+        findings=(*size_findings(adata.n_obs, adata.n_vars), *findings),
+    )
 
 
-def gene_names(adata: AnnData, layout: Layout, survey: Survey, unique_genes: bool) -> pd.Series | None:
-    """Symbol of each gene; repeated ones told apart where asked for."""
-    if layout.gene_key is None:
-        return None
-    index = adata.var_names
-    names = pd.Series(index, index=index) if layout.gene_key == INDEX else adata.var[layout.gene_key]
-    survey.findings += gene_findings(names, index, unique_genes=unique_genes)
+def check_genes(draft: ScreenDraft) -> ScreenDraft:
+    """Symbol of each gene; repeated ones told apart where the options say so."""
+    key, index, unique_genes = draft.layout.gene_key, draft.var.index, draft.options.unique_genes
+    if key is None:
+        return draft
+    names = pd.Series(index, index=index) if key == INDEX else draft.var[key]
+    findings = gene_findings(names, index, unique_genes=unique_genes)
     names = names.astype(object).astype(str)
     if unique_genes:
         again = names.duplicated().to_numpy()
         names = names.where(~again, names + "-" + pd.Series(index.astype(str), index=index))
-    return names
+    return draft.found(findings, gene_names=names)
 
 
-def _cell_types(
-    adata: AnnData, layout: Layout, survey: Survey, options: ProcessingOptions
-) -> pd.Series | None:
-    if layout.cell_type_key is None:
-        missing = any(finding.kind == "missing-column" for finding in survey.findings)
-        return None if missing else pd.Series(ONE_TYPE, index=adata.obs.index)
-    cell_types = adata.obs[layout.cell_type_key]
-    matched = one_type_per_batch(adata.obs.assign(cell_type=cell_types), options)
-    survey.findings += cell_type_findings(cell_types, options.pool_cell_types or matched)
-    return cell_types
+def check_cell_types(draft: ScreenDraft) -> ScreenDraft:
+    """Type of each cell."""
+    key, options = draft.layout.cell_type_key, draft.options
+    if key is None:
+        return replace(draft, cell_types=pd.Series(ONE_TYPE, index=draft.obs.index))
+    cell_types = draft.obs[key]
+    matched = one_type_per_batch(draft.obs.assign(cell_type=cell_types), options)
+    findings = cell_type_findings(cell_types, options.pool_cell_types or matched)
+    return draft.found(findings, cell_types=cell_types)
 
 
-def _labels(
-    adata: AnnData,
-    layout: Layout,
-    survey: Survey,
-    options: ProcessingOptions,
-    names: pd.Series | None,
-    is_gene: Callable[[str], bool] | None,
-) -> tuple[np.ndarray, pd.Series | None]:
-    """Cells to leave out because of their label, and every cell's label in the published spelling."""
-    nothing = np.zeros(adata.n_obs, dtype=bool)
-    if layout.condition_key is None or adata.n_obs == 0:
-        return nothing, None
-    own = adata.obs[layout.condition_key]
-    gone, findings = filters.labels_to_drop(own, options.drop_labels)
-    survey.findings += findings
-    if gone.any():
+def standardise_labels(draft: ScreenDraft, is_gene: Callable[[str], bool] | None) -> ScreenDraft:
+    """Labels in the published form, each parsed once; cells without a usable label are excluded."""
+    layout, options = draft.layout, draft.options
+    if layout.condition_key is None or draft.n_cells == 0:
+        return draft
+    own = draft.obs[layout.condition_key]
+    lost, findings = filters.labels_to_drop(own, options.drop_labels)
+    if lost.any():
         why = f"labels named in drop_labels: {shorten(options.drop_labels or ())}"
-        survey.dropped.append(Dropped("drop_labels", int(gone.sum()), 0, why))
-    found = label_findings(own[~gone], layout)
-    survey.findings += found
-    if any(finding.kind in ("missing-label", "unreadable-label", "other-separator") for finding in found):
-        return gone, None
-    measured = set() if names is None else set(names)
+        draft = replace(draft, dropped=(*draft.dropped, Dropped("drop_labels", int(lost.sum()), 0, why)))
+    found, parsed = label_findings(own[~lost], layout)
+    draft = draft.found([*findings, *found], cells=np.flatnonzero(~lost))
+    if any(finding.kind in UNREADABLE for finding in found):
+        return draft
+    measured = set(draft.gene_names)
 
     def known(token: str) -> bool:
         return token in measured or (is_gene is not None and is_gene(token))
 
-    texts = own.astype(object)
-    standard = survey.mapping = {label: layout.standard(label, known) for label in pd.unique(texts[~gone])}
+    texts = own[~lost].astype(object)
+    mapping = {label: layout.standard(label, known) for label in pd.unique(texts)}
+    labels = list(dict.fromkeys(mapping.values()))
+    findings = []
     if layout.count_key is not None:
-        numbers = adata.obs[layout.count_key][~gone]
-        survey.findings += guide_number_findings(own[~gone], numbers, standard, layout.count_key)
-    survey.findings += other_case_findings(list(standard.values()), list(measured), known)
-    if layout.style != "gears" and is_gene is not None:
-        labels = list(dict.fromkeys(standard.values()))
-        found, strange = unknown_gene_findings(labels, list(measured), is_gene, options.unknown_labels)
-        survey.findings += found
-        if strange and options.unknown_labels == "drop":
-            lost = texts.map(standard).isin(strange).to_numpy() & ~gone
-            why = "labels with a token that is no known gene"
-            survey.dropped.append(
-                Dropped("unknown_labels", int(lost.sum()), len(strange), why, tuple(strange))
-            )
-            gone |= lost
-    labels_N = texts.map(standard).where(~gone, CONTROL_LABEL)
-    survey.table = LabelTable.of(labels_N[~gone])
-    return gone, labels_N
+        numbers = draft.obs[layout.count_key][~lost]
+        findings += guide_number_findings(own[~lost], numbers, mapping, layout.count_key)
+    findings += other_case_findings(labels, list(measured), known)
+    table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR else {})
+    draft = draft.found(findings, mapping=mapping, table=table)
+    if layout.style == "gears" or is_gene is None:
+        return draft
+    found, strange = unknown_gene_findings(labels, list(measured), is_gene, options.unknown_labels)
+    draft = draft.found(found)
+    if not strange or options.unknown_labels != "drop":
+        return draft
+    lost = np.isin(table.labels, strange)[table.cell_label]
+    why = "labels with a token that is no known gene"
+    return draft.without(lost, Dropped("unknown_labels", int(lost.sum()), len(strange), why, tuple(strange)))
 
 
-def _values(adata: AnnData, survey: Survey, options: ProcessingOptions) -> sparse.csr_matrix | None:
-    layers = [str(name) for name in adata.layers]
-    if options.layer is not None and options.layer not in adata.layers:
-        near = nearest(options.layer, layers)
+def check_values(draft: ScreenDraft) -> ScreenDraft:
+    """Expression as CSR."""
+    layer, layers = draft.options.layer, list(draft.layers)
+    if layer is not None and layer not in layers:
+        near = nearest(layer, layers)
         hint = f"did you mean {near[0]!r}?" if near else f"layers: {shorten(layers) or 'none'}"
-        survey.findings.append(
-            Finding("no-layer", f"there is no layer {options.layer!r}", hint, 1, options.layer)
-        )
-        return None
-    if adata.n_obs == 0 or adata.n_vars == 0:
-        return None
-    values = values_of(adata, options.layer)
-    if values is None:
+        return draft.found([Finding("no-layer", f"there is no layer {layer!r}", hint, 1, layer)])
+    if draft.n_cells == 0 or draft.n_genes == 0:
+        return draft
+    if draft.values is None:
         hint = f"pass layer= (layers: {shorten(layers) or 'none'})"
-        survey.findings.append(Finding("no-values", "X is empty", hint))
-        return None
+        return draft.found([Finding("no-values", "X is empty", hint)])
     try:
-        matrix = as_csr(values)
+        matrix = as_csr(draft.values)
     except (TypeError, ValueError) as error:
-        survey.findings.append(Finding("no-matrix", str(error)))
-        return None
-    survey.findings += value_findings(matrix, normalize=options.normalize, layer=options.layer, layers=layers)
-    return matrix
+        return draft.found([Finding("no-matrix", str(error))])
+    findings = value_findings(matrix, normalize=draft.options.normalize, layer=layer, layers=layers)
+    return draft.found(findings, matrix=matrix, values=None)
 
 
-def _filtered(
-    obs: pd.DataFrame,
-    survey: Survey,
-    options: ProcessingOptions,
-    labels: pd.Series,
-    gone: np.ndarray,
-    matrix: sparse.csr_matrix,
-    names: pd.Series,
-) -> np.ndarray | None:
-    """Cells that stay after every filter; None where a filter leaves nothing."""
-    table = LabelTable.of(labels)
-    n_genes = np.array([len(condition) for condition in table.conditions])[table.cell_condition]
-    for name, (lost, findings), why in (
-        ("doublet_key", filters.doublets(obs, options), f"obs[{options.doublet_key!r}] is true"),
+def normalise(draft: ScreenDraft) -> ScreenDraft:
+    """Counts to log-normalised expression, where the options say that the values are counts."""
+    return replace(draft, matrix=log_normalize(draft.matrix)) if draft.options.normalize else draft
+
+
+def filter_cells(draft: ScreenDraft) -> ScreenDraft:
+    """Exclude cells and conditions by every filter; where one leaves nothing, the report is about all cells."""
+    filtered = draft
+    for step in (exclude_marked_cells, exclude_expressed_targets, exclude_small_conditions):
+        filtered = step(filtered)
+        if not filtered.ok:
+            return replace(draft, findings=filtered.findings, dropped=filtered.dropped)
+    return filtered
+
+
+def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
+    """Exclude doublets, and cells with another number of guides than their label has genes."""
+    options, table = draft.options, draft.labels
+    n_genes_N = np.zeros(draft.n_cells, dtype=np.int64)
+    n_genes_N[draft.cells] = np.array([len(condition) for condition in table.conditions])[
+        table.cell_condition
+    ]
+    for name, (lost_N, findings), why in (
+        ("doublet_key", filters.doublets(draft.obs, options), f"obs[{options.doublet_key!r}] is true"),
         (
             "guide_count_key",
-            filters.wrong_guide_counts(obs, n_genes, options),
+            filters.wrong_guide_counts(draft.obs, n_genes_N, options),
             f"obs[{options.guide_count_key!r}] is not the number of genes in the label",
         ),
     ):
-        survey.findings += findings
-        lost = lost & ~gone
+        draft, lost = draft.found(findings), lost_N[draft.cells]
         if lost.any():
-            emptied = sorted(set(labels[~gone]) - set(labels[~gone & ~lost]))
-            survey.dropped.append(Dropped(name, int(lost.sum()), len(emptied), why, tuple(emptied)))
-        gone = gone | lost
-    if survey_failed(survey) or not _has_both(survey, labels[~gone]):
-        return None
-    keep = ~gone
-    lost, dropped, findings = filters.not_knocked_down(
-        matrix[np.flatnonzero(keep)] if gone.any() else matrix,
-        LabelTable.of(labels[keep]),
-        names.tolist(),
-        options,
+            emptied = sorted(set(draft.labels.labels) - set(draft.labels.part(~lost).labels))
+            draft = draft.without(lost, Dropped(name, int(lost.sum()), len(emptied), why, tuple(emptied)))
+    left = {condition.is_control for condition in draft.labels.conditions}
+    return draft.found(
+        Finding("filtered-away", f"the filters leave {what}", "loosen them", draft.n_cells)
+        for is_control, what in ((True, "no control cell"), (False, "no perturbed cell"))
+        if draft.ok and is_control not in left
     )
-    survey.dropped += dropped
-    survey.findings += findings
-    keep[np.flatnonzero(keep)[lost]] = False
-    if survey_failed(survey):
-        return None
-    small, report, findings = filters.small_conditions(LabelTable.of(labels[keep]), options.min_cells)
-    survey.findings += findings
-    if report is not None:
-        survey.dropped.append(report)
-    keep[np.flatnonzero(keep)[small]] = False
-    return None if survey_failed(survey) else keep
 
 
-def _has_both(survey: Survey, labels: pd.Series) -> bool:
-    """Control and perturbed cells are left after the filters that look at single cells."""
-    table = LabelTable.of(labels)
-    kinds = {condition.is_control for condition in table.conditions}
-    for is_control, what in ((True, "no control cell"), (False, "no perturbed cell")):
-        if is_control not in kinds:
-            survey.findings.append(
-                Finding("filtered-away", f"the filters leave {what}", "loosen them", survey.n_cells)
-            )
-    return len(kinds) == 2
+def exclude_expressed_targets(draft: ScreenDraft) -> ScreenDraft:
+    """Exclude conditions and cells in which a perturbed gene is still expressed."""
+    lost, dropped, findings = filters.not_knocked_down(
+        draft.matrix, draft.cells, draft.labels, draft.gene_names.tolist(), draft.options
+    )
+    return draft.found(findings).without(lost, *dropped)
+
+
+def exclude_small_conditions(draft: ScreenDraft) -> ScreenDraft:
+    """Exclude conditions with too few cells."""
+    small, report, findings = filters.small_conditions(draft.labels, draft.options.min_cells)
+    return draft.found(findings).without(small, *([] if report is None else [report]))
+
+
+def divide(draft: ScreenDraft) -> ScreenDraft:
+    """Divide the cells by context and perturbation type, and look for small conditions."""
+    options, table = draft.options, draft.labels
+    with_de = not options.skip_calc_de
+    if with_de:
+        draft = draft.found(small_condition_findings(table, MIN_CELLS_DE))
+    columns = draft.obs.iloc[draft.cells].assign(cell_type=draft.cell_types.iloc[draft.cells])
+    is_control = np.array([condition.is_control for condition in table.conditions])
+    draft = draft.found(column_findings(columns, options, is_control[table.cell_condition]))
+    if not draft.ok:
+        return draft
+    settings = setting_table(columns, table, options)
+    findings = small_in_context_findings(settings, MIN_CELLS_DE) if with_de and is_divided(options) else []
+    return draft.found(findings, settings=settings)
+
+
+def publish(draft: ScreenDraft) -> ScreenDraft:
+    """Values and annotations of the cells that stay, in the published layout."""
+    cells, matrix = draft.cells, draft.matrix
+    if len(cells) < draft.n_cells:
+        matrix = as_csr(matrix[cells])
+    obs, condition_names = published_obs(
+        draft.obs.iloc[cells], draft.cell_types.iloc[cells], draft.labels, draft.layout
+    )
+    return replace(
+        draft,
+        matrix=matrix,
+        obs=obs,
+        var=plain_frame(draft.var.assign(gene_name=draft.gene_names.to_numpy())),
+        condition_names=condition_names,
+        has_negative=any(bool((piece < 0).any()) for piece in pieces(matrix.data)),
+    )
 
 
 def plain_frame(frame: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,23 +15,20 @@ from gears.data.checks.labels import LabelTable
 from gears.data.reading.matrix import share_of_integers
 from gears.files.mapped import pieces
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 LOG_MAXIMUM = 25.0
 """log1p of any sensible normalised count lies far below this."""
 MOSTLY_COUNTS = 0.5
 """Share of whole numbers among the values above which they are counts: a logarithm is hardly ever whole."""
 
 
-def size_findings(adata: AnnData) -> list[Finding]:
+def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
     """No cells or no genes at all."""
     findings = []
-    if adata.n_obs == 0:
+    if n_cells == 0:
         findings.append(
             Finding("no-cells", "there are no cells", "check how the file was written or filtered")
         )
-    if adata.n_vars == 0:
+    if n_genes == 0:
         findings.append(
             Finding("no-genes", "there are no genes", "check how the file was written or filtered")
         )

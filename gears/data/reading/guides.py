@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ def add_guides(
     guides: str | Path | pd.DataFrame,
     targets: str | Path | Mapping[str, str] | None = None,
     *,
-    ctrl_label: str | None = None,
+    ctrl_label: str | Sequence[str] | None = None,
 ) -> AnnData:
     """Label cells by a table of their guides.
 
@@ -51,7 +51,7 @@ def add_guides(
         ``guide``) and ``target_gene_name`` (or ``target_gene``), such as 10x's
         feature reference. Needed where the table names guides.
     ctrl_label
-        The target that means control; by default those that look like one
+        The target, or several, that means control; by default those that look like one
         ("Non-Targeting", "NTC", ...), which are logged.
 
     Returns
@@ -87,7 +87,8 @@ def add_guides(
         )
         msg = f"no barcode of the guide table is a cell: it has {theirs}, cells are {own}; bring them to one form"
         raise ValueError(msg)
-    is_control = [token == ctrl_label if ctrl_label else is_control_like(token) for token in known["token"]]
+    named = [ctrl_label] if isinstance(ctrl_label, str) else ctrl_label
+    is_control = [token in named if named else is_control_like(token) for token in known["token"]]
     controls = sorted(set(known["token"][is_control]))
     logger.info("control guides: %s", shorten(controls) or "none found; name them with ctrl_label=")
     n_guides = known.groupby("barcode").size()

@@ -234,22 +234,31 @@ def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_matrix:
-    """Counts to log(1 + counts per `target`); a new matrix.
+    """Counts to log(1 + counts per `target`), by scanpy; a new matrix.
 
-    The values of ``scanpy.pp.normalize_total(target_sum=1e4)`` and
-    ``scanpy.pp.log1p``; cells without any count stay zero.
+    Computed in float64 and stored as float32, some cells at a time: the values do not depend on how many.
 
     Parameters
     ----------
     counts
-        (N, G) CSR of whole non-negative numbers.
+        (N, G) CSR of whole non-negative numbers, canonical.
     target
-        Sum of each cell before the logarithm.
+        Sum of each cell before the logarithm; cells without any count stay zero.
     """
-    total_N = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
-    factor_N = target / np.where(total_N > 0, total_N, 1.0)
-    values = np.log1p(counts.data * np.repeat(factor_N, np.diff(counts.indptr)))
-    return sparse.csr_matrix((values.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
+    import scanpy
+    from anndata import AnnData
+
+    values = np.empty(counts.nnz, dtype=np.float32)
+    bounds = np.unique(counts.indptr)  # of the cells with counts: scanpy warns of others
+    for start in range(0, len(bounds) - 1, DENSE_ROWS):
+        rows = bounds[start : start + DENSE_ROWS + 1]
+        stored = slice(rows[0], rows[-1])
+        parts = counts.data[stored].astype(np.float64), counts.indices[stored], rows - rows[0]
+        cells = AnnData(sparse.csr_matrix(parts, shape=(len(rows) - 1, counts.shape[1])))
+        scanpy.pp.normalize_total(cells, target_sum=target)
+        scanpy.pp.log1p(cells)
+        values[stored] = cells.X.data
+    return sparse.csr_matrix((values, counts.indices, counts.indptr), shape=counts.shape)
 
 
 def share_of_integers(values: np.ndarray) -> float:

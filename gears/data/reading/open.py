@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import logging
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folder of several of these"
+SUFFIXES = (".h5ad", ".zarr", ".h5", ".mtx.gz", ".mtx")
+"""Of screens, by which files are looked for by name; what a file holds is found out from its content."""
 EXPRESSION = "Gene Expression"
 SOURCE = "source_file"
 
@@ -72,6 +75,11 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     return _read_several(path)
 
 
+def name_of(path: Path) -> str:
+    """The name of a file or folder without the suffix of a screen."""
+    return next((path.name.removesuffix(end) for end in SUFFIXES if path.name.endswith(end)), path.name)
+
+
 def kind_of(path: Path) -> str:
     """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several".
 
@@ -102,7 +110,7 @@ def kind_of(path: Path) -> str:
                 return "10x-h5"
         msg = f"{path} is an HDF5 file without what AnnData or 10x write (it has {shorten(sorted(names)) or 'nothing'})"
         raise ValueError(msg)
-    if path.name.endswith((".mtx", ".mtx.gz")):
+    if ".mtx" in path.suffixes[-2:]:
         return "10x-mtx"
     if path.suffix == ".h5ad":
         read_screen(path)  # says what is wrong with it
@@ -135,7 +143,7 @@ def _members(folder: Path) -> list[Path]:
         is_folder = place.is_dir() and (
             (place / ".zgroup").exists() or (place / "zarr.json").exists() or _matrices(place)
         )
-        if is_folder or (place.is_file() and place.suffix in (".h5ad", ".h5")):
+        if is_folder or (place.is_file() and place.name.endswith(SUFFIXES)):
             found.append(place)
     return found
 
@@ -175,7 +183,7 @@ def _read_several(folder: Path) -> AnnData:
                 "to the same genes first (anndata.concat(..., join='inner'))"
             )
             raise ValueError(msg)
-    names = [member.name.removesuffix(".h5ad").removesuffix(".h5") for member in members]
+    names = [name_of(member) for member in members]
     whole = anndata.concat(
         [screen[:, genes] for screen in screens],
         label=SOURCE,
@@ -189,35 +197,21 @@ def _read_several(folder: Path) -> AnnData:
 
 
 def _read_10x_h5(path: Path) -> AnnData:
-    import h5py
+    import scanpy
 
     refuse_beyond(path)
     try:
-        with h5py.File(path, "r") as file:
-            group = file["matrix"] if "matrix" in file else file[next(name for name in file)]
-            n_features, n_cells = (int(n) for n in group["shape"][:])
-            parts = (group["data"][:], group["indices"][:], group["indptr"][:])
-            barcodes = _texts(group["barcodes"])
-            if "features" in group:
-                features = group["features"]
-                ids, names, types = (_texts(features[key]) for key in ("id", "name", "feature_type"))
-            else:
-                ids, names = _texts(group["genes"]), _texts(group["gene_names"])
-                types = [EXPRESSION] * len(ids)
-            # Stored by cell, as a matrix of features x cells in CSC: the transpose in CSR has the same arrays.
-            matrix = sparse.csr_matrix(parts, shape=(n_cells, n_features))
-            check_compressed("its matrix", matrix)
+        with warnings.catch_warnings():
+            # scanpy's index are the symbols; here it is the ids
+            warnings.filterwarnings("ignore", "Variable names are not unique", UserWarning)
+            found = scanpy.read_10x_h5(path, gex_only=False)
+        check_compressed("its matrix", found.X)
     except Exception as error:
         msg = f"{path} cannot be read as a 10x h5 file ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
-    if (len(barcodes), len(ids)) != matrix.shape or len(names) != len(ids) or len(types) != len(ids):
-        msg = f"{path} has {len(barcodes)} barcodes and {len(ids)} features for a matrix of {matrix.shape}"
-        raise ValueError(msg)
-    return _ten_x(path, matrix, barcodes, ids, names, types)
-
-
-def _texts(dataset: Any) -> list[str]:
-    return [value.decode() if isinstance(value, bytes) else str(value) for value in dataset[:]]
+    ids, names = found.var["gene_ids"].tolist(), found.var_names.tolist()
+    types = found.var["feature_types"].tolist() if "feature_types" in found.var else [EXPRESSION] * len(ids)
+    return _ten_x(path, found.X, found.obs_names.tolist(), ids, names, types)
 
 
 def _read_10x_mtx(path: Path) -> AnnData:
@@ -313,12 +307,11 @@ def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int 
     FileNotFoundError, ValueError
         If there is nothing, or nothing that can be read.
     """
-    limit = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
-    lean = _lean(path, layer, near, limit)
+    lean = _lean(path, layer, near, MOST_IN_MEMORY if most_in_memory is None else most_in_memory)
     return open_screen(path) if lean is None else lean
 
 
-def in_reach(adata: AnnData, near: Path, *, most_in_memory: int | None = None) -> AnnData:
+def in_reach(adata: AnnData, near: Path) -> AnnData:
     """An AnnData whose values can be used like those in memory; one that is backed by a file is treated as the file.
 
     Raises
@@ -336,8 +329,9 @@ def in_reach(adata: AnnData, near: Path, *, most_in_memory: int | None = None) -
     stored = None if adata.is_view else _stored(adata.X)
     if stored is None:
         return adata.to_memory()
-    limit = MOST_IN_MEMORY if most_in_memory is None else most_in_memory
-    return AnnData(X=_brought(stored, near, limit), obs=adata.obs, var=adata.var, layers=dict(adata.layers))
+    return AnnData(
+        X=_brought(stored, near, MOST_IN_MEMORY), obs=adata.obs, var=adata.var, layers=dict(adata.layers)
+    )
 
 
 def _stored(matrix: Any) -> StoredMatrix | None:

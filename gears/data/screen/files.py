@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from scipy import sparse
 
 from gears.conditions import Condition
 from gears.core.messages import shorten
-from gears.data.checks.labels import LabelTable
 from gears.data.checks.settings import SettingTable
+from gears.data.checks.survey import ScreenDraft
 from gears.data.screen.cells import CellMatrix, map_array
 from gears.data.screen.moments import moment_blocks
 from gears.data.screen.statistics import (
@@ -58,47 +57,19 @@ _OLD_FOLDER, _OLD_TABLES = "units", "units.json"
 """Where earlier versions wrote the tables of screens with contexts, beside those without the contexts."""
 
 
-@dataclass(frozen=True)
-class CheckedScreen:
-    """A screen that passed all checks, ready to be written.
-
-    Attributes
-    ----------
-    matrix : csr_matrix (N, G) float32
-        Log-normalised expression.
-    table : LabelTable
-        Labels and conditions as the screen has them.
-    settings : SettingTable
-        The same with context and perturbation type.
-    obs, var : pd.DataFrame
-        Annotations in the published layout.
-    condition_names : list of str
-        Published condition name of each label of `table`.
-    has_negative : bool
-    """
-
-    matrix: sparse.csr_matrix
-    table: LabelTable
-    settings: SettingTable
-    obs: pd.DataFrame
-    var: pd.DataFrame
-    condition_names: list[str]
-    has_negative: bool
-
-
-def screen_hash(checked: CheckedScreen, parameters: dict[str, Any]) -> str:
+def screen_hash(draft: ScreenDraft) -> str:
     """Hash of everything that is written: values, labels, annotations, parameters."""
-    matrix = checked.matrix
+    matrix = draft.matrix
     return content_hash(
         SCREEN.version,
         list(matrix.shape),
         matrix.data,
         matrix.indices,
         matrix.indptr,
-        checked.table.labels,
-        *_frame_values(checked.obs),
-        *_frame_values(checked.var),
-        parameters,
+        draft.labels.labels,
+        *_frame_values(draft.obs),
+        *_frame_values(draft.var),
+        draft.options.to_dict(),
     )
 
 
@@ -107,37 +78,30 @@ def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     return [str(column) for column in frame.columns], pd.util.hash_pandas_object(frame).to_numpy()
 
 
-def write_screen(
-    folder: Path,
-    checked: CheckedScreen,
-    key: str,
-    parameters: dict[str, Any],
-    *,
-    workers: int = 1,
-    more: dict[str, Any] | None = None,
-) -> None:
-    """Fill an empty folder with everything that a prepared screen holds; `more` goes into the manifest."""
-    table = checked.settings
-    gene_names = checked.var["gene_name"].astype(str).tolist()
-    CellMatrix.write(folder / "cells", checked.matrix)
+def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1) -> None:
+    """Fill an empty folder with everything that a prepared screen holds; `key` is its hash."""
+    table, parameters = draft.settings, draft.options.to_dict()
+    assert table is not None
+    gene_names = draft.var["gene_name"].astype(str).tolist()
+    CellMatrix.write(folder / "cells", draft.matrix)
     np.save(folder / "cells" / "label.npy", table.cell_label)
-    cells = checked.matrix
+    cells = draft.matrix
     # several processes share the written cells, and batches are parts of them
     if workers > 1 or len(table.batches) > 1:
-        cells = CellMatrix(folder / "cells", checked.matrix.shape[1])
+        cells = CellMatrix(folder / "cells", draft.matrix.shape[1])
     statistics = _written_statistics(folder, cells, table, workers)
     if not parameters["skip_calc_de"]:
         ranking = rank_genes(statistics, gene_names)
         (folder / "de").mkdir()
         np.save(folder / "de" / "order.npy", ranking.order)
         np.save(folder / "de" / "scores.npy", ranking.scores)
-    _write_h5ad(folder / H5AD, checked)
-    published_name = dict(zip(checked.table.labels, checked.condition_names, strict=True))
+    _write_h5ad(folder / H5AD, draft)
+    published_name = dict(zip(draft.labels.labels, draft.condition_names, strict=True))
     write_json(
         folder / TABLES,
         {
             "gene_names": gene_names,
-            "gene_ids": checked.var.index.tolist(),
+            "gene_ids": draft.var.index.tolist(),
             "labels": table.labels,
             "label_condition": table.label_condition,
             "conditions": [[list(one.genes), one.context, one.kind] for one in table.conditions],
@@ -154,13 +118,14 @@ def write_screen(
         {
             "content_hash": key,
             "parameters": parameters,
-            **(more or {}),
+            "layout": draft.layout.to_dict(),
+            "dropped": [dropped.to_dict() for dropped in draft.dropped],
             "differential_expression": not parameters["skip_calc_de"],
-            "has_negative": checked.has_negative,
-            "cell_types": sorted(map(str, checked.obs["cell_type"].cat.categories)),
+            "has_negative": draft.has_negative,
+            "cell_types": sorted(map(str, draft.obs["cell_type"].cat.categories)),
             "shape": {
-                "cells": checked.matrix.shape[0],
-                "genes": checked.matrix.shape[1],
+                "cells": draft.matrix.shape[0],
+                "genes": draft.matrix.shape[1],
                 "conditions": len(table.conditions),
                 "labels": len(table.labels),
             },
@@ -223,12 +188,12 @@ def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
     return np.array([control[one.context] for one in conditions], dtype=np.int64)
 
 
-def _write_h5ad(path: Path, checked: CheckedScreen) -> None:
+def _write_h5ad(path: Path, draft: ScreenDraft) -> None:
     import h5py
     from anndata import AnnData
 
-    matrix = checked.matrix
-    AnnData(obs=checked.obs, var=checked.var).write_h5ad(path)
+    matrix = draft.matrix
+    AnnData(obs=draft.obs, var=draft.var).write_h5ad(path)
     if matrix.nnz <= np.iinfo(np.int32).max:
         # One type for both index arrays: scipy cannot take rows in reverse from mixed ones.
         parts = (matrix.data, matrix.indices, matrix.indptr.astype(np.int32))

@@ -12,9 +12,10 @@ from filelock import FileLock
 from gears.core.messages import nearest, shorten
 from gears.core.numbers import whole_number
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.survey import Survey, survey_screen
-from gears.data.reading.download import FOLDER, PUBLISHED_OPTIONS
-from gears.data.reading.open import in_reach, open_lean, open_screen
+from gears.data.checks.survey import ScreenDraft, check_screen
+from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
+from gears.data.reading.guides import add_guides
+from gears.data.reading.open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen
 from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import clean_leftovers, need_space, new_folder
@@ -33,9 +34,7 @@ OTHER_OPTIONS = ("guides", "guide_targets", "workers")
 """Options beside those of :class:`ProcessingOptions`."""
 KnownGene = Callable[[str], bool]
 
-PUBLISHED_SCREENS = ("norman", "adamson", "dixit", "replogle_k562_essential", "replogle_rpe1_essential")
-
-SUFFIXES = (".h5ad", ".zarr", ".h5")
+PUBLISHED_SCREENS = tuple(PUBLISHED_FILES)
 
 
 def prepare_screen(
@@ -74,20 +73,17 @@ def prepare_screen(
     ValueError
         If the screen cannot be used; the message lists every problem found.
     """
-    settings, workers = ProcessingOptions.of(**options), whole_number("workers", workers)
+    settings, workers = ProcessingOptions.from_mapping(options), whole_number("workers", workers)
     folder = user_path(folder)
-    survey = survey_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
-    survey.refuse()
-    survey.tell()
-    return _prepared(survey, settings, folder, workers)
+    draft = check_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
+    draft.raise_errors()
+    draft.log()
+    return _written(draft, folder, workers)
 
 
-def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers: int) -> PreparedScreen:
-    """The folder of a checked screen: reused where it holds the same, else written."""
-    checked, parameters = survey.checked, settings.to_dict()
-    assert checked is not None
-    origin = {"layout": survey.layout.to_dict(), "dropped": [entry.to_dict() for entry in survey.dropped]}
-    key = screen_hash(checked, parameters)
+def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
+    """The folder of a screen without errors: reused where it holds the same, else written."""
+    key = screen_hash(draft)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f".{folder.name}.lock"):
         reusable = _reusable(folder, key)
@@ -98,9 +94,9 @@ def _prepared(survey: Survey, settings: ProcessingOptions, folder: Path, workers
         left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
-        need_space(folder, BYTES_PER_VALUE * checked.matrix.nnz)
+        need_space(folder, BYTES_PER_VALUE * draft.matrix.nnz)
         with new_folder(folder) as temporary:
-            write_screen(temporary, checked, key, parameters, workers=workers, more=origin)
+            write_screen(temporary, draft, key, workers=workers)
         return PreparedScreen.open(folder)
 
 
@@ -136,7 +132,7 @@ def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
         If it was not; both sides are named.
     """
     made = screen.manifest["parameters"]
-    asked, default = ProcessingOptions.of(**wanted).to_dict(), ProcessingOptions().to_dict()
+    asked, default = ProcessingOptions.from_mapping(wanted).to_dict(), ProcessingOptions().to_dict()
     different = [
         f"{name}: {made.get(name, default[name])!r} there, {asked[name]!r} asked for"
         for name in wanted
@@ -172,72 +168,33 @@ def obtain_screen(
 
     Raises
     ------
-    FileNotFoundError, ValueError, TypeError
+    FileNotFoundError, ValueError
         If nothing is there, it cannot be used, or an option is unknown.
     """
     processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
-    settings = ProcessingOptions.of(**processing)  # an unknown name is an error before anything is read
+    settings = ProcessingOptions.from_mapping(processing)  # unknown names are errors before anything is read
     workers = whole_number("workers", options.get("workers", 1))
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
         raise ValueError(msg)
-    found = as_prepared(user_path(place)) if place is not None else find_screen(data_path, str(data_name))
-    if found.is_dir() and is_prepared(found):
+    found = find_screen(data_path, str(data_name)) if place is None else locate_screen(place, data_path)
+    if is_prepared(found):
         screen = PreparedScreen.open(found)
         warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
         check_same_options(screen, processing)
         return screen
     if found.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
-    source, name = source_behind(found, data_path)
+    source, name = source_in(found), folder_name(name_of(found.resolve()))
+    if (data_path / name).exists() and not is_prepared(data_path / name):
+        name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
     known = is_gene() if settings.style != "gears" else None
-    given: dict[str, Any] = {"is_gene": known, "workers": workers}
     if options.get("guides") is None:
         adata = open_lean(source, settings.layer, data_path)
-        return prepare_screen(adata, data_path / name, **given, **processing)
-    from gears.data.reading.guides import add_guides
-
-    own = settings.ctrl_label if isinstance(settings.ctrl_label, str) and "ctrl_label" in processing else None
-    adata = add_guides(open_screen(source), options["guides"], options.get("guide_targets"), ctrl_label=own)
-    processing.pop("ctrl_label", None)
-    return prepare_screen(adata, data_path / name, **given, **processing)
-
-
-def as_prepared(place: Path) -> Path:
-    """A path, or the prepared folder of its name in lower case, which preparing gives it, where only that is there."""
-    lower = place.with_name(place.name.lower()) if place.name else place
-    return lower if not place.exists() and is_prepared(lower) else place
-
-
-def source_behind(place: Path, data_path: Path) -> tuple[Path, str]:
-    """The file or folder of a screen that a path means, and the folder in `data_path` to prepare it into.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    """
-    if not place.exists():
-        msg = f"there is no file or folder {place}"
-        raise FileNotFoundError(msg)
-    stem = place.resolve().name
-    for suffix in (".gz", ".h5ad", ".zarr", ".h5", ".mtx"):
-        stem = stem.removesuffix(suffix)
-    name = folder_name(stem)
-    source = place / H5AD if (place / H5AD).is_file() else place
-    # A folder that is no prepared screen is somebody's data: prepared beside it, not over it.
-    taken = (data_path / name).exists() and not is_prepared(data_path / name)
-    return source, f"{name}-prepared" if taken else name
-
-
-def _is_source(place: Path) -> bool:
-    """Whether a folder holds a screen to prepare."""
-    from gears.data.reading.open import kind_of
-
-    try:
-        return bool(kind_of(place))
-    except ValueError:
-        return False
+    else:
+        controls, targets = processing.pop("ctrl_label", None), options.get("guide_targets")
+        adata = add_guides(open_screen(source), options["guides"], targets, ctrl_label=controls)
+    return prepare_screen(adata, data_path / name, is_gene=known, workers=workers, **processing)
 
 
 def make_data_path(data_path: str | Path) -> Path:
@@ -283,6 +240,35 @@ def folder_name(name: str) -> str:
     return plain
 
 
+def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
+    """What DATA means: a prepared folder, or a file or folder to prepare.
+
+    Parameters
+    ----------
+    data
+        A path; where nothing is there, a name (:func:`find_screen`).
+    data_path
+        Where prepared screens lie; None: DATA is no name.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such screen.
+    """
+    place = user_path(data)
+    # preparing gives a folder its name in lower case
+    lower = place.with_name(place.name.lower()) if place.name else place
+    if place.exists() or is_prepared(lower):
+        return place if place.exists() else lower
+    msg = f"there is no file or folder {place}"
+    if data_path is None or place.name != str(data) or name_of(place) != place.name:
+        raise FileNotFoundError(msg)
+    try:
+        return find_screen(data_path, place.name)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{msg}, and {error}") from error
+
+
 def find_screen(data_path: Path, name: str) -> Path:
     """A prepared folder, a published folder or a file of that name in `data_path`; a published screen is fetched.
 
@@ -293,16 +279,14 @@ def find_screen(data_path: Path, name: str) -> Path:
     """
     folders = (data_path / name, data_path / name.lower())
     for place in folders:
-        if place.is_dir() and (is_prepared(place) or (place / H5AD).is_file()):
+        if is_prepared(place) or (place / H5AD).is_file():
             return place
     for place in (*folders, *(data_path / f"{name}{suffix}" for suffix in SUFFIXES)):
         if place.is_file() or (place.is_dir() and _is_source(place)):
             return place
     if name.lower() in PUBLISHED_SCREENS:
-        from gears.data.reading.download import published_screen
-
         return published_screen(data_path, name.lower())
-    there = sorted(place.name for place in data_path.iterdir() if not place.name.startswith("."))
+    there = sorted(place.name for place in data_path.glob("*") if not place.name.startswith("."))
     near = nearest(name, [*there, *PUBLISHED_SCREENS], 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     msg = (
@@ -311,6 +295,19 @@ def find_screen(data_path: Path, name: str) -> Path:
         f"({', '.join(PUBLISHED_SCREENS)}){hint}"
     )
     raise FileNotFoundError(msg)
+
+
+def _is_source(folder: Path) -> bool:
+    """Whether a folder holds a screen to prepare."""
+    try:
+        return bool(kind_of(folder))
+    except ValueError:
+        return False
+
+
+def source_in(place: Path) -> Path:
+    """The file or folder to read: in a folder of the published package its h5ad file."""
+    return place / H5AD if (place / H5AD).is_file() else place
 
 
 def warn_if_older(folder: Path, file: Path) -> None:

@@ -200,6 +200,12 @@ class PreparedScreen:
         return tuple(sorted({condition.kind for condition in self._tables["conditions"]} - {""}))
 
     @cached_property
+    def condition_of_label(self) -> dict[str, Condition]:
+        """Condition of each label, as stored: no label is parsed again."""
+        ids = self.label_condition.tolist()
+        return {label: self.conditions[i] for label, i in zip(self.labels, ids, strict=True)}
+
+    @cached_property
     def _id_by_condition(self) -> dict[Condition, int]:
         return {condition: i for i, condition in enumerate(self.conditions)}
 

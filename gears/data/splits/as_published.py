@@ -1,12 +1,10 @@
 """The published types of split: genes held out, or a share of the conditions.
 
-The draws equal those of the published package for the same labels and seed.
-They use numpy's legacy generator, whose streams are frozen, as a local object.
-
 The draws equal those of the published package for the same labels and seed,
 oddities included: test genes and conditions are drawn with replacement, test
 genes are drawn even where they decide nothing, and the test part of
-combo_seen0 and combo_seen1 also has the singles of the test genes.
+combo_seen0 and combo_seen1 also has the singles of the test genes. They use
+numpy's legacy generator, whose streams are frozen, as a local object.
 """
 
 from __future__ import annotations

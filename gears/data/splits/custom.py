@@ -127,12 +127,11 @@ def _part(
     for name in names:
         try:
             found = labels.resolve(str(name))
-            condition = Condition.parse(str(name))
         except ValueError:
             near = nearest(str(name), labels.names, 1)
             unknown.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
             continue
-        other, spelling = home.setdefault(condition, (part, str(name)))
+        other, spelling = home.setdefault(labels.condition[found[0]], (part, str(name)))
         if other != part:
             twice.append(f"{str(name)!r} ({spelling!r} in {other!r})")
         chosen += found

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gears.core.numbers import whole_number
+from gears.data.splits.labels import Labels
 from gears.data.splits.make import make_split
 from gears.data.splits.split import Split
 
@@ -59,7 +60,7 @@ def folds(
     ['A+ctrl', 'B+ctrl', 'C+ctrl', 'D+ctrl']
     """
     repeats = whole_number("repeats", repeats)
-    labels = screen if isinstance(screen, Sequence) else screen.labels
+    labels = Labels.of(screen)
     for repeat in range(repeats):
         for fold in range(n_folds):
             yield make_split(

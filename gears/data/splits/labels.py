@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gears.conditions import Condition
+from gears.conditions import Condition, conditions_of
 from gears.core.messages import unknown_name
+
+if TYPE_CHECKING:
+    from gears.data.screen.prepared import PreparedScreen
 
 
 @dataclass(frozen=True)
@@ -20,14 +24,26 @@ class Labels:
     ----------
     names
         Distinct labels in the screen's own spelling.
+    parsed
+        Conditions of labels that were parsed before.
     """
 
     names: tuple[str, ...]
+    parsed: Mapping[str, Condition] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: PreparedScreen | Labels | Sequence[str]) -> Labels:
+        """Labels of a screen, or a list of them."""
+        if isinstance(source, Labels):
+            return source
+        if isinstance(source, Sequence):
+            return cls(tuple(source))
+        return cls(tuple(source.labels), source.condition_of_label)
 
     @cached_property
     def condition(self) -> dict[str, Condition]:
         """Condition of each label."""
-        return {name: Condition.parse(name) for name in self.names}
+        return conditions_of(self.names, self.parsed)
 
     @property
     def control(self) -> list[str]:
@@ -73,7 +89,7 @@ class Labels:
         ValueError
             If the screen has none; near matches are named.
         """
-        condition = Condition.of(name)
+        condition = self.condition[name] if name in self.condition else Condition.of(name)
         found = [label for label in self.names if self.condition[label] == condition]
         if not found:
             raise ValueError(unknown_name(kind, name, self.names))

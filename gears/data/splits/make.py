@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.conditions import Condition
+from gears.conditions import Condition, conditions_of
 from gears.core.messages import count, shorten
 from gears.data.splits.labels import Labels
 from gears.data.splits.registry import SPLITS, Draw, SplitOptions, split_kind
@@ -28,7 +28,7 @@ SETTING_SPLITS = ("context_held_out", "unit_held_out")
 """Split types that divide the conditions of each setting; all others keep a condition together in all settings."""
 
 
-def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any) -> Split:
+def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **arguments: Any) -> Split:
     """Draw a split over labels.
 
     Parameters
@@ -50,28 +50,29 @@ def make_split(labels: Sequence[str], name: str = "simulation", **arguments: Any
     ValueError
         If the kind is unknown, an argument does not fit, or a part stays empty.
     """
-    kind = split_kind(name)
-    members = plain_labels(labels) if name not in SETTING_SPLITS else {}
-    if len(members) and list(members) != list(labels) and not _names_settings(arguments):
-        return in_all_contexts(make_split(list(members), name, **arguments), members)
+    kind, table = split_kind(name), Labels.of(labels)
+    members = plain_labels(table) if name not in SETTING_SPLITS else {}
+    if members and tuple(members) != table.names and not _names_settings(table, arguments):
+        plain = {label: table.condition[each[0]].plain for label, each in members.items()}
+        return in_all_contexts(make_split(Labels(tuple(plain), plain), name, **arguments), members, table)
     settings = SplitOptions(**arguments)
     idle = [name for name in settings.changed() if name not in kind.uses | ALWAYS_USED | {"seed"}]
     if idle:
         logger.warning("split %r makes no use of %s", name, ", ".join(idle))
-    table = Labels(tuple(labels))
     draw = kind.draw_by(table, settings)
     if settings.keep_excluded:
         _keep_excluded(table, draw)
     return finish(table, name, settings, draw)
 
 
-def _names_settings(arguments: dict[str, Any]) -> bool:
+def _names_settings(table: Labels, arguments: dict[str, Any]) -> bool:
     """Whether a custom split names conditions of single settings (labels with a context or type)."""
     given = arguments.get("split_dict")
     if not isinstance(given, Mapping):
         return False
     names = [name for part in given.values() if isinstance(part, list | tuple | set) for name in part]
-    return any(isinstance(name, str) and bool(Condition.parse(name).suffix) for name in names)
+    named = conditions_of((name for name in names if isinstance(name, str)), table.condition)
+    return any(condition.suffix for condition in named.values())
 
 
 def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Split:
@@ -101,6 +102,7 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
         subgroup=_subgroups(table, draw, parts, exact=exact),
         excluded=excluded,
         exact=exact,
+        parsed=table.condition,
     )
 
 
@@ -111,14 +113,14 @@ def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments:
     is never reused for other conditions. A folder that cannot be written to
     only costs the cache.
     """
-    settings = SplitOptions(**arguments)
+    settings, labels = SplitOptions(**arguments), Labels.of(screen)
     key = content_hash(FORMAT_VERSION, name, asdict(settings), screen.labels)
     path = screen.folder / "splits" / f"{name}-{key[:16]}.json"
     if name in SPLITS and path.is_file():
-        cached = _cached(path, screen.labels)
+        cached = _cached(path, labels)
         if cached is not None:
             return cached
-    split = make_split(screen.labels, name, **arguments)
+    split = make_split(labels, name, **arguments)
     try:
         split.save(path)
     except OSError as error:
@@ -126,15 +128,15 @@ def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments:
     return split
 
 
-def _cached(path: Path, labels: list[str]) -> Split | None:
+def _cached(path: Path, labels: Labels) -> Split | None:
     """A split of exactly these labels from a file, or None where the file does not hold one."""
     try:
-        split = Split.load(path)
+        split = Split.load(path, labels.condition)
     except (ValueError, TypeError, AttributeError) as error:
         logger.warning("%s; drawing the split again", error)
         return None
     placed = [label for names in split.parts.values() for label in names] + list(split.excluded)
-    return split if sorted(placed) == sorted(labels) else None
+    return split if sorted(placed) == sorted(labels.names) else None
 
 
 def _together(labels: Labels, draw: Draw) -> dict[str, list[str]]:
@@ -251,15 +253,16 @@ def describe_splits() -> str:
     return "\n".join(f"{kind.name}: {kind.description}" for kind in SPLITS.values())
 
 
-def plain_labels(labels: Sequence[str]) -> dict[str, list[str]]:
+def plain_labels(labels: Labels) -> dict[str, list[str]]:
     """Labels without type and context -> the labels with them, in order of first appearance."""
     members: dict[str, list[str]] = {}
-    for label in labels:
-        members.setdefault(label.removesuffix(Condition.parse(label).suffix), []).append(label)
+    for label, condition in labels.condition.items():
+        suffix = condition.suffix
+        members.setdefault(label.removesuffix(suffix) if suffix else label, []).append(label)
     return members
 
 
-def in_all_contexts(split: Split, members: dict[str, list[str]]) -> Split:
+def in_all_contexts(split: Split, members: dict[str, list[str]], labels: Labels) -> Split:
     """A split of plain labels with each condition in all its contexts and types."""
 
     def spread(labels: Sequence[str]) -> list[str]:
@@ -276,4 +279,5 @@ def in_all_contexts(split: Split, members: dict[str, list[str]]) -> Split:
         parts={part: tuple(spread(labels)) for part, labels in split.parts.items()},
         subgroup=subgroup,
         excluded={member: why for label, why in split.excluded.items() for member in members[label]},
+        parsed=labels.condition,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.conditions import CONTROL_LABEL, Condition
+from gears.conditions import CONTROL_LABEL, Condition, conditions_of
 from gears.core.messages import shorten, unknown_name
 from gears.files.formats import content_hash, read_json, write_json
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 PARTS = ("train", "val", "test")
 PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
 FORMAT_VERSION = 1
+FIELDS = ("name", "seed", "arguments", "parts", "subgroup", "excluded")
+"""What a file says, beside `exact`."""
 EXACT_BEFORE = ("gene_held_out", "cross_validation", "context_held_out", "unit_held_out")
 """Exact split types of files that do not say so themselves."""
 Subgroups = dict[str, dict[str, list[str]]]
@@ -45,6 +48,8 @@ class Split:
     exact : bool
         Whether subgroups are counted from the training part alone (strict mode, and split types that
         cell-gears lacks).
+    parsed : mapping of str to Condition, optional
+        Conditions of labels that were parsed before; not kept.
     """
 
     name: str
@@ -54,17 +59,20 @@ class Split:
     subgroup: Subgroups | None = None
     excluded: dict[str, str] = field(default_factory=dict)
     exact: bool = False
+    parsed: InitVar[Mapping[str, Condition] | None] = None
+    _conditions: dict[str, dict[str, Condition]] = field(init=False, repr=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, parsed: Mapping[str, Condition] | None) -> None:
         object.__setattr__(self, "parts", {part: tuple(labels) for part, labels in self.parts.items()})
         home: dict[Condition, str] = {}
         for part, labels in self.parts.items():
             if part not in PARTS:
                 raise ValueError(unknown_name("part of a split", part, PARTS))
-            for label in labels:
-                other = home.setdefault(Condition.parse(label), part)
+            self._conditions[part] = conditions_of(labels, parsed)
+            for condition in self._conditions[part].values():
+                other = home.setdefault(condition, part)
                 if other != part:
-                    msg = f"condition {Condition.parse(label).name!r} is in both {other!r} and {part!r} of the split"
+                    msg = f"condition {condition.name!r} is in both {other!r} and {part!r} of the split"
                     raise ValueError(msg)
 
     def __eq__(self, other: object) -> bool:
@@ -80,7 +88,7 @@ class Split:
         """Distinct conditions of a part, in its order; the control only if it is in the part."""
         if part not in self.parts:
             raise ValueError(unknown_name("part of this split", part, list(self.parts)))
-        return list(dict.fromkeys(Condition.parse(label) for label in self.parts[part]))
+        return list(dict.fromkeys(self._conditions[part].values()))
 
     def sizes(self) -> str:
         """Perturbed conditions of each part, in words."""
@@ -110,6 +118,12 @@ class Split:
         groups = (self.subgroup or {}).get(f"{part}_subgroup", {})
         return {label: name for name, labels in groups.items() for label in labels}
 
+    def subgroup_by_condition(self, part: str) -> dict[Condition, str]:
+        """Subgroup of each condition of a part that has one."""
+        groups = self.subgroup_of(part)
+        conditions = conditions_of(groups, self._conditions.get(part))
+        return {conditions[label]: name for label, name in groups.items()}
+
     @property
     def hash(self) -> str:
         """Hash of everything that the split says; `exact` follows from the rest."""
@@ -117,13 +131,13 @@ class Split:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        plain = asdict(self)
+        plain = {name: deepcopy(getattr(self, name)) for name in (*FIELDS, "exact")}
         plain["parts"] = {part: list(labels) for part, labels in self.parts.items()}
         return plain | {"format_version": FORMAT_VERSION}
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Split:
-        """The reverse of :meth:`to_dict`.
+    def from_dict(cls, plain: dict[str, Any], parsed: Mapping[str, Condition] | None = None) -> Split:
+        """The reverse of :meth:`to_dict`; labels that were `parsed` before are not parsed again.
 
         Raises
         ------
@@ -136,22 +150,21 @@ class Split:
                 f"expected a split of format version {FORMAT_VERSION}, found {found}; prepare the split again"
             )
             raise ValueError(msg)
-        fields = ("name", "seed", "arguments", "parts", "subgroup", "excluded")
-        missing = [name for name in fields if name not in plain]
+        missing = [name for name in FIELDS if name not in plain]
         if missing:
-            msg = f"a split needs {', '.join(fields)}; missing: {', '.join(missing)}"
+            msg = f"a split needs {', '.join(FIELDS)}; missing: {', '.join(missing)}"
             raise ValueError(msg)
         strict = isinstance(plain["arguments"], dict) and plain["arguments"].get("mode") == "strict"
         exact = plain.get("exact", strict or plain["name"] in EXACT_BEFORE)
-        return cls(**{name: plain[name] for name in fields}, exact=bool(exact))
+        return cls(**{name: plain[name] for name in FIELDS}, exact=bool(exact), parsed=parsed)
 
     def save(self, path: str | Path) -> Path:
         """Write the split as JSON (atomically), its hash beside it."""
         return write_json(path, self.to_dict() | {"hash": self.hash})
 
     @classmethod
-    def load(cls, path: str | Path) -> Split:
-        """Read a split written by :meth:`save`.
+    def load(cls, path: str | Path, parsed: Mapping[str, Condition] | None = None) -> Split:
+        """Read a split written by :meth:`save`; labels that were `parsed` before are not parsed again.
 
         Raises
         ------
@@ -160,7 +173,7 @@ class Split:
         """
         plain = read_json(path)
         try:
-            split = cls.from_dict(plain)
+            split = cls.from_dict(plain, parsed)
         except (ValueError, TypeError, AttributeError) as error:
             msg = f"{path} cannot be read as a split ({error}); it may be damaged: draw the split again"
             raise ValueError(msg) from error
