@@ -395,15 +395,7 @@ class GEARS(PublishedNames):
         n_genes: int = 20,
         ax: Axes | None = None,
     ) -> Axes:
-        """The cells of a condition over its top genes, and what the model predicts (:mod:`gears.plotting`).
-
-        Parameters
-        ----------
-        query
-            A condition of the screen.
-        save_file, n_genes, ax
-            File to write, number of genes, and Axes to draw on (by default of a new figure).
-        """
+        """Draw a condition's cells and prediction over its top genes: :func:`gears.plotting.plot_perturbation`."""
         from gears.plotting.genes import plot_perturbation
 
         return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax)
