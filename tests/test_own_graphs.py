@@ -12,9 +12,10 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.files.formats import checksums_of, read_json, read_npz, write_json, write_npz
+from gears.files.formats import checksums_of, read_json, read_npz, write_npz
 from gears.graphs import GeneEmbedding, Graph
 from gears.jobs.job import TrainingJob
+from gears.model.folder import MODEL
 
 GENES = [f"GX{i:02d}" for i in range(30)]
 
@@ -73,7 +74,7 @@ def test_a_model_saved_before_graphs_were_stored_normalised_predicts_the_same(
     write_npz(folder / "graphs.npz", older)
     manifest = read_json(folder / "manifest.json")
     manifest["checksums"] |= checksums_of(folder, ["graphs.npz"])
-    write_json(folder / "manifest.json", manifest)
+    MODEL.write(folder, manifest)
     loaded = GEARS.from_pretrained(folder, device="cpu").predict(["GX00+GX09"])
     np.testing.assert_array_equal(loaded.expression_UG, model.predict(["GX00+GX09"]).expression_UG)
 

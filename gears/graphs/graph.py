@@ -115,7 +115,9 @@ class Graph:
         from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
         edges, weight = torch.from_numpy(self.edge_index.copy()), torch.from_numpy(self.weight.copy())
-        return gcn_norm(edges, weight, len(self.nodes))[1].numpy()
+        normalised = gcn_norm(edges, weight, len(self.nodes))[1].numpy()
+        normalised.setflags(write=False)
+        return normalised
 
     def __repr__(self) -> str:
         return f"Graph({len(self.nodes)} nodes, {self.n_edges} edges)"
@@ -275,7 +277,9 @@ class Graph:
             if not (fits and np.array_equal(edge_index, graph.edge_index) and np.isfinite(normalised).all()):
                 msg = f"{prefix}normalised_weight does not fit the edges of the graph; build the graph again"
                 raise ValueError(msg)
-            vars(graph)["normalised_weight"] = normalised.astype(np.float64)
+            normalised = normalised.astype(np.float64)
+            normalised.setflags(write=False)
+            vars(graph)["normalised_weight"] = normalised
         return graph
 
     def save(self, path: str | Path) -> Path:

@@ -154,8 +154,9 @@ def test_data_are_copies_with_gene_names():
     normalised.edge_weight[:] = 7.0
     assert graph.normalised_weight.max() < 2
     assert make({(0, 1): 0.5, (2, 1): 0.25, (2, 2): 3.0}).hash == before == graph.hash
-    with pytest.raises(ValueError, match="read-only"):
-        graph.weight[0] = 7.0
+    for array in (graph.weight, graph.normalised_weight, Graph.from_arrays(graph.arrays()).normalised_weight):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7.0
 
 
 def test_arrays_that_lack_a_part():
