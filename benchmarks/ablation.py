@@ -124,7 +124,7 @@ def run(adata: Any, part: str, options: argparse.Namespace) -> pd.DataFrame:
             annotation=pert_data.annotation,
             metrics=METRICS,
             baselines=(),
-            halvings=0,
+            n_split_half=0,
         )
         return result.table
 

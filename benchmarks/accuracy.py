@@ -103,7 +103,7 @@ def run(adata: anndata.AnnData, options: argparse.Namespace) -> pd.DataFrame:
                 annotation=pert_data.annotation,
                 metrics=METRICS,
                 baselines=() if models else tuple(BASELINES),
-                halvings=0,
+                n_split_half=0,
             )
             tables.append(result.table)
             print(f"  {name}: {time.perf_counter() - start:.0f} s", flush=True)

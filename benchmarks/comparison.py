@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--halvings", type=int, default=3)
+    parser.add_argument("--n-split-half", type=int, default=3)
     parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--epochs-cells", type=int)
     parser.add_argument("--epochs-moments", type=int)
@@ -165,7 +165,7 @@ def one_method(
         annotation=pert_data.annotation,
         metrics=METRICS,
         baselines=baselines,
-        halvings=options.halvings,
+        n_split_half=options.n_split_half,
         seed=options.seed,
     )
     keep(options.output, screen, result.table, result.runs, result.left_out)

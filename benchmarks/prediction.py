@@ -20,18 +20,18 @@ def random_network(n_genes, n_nodes):
     """A network with random graphs and running statistics as after some training."""
     import torch
 
+    from gears.graphs import Graph
     from gears.model.config import ModelConfig
     from gears.model.network import GEARSNetwork
 
     draw = torch.Generator().manual_seed(0)
 
     def graph(n):
-        return torch.randint(n, (2, NEIGHBOURS * n), generator=draw), torch.rand(
-            NEIGHBOURS * n, generator=draw
-        )
+        edges = torch.randint(n, (2, NEIGHBOURS * n), generator=draw).unique(dim=1)
+        weight = 1 - torch.rand(edges.shape[1], generator=draw)
+        return Graph(tuple(map(str, range(n))), edges.numpy(), weight.numpy())
 
-    config = ModelConfig(hidden_size=HIDDEN)
-    network = GEARSNetwork(n_genes, n_nodes, *graph(n_nodes), *graph(n_genes), config, seed=1)
+    network = GEARSNetwork(graph(n_nodes), graph(n_genes), ModelConfig(hidden_size=HIDDEN), seed=1)
     network.train()
     with torch.no_grad():
         for _ in range(3):

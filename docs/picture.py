@@ -56,7 +56,7 @@ def main(path: Path) -> None:
         title=f"{pair.name}, one gene of which was never perturbed in training (simulated)",
         ax=left,
     )
-    differences = difference_table(model.evaluate("test", halvings=0))
+    differences = difference_table(model.evaluate("test", n_split_half=0))
     overall = differences[differences["subgroup"] == "all"]
     method_differences(overall, "pearson_delta", model="gears", legend=False, ax=right)
     right.set_title("correlation of changes, test conditions", fontsize=10)

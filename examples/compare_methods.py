@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
         folds(pert_data.screen, n_folds=3, seed=1),
         baselines=["train_mean", "additive"],
         metrics=["pearson_delta", "mse_top20_de"],
-        halvings=2,
+        n_split_half=2,
     )
     print(result.verdict())
     print(f"report: {write_report(result, folder / 'report')['page']}")

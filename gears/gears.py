@@ -19,7 +19,7 @@ from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
 from gears.distributed.world import current_world, is_running
 from gears.evaluation.interactions import predict_interaction
-from gears.evaluation.scaled import HALVINGS
+from gears.evaluation.scaled import N_SPLIT_HALF
 from gears.evaluation.verdict import short_table
 from gears.model.config import ModelConfig
 from gears.model.folder import (
@@ -278,7 +278,7 @@ class GEARS(PublishedNames):
         split: str = "test",
         *,
         clip: bool = True,
-        halvings: int = HALVINGS,
+        n_split_half: int = N_SPLIT_HALF,
         report: str | Path | None = None,
         **options: Any,
     ) -> pd.DataFrame | None:
@@ -290,8 +290,8 @@ class GEARS(PublishedNames):
             The part: ``"test"``, ``"val"`` or ``"train"``.
         clip
             Set negative predictions to zero, the baselines' as well.
-        halvings
-            How often the cells are halved for scaled scores; 0 for none.
+        n_split_half
+            Split-half repeats for scaled scores; 0 for none.
         report
             A folder for the HTML page, CSV, JSON and figures
             (:func:`gears.report.write_report`).
@@ -302,7 +302,7 @@ class GEARS(PublishedNames):
         Returns
         -------
         pd.DataFrame or None
-            Tidy: condition, subgroup, n_cells, method, metric, value, and with halvings scaled and
+            Tidy: condition, subgroup, n_cells, method, metric, value, and with split-half repeats scaled and
             what it is made of; None where the part has no perturbed condition. Methods are the model, its
             variants ("prior alone", "prior + network x W") and the baselines, all fitted to the same conditions.
 
@@ -311,14 +311,14 @@ class GEARS(PublishedNames):
         ValueError
             The split has no such part.
         """
-        return evaluate_model(self, split, clip=clip, halvings=halvings, report=report, **options)
+        return evaluate_model(self, split, clip=clip, n_split_half=n_split_half, report=report, **options)
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
         """Score the test part (see :meth:`evaluate`) and log a short table; None where the split has no test part."""
         split = self._need_data("report_test").split
         if split is None or "test" not in split.parts:
             return None
-        table = self.evaluate("test", halvings=0)
+        table = self.evaluate("test", n_split_half=0)
         if table is not None and verbose:
             logger.info("%s", short_table(table))
         return table
@@ -395,15 +395,7 @@ class GEARS(PublishedNames):
         n_genes: int = 20,
         ax: Axes | None = None,
     ) -> Axes:
-        """The cells of a condition over its top genes, and what the model predicts (:mod:`gears.plotting`).
-
-        Parameters
-        ----------
-        query
-            A condition of the screen.
-        save_file, n_genes, ax
-            File to write, number of genes, and Axes to draw on (by default of a new figure).
-        """
+        """Draw a condition's cells and prediction over its top genes: :func:`gears.plotting.plot_perturbation`."""
         from gears.plotting.genes import plot_perturbation
 
         return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax)

@@ -38,7 +38,7 @@ def called(capsys, *arguments: object) -> str:
 def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys):
     report = tmp_path / "report"
     out = called(
-        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--halvings", 1, "--report", report,
+        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--n-split-half", 1, "--report", report,
         "--metrics", "mse_top20_de", "pearson_delta",
     )  # fmt: skip
     assert "baseline" in out.splitlines()[0]
@@ -60,17 +60,27 @@ def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsy
 def test_evaluate_takes_the_h5ad_file_too(folder, tmp_path, capsys):
     out = called(
         capsys, "evaluate", folder / "model", folder / "screen.h5ad", "--work-dir", tmp_path,
-        "--metrics", "mse", "--baselines", "additive", "--halvings", 0, "--json",
+        "--metrics", "mse", "--baselines", "additive", "--n-split-half", 0, "--json",
     )  # fmt: skip
     methods = {row["method"] for row in json.loads(out)["summary"]}
     assert {"gears", "additive"} <= methods
     assert all(name.startswith("prior") for name in methods - {"gears", "additive"})
 
 
+def test_the_former_name_of_split_half_repeats_works_and_is_reported(folder, tmp_path, capsys, caplog):
+    words = ["compare", folder / "data" / "screen", "--baselines", "additive", "--metrics", "mse", "--report"]
+    called(capsys, *words, tmp_path / "former", "--halvings", 2)
+    assert "--halvings is called --n-split-half now" in caplog.text
+    called(capsys, *words, tmp_path / "new", "--n-split-half", 2)
+    former, new = ((tmp_path / name / "evaluation.csv").read_text() for name in ("former", "new"))
+    assert "half_ceiling" in new
+    assert former == new
+
+
 def test_compare_gives_baselines_alone_over_folds(folder, capsys):
     out = called(
         capsys, "compare", folder / "data" / "screen", "--folds", 3, "--baselines", "additive", "no_change",
-        "--metrics", "mse", "--halvings", 0, "--json",
+        "--metrics", "mse", "--n-split-half", 0, "--json",
     )  # fmt: skip
     value = json.loads(out)
     assert value["verdicts"] == {}
@@ -96,7 +106,7 @@ def test_compare_trains_gears(folder, tmp_path, capsys):
         "train_mean",
         "--metrics",
         "mse_top20_de",
-        "--halvings",
+        "--n-split-half",
         0,
         "--report",
         tmp_path,

@@ -51,7 +51,7 @@ def test_one_context_is_the_model_without_contexts(tmp_path: Path, toy_adata: An
     assert all(torch.equal(state[key], placed[key]) for key in state)
     want, found = plain.predict(["GX00", "GX02+GX09"]), one.predict(["GX00", "GX02+GX09"])
     np.testing.assert_array_equal(found.expression_UG, want.expression_UG)
-    table, own = plain.evaluate("test", halvings=0), one.evaluate("test", halvings=0)
+    table, own = plain.evaluate("test", n_split_half=0), one.evaluate("test", n_split_half=0)
     pd.testing.assert_series_equal(own["value"], table["value"])
     assert set(own["context"]) == {"cellA"}
 
@@ -73,7 +73,7 @@ def test_contexts_and_types_from_training_to_a_saved_model(
     np.testing.assert_allclose(one.expression_UG[0], everywhere["GX00+ctrl [CRISPRi] @ L2"], atol=1e-6)
     means = {unit.context: i for i, unit in enumerate(pert_data.screen.conditions) if unit.is_control}
     np.testing.assert_allclose(one.control_mean_G[0], pert_data.screen.statistics.mean[means["L2"]])
-    table = model.evaluate("test", halvings=2)
+    table = model.evaluate("test", n_split_half=2)
     units = pert_data.split.conditions("test")
     assert set(table["condition"]) - {"*"} == {unit.name for unit in units}
     assert set(table["context"]) == {"L1", "L2"}
@@ -107,7 +107,7 @@ def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
     one, two = model.predict(["GX00+ctrl [CRISPRi] @ L1", "GX00+ctrl [CRISPRi] @ L2"], clip=False).delta_UG
     # the change is that of the context that was trained on, but for what that has of its own
     assert np.corrcoef(one[1:], two[1:])[0, 1] > 0.8
-    table = model.evaluate("test", halvings=0)
+    table = model.evaluate("test", n_split_half=0)
     assert set(table["context"]) == {"L2"}
     scores = table[table["metric"] == "pearson_delta"].groupby("method")["value"].mean()
     assert scores["additive"] > 0.5  # the same condition's change in the other context
@@ -129,7 +129,7 @@ def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
         assert torch.equal(masked[row, rest], plain[row, rest])
     model = trained(pert_data, mask_target=True)
     assert model.config["mask_target"]
-    own, whole = (model.evaluate("test", halvings=0, **more) for more in ({}, {"mask_target": False}))
+    own, whole = (model.evaluate("test", n_split_half=0, **more) for more in ({}, {"mask_target": False}))
     unit = pert_data.split.conditions("test")[0]
     predicted = model.predict([unit]).expression_UG[0]
     true = screen.statistics.mean[screen.id_of(unit)]

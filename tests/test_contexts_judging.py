@@ -56,7 +56,7 @@ def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -
     models = {"gears": estimator, "closed form": PriorEstimator(pert_data, refit=False), "known": Known()}
     metrics = ["pearson_delta", "mse", "spread", "mmd"]
     found = compare(
-        models, pert_data.screen, pert_data.split, metrics=metrics, halvings=2, max_cells=5,
+        models, pert_data.screen, pert_data.split, metrics=metrics, n_split_half=2, max_cells=5,
         annotation=pert_data.annotation,
     )  # fmt: skip
     units = pert_data.split.conditions("test")
@@ -67,7 +67,7 @@ def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -
     # measured means that rounding left below zero are set to zero
     assert (table.loc[(table["method"] == "known") & (table["metric"] == "mse"), "value"] < 1e-30).all()
     # what the model's own table says of the same conditions, baselines and scaled scores included
-    own = estimator.model.evaluate("test", metrics=metrics, halvings=2, max_cells=5, seed=0)
+    own = estimator.model.evaluate("test", metrics=metrics, n_split_half=2, max_cells=5, seed=0)
     own = own[own["method"].isin(table["method"])]  # without the model's variants
     keys = ["condition", "subgroup", "method", "metric", "context", "perturbation_type"]
     both = own.merge(table, on=keys, suffixes=("", "_compared"))
@@ -130,7 +130,7 @@ def test_training_and_scoring_with_divided_controls(pert_data: PertData, objecti
     control = pert_data.screen.id_of("ctrl @ L2")
     predicted = model.predict(["GX00"], context="L2", perturbation_type="CRISPRi")
     np.testing.assert_allclose(predicted.control_mean_G[0], means[control])
-    table = model.evaluate("test", halvings=1)
+    table = model.evaluate("test", n_split_half=1)
     # true changes count from the control cells of the test part, baselines are fitted to those of training
     true = pert_data.screen_of("test").setting("L2", "CRISPRi")
     origin = true.statistics.mean[true.control_id]
@@ -181,7 +181,7 @@ def test_batches_that_do_not_say_where_cells_are(pert_data: PertData) -> None:
 def test_tables_of_contexts_become_a_page(pert_data: PertData, tmp_path: Path) -> None:
     pert_data.prepare_split("simulation", seed=1)
     found = compare(
-        {}, pert_data.screen, pert_data.split, metrics=["mse"], baselines=["additive"], halvings=0
+        {}, pert_data.screen, pert_data.split, metrics=["mse"], baselines=["additive"], n_split_half=0
     )
     written = found.save(tmp_path / "page")
     table = pd.read_csv(next(path for path in written.values() if path.suffix == ".csv"))

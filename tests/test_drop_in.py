@@ -30,9 +30,6 @@ SYMBOLS = [
 ]
 # fmt: on
 
-# torch-geometric's own use of torch.jit while it is imported
-PYG = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
-
 # the README of cell-gears 0.1.2, but for the device and the length of the training
 README = """
 from gears import PertData, GEARS
@@ -365,7 +362,6 @@ def test_a_step_of_ones_own_trains_the_network(pert_data: PertData) -> None:
     assert np.mean(losses[-3:]) < np.mean(losses[:3])
 
 
-@PYG
 def test_control_cells_under_a_perturbation_for_torch_geometric(model: GEARS, pert_data: PertData) -> None:
     from torch_geometric.loader import DataLoader
 
@@ -391,7 +387,6 @@ def test_control_cells_under_a_perturbation_for_torch_geometric(model: GEARS, pe
         create_cell_graph_dataset_for_prediction(["FEW"], ctrl_adata, SYMBOLS)
 
 
-@PYG
 def test_cells_by_condition(pert_data: PertData) -> None:
     cells = pert_data.dataset_processed
     assert set(cells) == set(pert_data.adata.obs["condition"])

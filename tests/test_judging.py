@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import json
 import logging
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from gears import GEARS, PertData
@@ -28,10 +30,18 @@ def data(tmp_path_factory, small_screen) -> PertData:
 def test_evaluate_gives_scaled_scores(data):
     model = GEARS(data, device="cpu")
     model.model_initialize(**NETWORK)
-    table = model.evaluate("test", halvings=1, metrics=["mse", "pearson_delta", "mse_top20_de"], name="mine")
+    table = model.evaluate(
+        "test", n_split_half=1, metrics=["mse", "pearson_delta", "mse_top20_de"], name="mine"
+    )
     assert set(table["method"]) >= {"mine", "additive", "go_ridge", "no_change"}
     assert table.loc[table["method"] == "additive", "scaled"].notna().any()
-    assert "scaled" not in model.evaluate("val", halvings=0, metrics=["mse"])
+    assert "scaled" not in model.evaluate("val", n_split_half=0, metrics=["mse"])
+    with pytest.warns(DeprecationWarning, match="halvings is called n_split_half now") as warned:
+        former = model.evaluate("test", halvings=2, metrics=["mse"])
+    assert [Path(warning.filename) for warning in warned] == [Path(__file__)]  # else Python would not show it
+    pd.testing.assert_frame_equal(former, model.evaluate("test", n_split_half=2, metrics=["mse"]))
+    with pytest.raises(ValueError, match="did you mean 'n_split_half'"):
+        model.evaluate("test", n_split_half=0, n_splits_half=3)
 
 
 def test_a_part_that_the_split_lacks_is_an_error_and_an_empty_one_is_no_table(data, tmp_path, caplog):
@@ -76,7 +86,11 @@ def weighted(model: GEARS, weight: float, **report) -> GEARS:
 
 
 def test_the_prior_alone_and_the_network_that_is_not_used_have_rows_of_their_own(data, with_prior, caplog):
-    options = {"metrics": ["mse", "pearson_delta"], "baselines": ["additive", "train_mean"], "halvings": 0}
+    options = {
+        "metrics": ["mse", "pearson_delta"],
+        "baselines": ["additive", "train_mean"],
+        "n_split_half": 0,
+    }
 
     def rows(model: GEARS) -> dict[str, list[float]]:
         table = model.evaluate("test", **options)
@@ -110,7 +124,7 @@ def test_the_prior_alone_and_the_network_that_is_not_used_have_rows_of_their_own
 
 
 def test_the_report_says_the_verdict_and_what_methods_were_fitted_to(data, with_prior, tmp_path):
-    table = with_prior.evaluate("test", halvings=0, report=tmp_path)
+    table = with_prior.evaluate("test", n_split_half=0, report=tmp_path)
     page = (tmp_path / "report.html").read_text()
     whole = json.loads((tmp_path / "evaluation.json").read_text())
     assert whole["verdicts"] == {"gears": verdict(table)}
@@ -122,7 +136,7 @@ def test_the_report_says_the_verdict_and_what_methods_were_fitted_to(data, with_
 
 def test_estimators_say_which_parts_they_are_fitted_to(data):
     """The prior is fitted to validation conditions as well, and so are the baselines beside it."""
-    options = {"baselines": ["train_mean"], "metrics": ["mse"], "halvings": 0}
+    options = {"baselines": ["train_mean"], "metrics": ["mse"], "n_split_half": 0}
     n = {part: sum(not c.is_control for c in data.split.conditions(part)) for part in ("train", "val")}
     both = compare({"prior": PriorEstimator(data)}, data.screen, data.split, **options)
     assert set(both.runs["n_train"]) == {n["train"] + n["val"]}
@@ -150,7 +164,7 @@ def test_gears_is_trained_anew_on_every_split_and_the_users_split_stays(data):
         seeds=[1, 2],
         baselines=["train_mean"],
         metrics=["mse"],
-        halvings=0,
+        n_split_half=0,
     )
     assert data.split is before
     own = result.table[result.table["method"] == "gears"]

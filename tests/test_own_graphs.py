@@ -12,8 +12,10 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.graphs import GeneEmbedding
+from gears.files.formats import checksums_of, read_json, read_npz, write_npz
+from gears.graphs import GeneEmbedding, Graph
 from gears.jobs.job import TrainingJob
+from gears.model.folder import MODEL
 
 GENES = [f"GX{i:02d}" for i in range(30)]
 
@@ -56,6 +58,25 @@ def test_several_graphs_and_a_start_are_saved_with_the_model(tmp_path: Path, per
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     np.testing.assert_array_equal(loaded.predict(["GX00+GX09", "GX29"]).expression_UG, want.expression_UG)
     assert loaded.parts.go.hash == model.parts.go.hash
+
+
+def test_a_model_saved_before_graphs_were_stored_normalised_predicts_the_same(
+    tmp_path: Path, pert_data: PertData
+) -> None:
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(epochs=1, prior=None, verbose=False)
+    folder = tmp_path / "model"
+    model.save_model(folder)
+    arrays = read_npz(folder / "graphs.npz")
+    older = {name: array for name, array in arrays.items() if "normalised" not in name}
+    assert len(older) == len(arrays) - 2
+    write_npz(folder / "graphs.npz", older)
+    manifest = read_json(folder / "manifest.json")
+    manifest["checksums"] |= checksums_of(folder, ["graphs.npz"])
+    MODEL.write(folder, manifest)
+    loaded = GEARS.from_pretrained(folder, device="cpu").predict(["GX00+GX09"])
+    np.testing.assert_array_equal(loaded.expression_UG, model.predict(["GX00+GX09"]).expression_UG)
 
 
 def test_a_gene_in_no_graph_takes_the_mean_of_the_trained(pert_data: PertData) -> None:
@@ -127,6 +148,7 @@ def test_workers_read_the_graphs_that_were_made_for_them(tmp_path: Path, pert_da
         {"G_go": table},
         {"G_go": table.assign(weight=[0.5, -0.25])},
         {"G_go": nx.from_pandas_edgelist(table, edge_attr=True)},
+        {"G_go": Graph.from_frame(table, nodes).to_data()},
         {"G_go": edges, "G_go_weight": weight, "G_coexpress": edges, "G_coexpress_weight": weight},
         {"G_go": {"embedding": vectors, "k": 2}, "pert_embedding": vectors},
         {"G_go": [table, "go"], "G_coexpress": "coexpression", "pert_embedding": {"embedding": vectors}},

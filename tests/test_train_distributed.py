@@ -205,10 +205,12 @@ def test_dictionary_annotation_travels_as_a_file(
     job = TrainingJob.check(
         screens, "small", SPLIT, {"save_path": str(tmp_path / "m")}, {"gene2go": go, **DATA}
     )
+    wanted = job.load().annotation.content_hash
+    _, job = job.prepare(1)
     sent = job.worker_args()["data_config"]["gene2go"]
     assert isinstance(sent, str)
     again = TrainingJob.check(screens, "small", SPLIT, job.worker_args())
-    assert again.load().annotation.content_hash == job.load().annotation.content_hash
+    assert again.load().annotation.content_hash == wanted
 
 
 def test_one_warning_without_gpu(screens: Path, tmp_path: Path, caplog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ class _OfScreen:
         return self if model is None else getattr(model._need_data(self.name), self.name)
 
 
-class PublishedNames:
+class PublishedNames(abc.ABC):
     """The published attributes of ``GEARS``; new code asks ``model.pert_data``."""
 
     device: torch.device
@@ -46,8 +47,8 @@ class PublishedNames:
     subgroup = _OfScreen()
     default_pert_graph = _OfScreen()
 
-    def _need_data(self, what: str) -> PertData:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _need_data(self, what: str) -> PertData: ...
 
     @property
     def num_genes(self) -> int:

@@ -85,8 +85,12 @@ class CommandParser(ArgumentParser):
         leave_out: Collection[str] = (),
         only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
+        lists: Collection[str] = (),
     ) -> None:
-        """Add one option per field of an options class or parameter of a function, with its help or that in `texts`."""
+        """Add one option per field of an options class or parameter of a function, with its help or that in `texts`.
+
+        Those named by `lists` take several words.
+        """
         group = self._titled.get(title) or self.add_argument_group(title)
         self._titled[title] = group
         help_texts, types = described(source) | dict(texts or {}), typing.get_type_hints(source)
@@ -95,7 +99,9 @@ class CommandParser(ArgumentParser):
             if name in leave_out or (only is not None and name not in only):
                 continue
             option, text = f"--{name.replace('_', '-')}", help_texts.get(name, "")
-            if types[name] is bool and name.startswith("no_"):
+            if name in lists:
+                group.add_argument(option, nargs="+", type=str, default=list(default), help=text)
+            elif types[name] is bool and name.startswith("no_"):
                 group.add_argument(option, action="store_true", default=default, help=text)
             elif types[name] is bool:
                 add_switch(group, option, text, default=default)

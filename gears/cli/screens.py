@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,8 @@ from gears.files.paths import check_folder, user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
+
+logger = logging.getLogger(__name__)
 
 # what a docstring says by referring to another
 DROP_UNMAPPED = {"drop_unmapped": "leave out conditions with a gene that the annotation lacks"}
@@ -22,7 +26,8 @@ INSPECT_EPILOG = """examples:
 
 Exit codes: 0 the screen is ready to be prepared, 2 it has problems to fix.
 """
-SCREEN = "the screen"
+SCREEN, SCORES = "the screen", "the scores"
+SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
 FORMATS = "an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several"
 
 PREPARE_EPILOG = """examples:
@@ -72,30 +77,19 @@ def node_options(options: Any) -> dict[str, Any]:
 
 def add_scores(parser: CommandParser) -> None:
     """Options that say what is scored."""
-    parser.add_argument("--metrics", nargs="+", type=str, help="names of metrics; a usual choice if omitted")
-    parser.add_argument(
-        "--baselines", nargs="+", type=str, help="names of baselines; all that see training only if omitted"
-    )
-    parser.add_argument(
-        "--halvings", type=int, default=5, help="halvings of the cells for scaled scores; 0: none"
-    )
+    from gears.evaluation.compare import CompareOptions
+
+    parser.add_options(SCORES, CompareOptions, only=SCORES_SHOWN, lists=("metrics", "baselines"))
+    parser.add_argument("--halvings", type=int | None, help=argparse.SUPPRESS)
     parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
 
 
 def check_scores(options: Any) -> None:
     """Refuse names, devices and folders that cannot be used, before a screen is read."""
-    from gears.core.messages import unknown_name
     from gears.distributed.devices import find_device
-    from gears.evaluation.baselines.base import BASELINES
-    from gears.evaluation.metrics.registry import METRICS
+    from gears.evaluation.compare import CompareOptions
 
-    for kind, names, known in (
-        ("metric", options.metrics, METRICS),
-        ("baseline", options.baselines, BASELINES),
-    ):
-        for name in names or ():
-            if name not in known:
-                raise ValueError(unknown_name(kind, name, list(known)))
+    CompareOptions(**score_options(options))
     if options.device is not None:
         find_device(options.device)
     if options.report is not None:
@@ -129,9 +123,13 @@ def open_screen(options: Any) -> PertData:
 
 
 def score_options(options: Any) -> dict[str, Any]:
-    """Metrics, baselines and halvings as functions take them; what was not asked for is left to their defaults."""
-    asked = {name: options[name] for name in ("metrics", "baselines") if options[name] is not None}
-    return {**asked, "halvings": options.halvings}
+    """What is scored, as functions take it."""
+    if options.halvings is not None:
+        logger.warning(
+            "--halvings is called --n-split-half now; the old name will be removed in a later release"
+        )
+        options.n_split_half, options.halvings = options.halvings, None
+    return {name: options[name] for name in SCORES_SHOWN}
 
 
 def inspect_parser() -> CommandParser:

@@ -35,8 +35,8 @@ def run_simulate(arguments: list[str]) -> None:
     from gears.simulate.options import SimulationOptions
     from gears.simulate.screen import simulate_to_h5ad
 
-    wanted = SimulationOptions(**{name: options[name] for name in parser.option_names["the screen"]})
-    truth = simulate_to_h5ad(output, wanted)
+    simulated = SimulationOptions(**{name: options[name] for name in SimulationOptions.names()})
+    truth = simulate_to_h5ad(output, simulated)
     if options.truth is not None:
         truth.save(options.truth)
     n_conditions = len(truth.conditions) - 1

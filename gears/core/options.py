@@ -8,8 +8,11 @@ command line, warnings about options without effect and the comparison on resume
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +66,12 @@ class Check:
         )
 
 
-def whole(least: int = 0) -> Check:
-    """Whole numbers from `least` on."""
-
-    return Check(f"a whole number of at least {least}", lambda value: is_whole(value, least))
+def whole(least: int = 0, most: int | None = None) -> Check:
+    """Whole numbers from `least` on, up to `most`."""
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    return Check(
+        f"a whole number {bounds}", lambda value: is_whole(value, least) and (most is None or value <= most)
+    )
 
 
 def number(
@@ -110,6 +115,18 @@ def text() -> Check:
     return Check("a string or a path", lambda value: isinstance(value, str | Path))
 
 
+def list_of_names() -> Check:
+    """A list or tuple of names."""
+    return Check(
+        "a list of names",
+        lambda value: (
+            isinstance(value, Sequence)
+            and not isinstance(value, str)
+            and all(isinstance(name, str) and name for name in value)
+        ),
+    )
+
+
 def anything() -> Check:
     """Values that are checked elsewhere."""
     return Check("a value", lambda value: True)
@@ -137,7 +154,15 @@ class Needs:
         return self.what if isinstance(self.what, str) else self.what(chosen, run)
 
 
-def option(*, default: T, check: Check, help: str, needs: Needs | None = None, fixed: bool = False) -> T:
+def option(
+    *,
+    default: T,
+    check: Check,
+    help: str,
+    needs: Needs | None = None,
+    fixed: bool = False,
+    formerly: str | None = None,
+) -> T:
     """A field of an options class.
 
     Parameters
@@ -152,9 +177,11 @@ def option(*, default: T, check: Check, help: str, needs: Needs | None = None, f
         What it needs to have an effect; a value other than the default without it is warned about.
     fixed
         Whether a resumed run must have the same value.
+    formerly
+        Its name in earlier releases, which still works, with a DeprecationWarning.
     """
     metadata = {"check": check, "help": " ".join(help.split()), "needs": needs, "fixed": fixed}
-    return dataclasses.field(default=default, metadata=metadata)  # type: ignore[return-value]
+    return dataclasses.field(default=default, metadata=metadata | {"formerly": formerly})  # type: ignore[return-value]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option,))
@@ -166,7 +193,26 @@ def options(cls: type[T]) -> type[T]:
         lines.append(field.name)
         lines += textwrap.wrap(field.metadata["help"], 110, initial_indent="    ", subsequent_indent="    ")
     made.__doc__ = "\n".join(lines)
+    former = {field.metadata["formerly"]: field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+    former.pop(None, None)
+    if former:
+        made.__init__ = _with_former_names(made.__init__, former)  # type: ignore[method-assign]
     return made
+
+
+def _with_former_names(init: Callable[..., None], former: Mapping[str, str]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def renamed(self: Any, *args: Any, **values: Any) -> None:
+        for old in former.keys() & values.keys():
+            caller, depth = sys._getframe(1), 2
+            while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("gears."):
+                caller, depth = caller.f_back, depth + 1
+            msg = f"{old} is called {former[old]} now; the old name will be removed in a later release"
+            warnings.warn(msg, DeprecationWarning, stacklevel=depth)
+            values[former[old]] = values.pop(old)
+        init(self, *args, **values)
+
+    return renamed
 
 
 class Options:
@@ -193,8 +239,9 @@ class Options:
     @classmethod
     def check_names(cls, names: Sequence[str] | Mapping[str, Any]) -> None:
         """Raise for an unknown name, with the nearest one."""
+        former = {field.metadata["formerly"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for name in names:
-            if name not in cls.names():
+            if name not in cls.names() and name not in former:
                 raise ValueError(unknown_name(cls.kind, str(name), list(cls.names())))
 
     @classmethod

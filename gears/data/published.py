@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -76,24 +76,6 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
     return uns
 
 
-def data_class() -> Any:
-    """``torch_geometric.data.Data``.
-
-    Raises
-    ------
-    ImportError
-        torch-geometric is not installed; nothing else in the package needs it.
-    """
-    try:
-        from torch_geometric.data import Data
-    except ImportError as error:
-        msg = (
-            "cell graphs are objects of torch-geometric, which is not installed: pip install torch-geometric"
-        )
-        raise ImportError(msg) from error
-    return Data
-
-
 def create_cell_graph_dataset_for_prediction(
     pert_gene: Sequence[str],
     ctrl_adata: AnnData,
@@ -130,7 +112,8 @@ def create_cell_graph_dataset_for_prediction(
     ValueError
         A gene is not among `gene_names`, or there is no control cell.
     """
-    data = data_class()
+    from torch_geometric.data import Data
+
     names = [str(name) for name in gene_names]
     index = {name: i for i, name in enumerate(names)}
     genes = [gene for gene in pert_gene if gene != CONTROL_LABEL]
@@ -147,7 +130,7 @@ def create_cell_graph_dataset_for_prediction(
     values = np.asarray(cells.toarray() if hasattr(cells, "toarray") else cells, dtype=np.float32)
     nodes = [index[gene] for gene in genes] or [-1]
     x_SG = torch.from_numpy(values).to(device)
-    return [data(x=row.reshape(-1, 1), pert_idx=nodes, pert=list(pert_gene)) for row in x_SG]
+    return [Data(x=row.reshape(-1, 1), pert_idx=nodes, pert=list(pert_gene)) for row in x_SG]
 
 
 class CellGraphs(Mapping[str, Sequence[Any]]):
@@ -180,7 +163,6 @@ class _Graphs(Sequence[Any]):
 
     def __init__(self, cells: CellDataset, numbers: np.ndarray) -> None:
         self._cells, self._numbers = cells, numbers
-        self._make: Callable[..., Any] = data_class()
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -189,8 +171,10 @@ class _Graphs(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
+        from torch_geometric.data import Data
+
         batch = self._cells[int(self._numbers[index])]
-        return self._make(
+        return Data(
             x=batch.x_BG.reshape(-1, 1),
             y=batch.y_BG,
             pert=batch.pert[0],

@@ -13,8 +13,8 @@ from typing import Any
 
 from gears.core.installation import __version__
 
-PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy")
-OPTIONAL = ("torch-geometric", "tensorboard", "wandb", "nvidia-ml-py", "cell-gears")
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy", "torch-geometric")
+OPTIONAL = ("tensorboard", "wandb", "nvidia-ml-py", "cell-gears")
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CXX", "GLOO_SOCKET_IFNAME", "TORCH_DISTRIBUTED_DEBUG",

@@ -19,6 +19,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core.messages import count, unknown_name
+from gears.core.options import list_of_names, option, options, text
 from gears.core.progress import followed
 from gears.data.splits.controls import screens_of
 from gears.data.splits.split import PARTS, Split
@@ -26,8 +27,8 @@ from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import Baseline, fitted_conditions, make_baseline
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
 from gears.evaluation.results import Results, run_costs
-from gears.evaluation.scaled import HALVINGS
-from gears.evaluation.scoring import ScoreOptions, as_means, predict_baseline, score, settings_of
+from gears.evaluation.scaled import N_SPLIT_HALF
+from gears.evaluation.scoring import ScoreOptions, as_means, predict_baseline, score, settings_of, split_half
 from gears.evaluation.table import count_parts, fitted_line, subgroup_line
 from gears.evaluation.verdict import verdict
 
@@ -89,11 +90,11 @@ def compare(
     >>> from gears.data.splits import folds
     >>> from gears.evaluation.baselines import make_baseline
     >>> mine = make_baseline("additive")  # anything with fit and predict
-    >>> result = compare({"mine": mine}, screen, folds(screen, 3), baselines=["train_mean"], halvings=0)
+    >>> result = compare({"mine": mine}, screen, folds(screen, 3), baselines=["train_mean"], n_split_half=0)
     >>> sorted(result.table["method"].unique())
     ['mine', 'train_mean']
     """
-    compare_options = CompareOptions(**options)
+    compare_options = CompareOptions.from_mapping(options)
     named = _named(splits)
     _check_methods(models, compare_options, seeds)
     tables, runs = [], []
@@ -278,26 +279,23 @@ def _evaluated(split: Split, part: str) -> list[Condition]:
     return list(dict.fromkeys(chosen))
 
 
-@dataclass(frozen=True)
+@options
 class CompareOptions(ScoreOptions):
-    """What is compared, beside the options of the scorer (:class:`gears.evaluation.ScoreOptions`).
+    """What is compared, and how: the options of the scorer and two more."""
 
-    Parameters
-    ----------
-    halvings
-        As for the scorer, by default 5.
-    part
-        Part of each split that is evaluated.
-    baselines
-        Names; every baseline is fitted to every split.
-    """
+    kind = "option of compare"
 
-    halvings: int = HALVINGS
-    part: str = "test"
-    baselines: Sequence[str] = DEFAULT_BASELINES
+    n_split_half: int = split_half(N_SPLIT_HALF)
+    part: str = option(default="test", check=text(), help="part of each split that is evaluated")
+    baselines: Sequence[str] = option(
+        default=DEFAULT_BASELINES,
+        check=list_of_names(),
+        help="names of baselines, fitted to the conditions that the models are fitted to",
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_together(self) -> None:
+        """Raise for unknown metrics and baselines."""
+        super().check_together()
         for name in self.baselines:
             make_baseline(name)
 
@@ -310,8 +308,8 @@ class Comparison:
     ----------
     table
         Tidy: ``split``, ``seed``, ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``,
-        ``value``, and with halvings ``scaled``, ``half_value``, ``half_floor``, ``half_ceiling``; of screens with
-        contexts also ``context`` and ``perturbation_type``.
+        ``value``, and with split-half repeats ``scaled``, ``half_value``, ``half_floor``, ``half_ceiling``; of
+        screens with contexts also ``context`` and ``perturbation_type``.
     runs
         Cost of every fit with its prediction: ``split``, ``seed``, ``method``, ``n_train`` (conditions that it
         was fitted to), ``n_test``, ``seconds``, ``cpu_seconds``, ``peak_mb``.

@@ -16,20 +16,20 @@ from gears.evaluation.truth import Truth
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
 
-HALVINGS = 5
-"""How often each condition's cells are halved, unless told otherwise."""
+N_SPLIT_HALF = 5
+"""Split-half repeats: how often each condition's cells are divided into two halves, by default."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HalfScores:
-    """Scores against held-out halves of the cells, averaged over halvings.
+    """Scores against held-out halves of the cells, averaged over split-half repeats.
 
     Attributes
     ----------
     values
         Per method its values, (U, M).
     floor_UM, ceiling_UM
-        Values of the train mean and of the other half's mean.
+        Values of the train mean, and of the other half's mean: the split-half noise ceiling.
     """
 
     values: dict[str, np.ndarray]
@@ -37,8 +37,8 @@ class HalfScores:
     ceiling_UM: np.ndarray
 
 
-def halvings(
-    screen: PreparedScreen, truth: Truth, n: int = HALVINGS, *, seed: int = 0
+def split_halves(
+    screen: PreparedScreen, truth: Truth, n: int = N_SPLIT_HALF, *, seed: int = 0
 ) -> Iterator[tuple[Truth, np.ndarray]]:
     """Divide each condition's cells at random into two halves, `n` times.
 
@@ -51,8 +51,8 @@ def halvings(
     other_UG
         The means of the other halves; NaN for a condition of one cell.
     """
-    for halving in followed(range(n), n, "halving cells", "halvings"):
-        pairs = [_half_means(screen, condition, (seed, halving)) for condition in truth.conditions]
+    for repeat in followed(range(n), n, "split-half repeats", "repeats"):
+        pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]
         held_out_UG = np.stack([pair[0] for pair in pairs])
         n_cells_U = np.array([pair[2] for pair in pairs], dtype=np.int64)
         held_out = dataclasses.replace(
@@ -67,7 +67,7 @@ def half_scores(
     truth: Truth,
     metrics: Sequence[str],
     *,
-    n: int = HALVINGS,
+    n: int = N_SPLIT_HALF,
     seed: int = 0,
 ) -> HalfScores:
     """Score methods, the train mean and the other half against the same held-out halves.
@@ -83,13 +83,13 @@ def half_scores(
     metrics
         Names of metrics of scope ``"condition"``; those over cells stay NaN.
     n, seed
-        Number of halvings, and the seed of the draws.
+        Number of split-half repeats, and the seed of the draws.
     """
     used = [column for column, name in enumerate(metrics) if not get_metric(name).needs_cells]
     names = [metrics[column] for column in used]
     methods = {**predictions, _FLOOR: np.tile(truth.reference_mean_G, (len(truth.conditions), 1))}
     sums = {method: _Mean((len(truth.conditions), len(names))) for method in (*methods, _CEILING)}
-    for held_out, other_UG in halvings(screen, truth, n, seed=seed):
+    for held_out, other_UG in split_halves(screen, truth, n, seed=seed):
         for method, predicted_UG in {**methods, _CEILING: other_UG}.items():
             sums[method].add(_scores(predicted_UG, held_out, names))
     whole = {method: np.full((len(truth.conditions), len(metrics)), np.nan) for method in sums}

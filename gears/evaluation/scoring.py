@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
+from gears.core.options import Options, list_of_names, option, options, switch, whole
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import subgroup_names
 from gears.evaluation.baselines.base import Baseline, ConditionMeans
@@ -25,43 +26,49 @@ SCALED_COLUMNS = ["scaled", "half_value", "half_floor", "half_ceiling"]
 CONTEXT, KIND = "context", "perturbation_type"
 
 
-@dataclass(frozen=True)
-class ScoreOptions:
-    """What is scored, and how.
+def split_half(default: int) -> int:
+    """The field `n_split_half`, whose default is 5 where several methods are compared."""
+    return option(
+        default=default,
+        check=whole(0),
+        help="""split-half repeats for scaled scores: how often each condition's cells are divided into two
+        halves; 0: no scaled scores""",
+        formerly="halvings",
+    )
 
-    Parameters
-    ----------
-    metrics
-        Names of metrics; those of scope ``"set"`` are computed per subgroup and carry the condition ``"*"``.
-    clip
-        Set negative predictions to zero, those of every method.
-    n_top
-        Number of top differential genes.
-    halvings
-        How often the cells are halved for scaled scores (:func:`gears.evaluation.scaled.half_scores`); 0: none.
-    seed
-        Seed of the halvings and of the cells that are drawn.
-    max_cells
-        Cells per condition that metrics over cells read.
-    mask_target
-        Exclude each condition's own target genes from its metrics
-        (:func:`gears.evaluation.metrics.condition_metrics`); scaled scores count every gene.
-    """
 
-    metrics: Sequence[str] = DEFAULT
-    clip: bool = True
-    n_top: int = 20
-    halvings: int = 0
-    seed: int = 0
-    max_cells: int = MAX_CELLS
-    mask_target: bool = False
+@options
+class ScoreOptions(Options):
+    """What is scored, and how."""
 
-    def __post_init__(self) -> None:
+    kind = "scoring option"
+
+    metrics: Sequence[str] = option(
+        default=DEFAULT,
+        check=list_of_names(),
+        help="names of metrics; those over sets of conditions are computed per subgroup, for the condition '*'",
+    )
+    clip: bool = option(
+        default=True, check=switch(), help="set negative predictions to zero, those of every method"
+    )
+    n_top: int = option(default=20, check=whole(1), help="number of top differential genes")
+    n_split_half: int = split_half(0)
+    seed: int = option(
+        default=0, check=whole(0), help="seed of the split-half repeats and of the cells that are drawn"
+    )
+    max_cells: int = option(
+        default=MAX_CELLS, check=whole(1), help="cells per condition that metrics over cells read"
+    )
+    mask_target: bool = option(
+        default=False,
+        check=switch(),
+        help="exclude each condition's own target genes from its metrics; scaled scores count every gene",
+    )
+
+    def check_together(self) -> None:
+        """Raise for unknown metrics, and where none has a value per condition."""
         if all(get_metric(name).scope == "set" for name in self.metrics):
             msg = f"metrics {list(self.metrics)} hold none with a value per condition; add one, such as 'mse'"
-            raise ValueError(msg)
-        if self.halvings < 0:
-            msg = f"halvings must be 0 or more; found {self.halvings}"
             raise ValueError(msg)
 
 
@@ -126,7 +133,7 @@ def score(
     -------
     pd.DataFrame
         Columns ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``, ``value`` (NaN where undefined);
-        with halvings also ``scaled`` (the condition's part in the mean scaled score over all conditions) and
+        with split-half repeats also ``scaled`` (the condition's part in the mean scaled score over all conditions) and
         what it is made of: ``half_value``, ``half_floor`` (train mean), ``half_ceiling`` (other half); for
         screens with several settings also ``context`` and ``perturbation_type``.
 
@@ -191,7 +198,7 @@ def _scored(
         predictions = predicted_here or predictions
     tables = [_scores(name, own, truth, subgroups, options) for name, own in predictions.items()]
     table = pd.concat(tables, ignore_index=True)
-    if options.halvings:
+    if options.n_split_half:
         table = _with_scaled(table, predictions, part_screen, truth, options)
     return setting.named(table)
 
@@ -228,7 +235,7 @@ def _with_scaled(
 ) -> pd.DataFrame:
     """The table with the columns of scaled scores; NaN for metrics over cells or over sets of conditions."""
     metrics = list(dict.fromkeys(table.loc[table["condition"] != EVERY, "metric"]))
-    halves = half_scores(predictions, screen, truth, metrics, n=options.halvings, seed=options.seed)
+    halves = half_scores(predictions, screen, truth, metrics, n=options.n_split_half, seed=options.seed)
     labels = [condition.name for condition in truth.conditions]
     parts = []
     for method, values_UM in halves.values.items():

@@ -94,7 +94,7 @@ def comparison_table(
         fitted = fitted_conditions(split, fitted_parts)
     predictions = {method: np.asarray(predicted_UG), **(others or {})}
     found, left_out = baseline_predictions(chosen, screen, fitted, baselines, annotation=annotation)
-    score_options = ScoreOptions(**options)
+    score_options = ScoreOptions.from_mapping(options)
     table = score(
         predictions | found,
         chosen,

@@ -58,9 +58,10 @@ class GraphMaker:
         ----------
         given
             None or a word of :data:`BUILT_IN`: the graph that is built from annotation or
-            expression. A Graph, an edge table (source, target, weight), a networkx graph, a pair of
-            published tensors (edges (2, E), weights (E,)). A file of edges, an :class:`EdgeFile`, or
-            its options as a dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a dict
+            expression. A Graph, an edge table (source, target, weight), a networkx graph, a
+            ``torch_geometric.data.Data`` (:meth:`Graph.from_data`), a pair of published tensors
+            (edges (2, E), weights (E,)). A file of edges, an :class:`EdgeFile`, or its options as a
+            dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a dict
             ``{"embedding": ...}``: its nearest neighbours. An annotation: genes that share terms.
 
         Raises
@@ -77,11 +78,13 @@ class GraphMaker:
                 return make(given)
         if hasattr(given, "is_multigraph"):
             return Graph.from_networkx(given, self.nodes)
+        if hasattr(given, "edge_index") and hasattr(given, "num_nodes"):
+            return Graph.from_data(given, self.nodes)
         if hasattr(given, "content_hash") and hasattr(given, "rows"):
             return go_graph(given, self.nodes, threshold=GO_THRESHOLD, k=self.k)
         msg = (
-            f"cannot make a graph of {type(given).__name__}; expected an edge table, a networkx graph, a file, "
-            "a GeneEmbedding, an EdgeFile, a GeneAnnotation, or a list of these"
+            f"cannot make a graph of {type(given).__name__}; expected an edge table, a networkx graph, Data, "
+            "a file, a GeneEmbedding, an EdgeFile, a GeneAnnotation, or a list of these"
         )
         raise TypeError(msg)
 

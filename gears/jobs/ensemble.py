@@ -347,7 +347,7 @@ def _job(config: Mapping[str, Any]) -> TrainingJob:
 
 def _prepared(jobs: Sequence[TrainingJob]) -> list[TrainingJob]:
     """The jobs as their processes get them; each screen, split and graph is prepared once."""
-    model_configs: dict[str, dict[str, Any]] = {}
+    ready: dict[str, TrainingJob] = {}
     prepared = []
     for job in jobs:
         seed = {name: value for name, value in job.model_config.items() if name == "seed"}
@@ -356,7 +356,8 @@ def _prepared(jobs: Sequence[TrainingJob]) -> list[TrainingJob]:
             str(job.data_path), job.dataset_name, repr(job.split_config), cloudpickle.dumps(model),
             cloudpickle.dumps(job.data_config), job.on_cells, job.options.batch_size,
         )  # fmt: skip
-        if key not in model_configs:
-            model_configs[key] = job.prepare(1)[1].model_config
-        prepared.append(replace(job, model_config=model_configs[key] | seed))
+        if key not in ready:
+            _, ready[key] = job.prepare(1)
+        one = ready[key]
+        prepared.append(replace(job, model_config=one.model_config | seed, data_config=one.data_config))
     return prepared

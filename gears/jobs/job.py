@@ -26,10 +26,9 @@ from gears.distributed.launch import launch, refuse_daemonic_start, refuse_ungua
 from gears.distributed.log import only_on_rank_0, quiet, shown
 from gears.distributed.signals import stop_on_signals
 from gears.distributed.world import Place, World, is_running, own_device, started_by_launcher
-from gears.files.formats import write_npz
 from gears.files.paths import need_file, user_path
 from gears.gears import GEARS
-from gears.graphs.annotation import GeneAnnotation
+from gears.graphs.annotation import annotation_from
 from gears.graphs.custom import BUILT_IN, embedding_of, stored
 from gears.model.config import ModelConfig
 from gears.model.folder import ModelParts, check_save_path
@@ -141,7 +140,7 @@ class TrainingJob:
     def worker_args(self) -> dict[str, Any]:
         """The job, as :meth:`prepare` gives it, as `args` of a worker."""
         loader = {name: getattr(self, name) for name in LOADER_ARGS}
-        configs = {"model_config": self.model_config, "data_config": self._plain_data_config()}
+        configs = {"model_config": self.model_config, "data_config": self.data_config}
         return {**self.options.to_dict(), **loader, **configs}
 
     def prepare(self, world_size: int, seconds: Seconds | None = None) -> tuple[PertData, TrainingJob]:
@@ -150,7 +149,7 @@ class TrainingJob:
         Returns
         -------
         tuple
-            The screen, and the job with files of the graphs and embeddings that were given as objects.
+            The screen, and the job with files of the graphs, embeddings and annotations that were given as objects.
 
         Raises
         ------
@@ -167,7 +166,7 @@ class TrainingJob:
             assert parts is not None
         with seconds.of("prior"):
             fitted_prior(pert_data, parts, self.options)
-        return pert_data, dataclasses.replace(self, model_config=self._with_stored_graphs(pert_data, parts))
+        return pert_data, self._with_files(pert_data, parts)
 
     def load(self, *, report: bool = False) -> PertData:
         """The screen with its split (from the cache where it was prepared before), logged where asked for."""
@@ -218,31 +217,23 @@ class TrainingJob:
             model.load_pretrained(self.options.save_path)
         return dataclasses.replace(result, table=table, seconds=dict(seconds))
 
-    def _with_stored_graphs(self, pert_data: PertData, parts: ModelParts) -> dict[str, Any]:
-        """The model's options with files of custom graphs and embeddings, in the graphs folder of the screen."""
-        plain, folder = dict(self.model_config), pert_data.screen.folder / "graphs"
+    def _with_files(self, pert_data: PertData, parts: ModelParts) -> TrainingJob:
+        """The job with files, in the graphs folder of the screen, of custom graphs, embeddings and annotations."""
+        model, data = dict(self.model_config), dict(self.data_config)
+        folder = pert_data.screen.folder / "graphs"
         arrays_of = {
             "G_go": parts.go.arrays,
             "G_coexpress": parts.coexpress.arrays,
-            "pert_embedding": lambda: embedding_of(plain["pert_embedding"]).arrays(),
+            "pert_embedding": lambda: embedding_of(model["pert_embedding"]).arrays(),
         }
         for name in GRAPH_ARGS:
-            plain.pop(f"{name}_weight", None)
-            if plain.get(name) is not None:
-                plain[name] = stored(arrays_of[name](), folder)
-        return plain
-
-    def _plain_data_config(self) -> dict[str, Any]:
-        """The data options with a large annotation replaced by a file of it, beside the prepared screen."""
-        annotation = self.data_config.get("gene2go")
-        if annotation is None or isinstance(annotation, str | Path):
-            return self.data_config
-        if not isinstance(annotation, GeneAnnotation):
-            annotation = GeneAnnotation.from_dict(annotation)
-        path = self.data_path / f".gene2go-{annotation.content_hash[:16]}.npz"
-        if not path.is_file():
-            write_npz(path, annotation.arrays())
-        return self.data_config | {"gene2go": str(path)}
+            model.pop(f"{name}_weight", None)
+            if model.get(name) is not None:
+                model[name] = stored(arrays_of[name](), folder)
+        annotation = data.get("gene2go")
+        if annotation is not None and not isinstance(annotation, str | Path):
+            data["gene2go"] = stored(annotation_from(annotation).arrays(), folder)
+        return dataclasses.replace(self, model_config=model, data_config=data)
 
 
 def _check_names(kind: str, given: Mapping[str, Any], valid: Sequence[str]) -> None:

@@ -126,12 +126,8 @@ class ModelParts:
     def network(self, *, seed: int = 0) -> GEARSNetwork:
         """A new network with initial weights from `seed`."""
         network = GEARSNetwork(
-            len(self.gene_names),
-            len(self.pert_names),
-            torch.from_numpy(np.array(self.go.edge_index)),
-            torch.from_numpy(np.array(self.go.weight)),
-            torch.from_numpy(np.array(self.coexpress.edge_index)),
-            torch.from_numpy(np.array(self.coexpress.weight)),
+            self.go,
+            self.coexpress,
             self.config,
             seed=seed,
             n_contexts=1 if self.contexts is None else max(1, len(self.contexts.contexts)),

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gears.graphs.graph import Graph
 from gears.model.batchnorm import WeightedBatchNorm
 from gears.model.blockwise import BufferPool, one_value_each, own_values
 from gears.model.config import ModelConfig
@@ -37,14 +38,8 @@ class GEARSNetwork(nn.Module):
 
     Parameters
     ----------
-    n_genes
-        Number of measured genes, G.
-    n_perts
-        Number of nodes of the perturbation (GO) graph, P.
-    go_edges, go_weight
-        (2, E) sources and targets among the P nodes, (E,) weights.
-    coexpress_edges, coexpress_weight
-        The same among the G genes.
+    go, coexpress
+        Graphs over the P nodes of perturbations and the G measured genes.
     config
         Sizes and options.
     seed
@@ -69,12 +64,8 @@ class GEARSNetwork(nn.Module):
 
     def __init__(
         self,
-        n_genes: int,
-        n_perts: int,
-        go_edges: Tensor,
-        go_weight: Tensor,
-        coexpress_edges: Tensor,
-        coexpress_weight: Tensor,
+        go: Graph,
+        coexpress: Graph,
         config: ModelConfig,
         *,
         seed: int = 0,
@@ -82,7 +73,8 @@ class GEARSNetwork(nn.Module):
         kinds: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
-        self.n_genes, self.n_perts, self.config = n_genes, n_perts, config
+        self.n_genes, self.n_perts, self.config = len(coexpress.nodes), len(go.nodes), config
+        n_genes, n_perts = self.n_genes, self.n_perts
         self.reducer: Reducer = IDENTITY
         self.pool = BufferPool()
         self.most_kept: int | None = None
@@ -92,8 +84,7 @@ class GEARSNetwork(nn.Module):
         self.pert_emb = BlankEmbedding(n_perts, size)
         self.bn_emb = WeightedBatchNorm(size)
         self.bn_pert_base = WeightedBatchNorm(size)
-        self.coexpress_graph = Propagation(coexpress_edges, coexpress_weight, n_genes, "co-expression graph")
-        self.go_graph = Propagation(go_edges, go_weight, n_perts, "perturbation graph")
+        self.coexpress_graph, self.go_graph = Propagation(coexpress), Propagation(go)
         self.layers_emb_pos = nn.ModuleList(
             GraphLinear(size, size) for _ in range(config.num_gene_gnn_layers)
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from gears.core.messages import count, shorten, unknown_name
 from gears.evaluation.uncertainty import Calibration
-from gears.plotting.style import FONT, LINES, MARKS, bare, new_axes
+from gears.plotting.style import LINES, MARKS, finish, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,13 +80,8 @@ def training_curves(
         ax.axvline(best_epoch, color="0.35", linewidth=0.9, linestyle=":", label=f"best epoch, {best_epoch}")
     if log:
         ax.set_yscale("log")
-    bare(ax)
-    ax.set_xlabel("epoch", fontsize=FONT + 1)
-    ax.set_ylabel(wanted[0] if len(wanted) == 1 else "value", fontsize=FONT + 1)
-    ax.set_title(title, fontsize=FONT + 2)
-    if number > 1 or best_epoch is not None:
-        ax.legend(fontsize=FONT, frameon=False)
-    return ax
+    shown = wanted[0] if len(wanted) == 1 else "value"
+    return finish(ax, "epoch", shown, title, legend=number > 1 or best_epoch is not None)
 
 
 def _label(run: str, name: str, n_names: int) -> str:
@@ -127,38 +122,21 @@ def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None)
     ValueError
         If there is no method, or more than six.
     """
-    _check(judged)
-    ax = new_axes(3.9, 3.6) if ax is None else ax
+    ax = _axes_for(judged, ax)
     ax.plot([0, 1], [0, 1], color="0.3", linewidth=0.8, linestyle="--", label="calibrated")
     for number, (name, one) in enumerate(judged.items()):
         _line(ax, number, name, one.coverage["level"].to_numpy(), one.coverage["observed"].to_numpy())
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    bare(ax)
-    ax.set_xlabel("level of the interval", fontsize=FONT + 1)
-    ax.set_ylabel("share of values within it", fontsize=FONT + 1)
-    ax.legend(fontsize=FONT, frameon=False)
-    return ax
+    return finish(ax, "level of the interval", "share of values within it")
 
 
 def error_against_spread(judged: Mapping[str, Calibration], *, ax: Axes | None = None) -> Axes:
     """Root mean square error of groups of values against their predicted standard deviation.
 
-    On the dashed line they agree; above it errors are larger than predicted.
-
-    Parameters
-    ----------
-    judged
-        What :func:`gears.evaluation.uncertainty.calibration` says, by method; at most six.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Raises
-    ------
-    ValueError
-        If there is no method, or more than six.
+    On the dashed line they agree; above it errors are larger than predicted. Parameters and errors are those of
+    :func:`coverage_curve`.
     """
-    _check(judged)
-    ax = new_axes(3.9, 3.6) if ax is None else ax
+    ax = _axes_for(judged, ax)
     both = []
     for number, (name, one) in enumerate(judged.items()):
         values = one.bins[["predicted_sd", "error"]].to_numpy(dtype=np.float64)
@@ -169,11 +147,7 @@ def error_against_spread(judged: Mapping[str, Calibration], *, ax: Axes | None =
         limits = [float(positive.min()), float(positive.max())]
         ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", label="calibrated", zorder=1)
         ax.set(xscale="log", yscale="log")
-    bare(ax)
-    ax.set_xlabel("predicted standard deviation", fontsize=FONT + 1)
-    ax.set_ylabel("root mean square error", fontsize=FONT + 1)
-    ax.legend(fontsize=FONT, frameon=False)
-    return ax
+    return finish(ax, "predicted standard deviation", "root mean square error")
 
 
 def _line(ax: Axes, number: int, name: str, x: np.ndarray, y: np.ndarray) -> None:
@@ -183,13 +157,14 @@ def _line(ax: Axes, number: int, name: str, x: np.ndarray, y: np.ndarray) -> Non
     )
 
 
-def _check(judged: Mapping[str, Calibration]) -> None:
+def _axes_for(judged: Mapping[str, Calibration], ax: Axes | None) -> Axes:
     if not 1 <= len(judged) <= len(MARKS):
         msg = (
             f"{count(len(judged), 'method')} to draw; expected one to {len(MARKS)}, as a dict: {{'ensemble': "
             "calibration(mean, variance, true)}"
         )
         raise ValueError(msg)
+    return new_axes(3.9, 3.6) if ax is None else ax
 
 
 def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:

@@ -10,10 +10,9 @@ import numpy as np
 from gears.conditions import Condition
 from gears.core.messages import count
 from gears.plotting.style import (
-    FONT,
     MARKS,
-    bare,
     condition_names,
+    finish,
     legend_below,
     name_near,
     new_axes,
@@ -88,11 +87,8 @@ def embedding(
     for kind, (colour, mark) in zip(order, MARKS, strict=False):
         chosen = np.array([one == kind for one in kinds])
         _draw(ax, points_U2[chosen], None if true_U2 is None else true_U2[chosen], colour, mark, kind)
-    bare(ax)
+    finish(ax, *labels, title, legend=False)
     ax.margins(0.12)
-    ax.set_xlabel(labels[0], fontsize=FONT + 1)
-    ax.set_ylabel(labels[1], fontsize=FONT + 1)
-    ax.set_title(title, fontsize=FONT + 2)
     if order != [""] or true is not None:
         legend_below(ax, columns=4)
     ax.autoscale_view()

@@ -61,7 +61,7 @@ def gene_changes(
     standard_error_G
         Of the observed mean, (G,); not drawn with cells.
     n_genes
-        How many genes where `genes` is excluded.
+        How many genes where `genes` is omitted.
     title
         Such as the condition.
     ax
@@ -156,7 +156,7 @@ def plot_perturbation(
     n_genes: int = 20,
     ax: Axes | None = None,
 ) -> Axes:
-    """What :meth:`gears.GEARS.plot_perturbation` does.
+    """Draw the cells of a condition over its top differential genes, and what a model predicts.
 
     Parameters
     ----------

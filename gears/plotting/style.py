@@ -64,6 +64,18 @@ def bare(ax: Axes) -> None:
     ax.tick_params(labelsize=FONT)
 
 
+def finish(ax: Axes, x: str, y: str, title: str = "", *, legend: bool = True) -> Axes:
+    """Axes with their labels, a title and a legend, as curves have them."""
+    bare(ax)
+    ax.set_xlabel(x, fontsize=FONT + 1)
+    ax.set_ylabel(y, fontsize=FONT + 1)
+    if title:
+        ax.set_title(title, fontsize=FONT + 2)
+    if legend:
+        ax.legend(fontsize=FONT, frameon=False)
+    return ax
+
+
 def legend_below(ax: Axes, *, columns: int = 3, handles: Any = None) -> None:
     """A legend under the Axes, where it covers no data."""
     more = {} if handles is None else {"handles": handles}

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from gears.plotting.style import (
-    BLUE,
-    FONT,
-    ORANGE,
-    bare,
-    legend_below,
-    name_near,
-    names_of,
-    new_axes,
-    per_gene,
-)
+from gears.plotting.style import BLUE, ORANGE, finish, legend_below, name_near, names_of, new_axes, per_gene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,10 +90,7 @@ def volcano(
     if passed.any():
         ax.axhline(height[passed].min(), color="0.4", linewidth=0.8, linestyle="--", zorder=1)
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.06, 1.0))
-    bare(ax)
-    ax.set_xlabel("change over control", fontsize=FONT + 1)
-    ax.set_ylabel(f"-log10 {evidence}", fontsize=FONT + 1)
-    ax.set_title(title, fontsize=FONT + 2)
+    finish(ax, "change over control", f"-log10 {evidence}", title, legend=False)
     legend_below(ax)
     if names is not None and passed.any():
         order = np.flatnonzero(passed)[np.argsort(-np.abs(delta[passed]), kind="stable")][:n_labels]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -98,7 +99,7 @@ class SupervisedTask:
 Evaluate = Callable[[nn.Module, Reducer], dict[str, float]]
 
 
-class Objective:
+class Objective(abc.ABC):
     """Part of a GEARS task that does not depend on what its batches hold.
 
     Parameters
@@ -130,9 +131,9 @@ class Objective:
     def device(self) -> torch.device:
         return self.tables.control_mean_G.device
 
+    @abc.abstractmethod
     def broken(self, batch: Any) -> Tensor:
         """Ids of conditions of a batch whose data are not finite."""
-        raise NotImplementedError
 
     def broken_in(self, batches: Sequence[Any]) -> list[str]:
         """Names of conditions of a step whose data are not finite (control means and priors included)."""

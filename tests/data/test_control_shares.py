@@ -83,7 +83,7 @@ def test_training_and_scoring_with_divided_controls(data: PertData) -> None:
         if objective == "cells":
             data.get_dataloader(16)
         model.train(epochs=1, objective=objective, verbose=False)
-        table = model.evaluate("test", halvings=0)
+        table = model.evaluate("test", n_split_half=0)
         assert table is not None
         values = table.loc[table["metric"] == "mse", "value"]
         assert np.isfinite(values).all()

@@ -17,7 +17,7 @@ from gears.evaluation import Truth, compare, make_baseline, verdict_table
 from gears.evaluation.baselines import Additive, NoChange
 from gears.report import Profiles, write_report
 
-FAST = {"halvings": 1, "metrics": ["pearson_delta", "mse_top20_de", "mse", "spread"]}
+FAST = {"n_split_half": 1, "metrics": ["pearson_delta", "mse_top20_de", "mse", "spread"]}
 FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}
 
 
@@ -121,7 +121,7 @@ def test_bad_calls_are_named(data):
         (({}, data.split), {"metrics": ["spread"]}, "value per condition"),
         (({}, data.split), {"metrics": ["msee"]}, "did you mean 'mse'"),
         (({}, data.split), {"baselines": ["aditive"]}, "did you mean 'additive'"),
-        (({}, data.split), {"halvings": -1}, "halvings"),
+        (({}, data.split), {"n_split_half": -1}, "n_split_half"),
         (({"a": Noisy()}, data.split), {"seeds": [1]}, "one object"),
     ]
     for (models, splits), options, message in cases:

@@ -9,7 +9,7 @@ import pytest
 from gears import PertData
 from gears.evaluation import Truth, comparison_table, condition_metrics, make_baseline
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
-from gears.evaluation.scaled import half_scores, halvings, scaled_by_weights, scaled_shares
+from gears.evaluation.scaled import half_scores, scaled_by_weights, scaled_shares, split_halves
 
 
 def scaled_score(
@@ -38,7 +38,7 @@ def truth(data) -> Truth:
 
 def test_halves_are_the_condition_cells_divided_in_two(data, truth):
     seen = []
-    for held_out, other_UG in halvings(data.screen, truth, 3, seed=4):
+    for held_out, other_UG in split_halves(data.screen, truth, 3, seed=4):
         whole = (held_out.mean_UG * 15 + other_UG * 15) / 30
         np.testing.assert_allclose(whole, truth.mean_UG, rtol=1e-6, atol=1e-7)
         assert held_out.n_cells_U.tolist() == [15] * len(truth.conditions)
@@ -46,7 +46,7 @@ def test_halves_are_the_condition_cells_divided_in_two(data, truth):
         assert held_out.top_de == truth.top_de
         seen.append(held_out.mean_UG)
     assert not np.allclose(seen[0], seen[1])
-    again = next(iter(halvings(data.screen, truth, 1, seed=4)))[0].mean_UG
+    again = next(iter(split_halves(data.screen, truth, 1, seed=4)))[0].mean_UG
     np.testing.assert_array_equal(again, seen[0])
 
 
@@ -55,7 +55,7 @@ def test_scores_are_those_against_the_held_out_halves_averaged(data, truth):
     halves = half_scores({"additive": predicted}, data.screen, truth, METRICS, n=4, seed=2)
     by_hand = [
         (condition_metrics(predicted, held_out, METRICS), condition_metrics(other, held_out, METRICS))
-        for held_out, other in halvings(data.screen, truth, 4, seed=2)
+        for held_out, other in split_halves(data.screen, truth, 4, seed=2)
     ]
     np.testing.assert_allclose(halves.values["additive"], np.mean([one for one, _ in by_hand], axis=0))
     np.testing.assert_allclose(halves.ceiling_UM, np.mean([other for _, other in by_hand], axis=0))
@@ -124,7 +124,7 @@ def test_table_holds_the_shares_whose_mean_is_the_scaled_score(data, truth):
         data.split,
         metrics=["mse", "pearson_delta", "energy_distance", "spread"],
         baselines=["train_mean", "no_change"],
-        halvings=2,
+        n_split_half=2,
     )
     assert list(table.columns[-4:]) == ["scaled", "half_value", "half_floor", "half_ceiling"]
     summary = interval_table(table, Bootstrap(n=200)).set_index(["subgroup", "method", "metric"])

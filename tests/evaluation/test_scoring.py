@@ -29,7 +29,7 @@ METRICS = (
     "spread",
     "energy_distance",
 )
-SCORES: dict[str, Any] = {"metrics": METRICS, "halvings": 1, "max_cells": 8}
+SCORES: dict[str, Any] = {"metrics": METRICS, "n_split_half": 1, "max_cells": 8}
 LINES = {"L3": 5, "L1": 9, "L2": 16}
 GENES = [f"GX{i:02d}" for i in range(30)]
 
@@ -121,7 +121,7 @@ def test_evaluate_and_compare_give_the_same_table(data: Any, screen: str, shares
 def test_true_changes_count_from_the_control_cells_of_the_part(data: Any) -> None:
     pert_data = data("plain", control_shares=(0.6, 0.2, 0.2))
     model = untrained(pert_data)
-    table = model.evaluate("test", metrics=["pearson_delta"], halvings=0)
+    table = model.evaluate("test", metrics=["pearson_delta"], n_split_half=0)
     whole = pert_data.whole_screen
     train, test = pert_data.screen.statistics.mean, pert_data.screen_of("test").statistics.mean
     assert np.abs(train[whole.control_id] - test[whole.control_id]).max() > 0.01
@@ -181,7 +181,7 @@ def test_all_methods_are_fitted_to_the_same_conditions(data: Any, refitted: bool
     recording = Recording()
     method = (Refitted if refitted else Predicting)(model)
     few: dict[str, Any] = {"baselines": ["additive", "train_mean"], "metrics": ["mse", "pearson_delta_ref"]}
-    compared = compare({"gears": method, "mine": recording}, pert_data.screen, split, halvings=0, **few)
+    compared = compare({"gears": method, "mine": recording}, pert_data.screen, split, n_split_half=0, **few)
     assert set(recording.given) == expected
     assert len(recording.given) == len(expected)
     assert set(compared.runs["n_train"]) == {len(expected)}
@@ -190,7 +190,7 @@ def test_all_methods_are_fitted_to_the_same_conditions(data: Any, refitted: bool
     monkeypatch.setattr(
         Additive, "_fit", lambda self, means, fit=Additive._fit: (fits.append(means), fit(self, means))
     )
-    evaluated = model.evaluate("test", halvings=0, **few)
+    evaluated = model.evaluate("test", n_split_half=0, **few)
     assert [set(means.train) for means in fits] == [expected]
     n_train, n_val = len(parts["train"]), len(parts["val"])
     validation = f" and {n_val} validation" if refitted else ""
@@ -220,7 +220,7 @@ def test_subgroups_count_genes_of_the_fitted_conditions(data: Any) -> None:
     for fitted_parts in (("train",), ("train", "val")):
         model.parts = dataclasses.replace(model.parts, fitted_parts=fitted_parts)
         seen = {gene for condition in model.parts.fitted_conditions() for gene in condition.genes}
-        table = model.evaluate("test", metrics=["mse"], halvings=0).drop_duplicates("condition")
+        table = model.evaluate("test", metrics=["mse"], n_split_half=0).drop_duplicates("condition")
         adata = model.predict(table["condition"].tolist()).to_adata()
         assert table["subgroup"].tolist() == adata.obs["subgroup"].tolist()
         for label, name in zip(table["condition"], table["subgroup"], strict=True):

@@ -122,6 +122,43 @@ def test_networkx_directions():
         Graph.from_networkx(nx.MultiGraph([("A", "B")]), NODES)
 
 
+def test_normalised_weights_are_those_of_the_formula_and_kept_in_files():
+    graph = make({(0, 1): 0.5, (2, 1): 0.25, (1, 0): 1.0, (2, 2): 3.0})
+    adjacency = np.array([[1, 1, 0], [0.5, 1, 0.25], [0, 0, 3.0]])  # rows are targets
+    factor = adjacency.sum(axis=1) ** -0.5
+    source, target = graph.normalised_edge_index
+    dense = np.zeros((3, 3))
+    dense[target, source] = graph.normalised_weight
+    np.testing.assert_allclose(dense, factor[:, None] * adjacency * factor, rtol=1e-15)
+    arrays = graph.arrays()
+    older = {name: array for name, array in arrays.items() if name != "normalised_weight"}
+    for stored in (arrays, older):
+        np.testing.assert_array_equal(Graph.from_arrays(stored).normalised_weight, graph.normalised_weight)
+    for wrong in (arrays["normalised_weight"][:-1], arrays["normalised_weight"] * np.nan):
+        with pytest.raises(ValueError, match="normalised_weight does not fit"):
+            Graph.from_arrays({**arrays, "normalised_weight": wrong})
+
+
+def test_data_are_copies_with_gene_names():
+    graph = make({(0, 1): 0.5, (2, 1): 0.25, (2, 2): 3.0})
+    before, data = graph.hash, graph.to_data()
+    data.validate()
+    assert (data.num_nodes, data.gene_names) == (3, list(NODES))
+    assert edge_set(Graph.from_data(data, ("C", "B", "A"))) == edge_set(graph)
+    data.gene_names = None
+    assert Graph.from_data(data, NODES).hash == before
+    data.edge_weight[:] = 7.0
+    data.edge_index[:] = 0
+    normalised = graph.to_data(normalised=True)
+    np.testing.assert_array_equal(normalised.edge_weight, graph.normalised_weight)
+    normalised.edge_weight[:] = 7.0
+    assert graph.normalised_weight.max() < 2
+    assert make({(0, 1): 0.5, (2, 1): 0.25, (2, 2): 3.0}).hash == before == graph.hash
+    for array in (graph.weight, graph.normalised_weight, Graph.from_arrays(graph.arrays()).normalised_weight):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7.0
+
+
 def test_arrays_that_lack_a_part():
     with pytest.raises(ValueError, match="missing: go/weight"):
         Graph.from_arrays({"go/nodes": np.array(["A"]), "go/edge_index": np.zeros((2, 0))}, "go/")

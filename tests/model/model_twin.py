@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from gears.graphs import Graph
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork
 
@@ -26,11 +27,16 @@ def edges_of(n: int, n_edges: int, seed: int, *, loops: int = 2) -> tuple[torch.
     return torch.tensor(edges).t().contiguous(), weight
 
 
+def graph_of(n: int, edges: torch.Tensor, weight: torch.Tensor) -> Graph:
+    """The graph of some edges between `n` genes without real names."""
+    return Graph(tuple(f"n{i}" for i in range(n)), edges.numpy(), weight.numpy())
+
+
 def small_network(*, coexpress_seed: int = 2, seed: int = 3, **settings: object) -> GEARSNetwork:
     """A float64 network; weights do not depend on the graphs."""
     config = ModelConfig(hidden_size=HIDDEN, **settings)
     go, coexpress = edges_of(NODES, 20, seed=1), edges_of(GENES, 30, seed=coexpress_seed)
-    return GEARSNetwork(GENES, NODES, *go, *coexpress, config, seed=seed).double()
+    return GEARSNetwork(graph_of(NODES, *go), graph_of(GENES, *coexpress), config, seed=seed).double()
 
 
 def collapse(perts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

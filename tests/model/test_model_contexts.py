@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from model_twin import graph_of
 
 from gears.conditions import NodeSet, contexts_of, kinds_of
 from gears.model.config import ModelConfig
@@ -15,8 +16,8 @@ EDGES, WEIGHT = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0.5, 1.0, 0.
 
 
 def network(seed: int = 3, **more) -> GEARSNetwork:
-    config = ModelConfig(hidden_size=6)
-    return GEARSNetwork(7, 4, EDGES, WEIGHT, EDGES, WEIGHT, config, seed=seed, **more).double()
+    go, coexpress = graph_of(4, EDGES, WEIGHT), graph_of(7, EDGES, WEIGHT)
+    return GEARSNetwork(go, coexpress, ModelConfig(hidden_size=6), seed=seed, **more).double()
 
 
 def inputs() -> tuple[torch.Tensor, ...]:

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from model_twin import small_network
+from model_twin import graph_of, small_network
 
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork
@@ -25,7 +25,8 @@ def test_a_seed_decides_and_the_global_state_does_not_move() -> None:
 
 def test_distributions_are_the_published_ones() -> None:
     n_genes, size = 600, 64
-    network = GEARSNetwork(n_genes, 500, *NO_EDGES, *NO_EDGES, ModelConfig(uncertainty=True), seed=1)
+    go, coexpress = graph_of(500, *NO_EDGES), graph_of(n_genes, *NO_EDGES)
+    network = GEARSNetwork(go, coexpress, ModelConfig(uncertainty=True), seed=1)
     state = network.state_dict()
     for name in ("gene_emb.weight", "emb_pos.weight", "pert_emb.weight"):
         assert abs(state[name].mean()) < 0.02

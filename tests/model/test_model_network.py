@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from model_twin import GENES, HIDDEN, NODES, collapse, small_network, twin_of
+from model_twin import GENES, HIDDEN, NODES, collapse, graph_of, small_network, twin_of
 from model_workers import SilentReducer
 
 from gears.model.config import ModelConfig
@@ -149,7 +149,7 @@ def test_embedding_rows_are_shortened_in_place() -> None:
 
 def test_graphs_without_edges_run() -> None:
     none = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
-    network = GEARSNetwork(GENES, NODES, *none, *none, ModelConfig(hidden_size=HIDDEN))
+    network = GEARSNetwork(graph_of(NODES, *none), graph_of(GENES, *none), ModelConfig(hidden_size=HIDDEN))
     assert torch.isfinite(run(network, PERTS)).all()
 
 

@@ -1,29 +1,20 @@
-"""Message passing against PyG's SGConv."""
+"""Message passing against SGConv of torch-geometric."""
 
 import copy
-import warnings
 
 import pytest
 import torch
-from model_twin import edges_of
+from model_twin import edges_of, graph_of
+from torch_geometric.nn import SGConv
 
 from gears.model.layers import GraphLinear, Propagation
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # PyG's own use of torch.jit while it is imported
-    from torch_geometric.nn import SGConv
-
 N, H = 12, 4
 NO_EDGES = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, dtype=torch.float64))
-REPEATED = (
-    torch.tensor([[0, 0, 3, 3, 5, 1], [1, 1, 2, 2, 5, 0]]),
-    torch.tensor([0.5, 0.25, 1.0, 2.0, 0.0, 0.7], dtype=torch.float64),
-)
 GRAPHS = {
     "plain": edges_of(N, 30, seed=1, loops=0),
     "self edges": edges_of(N, 30, seed=2, loops=5),
     "few edges": edges_of(N, 2, seed=3, loops=1),
-    "repeated edges": REPEATED,
     "no edges": NO_EDGES,
 }
 
@@ -32,7 +23,7 @@ GRAPHS = {
 def test_equals_sgconv(name: str) -> None:
     edges, weight = GRAPHS[name]
     conv = SGConv(H, 3).double()
-    ours, lin = Propagation(edges, weight, N).double(), GraphLinear(H, 3).double()
+    ours, lin = Propagation(graph_of(N, edges, weight)).double(), GraphLinear(H, 3).double()
     lin.load_state_dict(conv.state_dict())
     x = torch.randn(N, H, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     target = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -52,7 +43,7 @@ def test_some_nodes_get_the_messages_that_all_get(name: str) -> None:
     n = N if name != "a hub" else 80
     hub = torch.stack([torch.arange(1, n), torch.zeros(n - 1, dtype=torch.long)])
     edges, weight = GRAPHS.get(name, (hub, torch.ones(n - 1, dtype=torch.float64)))
-    graph = Propagation(edges, weight, n).double()
+    graph = Propagation(graph_of(n, edges, weight)).double()
     x = torch.randn(n, H, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     nodes = torch.tensor([5, 0, 1, 5, 2])
     target = torch.randn(len(nodes), H, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -69,22 +60,7 @@ def test_some_nodes_get_the_messages_that_all_get(name: str) -> None:
 
 def test_weights_are_exact_after_casts_back_and_forth() -> None:
     edges, weight = GRAPHS["self edges"]
-    direct = Propagation(edges, weight, N).double()
-    roundabout = copy.deepcopy(Propagation(edges, weight, N).float().half().double())
+    direct = Propagation(graph_of(N, edges, weight)).double()
+    roundabout = copy.deepcopy(Propagation(graph_of(N, edges, weight)).float().half().double())
     torch.testing.assert_close(direct.forward_value, roundabout.forward_value, rtol=0, atol=0)
     assert not direct.state_dict()
-
-
-@pytest.mark.parametrize(
-    ("edges", "weight", "message"),
-    [
-        ([[0], [N]], [1.0], "expected 0 to 11"),
-        ([[-1], [0]], [1.0], "name nodes -1 to 0"),
-        ([[0], [1]], [1.0, 2.0], r"weights \(2,\)"),
-        ([[0], [1]], [-1.0], "1 edge weights of the GO graph"),
-        ([[0], [1]], [float("nan")], "not finite"),
-    ],
-)
-def test_bad_edges_are_refused(edges: list, weight: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Propagation(torch.tensor(edges), torch.tensor(weight), N, "GO graph")

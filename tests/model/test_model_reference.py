@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_twin import collapse
+from model_twin import collapse, graph_of
 
 from gears.model.config import ModelConfig
 from gears.model.folder import published_state
@@ -29,8 +29,11 @@ def test_reference_values(shared: Path, name: str) -> None:
     perts = json.loads((shared / "reference" / "network_perts.json").read_text())["perts"]
     *arguments, row_B = collapse([[node for node in cell if node >= 0] for cell in perts])
     assert len(arguments[2]) < len(perts)
-    graphs = [values[f"{graph}_{part}"] for graph in ("go", "coexpress") for part in ("edges", "weight")]
-    network = GEARSNetwork(40, 25, *graphs, FILES[name]).double()
+    go, coexpress = (
+        graph_of(n, values[f"{graph}_edges"], values[f"{graph}_weight"])
+        for n, graph in ((25, "go"), (40, "coexpress"))
+    )
+    network = GEARSNetwork(go, coexpress, FILES[name]).double()
     initial = {key.removeprefix("init/"): value for key, value in values.items() if key.startswith("init/")}
     network.load_state_dict(published_state(initial))
 
