@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gears.model.batchnorm import WeightedBatchNorm
-from gears.model.blockwise import BufferPool, one_value_each, own_values
+from gears.model.blockwise import BufferPool, gene_values
 from gears.model.config import ModelConfig
 from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Propagation, layers_of, tracked
 from gears.model.prepared import PreparedNetwork, per_gene_dot, predict_cells
@@ -194,18 +194,21 @@ class GEARSNetwork(nn.Module):
         """Each gene's own value before its bias, (G, U), and its log-variance: the way of training mode."""
         device, dtype = base_GH.device.type, self.indv_w1.dtype
         terms = self.bn_pert_base.outer_terms(base_GH.to(dtype), effect_UH.to(dtype), weight_U, self.reducer)
-        how: dict[str, Any] = {"reducer": self.reducer, "pool": self.pool, "most_kept": self.most_kept}
+        options: dict[str, Any] = {
+            "eps": self.bn_pert_base.eps,
+            "reducer": self.reducer,
+            "pool": self.pool,
+            "most_kept": self.most_kept,
+        }
         if torch.is_autocast_enabled(device):
-            how["low"] = torch.get_autocast_dtype(device)
-        first, second = layers_of(self.recovery_w)
+            options["matmul_dtype"] = torch.get_autocast_dtype(device)
         decoder_GH = self.indv_w1.squeeze(-1)
-        eps = self.bn_pert_base.eps
-        own_GU, *statistics = own_values(*terms, first, second, decoder_GH, weight_U, eps=eps, **how)
+        layers = layers_of(self.recovery_w)
+        own_GU, statistics = gene_values(*terms, layers, weight_U, decoder_GH=decoder_GH, **options)
         own_GU = tracked(self.recovery_w, statistics, own_GU)
         if not self.config.uncertainty:
             return own_GU, None
-        layers = layers_of(self.uncertainty_w)
-        logvar_GU, statistics = one_value_each(*terms, layers, weight_U, eps=eps, **how)
+        logvar_GU, statistics = gene_values(*terms, layers_of(self.uncertainty_w), weight_U, **options)
         return own_GU, tracked(self.uncertainty_w, statistics, logvar_GU)
 
     @torch.no_grad()
