@@ -125,9 +125,9 @@ def run_train(arguments: list[str]) -> None:
 @contextlib.contextmanager
 def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
     """Leave the resolved options as run.yaml in the model's folder, also where the run was interrupted."""
-    from gears.distributed.world import Place
+    from gears.distributed.world import Ranks
 
-    start, place = time.time(), Place.read()
+    start, place = time.time(), Ranks.read()
     try:
         yield
     finally:

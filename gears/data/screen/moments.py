@@ -1,4 +1,13 @@
-"""Moments of expression by condition, in one pass over the cells of a screen."""
+"""Moments of expression by condition, in one pass over the cells of a screen.
+
+For condition c and gene g, over the values x of its n cells: mean = sum x / n and S_k = sum (x - mean)^k, k = 2, 3, 4.
+Kept are n, mean and S_k, (C, G), and counts of cells; no cell. Values come in chunks of cells, as compressed rows, and
+within a chunk the S_k are taken about the chunk's own mean (sums of x^k would lose the digits of a small variance
+beside a large mean). A zero is not stored: n_zero of them add n_zero (-mean)^k at once. Chunks are merged by their n,
+mean and S_k alone (Chan et al. 1979, Pébay 2008), in any order and of any size, so that processes can share them.
+Cells above and below the control mean are counted once it is known: the control cells are read first. The plain
+version takes the moments of each condition's dense matrix (``tests/data/test_data_moments.py``).
+"""
 
 from __future__ import annotations
 
@@ -53,13 +62,7 @@ class SignCentre:
 class ConditionMoments:
     """Cell number, mean, central moments 2-4 and shares of cells per condition and gene.
 
-    The shares are of cells with a value other than 0 and, given a centre, of
-    cells above and below it.
-
-    Values enter in chunks of cells. Within a chunk the moments are taken about
-    the chunk's own mean in float64 (two passes); chunks are merged by the
-    pairwise formulas of Chan et al. (1979) and Pébay (2008), which hold for any
-    order and size of the chunks.
+    The shares are of cells with a value other than 0 and, given a centre, of cells above and below it.
 
     Parameters
     ----------
@@ -129,6 +132,7 @@ class ConditionMoments:
 
     def merge_conditions(self, rows: np.ndarray, other: ConditionMoments) -> None:
         """Add moments whose row i is about condition ``rows[i]`` (distinct) here, with the same centre."""
+        # binomial expansion of sum (x - mean)^k about the merged mean, mean_a + delta nb / n; terms with S_1 vanish
         na = self.n[rows][:, None].astype(np.float64)
         nb = other.n[:, None].astype(np.float64)
         n = np.maximum(na + nb, 1.0)
@@ -191,6 +195,7 @@ def _moments_of(
         return np.bincount(cell, weights=weights, minlength=size).reshape(shape)
 
     part.n = np.bincount(row_U, minlength=n_conditions).astype(np.int64)
+    # each stored value adds to entry (condition, gene) of a flat table: bincount sums without a dense copy of the cells
     cell = np.repeat(row_U.astype(np.int64) * n_genes, np.diff(chunk.indptr)) + chunk.indices
     values = chunk.data.astype(np.float64)
     n = part.n[:, None].astype(np.float64)
@@ -201,6 +206,7 @@ def _moments_of(
         part._n_above = total(cell[values > centre.high_G[chunk.indices]]) + of_zeros * (centre.high_G < 0)
         part._n_below = total(cell[values < centre.low_G[chunk.indices]]) + of_zeros * (centre.low_G > 0)
     part.mean = total(cell, values) / n
+    # deviations about the chunk's mean, raised power by power in place; zeros have the deviation -mean
     values -= part.mean.ravel()[cell]
     power, mean_power = values * values, part.mean * part.mean
     part._sum2 = total(cell, power) + zeros * mean_power
