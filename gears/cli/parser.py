@@ -1,4 +1,4 @@
-"""Command-line options made from dataclasses and functions, and messages that name them as the command line does."""
+"""Build command-line options from dataclasses and functions, and write messages with these options."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CommandParser(ArgumentParser):
         return options
 
     def changed(self, options: Namespace, title: str) -> dict[str, Any]:
-        """The options of a group that are not left at their defaults."""
+        """The options of a group that differ from their defaults."""
         names = self.option_names[title]
         return {name: options[name] for name in names if options[name] != self.get_default(name)}
 
@@ -83,20 +83,20 @@ class CommandParser(ArgumentParser):
         title: str,
         source: type | Callable[..., Any],
         *,
-        leave_out: Collection[str] = (),
+        omit: Collection[str] = (),
         only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
     ) -> None:
-        """Add one option per field of a dataclass or parameter of a function .
+        """Add one option per field of a dataclass or parameter of a function, except those in `omit`.
 
-        Its docstring is the help, except where `texts` has another.
+        The docstring is the help, except where `texts` has another.
         """
         group = self._titled.get(title) or self.add_argument_group(title)
         self._titled[title] = group
         help_texts, types = described(source) | dict(texts or {}), typing.get_type_hints(source)
         names = []
         for name, default in defaults_of(source).items():
-            if name in leave_out or (only is not None and name not in only):
+            if name in omit or (only is not None and name not in only):
                 continue
             option, text = f"--{name.replace('_', '-')}", help_texts.get(name, "")
             if types[name] is bool and name.startswith("no_"):
@@ -120,7 +120,7 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
 
 
 def described(source: Any) -> dict[str, str]:
-    """Text of each option: its own, or the entry of its name in a NumPy docstring."""
+    """Text of each option: its help, or its entry in a NumPy docstring."""
     if isinstance(source, type) and issubclass(source, Options):
         return {name: text.replace("%", "%%") for name, text in source.help().items()}
     texts: dict[str, str] = {}
@@ -139,23 +139,23 @@ def defaults_of(source: Any) -> dict[str, Any]:
 
 
 def show(options: Namespace, value: Any, text: str) -> None:
-    """Print a result on stdout: as JSON where asked for (undefined numbers as null), else as text."""
+    """Print a result on stdout: as JSON with --json (undefined numbers as null), else as text."""
     shown = json.dumps(_plain(value), indent=1, allow_nan=False) if options.json else text
     sys.stdout.write(shown + "\n")
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
 def as_options(message: str, names: frozenset[str] | None = None) -> str:
-    """A message with the arguments in it written as options.
+    """Replace the arguments in a message by options.
 
     Examples
     --------
@@ -179,10 +179,10 @@ def as_options(message: str, names: frozenset[str] | None = None) -> str:
 def _word(value: str) -> str:
     """A Python value as one word of a shell."""
     try:
-        plain = ast.literal_eval(value)
+        literal = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
-    return shlex.quote(plain if isinstance(plain, str) else json.dumps(plain))
+    return shlex.quote(literal if isinstance(literal, str) else json.dumps(literal))
 
 
 def option_names() -> frozenset[str]:
@@ -194,10 +194,10 @@ def option_names() -> frozenset[str]:
 
     names = {
         field.name
-        for kind in (ProcessingOptions, SplitOptions, ModelConfig, TrainOptions)
-        for field in fields(kind)
+        for options_class in (ProcessingOptions, SplitOptions, ModelConfig, TrainOptions)
+        for field in fields(options_class)
     }
-    more = {
+    others = {
         "n_gpus",
         "gpu_ids",
         "device",
@@ -209,7 +209,7 @@ def option_names() -> frozenset[str]:
     }
     return frozenset(
         names
-        | more
+        | others
         | {
             "guide_targets",
             "gene2go",

@@ -13,8 +13,8 @@ from gears.files.paths import check_folder, need_file, user_path
 if TYPE_CHECKING:
     from gears.pertdata import PertData
 
-# what a docstring says by referring to another
-DROP_UNMAPPED = {"drop_unmapped": "leave out conditions with a gene that the annotation lacks"}
+# help of an option whose docstring refers to another one
+DROP_UNMAPPED = {"drop_unmapped": "exclude conditions with a gene that the annotation lacks"}
 
 INSPECT_EPILOG = """examples:
   gears inspect screen.h5ad
@@ -22,7 +22,7 @@ INSPECT_EPILOG = """examples:
   gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
   gears inspect gears_data/norman                       (a prepared screen)
 
-Exit codes: 0 the screen can be prepared as it is, 2 it cannot.
+Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
 """
 SCREEN = "the screen"
 
@@ -33,22 +33,24 @@ PREPARE_EPILOG = """examples:
       --normalize
 
 `gears inspect` reports on a file without writing; `gears train` prepares a file by itself.
-Exit codes: 0 prepared (or the same was there already), 2 the screen cannot be used (every problem is named).
+Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problems are listed).
 """
 
 
 def add_screen(parser: CommandParser) -> None:
-    """Options that say where the screen is."""
+    """Options for the location of the screen."""
     parser.add_argument(
         "data", metavar="DATA", help="an h5ad file, a prepared folder, or the folder that holds DATASET"
     )
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
-    parser.add_argument("--work-dir", default="gears_data", help="where an h5ad file's prepared screen goes")
+    parser.add_argument(
+        "--work-dir", default="gears_data", help="folder for the prepared screen of an h5ad file"
+    )
     add_nodes(parser)
 
 
 def add_nodes(parser: CommandParser) -> None:
-    """Options that say which genes are nodes of the perturbation graph."""
+    """Options for the nodes of the perturbation graph."""
     add_annotation(parser)
     action = ActionYesNo(yes_prefix="", no_prefix="no-")
     text = "all annotated genes are nodes of GEARS's graph, not only measured and perturbed ones"
@@ -56,38 +58,41 @@ def add_nodes(parser: CommandParser) -> None:
 
 
 def add_guide_tables(parser: CommandParser) -> None:
-    """Options for the guides of the cells, where a file of counts comes without them."""
+    """Options for the guides of the cells, where a file of counts has none."""
     parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
 
 
 def add_annotation(parser: Any) -> None:
-    """Options (of a parser or a group) that say what is known of the genes."""
+    """Options (of a parser or a group) for the annotation of the genes."""
     parser.add_argument(
         "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
     )
-    parser.add_argument("--obo", help="ontology file (OBO): genes get the ancestors of their terms as well")
+    parser.add_argument("--obo", help="ontology file (OBO): adds the ancestors of the genes' terms")
 
 
 def node_options(options: Any) -> dict[str, Any]:
-    """What :class:`gears.PertData` is made with."""
+    """Arguments of :class:`gears.PertData`."""
     return {name: options[name] for name in ("default_pert_graph", "gene2go", "obo")}
 
 
 def add_scores(parser: CommandParser) -> None:
-    """Options that say what is scored."""
-    parser.add_argument("--metrics", nargs="+", type=str, help="names of metrics; a usual choice if omitted")
+    """Options of the scores."""
+    parser.add_argument("--metrics", nargs="+", type=str, help="names of metrics; default: the common ones")
     parser.add_argument(
-        "--baselines", nargs="+", type=str, help="names of baselines; all that see training only if omitted"
+        "--baselines",
+        nargs="+",
+        type=str,
+        help="names of baselines; default: all that use training conditions only",
     )
     parser.add_argument(
-        "--halvings", type=int, default=5, help="halvings of the cells for scaled scores; 0: none"
+        "--halvings", type=int, default=5, help="split-half repeats of the cells for scaled scores; 0: none"
     )
     parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
 
 
 def check_scores(options: Any) -> None:
-    """Refuse names, devices and folders that cannot be used, before a screen is read."""
+    """Raise for invalid names, devices and folders, before a screen is read."""
     from gears.core.messages import unknown_name
     from gears.distributed.devices import find_device
     from gears.evaluation.baselines.base import BASELINES
@@ -113,28 +118,28 @@ def open_screen(options: Any) -> PertData:
     from gears.pertdata import PertData
 
     data = need_file(options.data, "DATA")
-    given = node_options(options)
+    class_options = node_options(options)
     if data.is_dir() and options.dataset is not None:
-        pert_data = PertData(data, **given)
+        pert_data = PertData(data, **class_options)
         pert_data.load(data_name=options.dataset)
     else:
         prepared = data.is_dir() and is_prepared(data)
-        pert_data = PertData(data.resolve().parent if prepared else options.work_dir, **given)
+        pert_data = PertData(data.resolve().parent if prepared else options.work_dir, **class_options)
         pert_data.load(data_path=data)
     return pert_data
 
 
 def score_options(options: Any) -> dict[str, Any]:
-    """Metrics, baselines and halvings as functions take them; what was not asked for is left to their defaults."""
-    asked = {name: options[name] for name in ("metrics", "baselines") if options[name] is not None}
-    return {**asked, "halvings": options.halvings}
+    """Arguments for metrics, baselines and split-half repeats; omitted ones have their defaults."""
+    requested = {name: options[name] for name in ("metrics", "baselines") if options[name] is not None}
+    return {**requested, "halvings": options.halvings}
 
 
 def inspect_parser() -> CommandParser:
     """Options of ``gears inspect``."""
     from gears.data.checks.options import ProcessingOptions
 
-    parser = CommandParser("inspect", "FILE", "Report on a screen; nothing is written.", INSPECT_EPILOG)
+    parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG)
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -148,17 +153,17 @@ def inspect_parser() -> CommandParser:
 
 
 def run_inspect(arguments: list[str]) -> int:
-    """Report; the exit code says whether the screen can be prepared."""
+    """Report; the exit code is 0 if the screen can be prepared."""
     parser = inspect_parser()
     options = parser.parse(arguments)
     names = parser.option_names[SCREEN]
-    chosen = {name: options[name] for name in names if options[name] != parser.get_default(name)}
-    report = _report(user_path(options.file), options, chosen)
+    processing = {name: options[name] for name in names if options[name] != parser.get_default(name)}
+    report = _report(user_path(options.file), options, processing)
     show(options, report.to_dict(), as_options(str(report)))
     return 0 if report.ok else 2
 
 
-def _report(path: Path, options: Any, chosen: dict[str, Any]) -> Any:
+def _report(path: Path, options: Any, processing: dict[str, Any]) -> Any:
     from gears.data.checks.report import inspect_screen, summarise
     from gears.data.reading.open import open_screen
     from gears.data.screen.files import is_prepared
@@ -178,9 +183,9 @@ def _report(path: Path, options: Any, chosen: dict[str, Any]) -> Any:
         from gears.data.reading.guides import add_guides
 
         adata = add_guides(
-            adata, options.guides, options.guide_targets, ctrl_label=chosen.pop("ctrl_label", None)
+            adata, options.guides, options.guide_targets, ctrl_label=processing.pop("ctrl_label", None)
         )
-    return inspect_screen(adata, name=str(path), is_gene=is_gene, **chosen)
+    return inspect_screen(adata, name=str(path), is_gene=is_gene, **processing)
 
 
 def prepare_parser() -> CommandParser:
@@ -196,9 +201,9 @@ def prepare_parser() -> CommandParser:
         metavar="FILE",
         help="an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several",
     )
-    parser.add_argument("--work-dir", default="gears_data", help="where the prepared screen goes")
+    parser.add_argument("--work-dir", default="gears_data", help="folder for the prepared screen")
     add_guide_tables(parser)
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the pass over the cells")
+    parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
     add_nodes(parser)
     parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
     parser.add_options(SCREEN, ProcessingOptions)
@@ -206,18 +211,18 @@ def prepare_parser() -> CommandParser:
 
 
 def run_prepare(arguments: list[str]) -> None:
-    """Prepare, and say what the screen holds and where it is."""
+    """Prepare, and print a report and the folder."""
     parser = prepare_parser()
     options = parser.parse(arguments)
     file = need_file(options.file, "FILE")
     from gears.pertdata import PertData
 
-    chosen: dict[str, Any] = parser.changed(options, SCREEN)
+    load_options: dict[str, Any] = parser.changed(options, SCREEN)
     if options.guides is not None:
-        chosen |= {"guides": options.guides, "guide_targets": options.guide_targets}
+        load_options |= {"guides": options.guides, "guide_targets": options.guide_targets}
     if options.workers != 1:
-        chosen["workers"] = options.workers
+        load_options["workers"] = options.workers
     data = PertData(options.work_dir, **node_options(options))
-    data.load(data_path=file, **chosen)
+    data.load(data_path=file, **load_options)
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
     show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")

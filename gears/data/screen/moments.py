@@ -1,12 +1,11 @@
 """Moments of expression by condition, in one pass over the cells of a screen.
 
 For condition c and gene g, over the values x of its n cells: mean = sum x / n and S_k = sum (x - mean)^k, k = 2, 3, 4.
-Kept are n, mean and S_k, (C, G), and counts of cells; no cell. Values come in chunks of cells, as compressed rows, and
-within a chunk the S_k are taken about the chunk's own mean (sums of x^k would lose the digits of a small variance
-beside a large mean). A zero is not stored: n_zero of them add n_zero (-mean)^k at once. Chunks are merged by their n,
-mean and S_k alone (Chan et al. 1979, Pébay 2008), in any order and of any size, so that processes can share them.
-Cells above and below the control mean are counted once it is known: the control cells are read first. The plain
-version takes the moments of each condition's dense matrix (``tests/data/test_data_moments.py``).
+Only n, mean, S_k, (C, G), and counts of cells are kept. Within a chunk of cells the S_k are taken about its own mean
+(sums of x^k would lose the digits of a small variance beside a large mean); zeros, which are not stored, add n_zero
+(-mean)^k. Chunks are merged by n, mean and S_k alone (Chan et al. 1979, Pébay 2008), in any order and size, also from
+processes. The control cells are read first, because cells above and below their mean are counted. The plain version
+takes the moments of each condition's dense matrix (``tests/data/test_data_moments.py``).
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ _DASK_BLOCKS = 16
 class SignCentre:
     """What values are compared with to be above or below the control mean.
 
-    Rounding of the mean must not decide for a gene that is constant in the
-    control cells, so values between the bounds are neither above nor below.
+    Rounding must not decide for a gene that is constant in the control cells: values between the bounds are neither.
 
     Attributes
     ----------
@@ -195,7 +193,7 @@ def _moments_of(
         return np.bincount(cell, weights=weights, minlength=size).reshape(shape)
 
     part.n = np.bincount(row_U, minlength=n_conditions).astype(np.int64)
-    # each stored value adds to entry (condition, gene) of a flat table: bincount sums without a dense copy of the cells
+    # entries (condition, gene) of a flat table: bincount sums into it without a dense copy of the cells
     cell = np.repeat(row_U.astype(np.int64) * n_genes, np.diff(chunk.indptr)) + chunk.indices
     values = chunk.data.astype(np.float64)
     n = part.n[:, None].astype(np.float64)
@@ -206,7 +204,6 @@ def _moments_of(
         part._n_above = total(cell[values > centre.high_G[chunk.indices]]) + of_zeros * (centre.high_G < 0)
         part._n_below = total(cell[values < centre.low_G[chunk.indices]]) + of_zeros * (centre.low_G > 0)
     part.mean = total(cell, values) / n
-    # deviations about the chunk's mean, raised power by power in place; zeros have the deviation -mean
     values -= part.mean.ravel()[cell]
     power, mean_power = values * values, part.mean * part.mean
     part._sum2 = total(cell, power) + zeros * mean_power
@@ -224,8 +221,7 @@ def condition_chunks(
 ) -> Iterator[np.ndarray]:
     """Yield row numbers in chunks, ordered by condition so that a chunk touches few conditions.
 
-    A chunk holds at most about `chunk_values` stored values and so few rows
-    that its condition x gene tables stay as small.
+    A chunk has about `chunk_values` stored values at most, and as many entries at most in its condition x gene tables.
 
     Parameters
     ----------
@@ -364,8 +360,7 @@ def condition_moments(
     chunk_values
         Stored values that one chunk may hold.
     workers
-        Processes that share the pass (newly started; a script needs its
-        ``if __name__ == "__main__":`` guard).
+        Processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
 
     Raises
     ------
