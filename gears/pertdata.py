@@ -219,8 +219,8 @@ class PertData:
             If the screen cannot be used; the message lists every problem found.
         """
         folder = self.data_path / folder_name(dataset_name)
-        known = self._is_gene() if processing.get("style", "gears") != "gears" else None
-        screen = prepare_screen(adata, folder, skip_calc_de=skip_calc_de, is_gene=known, **processing)
+        is_gene = self._is_gene() if processing.get("style", "gears") != "gears" else None
+        screen = prepare_screen(adata, folder, skip_calc_de=skip_calc_de, is_gene=is_gene, **processing)
         self._take(screen, drop_unmapped)
 
     @classmethod
@@ -378,8 +378,8 @@ class PertData:
         ValueError
             If an argument is invalid or a part would stay empty.
         """
-        named = {name: value for name, value in locals().items() if name in SplitOptions.names()}
-        options = split_options(split, split_dict_path=split_dict_path, **named, **more)
+        split_values = {name: value for name, value in locals().items() if name in SplitOptions.names()}
+        options = split_options(split, split_dict_path=split_dict_path, **split_values, **more)
         summary = self.use_split(prepare_split(self.whole_screen, split, **vars(options)))
         self.train_gene_set_size = options.train_gene_set_size
         return summary

@@ -99,4 +99,4 @@ def test_recorded_cards_are_shown(monkeypatch) -> None:
     text = diagnose({}).render()
     assert "0 H100 GPU-a: 0.0 of 64.0 GiB used, 0 %; pid 7 (python, ada, 3.1 GiB)" in text
     assert "0 H100 (64 GiB)" in text
-    assert "(none of those that matter is set)" in text
+    assert "(none of the relevant ones is set)" in text

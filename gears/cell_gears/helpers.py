@@ -176,7 +176,7 @@ def evaluate(
         collected["truth_de"].append(_over_genes(truth, batch.de_idx))
         if uncertainty:
             collected["logvar"].append(out[1].cpu().numpy())
-    results = {key: np.concatenate(parts) for key, parts in collected.items()}
+    results = {key: np.concatenate(arrays) for key, arrays in collected.items()}
     results["pert_cat"] = results["pert_cat"].astype(str)
     return results
 

@@ -82,15 +82,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         print(f"gears {__version__}")
         return 0
-    name, rest = arguments[0], arguments[1:]
+    name, command_arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
         near = get_close_matches(name, COMMANDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return _print_error(
             "gears", f"unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})", BAD_INPUT
         )
-    traceback = "--traceback" in rest
-    return _guarded(name, [word for word in rest if word != "--traceback"], traceback)
+    traceback = "--traceback" in command_arguments
+    return _guarded(name, [word for word in command_arguments if word != "--traceback"], traceback)
 
 
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:

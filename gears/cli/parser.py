@@ -50,10 +50,14 @@ class CommandParser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise ArgumentError with a hint where an option is misspelt."""
         if "unrecognized arguments" in message and "did you mean" not in message:
-            known = [option for action in self._actions for option in action.option_strings]
+            option_strings = [option for action in self._actions for option in action.option_strings]
             words = [word.split("=")[0] for word in message.split() if word.startswith("--")]
             words = list(dict.fromkeys(words))
-            hints = [f"{word}: did you mean {near[0]}?" for word in words if (near := nearest(word, known))]
+            hints = [
+                f"{word}: did you mean {near[0]}?"
+                for word in words
+                if (near := nearest(word, option_strings))
+            ]
             message = "; ".join([message, *hints])
         raise argparse.ArgumentError(None, message) from ex
 

@@ -199,7 +199,7 @@ class Options:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Options from values by name; an unknown name is an error that gives the nearest one."""
+        """Options from values by name; raises for an unknown name, with the nearest one."""
         cls.check_names(values)
         return cls(**dict(values))
 

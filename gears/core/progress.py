@@ -92,7 +92,7 @@ def _size() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def progress(total: int, what: str, unit: str, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
+def progress(total: int, what: str, unit: str, *, enabled: bool = True) -> Iterator[Callable[[int], None]]:
     """Show the progress of a piece of work; yields a function to call with the amount done since its last call.
 
     Parameters
@@ -101,7 +101,7 @@ def progress(total: int, what: str, unit: str, *, wanted: bool = True) -> Iterat
         Amount of work.
     what, unit
         Label and unit of the bar: "training", "steps".
-    wanted
+    enabled
         False shows nothing (``verbose=False``).
 
     Examples
@@ -110,7 +110,7 @@ def progress(total: int, what: str, unit: str, *, wanted: bool = True) -> Iterat
     ...     for number in range(3):
     ...         advance(1)
     """
-    if not wanted or not (_send is not None or watched()):
+    if not enabled or not (_send is not None or watched()):
         yield lambda n: None
         return
     done, last_report = 0, time.monotonic() - EVERY

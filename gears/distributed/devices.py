@@ -55,7 +55,7 @@ def choose_backend(
 
 def _check_backend(backend: str, device_type: str) -> None:
     """Raise for a backend that is unknown, or that cannot carry tensors of the device."""
-    by_device = dict(part.split(":", 1) for part in backend.split(",") if ":" in part)
+    by_device = dict(entry.split(":", 1) for entry in backend.split(",") if ":" in entry)
     used = by_device.get(device_type, "") if by_device else backend
     known = [name for name in torch.distributed.Backend.backend_list if name != "undefined"]
     if used not in known:
@@ -123,7 +123,7 @@ def choose_devices(
     if gpu_ids is not None:
         return _chosen_gpus(n_gpus, gpu_ids, visible)
     if visible == 0:
-        return _without_gpus(n_gpus, wanted=device_type == "cuda")
+        return _without_gpus(n_gpus, enabled=device_type == "cuda")
     count = visible if n_gpus is None else n_gpus
     if count > visible:
         msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {_names(visible)}; lower n_gpus"
@@ -207,10 +207,10 @@ def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tu
     return tuple(f"cuda:{index}" for index in ids)
 
 
-def _without_gpus(n_gpus: int | None, *, wanted: bool) -> tuple[str, ...]:
+def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
     """One CPU process, with a warning; raises if GPUs or several workers were requested."""
-    if wanted or (n_gpus or 1) > 1:
-        request = "device='cuda'" if wanted else f"n_gpus={n_gpus}"
+    if enabled or (n_gpus or 1) > 1:
+        request = "device='cuda'" if enabled else f"n_gpus={n_gpus}"
         msg = f"{request} was requested but no GPU is visible; use device='cpu' (with n_gpus=N for N CPU processes)"
         raise ValueError(msg)
     logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")

@@ -79,7 +79,7 @@ class Diagnosis:
             values = getattr(self, title)
             lines += [f"  {name:<24}{_shown(name, value)}" for name, value in values.items()]
             if not values:
-                lines.append("  (none of those that matter is set)")
+                lines.append("  (none of the relevant ones is set)")
         lines.append("GPUs")
         lines += [f"  {text}" for text in _gpu_lines(self.gpus)]
         lines += [f"{finding.level}: {finding.text}" for finding in self.findings]

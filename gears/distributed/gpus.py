@@ -147,7 +147,7 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = No
     if visible_ids is None:
         return list(gpus)
     visible: list[Gpu] = []
-    for entry in (part.strip() for part in visible_ids.split(",")):
+    for entry in (entry_text.strip() for entry_text in visible_ids.split(",")):
         if re.fullmatch(r"\d+", entry):
             matches = list(gpus[int(entry) : int(entry) + 1])
         else:
@@ -239,8 +239,10 @@ def warn_about_gpus(
     except RuntimeError as error:
         logger.debug("%s", error)
         return
-    chosen = {index: visible[index] for index in ids if index < len(visible) and not visible[index].divided}
-    for index, gpu in chosen.items():
+    chosen_gpus = {
+        index: visible[index] for index in ids if index < len(visible) and not visible[index].divided
+    }
+    for index, gpu in chosen_gpus.items():
         if gpu.busy:
             logger.warning(
                 "GPU %d (%s) is busy: %d %% of its memory in use, %d %% utilisation, %d process(es); "
@@ -248,7 +250,7 @@ def warn_about_gpus(
                 index, gpu.name, round(100 * gpu.memory_share),
                 gpu.utilisation, gpu.processes, len(ids),
             )  # fmt: skip
-    sizes = {round(gpu.memory_total / 2**30) for gpu in chosen.values()}
+    sizes = {round(gpu.memory_total / 2**30) for gpu in chosen_gpus.values()}
     if len(sizes) > 1:
-        listed = ", ".join(f"GPU {i}: {gpu.memory_total / 2**30:.0f} GiB" for i, gpu in chosen.items())
+        listed = ", ".join(f"GPU {i}: {gpu.memory_total / 2**30:.0f} GiB" for i, gpu in chosen_gpus.items())
         logger.warning("the chosen GPUs differ in memory (%s); the smallest one limits the batch", listed)

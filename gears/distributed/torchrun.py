@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def joined(model: GEARS, wanted: bool) -> Iterator[None]:
+def joined(model: GEARS, enabled: bool) -> Iterator[None]:
     """While training, run in one process group with the launcher's other workers.
 
     Network and loaders move to this worker's device and share of the cells. A group that already runs is used and left
@@ -32,7 +32,7 @@ def joined(model: GEARS, wanted: bool) -> Iterator[None]:
     ----------
     model
         Made before or after the group; its network moves to this worker's device.
-    wanted
+    enabled
         False: do nothing but warn if a launcher started several processes, each of which then trains alone.
 
     Raises
@@ -42,7 +42,7 @@ def joined(model: GEARS, wanted: bool) -> Iterator[None]:
     ValueError
         The loaders were made for another number of workers.
     """
-    if not wanted:
+    if not enabled:
         _warn_if_alone()
         yield
         return

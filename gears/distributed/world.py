@@ -119,10 +119,10 @@ class GroupReducer:
         _need_group()
         start = time.perf_counter()
         tensor = tensor.detach().contiguous()
-        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(parts, tensor)
+        tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(tensors, tensor)
         self.seconds += time.perf_counter() - start
-        return torch.stack(parts)
+        return torch.stack(tensors)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GroupReducer:
         """A copy of a model shares the process group (which cannot be copied)."""

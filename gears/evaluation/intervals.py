@@ -85,10 +85,10 @@ def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
             record = [subgroup, method, metric, _mean(value_U), low, high]
             scaled, n_unscaled = [np.nan] * 3, len(value_U)
             if HALF_COLUMNS[0] in wide:
-                parts = [wide[column][method].to_numpy() for column in HALF_COLUMNS]
-                point = scaled_by_weights(np.ones((1, len(value_U))), *parts, higher_is_better=higher)
-                resampled = scaled_by_weights(weights, *parts, higher_is_better=higher)
-                is_scaled = np.isfinite(parts[0]) & np.isfinite(parts[2])
+                half_values = [wide[column][method].to_numpy() for column in HALF_COLUMNS]
+                point = scaled_by_weights(np.ones((1, len(value_U))), *half_values, higher_is_better=higher)
+                resampled = scaled_by_weights(weights, *half_values, higher_is_better=higher)
+                is_scaled = np.isfinite(half_values[0]) & np.isfinite(half_values[2])
                 scaled = [
                     float(point[0]),
                     *bootstrap.bounds(resampled if is_scaled.sum() > 1 else resampled[:0]),

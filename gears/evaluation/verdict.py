@@ -133,14 +133,14 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
         ]
         return f"{text}; a baseline has the better mean on {_named(ahead)}." if len(ahead) else f"{text}."
     groups = [(outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW)]
-    parts = [
+    phrases = [
         f"{outcome}{'' if outcome == TOO_FEW else ' on'}{':' if outcome == TOO_FEW else ''} {_named(outcome_rows)}"
         for outcome, outcome_rows in groups
         if len(outcome_rows)
     ]
     return (
         f"{title[0].upper() + title[1:] if title == 'the model' else title} against the best baseline of each metric "
-        f"({count(n_conditions, 'condition')}, paired 95 % intervals): {'; '.join(parts)}."
+        f"({count(n_conditions, 'condition')}, paired 95 % intervals): {'; '.join(phrases)}."
     )
 
 
@@ -232,7 +232,7 @@ def _legend(summary: pd.DataFrame, undefined: str) -> list[str]:
     if (summary["n_undefined"] > 0).any():
         lines.append(f"[k]: undefined for k conditions, {undefined}")
     if any(marked(name) != name for name in summary["method"].unique()):
-        lines.append("*: looks at held-out conditions")
+        lines.append("*: uses held-out conditions")
     return lines
 
 

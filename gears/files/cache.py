@@ -59,7 +59,7 @@ def cached_arrays(
 
 
 def _hash(arrays: Mapping[str, np.ndarray]) -> str:
-    return content_hash(*(part for name in sorted(arrays) for part in (name, arrays[name])))
+    return content_hash(*(value for name in sorted(arrays) for value in (name, arrays[name])))
 
 
 def _read(path: Path, kind: str, key_hash: str) -> Arrays | None:

@@ -33,7 +33,7 @@ class _Type:
 
     def __setstate__(self, state: tuple) -> None:
         if state[2:5] != (None, None, None):
-            msg = "it gives a type of numbers a structure"
+            msg = "it has a structured type of numbers"
             raise pickle.UnpicklingError(msg)
         if state[1] in ("<", ">"):
             self.dtype = self.dtype.newbyteorder(state[1])

@@ -239,12 +239,12 @@ def refuse_odd_codecs(folder: str | Path) -> None:
                 name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS
             }
     if unknown_codecs or links:
-        what = (
+        problem = (
             f"codecs that may run code ({shorten(sorted(unknown_codecs))})"
             if unknown_codecs
             else f"links ({shorten(links, 3)})"
         )
-        msg = f"{folder} has {what}; it is not opened"
+        msg = f"{folder} has {problem}; it is not opened"
         raise ValueError(msg)
 
 

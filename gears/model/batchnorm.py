@@ -296,9 +296,9 @@ def condition_products(grad_LUH: Tensor, rows_LUH: Tensor, mean_H: Tensor) -> tu
     columns, mean = rows_LUH.reshape(n_rows, -1), mean_H.repeat(n_conditions)
     # the backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both sums while it reads the
     # rows once; the CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given
-    one = torch.ones_like(mean)
+    ones = torch.ones_like(mean)
     _, products, sums = torch.ops.aten.native_batch_norm_backward(
-        grad_LUH.reshape(n_rows, -1), columns, one, mean, one, mean, one, False, 0.0, [False, True, True]
+        grad_LUH.reshape(n_rows, -1), columns, ones, mean, ones, mean, ones, False, 0.0, [False, True, True]
     )
     return sums.reshape(shape), products.reshape(shape)
 

@@ -211,12 +211,12 @@ def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
         position = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
         names = f"{first[position]} and {second[position]}"
         return f"the same {len(first)} names in another order (position {position}: {names})"
-    parts = [f"{len(first)} there, {len(second)} here"]
+    differences = [f"{len(first)} there, {len(second)} here"]
     if only_first:
-        parts.append(f"only there: {shorten(only_first, 5)}")
+        differences.append(f"only there: {shorten(only_first, 5)}")
     if only_second:
-        parts.append(f"only here: {shorten(only_second, 5)}")
-    return "; ".join(parts)
+        differences.append(f"only here: {shorten(only_second, 5)}")
+    return "; ".join(differences)
 
 
 def save_model(

@@ -64,9 +64,9 @@ def predicted_vs_true(
     names = None if gene_names is None else names_of(gene_names, len(true))
     ax = new_axes(5.6, 5.2) if ax is None else ax
     marked = np.asarray(top_de, dtype=np.int64)
-    rest = np.setdiff1d(np.arange(len(true)), marked)
+    others = np.setdiff1d(np.arange(len(true)), marked)
     _background(ax, _limits(predicted, true))
-    ax.scatter(true[rest], predicted[rest], label=f"other genes ({len(rest)})", **REST)
+    ax.scatter(true[others], predicted[others], label=f"other genes ({len(others)})", **REST)
     if len(marked):
         ax.scatter(true[marked], predicted[marked], label=f"top {len(marked)} differential genes", **TOP)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=FONT, frameon=False)
@@ -74,8 +74,8 @@ def predicted_vs_true(
     ax.set_ylabel("predicted change over control")
     ax.set_title("\n".join(filter(None, [title, _correlations(predicted, true, marked)])), fontsize=FONT + 2)
     if names is not None and len(marked):
-        named = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
-        name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in named])
+        labelled = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
+        name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in labelled])
     return ax
 
 

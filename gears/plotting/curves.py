@@ -203,7 +203,7 @@ def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:
     from gears.plotting.style import new_figure
 
     figure = new_figure(7.6, 3.6)
-    left, right = figure.subplots(1, 2)
-    coverage_curve(judged, ax=left)
-    error_against_spread(judged, ax=right)
+    coverage_axes, error_axes = figure.subplots(1, 2)
+    coverage_curve(judged, ax=coverage_axes)
+    error_against_spread(judged, ax=error_axes)
     return figure

@@ -101,16 +101,16 @@ def _incoming(graph: networkx.Graph, gene: str) -> dict[str, float]:
     """Weight of each neighbour whose message reaches the gene, without itself."""
     edges = graph.in_edges(gene, data=True) if graph.is_directed() else graph.edges(gene, data=True)
     weights = {}
-    for one, two, data in edges:
-        other = one if two == gene else two
+    for first, second, data in edges:
+        other = first if second == gene else second
         if other != gene:
             weights[other] = float(data.get("weight", data.get("importance", 1.0)))
     return weights
 
 
-def _joined(graph: networkx.Graph, one: str, two: str) -> float:
+def _joined(graph: networkx.Graph, first: str, second: str) -> float:
     """The larger weight of the edges between two genes; 0 without one."""
-    pairs = [(one, two), (two, one)]
+    pairs = [(first, second), (second, first)]
     edges = [graph.edges[pair] for pair in pairs if graph.has_edge(*pair)]
     return max((float(data.get("weight", data.get("importance", 1.0))) for data in edges), default=0.0)
 
@@ -122,10 +122,10 @@ def _ring_order(graph: networkx.Graph, gene: str, neighbours: list[str]) -> list
     near = networkx.Graph()
     near.add_nodes_from([gene, *neighbours])
     near.add_weighted_edges_from((gene, other, _joined(graph, gene, other)) for other in neighbours)
-    for i, one in enumerate(neighbours):
-        for two in neighbours[i + 1 :]:
-            if weight := _joined(graph, one, two):
-                near.add_edge(one, two, weight=weight)
+    for i, first in enumerate(neighbours):
+        for second in neighbours[i + 1 :]:
+            if weight := _joined(graph, first, second):
+                near.add_edge(first, second, weight=weight)
     if len(neighbours) < 3:
         return neighbours
     coordinates = networkx.spring_layout(near, seed=0, weight="weight")
@@ -145,15 +145,16 @@ def _edges(
     pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
     weights = {pair: _joined(graph, *pair) for pair in pairs}
     largest = max(weights.values(), default=0.0)
-    for (one, two), weight in weights.items():
+    for (first, second), weight in weights.items():
         if not weight:
             continue
-        is_spoke = one == gene
-        ax.plot(
-            *zip(coordinates[one], coordinates[two], strict=True), color="0.25" if is_spoke else "0.86", zorder=1.5 if
-            is_spoke else 1, linewidth=0.5 + (2.5 if is_spoke else 0.9) * weight / largest, label="_own" if is_spoke
-            else "_between",
-        )  # fmt: skip
+        is_spoke = first == gene
+        ends = zip(coordinates[first], coordinates[second], strict=True)
+        width = 0.5 + (2.5 if is_spoke else 0.9) * weight / largest
+        style: dict[str, Any] = {"color": "0.25", "zorder": 1.5, "label": "_own"}
+        if not is_spoke:
+            style = {"color": "0.86", "zorder": 1, "label": "_between"}
+        ax.plot(*ends, linewidth=width, **style)
 
 
 def _nodes(

@@ -165,9 +165,9 @@ def positions(genes: Iterable[int | np.integer | str], gene_names: Sequence[str]
     return np.array([index[gene] if isinstance(gene, str) else gene for gene in requested], dtype=np.int64)
 
 
-def columns_of(table: Any, wanted: Sequence[str], what: str) -> None:
+def columns_of(table: Any, expected: Sequence[str], what: str) -> None:
     """Raise if a table lacks columns."""
-    missing = [name for name in wanted if name not in getattr(table, "columns", ())]
+    missing = [name for name in expected if name not in getattr(table, "columns", ())]
     if missing:
         present = shorten(getattr(table, "columns", ())) or "none"
         msg = f"the table lacks {shorten(missing)} (its columns: {present}); expected {what}"

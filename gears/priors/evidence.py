@@ -89,16 +89,21 @@ def settle_weights(
     scale = float((delta_CG**2).mean())
     is_multiple_C = size_C > 1
     has_multiple = bool(is_multiple_C.sum() >= _MULTIPLE_AT_LEAST and not is_multiple_C.all())
-    parts = [scale * kernel for kernel in kernels]
-    parts += [np.diag(noise_C), scale * np.eye(len(delta_CG))]
+    components = [scale * kernel for kernel in kernels]
+    components += [np.diag(noise_C), scale * np.eye(len(delta_CG))]
     if has_multiple:
-        parts.append(scale * np.diag(is_multiple_C.astype(float)))
+        components.append(scale * np.diag(is_multiple_C.astype(float)))
     second_moment_CC = delta_CG @ delta_CG.T / delta_CG.shape[1]
     n = len(kernels)
     start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * has_multiple)
     bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + has_multiple)
     optimum = minimize(
-        _negative_evidence, start, args=(parts, second_moment_CC), jac=True, method="L-BFGS-B", bounds=bounds
+        _negative_evidence,
+        start,
+        args=(components, second_moment_CC),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
     )
     multipliers = np.exp(optimum.x)
     return Weights(
@@ -110,15 +115,15 @@ def settle_weights(
 
 
 def _negative_evidence(
-    log_weights: np.ndarray, parts: Sequence[np.ndarray], second_moment_CC: np.ndarray
+    log_weights: np.ndarray, kernels: Sequence[np.ndarray], second_moment_CC: np.ndarray
 ) -> tuple[float, np.ndarray]:
     weights = np.exp(log_weights)
-    covariance = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    covariance = sum(weight * kernel for weight, kernel in zip(weights, kernels, strict=True))
     factor = linalg.cholesky(covariance, lower=True)
     inverse = linalg.cho_solve((factor, True), np.eye(len(factor)))
     explained = inverse @ second_moment_CC
     value = np.log(np.diag(factor)).sum() + 0.5 * np.trace(explained)
     slope = 0.5 * (inverse - explained @ inverse)
-    gradient = [(slope * part).sum() * weight for weight, part in zip(weights, parts, strict=True)]
+    gradient = [(slope * kernel).sum() * weight for weight, kernel in zip(weights, kernels, strict=True)]
     penalty = 0.5 * ((log_weights / _PRIOR_SD) ** 2).sum()
     return float(value + penalty), np.array(gradient) + log_weights / _PRIOR_SD**2

@@ -223,10 +223,12 @@ class ContextPrior:
         """Everything but `report`, as arrays for a file."""
         arrays = {f"pooled_{name}": array for name, array in self.pooled.arrays().items()}
         for setting, prior in enumerate(self.own):
-            own = prior.arrays()
+            setting_arrays = prior.arrays()
             if prior.genes is not self.pooled.genes and setting == 0:  # another mixture of similarities
-                arrays |= {f"own_{name}": own[name] for name in _SHARED}
-            arrays |= {f"own{setting}_{name}": own[name] for name in own if name not in _SHARED}
+                arrays |= {f"own_{name}": setting_arrays[name] for name in _SHARED}
+            arrays |= {
+                f"own{setting}_{name}": setting_arrays[name] for name in setting_arrays if name not in _SHARED
+            }
         return arrays | {
             "settings": np.array([len(self.own), self.n_kinds]),
             "network_weight": np.array(self.network_weight),
@@ -246,10 +248,12 @@ class ContextPrior:
         pooled = arrays_of("pooled_")
         shared = {name: pooled[name] for name in _SHARED} | arrays_of("own_")
         n, n_kinds = map(int, arrays["settings"])
-        own = tuple(GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n))
+        setting_priors = tuple(
+            GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n)
+        )
         return cls(
             GenePrior.from_arrays(pooled),
-            own,
+            setting_priors,
             n_kinds,
             float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]),
             dict(report or {}),

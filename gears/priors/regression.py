@@ -230,7 +230,7 @@ class Spectrum:
         """From features and a specific variance of each condition, around a free level.
 
         Costs C M^2 for M features. Exact where the specific variance is the same multiple of the noise for all
-        conditions; otherwise their ratio is taken as it is for a gene of typical noise.
+        conditions; otherwise their ratio is that of a gene of typical noise.
 
         Parameters
         ----------

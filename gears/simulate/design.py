@@ -60,12 +60,13 @@ def make_design(options: SimulationOptions, annotation: GeneAnnotation) -> Desig
     if options.gene_names is None:
         perturbed = _similar_genes(rng, annotation, usable, options.n_singles)
         measured = perturbed[: options.n_measured_targets]
-        others = sorted(set(usable) - set(perturbed))
-        n_others = options.genes - len(measured)
-        if n_others > len(others):
-            msg = f"n_genes={options.genes}, but only {len(others) + len(measured)} annotated genes can be measured"
+        unperturbed = sorted(set(usable) - set(perturbed))
+        n_unperturbed = options.genes - len(measured)
+        if n_unperturbed > len(unperturbed):
+            n_available = len(unperturbed) + len(measured)
+            msg = f"n_genes={options.genes}, but only {n_available} annotated genes can be measured"
             raise ValueError(msg)
-        drawn = [others[i] for i in rng.choice(len(others), n_others, replace=False)]
+        drawn = [unperturbed[i] for i in rng.choice(len(unperturbed), n_unperturbed, replace=False)]
         names = rng.permutation([*measured, *drawn]).tolist()
     else:
         names = list(options.gene_names)

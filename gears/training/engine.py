@@ -221,7 +221,7 @@ class TrainingEngine:
             check_equal_lengths(train_loader, self.reducer, self.device)
         with (
             step.tf32(self.options.tf32, self.device),
-            step.compiled(wrapped, self.device, wanted=self.options.compile) as wrapped,
+            step.compiled(wrapped, self.device, enabled=self.options.compile) as wrapped,
         ):
             while self.progress.epoch < num_epochs and not self.progress.finished:
                 record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)

@@ -201,7 +201,7 @@ def _train(
         loggers,
         full_memory_explained(loader, options),
         profiled(trace_folder, engine.device) as trace_step,
-        progress(horizon.steps, "training", "steps", wanted=shown) as advance,
+        progress(horizon.steps, "training", "steps", enabled=shown) as advance,
     ):
         advance(engine.progress.total_steps)
         engine.on_step_end = _each_step(folder, trace_step, advance)

@@ -190,9 +190,9 @@ class Stepper:
 
 
 @contextlib.contextmanager
-def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
+def tf32(enabled: bool, device: torch.device) -> Iterator[None]:
     """On CUDA, multiply float32 matrices in TF32 (10 bits of mantissa); restores the previous precision."""
-    if not wanted or device.type != "cuda":
+    if not enabled or device.type != "cuda":
         yield
         return
     before = torch.get_float32_matmul_precision()
@@ -204,26 +204,26 @@ def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def compiled(model: nn.Module, device: torch.device, *, wanted: bool = True) -> Iterator[Any]:
+def compiled(model: nn.Module, device: torch.device, *, enabled: bool = True) -> Iterator[Any]:
     """The model through ``torch.compile``, or unchanged and with a warning where there is no compiler.
 
     The methods that a model lists in ``hand_written()`` (pairs of a module and a method's name, with a hand-written
     backward and collectives) are called and not traced.
     """
-    reason = no_compiler(device.type) if wanted else None
+    reason = no_compiler(device.type) if enabled else None
     if reason is not None:
         logger.warning("compile=True has no effect: %s", reason)
-    if not wanted or reason is not None:
+    if not enabled or reason is not None:
         yield model
         return
-    own: list[tuple[nn.Module, str]] = getattr(unwrap(model), "hand_written", list)()
-    for module, method in own:
+    untraced: list[tuple[nn.Module, str]] = getattr(unwrap(model), "hand_written", list)()
+    for module, method in untraced:
         setattr(module, method, torch.compiler.disable(getattr(module, method)))
     try:
         # batches differ in their numbers of conditions: sizes are left open
         yield torch.compile(model, dynamic=True)
     finally:
-        for module, method in own:
+        for module, method in untraced:
             delattr(module, method)  # uncovers the class's method
 
 

@@ -145,8 +145,8 @@ class ConditionMeans:
 
 def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[Condition, ...]:
     """Perturbed conditions of some parts of a split, each once; a part that the split lacks has none."""
-    named = (c for part in parts if part in split.parts for c in split.conditions(part))
-    return tuple(dict.fromkeys(condition for condition in named if not condition.is_control))
+    conditions = (c for part in parts if part in split.parts for c in split.conditions(part))
+    return tuple(dict.fromkeys(condition for condition in conditions if not condition.is_control))
 
 
 class Estimator(Protocol):
