@@ -11,8 +11,8 @@ the sums, because centring would fill them; dense chunks are centred first, whic
 
 All pairs cost n G^2. With `n_drawn` the pairs that may be edges come from a draw of cells, with a margin for its
 error, and only their correlations are computed over all cells, in one read for all pairs; genes that few cells express
-are compared over all cells, because a draw says little about them. The plain version is ``numpy.corrcoef`` of all
-cells (``tests/graphs``).
+are compared over all cells, because a draw says little about them.
+The plain version is pandas' ``DataFrame.corr`` of all cells (``tests/graphs/test_coexpression.py``).
 """
 
 from __future__ import annotations

@@ -197,8 +197,8 @@ class _Blocks:
         weight = self.layers[layer].weight
         if self.kept is None:
             return self.product(self.inputs(genes, layer), weight.t())
-        kept = self.kept[layer][genes].flatten(0, 1)
-        return self.product(self.inputs(genes, layer), weight.t(), kept) if new else kept
+        buffer = self.kept[layer][genes].flatten(0, 1)
+        return self.product(self.inputs(genes, layer), weight.t(), buffer) if new else buffer
 
     def by_condition(self, rows: Tensor) -> Tensor:
         """Rows of a block as (genes, U, width)."""
@@ -355,14 +355,14 @@ class _Gradient:
         above: each loop over the blocks meets one layer for the first time, and those above it again.
         """
         blocks = self.blocks
-        kept = self.kept[genes].flatten(0, 1) if layer == 0 and self.kept is not None else None
-        if kept is not None and not new:
-            return kept
+        buffer = self.kept[genes].flatten(0, 1) if layer == 0 and self.kept is not None else None
+        if buffer is not None and not new:
+            return buffer
         above = layer + 1
         grad, inputs = self._of_values(genes, above), blocks.inputs(genes, above)
         if new:
             blocks.add_product(self.weights[above], grad.t(), inputs)
-        return through_relu(blocks.product(grad, blocks.layers[above].weight, kept), inputs)
+        return through_relu(blocks.product(grad, blocks.layers[above].weight, buffer), inputs)
 
     def _of_values(self, genes: slice, layer: int) -> Tensor:
         """Gradient of a layer's values v_k, (rows, out): through its norm, statistics included."""

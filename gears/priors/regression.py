@@ -17,7 +17,9 @@ second fit: y_c - (A^-1 (y - m))_c / (A^-1)_cc.
 Order of loops: blocks of genes for the likelihoods, (13, G); then the weights, which need all genes; then the same
 blocks again, and in each the strengths. Changes along the eigenvectors, (K, G), are kept from the first loop; the
 variances, (K, genes of a block) for each strength, are computed again, because those of 13 strengths need too much
-memory. The plain version inverts A for each gene and strength and omits each condition in turn (``tests/priors``).
+memory.
+The plain version solves the system of each gene and strength, and again without each condition in turn
+(``tests/priors/test_prior_amplitudes.py``).
 """
 
 from __future__ import annotations
