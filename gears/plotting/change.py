@@ -155,10 +155,7 @@ def _correlations(predicted: np.ndarray, true: np.ndarray, marked: np.ndarray) -
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> str:
-    from gears.evaluation.rows import (  # imported here, because the report imports plotting
-        own_noise,
-        pearson_rows,
-    )
+    from gears.evaluation.rows import own_noise, pearson_rows  # loaded when a figure is drawn
 
     a, b = a[None, :], b[None, :]
     r = float(pearson_rows(a, b, noise_a=own_noise(a), noise_b=own_noise(b))[0])

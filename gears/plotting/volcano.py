@@ -81,9 +81,7 @@ def volcano(
             "0 and 1 and p values from 0 to 1 (not their logarithms)"
         )
         raise ValueError(msg)
-    from gears.evaluation.metrics.differential import (
-        differential,  # imported here, because the report imports plotting
-    )
+    from gears.evaluation.metrics.differential import differential  # loaded when a figure is drawn
 
     ax = new_axes(5.2, 4.4) if ax is None else ax
     height = -np.log10(np.maximum(p, np.min(p[p > 0], initial=1.0) / 10))

@@ -24,10 +24,7 @@ MOST_CONDITIONS = 300
 """With more conditions a fixed sample of this size is used: the weights hardly depend on the others."""
 _START, _NUGGET_START = 0.2, 0.05
 _LOW, _HIGH = -9.0, 4.0
-_NOISE_BOUNDS = (
-    -0.7,
-    1.5,
-)  # log; sampling noise is known from the cells, except for correlations between them
+_NOISE_BOUNDS = (-0.7, 1.5)  # log; the sampling noise is known except for correlations between cells
 _PRIOR_SD = 12.0  # of the logarithms: keeps weights finite that the data do not determine
 _MULTIPLE_AT_LEAST = 8  # conditions of several genes for a separate variance of theirs
 
