@@ -5,7 +5,7 @@
 
 Needs torch, numpy and scipy (no anndata, no scanpy). Checks, on one device and with a process
 group of one (NCCL on CUDA): losses of CPU and device in float64 and float32; mixed precision,
-TF32, torch.compile and a moving average against the plain run; choosing a card by `gpu_ids`; and
+TF32, torch.compile and a moving average against the plain run; choosing a GPU by `gpu_ids`; and
 the seconds of an epoch on a simulated screen of the size of Norman et al. 2019 in both objectives.
 """
 

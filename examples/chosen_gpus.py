@@ -1,4 +1,4 @@
-"""Train on chosen GPUs, so that cards others use stay free, or on all of them.
+"""Train on chosen GPUs, so that busy ones stay free, or on all of them.
 
 python examples/chosen_gpus.py --gpu-ids 2 3 5 7      rank 0 on GPU 2, and so on
 python examples/chosen_gpus.py --gpu-ids free:2       the two least busy ones (needs nvidia-ml-py)

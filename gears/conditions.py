@@ -1,10 +1,9 @@
-"""Conditions: what was perturbed in a cell, by gene and as nodes of the perturbation graph.
+"""Conditions: the genes that are perturbed in a cell, and their nodes in the perturbation graph.
 
-The only place in the package that splits a label. A condition is a *set* of
-perturbed genes; the empty set is the control. Screens spell one condition in
-several ways ("A+ctrl", "ctrl+A", " A + ctrl "): all of them parse to the same
-:class:`Condition`, whose canonical spelling is :attr:`Condition.name`. In a screen with
-contexts or perturbation types the condition also says where and how: "A+B [CRISPRa] @ K562".
+The only module that splits a label. A condition is a *set* of perturbed genes; the empty set is the
+control. Screens write one condition in several ways ("A+ctrl", "ctrl+A", " A + ctrl "): all of them
+parse to the same :class:`Condition`, whose canonical label is :attr:`Condition.name`. In a screen with
+contexts or perturbation types the label has these as well: "A+B [CRISPRa] @ K562".
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 CONTROL_LABEL = "ctrl"
 SEPARATOR = "+"
 AT = " @ "
-"""Stands before the context in a label."""
+"""Separates the context in a label."""
 _PLACED = re.compile(r"^(?P<genes>.*?)(?: \[(?P<kind>[^\[\]]+)\])?(?: @ (?P<context>.+))?$", re.DOTALL)
 
 
@@ -67,11 +66,11 @@ class Condition:
         Parameters
         ----------
         label
-            The label as the screen spells it; blanks around tokens are ignored.
+            The label as written in the screen; blanks around tokens are ignored.
         ctrl_label
-            The token (whole, never a substring) that stands for "not perturbed".
+            The token (never a substring) that means "not perturbed".
         sep
-            What separates the genes of a condition.
+            Separator of the genes of a condition.
 
         Raises
         ------
@@ -93,7 +92,7 @@ class Condition:
 
     @classmethod
     def of(cls, value: Condition | str | Iterable[str]) -> Condition:
-        """Take a Condition, a label, or an iterable of gene names (control tokens allowed)."""
+        """A condition from a Condition, a label, or an iterable of gene names (control tokens allowed)."""
         if isinstance(value, Condition):
             return value
         if isinstance(value, str):
@@ -111,18 +110,18 @@ class Condition:
 
     @property
     def name(self) -> str:
-        """Canonical spelling: ``"ctrl"``, ``"A+ctrl"`` or ``"A+B"`` (genes sorted), then type and context."""
+        """Canonical label: ``"ctrl"``, ``"A+ctrl"`` or ``"A+B"`` (genes sorted), then type and context."""
         genes = self.genes if len(self.genes) > 1 else (*self.genes, CONTROL_LABEL)
         return SEPARATOR.join(genes) + self.suffix
 
     @property
     def key(self) -> str:
-        """Spelling of published prediction keys: genes joined by ``"_"`` (``"ctrl"`` for the control)."""
+        """Key of predictions in cell-gears: genes joined by ``"_"`` (``"ctrl"`` for the control)."""
         return ("_".join(self.genes) or CONTROL_LABEL) + self.suffix
 
     @property
     def suffix(self) -> str:
-        """What stands behind the genes: ``" [type] @ context"``, as far as there are any."""
+        """End of the label after the genes: ``" [type] @ context"``, or "" without both."""
         return (f" [{self.kind}]" if self.kind else "") + (f"{AT}{self.context}" if self.context else "")
 
     @property
@@ -131,7 +130,7 @@ class Condition:
         return Condition(self.genes)
 
     def at(self, context: str = "", kind: str = "") -> Condition:
-        """The same genes in a context and by a type of perturbation (none for the control)."""
+        """The same genes in a context and with a perturbation type (none for the control)."""
         return replace(self, context=context, kind=kind if self.genes else "")
 
     def __len__(self) -> int:
@@ -170,19 +169,18 @@ def split_label(label: str) -> list[str]:
 
 
 def _parts(label: str) -> tuple[str, str, str]:
-    """Genes, type and context of a label; the last two are "" where it names none."""
+    """Genes, type and context of a label; the last two are "" where the label has none."""
     if AT not in label and not label.endswith("]"):
         return label, "", ""
-    found = _PLACED.match(label)
-    assert found is not None
-    return found["genes"], found["kind"] or "", found["context"] or ""
+    match = _PLACED.match(label)
+    assert match is not None
+    return match["genes"], match["kind"] or "", match["context"] or ""
 
 
 class NodeSet(tuple[int, ...]):
     """Nodes of the perturbation graph with the number of a context and of a perturbation type.
 
-    A plain sequence of nodes stands for context 0 and type 0, so that code that knows of
-    neither takes both.
+    A plain sequence of nodes means context 0 and type 0, so that code without contexts accepts both.
 
     Examples
     --------
@@ -195,9 +193,9 @@ class NodeSet(tuple[int, ...]):
     kind: int
 
     def __new__(cls, nodes: Iterable[int] = (), *, context: int = 0, kind: int = 0) -> NodeSet:
-        made = super().__new__(cls, nodes)
-        made.context, made.kind = context, kind
-        return made
+        node_set = super().__new__(cls, nodes)
+        node_set.context, node_set.kind = context, kind
+        return node_set
 
     def __getnewargs_ex__(self) -> tuple[tuple[list[int]], dict[str, int]]:  # type: ignore[override]
         return (list(self),), {"context": self.context, "kind": self.kind}

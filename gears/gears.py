@@ -1,4 +1,4 @@
-"""GEARS: the model of a screen, from set-up over training to prediction."""
+"""GEARS: the public model, from initialisation and training to prediction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 import torch
 
-from gears.cell_gears.folders import is_published, read_published
+from gears.cell_gears.folders import is_published, read_published_of
 from gears.cell_gears.names import PublishedNames
 from gears.conditions import Condition
 from gears.distributed.devices import find_device
@@ -55,20 +55,18 @@ class GEARS(PublishedNames):
     Parameters
     ----------
     pert_data
-        A screen with a split prepared (:meth:`PertData.prepare_split`).
+        A screen with a prepared split (:meth:`PertData.prepare_split`).
     device
-        Where the network lives; the worker's own device in a distributed run, else the
-        first GPU, else the CPU.
+        Device of the network; by default the worker's device in a distributed run, else the first GPU or the CPU.
     weight_bias_track, proj_name, exp_name
-        Follow trainings with Weights & Biases, in this project and under this name; the same
-        as ``train(loggers=["wandb"], project=..., name=...)``.
+        Log trainings to Weights & Biases; the same as ``train(loggers=["wandb"], project=..., name=...)``.
 
     Attributes
     ----------
     model, best_model
         The network as last trained, and with the weights of the best epoch (used by `predict`).
     config
-        Settings of the network as a dict.
+        Options of the network as a dict.
     pert_list, gene_list
         Genes that can be perturbed (nodes of the perturbation graph), genes that are predicted.
 
@@ -104,7 +102,7 @@ class GEARS(PublishedNames):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings of the network."""
+        """Options of the network."""
         return self._need_model().config.to_dict()
 
     @property
@@ -126,15 +124,13 @@ class GEARS(PublishedNames):
 
     @property
     def rank(self) -> int:
-        """This process's place among the workers, also after a training that joined them."""
+        """Rank of this process among the workers, also after a training with torchrun's workers."""
         return self.joined_as[0] if self.joined_as and not is_running() else current_world().rank
 
     @property
     def world_size(self) -> int:
-        """Number of workers, also after a training that joined them."""
+        """Number of workers, also after a training with torchrun's workers."""
         return self.joined_as[1] if self.joined_as and not is_running() else current_world().world_size
-
-    # -- set-up ----------------------------------------------------------------------------
 
     def model_initialize(
         self,
@@ -170,36 +166,20 @@ class GEARS(PublishedNames):
             ``docs/graphs.md``), or published edge tensors (2, E) with `G_go_weight`, `G_coexpress_weight` (E,).
         pert_embedding
             Gene embeddings that the perturbation embedding starts from: a file, DataFrame, dict, or
-            :class:`gears.graphs.GeneEmbedding`. Genes without one start as always.
+            :class:`gears.graphs.GeneEmbedding`. Genes without one start at random.
         seed
             Seed of the initial weights; by default the split's seed.
         **more
             Further :class:`gears.model.ModelConfig` options (direction, tau, uncertainty_kind, ...).
         """
+        values = {name: value for name, value in locals().items() if name in ModelConfig.names()}
         pert_data = self._need_data("model_initialize")
-        config = ModelConfig.from_mapping(
-            {
-                "hidden_size": hidden_size,
-                "num_go_gnn_layers": num_go_gnn_layers,
-                "num_gene_gnn_layers": num_gene_gnn_layers,
-                "decoder_hidden_size": decoder_hidden_size,
-                "num_similar_genes_go_graph": num_similar_genes_go_graph,
-                "num_similar_genes_co_express_graph": num_similar_genes_co_express_graph,
-                "coexpress_threshold": coexpress_threshold,
-                "uncertainty": uncertainty,
-                "uncertainty_reg": uncertainty_reg,
-                "direction_lambda": direction_lambda,
-                "no_perturb": no_perturb,
-                **more,
-            }
-        )
-        go = (G_go, G_go_weight) if G_go_weight is not None else G_go
-        coexpress = (G_coexpress, G_coexpress_weight) if G_coexpress_weight is not None else G_coexpress
+        config = ModelConfig.from_mapping({**values, **more})
+        go = G_go if G_go_weight is None else (G_go, G_go_weight)
+        coexpress = G_coexpress if G_coexpress_weight is None else (G_coexpress, G_coexpress_weight)
         self.parts = build_parts(pert_data, config, go=go, coexpress=coexpress, pert_embedding=pert_embedding)
         self.model = self.parts.network(seed=(pert_data.seed or 0) if seed is None else seed).to(self.device)
         self.best_model = copy.deepcopy(self.model)
-
-    # -- training and evaluation -----------------------------------------------------------
 
     def train(
         self,
@@ -213,17 +193,13 @@ class GEARS(PublishedNames):
     ) -> TrainResult:
         """Train on the split's training part; keep the best epoch's weights.
 
-        First the Gaussian-process prior is fitted to the training conditions, in seconds. The network is then
-        trained on what the prior leaves, and at the end its weight beside the prior is chosen on the validation
-        conditions: above 0 only where its gain is beyond chance. With weight 0 predictions are those of the
-        prior alone, fitted again to training and validation conditions. ``prior=None`` trains the network alone.
+        A Gaussian-process prior is fitted to the training conditions, in seconds. The network is trained on the
+        residuals, over each condition's moments or over cells (``objective="cells"``, in the batches of
+        :meth:`PertData.get_dataloader`). At the end the network's weight beside the prior is chosen on the validation
+        conditions; it is above 0 only if the gain is significant. With weight 0 predictions are those of the prior,
+        fitted again to training and validation conditions. ``prior=None`` trains the network alone.
 
-        By default each condition's moments over all pairs of its cells with control cells are
-        trained on (``objective="moments"``): no cell is read. ``objective="cells"`` trains on cells, as
-        published, in the batches of :meth:`PertData.get_dataloader`.
-
-        In a worker of a process group all workers train one model together: the result is the same for
-        any number of workers at the same global batch.
+        Workers of a process group train one model: the result depends on the global batch, not on their number.
 
         Parameters
         ----------
@@ -232,46 +208,43 @@ class GEARS(PublishedNames):
         evaluate_test
             Score the test part beside the baselines at the end (rank 0).
         distributed
-            Join the workers that torchrun started, for this training (a process group that
-            runs already is joined anyway); see :func:`gears.distributed.torchrun.joined`.
+            Train together with the other workers of torchrun (a process group that already runs is always used).
         **options
             Further fields of :class:`gears.training.options.TrainOptions`.
 
         Returns
         -------
         TrainResult
-            How good the model is beside simple baselines, what was used, history and test table.
+            History, devices and test table; printed, it compares the model with the baselines.
         """
         pert_data, parts = self._need_data("train"), self._need_model()
         if self.weight_bias_track:
             options = tracked(options, self.proj_name, self.exp_name)
-        given = TrainOptions.from_mapping(
+        train_options = TrainOptions.from_mapping(
             {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
         )
-        if given.save_path is not None and self.rank == 0:
-            check_save_path(given.save_path)
-        with shown(given.verbose):
+        if train_options.save_path is not None and self.rank == 0:
+            check_save_path(train_options.save_path)
+        with shown(train_options.verbose):
             seconds = Seconds()
             with joined(self, distributed):
                 worker = Worker(self.device, self.rank, self.world_size, self.is_distributed)
-                fit = Fit(pert_data, parts, given, worker, seconds)
+                fit = Fit(pert_data, parts, train_options, worker, seconds)
                 fit.train(unwrap(self.model))
             fit.conclude()
             self._use(fit)
             table = None
             if evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
-                    table = self.report_test(verbose=given.verbose)
+                    table = self.report_test(verbose=train_options.verbose)
         return TrainResult.of(fit, table)
 
     def _use(self, fit: Fit) -> None:
-        """Predict with what was fitted."""
-        network = unwrap(self.model)
-        best = copy.deepcopy(network)
-        best.load_state_dict(fit.run.best_state)
-        self.parts = fit.parts
-        network.prior = best.prior = fit.parts.prior
-        self.best_model = best
+        """Use the fitted prior and the best weights for predictions."""
+        network, self.parts = unwrap(self.model), fit.parts
+        self.best_model = copy.deepcopy(network)
+        self.best_model.load_state_dict(fit.run.best_state)
+        network.prior = self.best_model.prior = fit.parts.prior
 
     def evaluate(
         self,
@@ -289,12 +262,11 @@ class GEARS(PublishedNames):
         split
             The part: ``"test"``, ``"val"`` or ``"train"``.
         clip
-            Set negative predictions to zero, the baselines' as well.
+            Set negative predictions to zero, also those of the baselines.
         n_split_half
-            Split-half repeats for scaled scores; 0 for none.
+            Number of split-half repeats of the cells for scaled scores; 0 for none.
         report
-            A folder for the HTML page, CSV, JSON and figures
-            (:func:`gears.report.write_report`).
+            Folder for the HTML page, CSV, JSON and figures (:func:`gears.report.write_report`).
         **options
             Fields of :class:`gears.evaluation.ScoreOptions`, such as `metrics`; `baselines`; ``name`` (of the model in
             the table) and ``shown`` (conditions in the report's figures).
@@ -302,9 +274,9 @@ class GEARS(PublishedNames):
         Returns
         -------
         pd.DataFrame or None
-            Tidy: condition, subgroup, n_cells, method, metric, value, and with split-half repeats scaled and
-            what it is made of; None where the part has no perturbed condition. Methods are the model, its
-            variants ("prior alone", "prior + network x W") and the baselines, all fitted to the same conditions.
+            Tidy: condition, subgroup, n_cells, method, metric, value, and with split-half repeats the scaled
+            value and its terms; None if the part has no perturbed condition. Methods are the model, its variants
+            ("prior alone", "prior + network x W") and the baselines, all fitted to the same conditions.
 
         Raises
         ------
@@ -322,8 +294,6 @@ class GEARS(PublishedNames):
         if table is not None and verbose:
             logger.info("%s", short_table(table))
         return table
-
-    # -- prediction ------------------------------------------------------------------------
 
     def predict(
         self,
@@ -346,25 +316,16 @@ class GEARS(PublishedNames):
         chunk
             Conditions computed at once; bounds memory, not the result.
         context, perturbation_type
-            Of a model with contexts or types: where, and how, the genes are perturbed. All of them when omitted;
-            a label such as "A+ctrl [CRISPRi] @ K562" says both itself.
+            Context and perturbation type, in a model that has several; all of them by default. A label such as
+            "A+ctrl [CRISPRi] @ K562" contains both.
 
         Raises
         ------
         ValueError
-            No or an empty condition, or a gene outside the perturbation graph (near matches named).
+            An empty list or condition, or a gene outside of the perturbation graph.
         """
-        parts = self._need_model()
-        assert self.best_model is not None
-        return stream.predict(
-            self.best_model,
-            parts,
-            pert_list,
-            clip=clip,
-            chunk=chunk,
-            context=context,
-            perturbation_type=perturbation_type,
-        )
+        where: Any = {"context": context, "perturbation_type": perturbation_type}
+        return stream.predict(*self._predictor(), pert_list, clip=clip, chunk=chunk, **where)
 
     def GI_predict(
         self,
@@ -373,17 +334,14 @@ class GEARS(PublishedNames):
     ) -> dict[str, float]:
         """Scores of the genetic interaction of two genes (:func:`gears.evaluation.interactions.interaction_scores`).
 
+        Returns plain floats: c1, c2, mag, dominance, corr_fit, dcor, dcor_singles, dcor_first, dcor_second, eq_contr.
+
         Parameters
         ----------
         combo
             The two genes.
         GI_genes_file
-            Genes that count: names, or a file of names (text, or ``.npy`` of strings); all by default.
-
-        Returns
-        -------
-        dict
-            Plain floats: c1, c2, mag, dominance, corr_fit, dcor, dcor_singles, dcor_first, dcor_second, eq_contr.
+            Genes to use: names, or a file of names (text, or ``.npy`` of strings); all by default.
         """
         return predict_interaction(self, combo, GI_genes_file)
 
@@ -416,25 +374,21 @@ class GEARS(PublishedNames):
         genes
             Genes whose pairs are predicted; those perturbed in training when None.
         output
-            An ``.h5ad`` or ``.zarr`` path that gets what :meth:`Predictions.to_adata` holds, in
-            float32; it is put in place when complete.
+            An ``.h5ad`` or ``.zarr`` path for the content of :meth:`Predictions.to_adata`, in float32.
         values
-            What the frames hold without `output`: ``"expression"``, ``"delta"``, ``"logvar"``.
+            Content of the frames without `output`: ``"expression"``, ``"delta"``, ``"logvar"``.
         clip
             Set negative predictions to zero.
         chunk
-            Conditions at a time; as many as fit into 256 MiB when None.
+            Conditions at a time; by default as many as fit into 256 MiB.
 
         Returns
         -------
         iterator of pd.DataFrame, or Path
             Frames of `chunk` conditions x genes, or the path that was written.
         """
-        parts = self._need_model()
-        assert self.best_model is not None
-        return stream.predict_all_pairs(
-            self.best_model, parts, genes, output, values=values, clip=clip, chunk=chunk
-        )
+        network, parts = self._predictor()
+        return stream.predict_all_pairs(network, parts, genes, output, values=values, clip=clip, chunk=chunk)
 
     def predict_to_file(
         self,
@@ -445,9 +399,7 @@ class GEARS(PublishedNames):
         chunk: int | None = None,
     ) -> Path:
         """Predict any conditions, as :meth:`predict` takes them, into ``.h5ad`` or ``.zarr``, chunk by chunk."""
-        parts = self._need_model()
-        assert self.best_model is not None
-        return stream.predict_to_file(self.best_model, parts, pert_list, output, clip=clip, chunk=chunk)
+        return stream.predict_to_file(*self._predictor(), pert_list, output, clip=clip, chunk=chunk)
 
     def screen(
         self,
@@ -465,7 +417,7 @@ class GEARS(PublishedNames):
         ----------
         score
             Called with the :class:`Predictions` of a chunk (``conditions``, ``expression_UG``,
-            ``delta_UG``); returns a number per condition. NaN leaves a condition out.
+            ``delta_UG``), such as ``lambda p: p.delta_UG[:, 0]``; returns a number per condition. NaN is excluded.
         genes, clip, chunk
             As for :meth:`predict_all_pairs`.
         top
@@ -477,48 +429,24 @@ class GEARS(PublishedNames):
         -------
         pd.DataFrame
             Columns rank, condition, gene_1, gene_2, score, best first; equal scores in the pairs' order.
-
-        Examples
-        --------
-        >>> best = model.screen(lambda p: p.delta_UG[:, p.gene_names.index("KLF1")], top=3)
-        >>> best["rank"].tolist()
-        [1, 2, 3]
         """
-        parts = self._need_model()
-        assert self.best_model is not None
-        return stream.screen(
-            self.best_model, parts, score, genes, top=top, largest=largest, clip=clip, chunk=chunk
-        )
-
-    # -- files -----------------------------------------------------------------------------
+        options: Any = {"top": top, "largest": largest, "clip": clip, "chunk": chunk}
+        return stream.screen(*self._predictor(), score, genes, **options)
 
     def save_model(self, path: str | Path) -> None:
-        """Write the best model as a folder that needs nothing else to be loaded; an existing model is replaced."""
-        parts = self._need_model()
-        assert self.best_model is not None
+        """Write the best model as a complete folder; an existing model is replaced."""
+        network, parts = self._predictor()
         if self.rank == 0:
-            state = {key: value.detach().cpu() for key, value in unwrap(self.best_model).state_dict().items()}
+            state = {key: value.detach().cpu() for key, value in unwrap(network).state_dict().items()}
             save_model(path, parts, state)
 
     def load_pretrained(self, path: str | Path) -> None:
         """Load a saved model for this screen; also one of cell-gears (:func:`gears.published.load_cell_gears_model`).
 
-        Raises
-        ------
-        ValueError
-            The model's genes or perturbation nodes are not those of the PertData, in its
-            order; both sides are named.
+        Raises ValueError unless genes and perturbation nodes are those of the PertData, in the same order.
         """
         if is_published(path):
-            from gears.cell_gears.folders import screen_names
-
-            if self.pert_data is None:
-                msg = (
-                    f"{path} is a model of cell-gears, which holds no names: load it with GEARS(pert_data) and "
-                    "load_pretrained(path), or with gears.published.load_cell_gears_model(path, ...)"
-                )
-                raise ValueError(msg)
-            self._take(read_published(path, *screen_names(self.pert_data)), path)
+            self._take(read_published_of(path, self.pert_data), path)
             return
         parts = load_parts(path)
         if self.pert_data is not None:
@@ -527,7 +455,7 @@ class GEARS(PublishedNames):
         self._take(parts, path)
 
     def _take(self, parts: ModelParts, path: str | Path) -> None:
-        """Become the model of these parts, with the weights in a folder."""
+        """Use these parts, and the weights in a folder."""
         network = parts.network()
         load_weights(path, network)
         network.prior = parts.prior
@@ -547,6 +475,12 @@ class GEARS(PublishedNames):
             msg = f"{what} needs the screen; this model was loaded without it: use GEARS(pert_data), load_pretrained"
             raise ValueError(msg)
         return self.pert_data
+
+    def _predictor(self) -> tuple[GEARSNetwork, ModelParts]:
+        """The network of the best epoch and the other parts of the model."""
+        parts = self._need_model()
+        assert self.best_model is not None
+        return self.best_model, parts
 
     def _need_model(self) -> ModelParts:
         if self.parts is None:

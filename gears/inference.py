@@ -1,4 +1,4 @@
-"""Home of the published names of ``gears.inference``: predict a loader's cells, and analyse the results."""
+"""Functions of cell-gears' ``gears.inference``: predict the cells of a loader, and analyse the results."""
 
 from gears.cell_gears.analysis import (
     compute_metrics,

@@ -1,4 +1,4 @@
-"""PertData: a screen with its split, its nodes and its loaders, under the published names."""
+"""PertData: a screen with its split, perturbation nodes and loaders, with the names of cell-gears."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import part_screens
 from gears.data.splits.custom import split_options
 from gears.data.splits.make import prepare_split
+from gears.data.splits.registry import SplitOptions
 from gears.data.splits.split import Split
 from gears.distributed.log import shown
 from gears.files.paths import need_file, user_path
@@ -42,7 +43,7 @@ class PertData:
     Parameters
     ----------
     data_path
-        Folder that holds prepared screens; made when it is missing.
+        Folder of prepared screens; created if missing.
     gene_set_path
         File with the genes of the perturbation graph (text, CSV, JSON or a
         pickle of a plain list). Genes perturbed in the screen are added.
@@ -58,8 +59,8 @@ class PertData:
     Attributes
     ----------
     screen : PreparedScreen
-        The data; everything below is derived from it. Where a split divides the control
-        cells, those of training (`screen_of` gives each part's, `whole_screen` all).
+        The data, with the control cells of training if a split divides the control cells (`screen_of`
+        returns those of each part, `whole_screen` all).
     adata, ctrl_adata : AnnData
         Published layout with the published ``uns`` lists; read when first used.
     gene_names : pd.Series
@@ -70,7 +71,7 @@ class PertData:
         Gene -> position among the measured genes, among the nodes.
     split : Split
     set2conditions : dict
-        Part -> labels as the screen spells them.
+        Part -> labels as written in the screen.
     subgroup : dict or None
     dataloader : dict
     """
@@ -118,23 +119,12 @@ class PertData:
         self.dataloader: dict[str, CellLoader] | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"PertData({self._screen!r})"
-            if self._screen
-            else f"PertData({str(self.data_path)!r}, no screen yet)"
-        )
-
-    # What is known of the screen
+        content = repr(self._screen) if self._screen else f"{str(self.data_path)!r}, no screen yet"
+        return f"PertData({content})"
 
     @property
     def whole_screen(self) -> PreparedScreen:
-        """The prepared screen, whatever a split makes of its control cells.
-
-        Raises
-        ------
-        ValueError
-            If none was prepared or loaded yet.
-        """
+        """The prepared screen with all of its control cells; raises ValueError if none was prepared or loaded."""
         if self._screen is None:
             msg = "this PertData holds no screen yet; call new_data_process(name, adata) or load(...) first"
             raise ValueError(msg)
@@ -142,11 +132,11 @@ class PertData:
 
     @property
     def screen(self) -> PreparedScreen:
-        """The prepared screen, as training sees it: where the split divides control cells, with those of training."""
+        """The prepared screen, with the control cells of training if the split divides the control cells."""
         return self._part_screens.get("train", self.whole_screen)
 
     def screen_of(self, part: str) -> PreparedScreen:
-        """The screen as a part of the split sees it: with the part's own control cells where they are divided."""
+        """The screen for a part of the split, with the part's control cells if the split divides them."""
         return self._part_screens.get(part, self.screen)
 
     @property
@@ -174,7 +164,7 @@ class PertData:
 
     @property
     def dataset_processed(self) -> CellGraphs:
-        """Label -> its cells, each paired with a control cell, as objects of torch-geometric made when asked for."""
+        """Label -> its cells, each paired with a control cell, as torch-geometric objects, created on access."""
         from gears.data.loaders import CellDataset
         from gears.data.published import CellGraphs
 
@@ -182,26 +172,19 @@ class PertData:
         return CellGraphs(CellDataset(self.screen, everything, self._label_nodes, self.seed or 0))
 
     def log_screen(self) -> None:
-        """One line on the screen in the log."""
+        """Log one line about the screen."""
         screen = self.whole_screen
         n_perturbed = sum(not condition.is_control for condition in screen.conditions)
-        logger.info(
-            "screen %s: %s (%d of them control) x %s, %s",
-            self.dataset_name,
-            count(len(screen.cells), "cell"),
-            len(screen.control_cells),
-            count(len(screen.gene_names), "gene"),
-            count(n_perturbed, "perturbed condition"),
-        )
+        cells = f"{count(len(screen.cells), 'cell')} ({len(screen.control_cells)} of them control)"
+        size = f"{count(len(screen.gene_names), 'gene')}, {count(n_perturbed, 'perturbed condition')}"
+        logger.info("screen %s: %s x %s", self.dataset_name, cells, size)
 
     def summary(self) -> ScreenReport:
-        """What the screen holds, how it was read, and what was excluded and why (``print`` it)."""
+        """Report on the screen: its content, how it was read, and what was excluded and why."""
         from gears.data.checks.report import summarise
 
         parts = None if self.split is None else self.split.parts
         return summarise(self.screen, is_gene=self._is_gene(), parts=parts)
-
-    # Preparing and loading
 
     def new_data_process(
         self,
@@ -219,18 +202,16 @@ class PertData:
         dataset_name
             Name of the folder.
         adata
-            X (N, G) log-normalised; ``obs.condition`` ("A+B", "A+ctrl", "ctrl"),
-            ``obs.cell_type``, ``var.gene_name``, or as the options say. It is
-            not modified.
+            X (N, G) log-normalised; ``obs.condition`` ("A+B", "A+ctrl", "ctrl"), ``obs.cell_type``,
+            ``var.gene_name``, or the columns that the options name. It is not modified.
         skip_calc_de
-            Leave differential expression out.
+            Skip differential expression.
         drop_unmapped
-            Leave out conditions with a gene that the annotation lacks, as the
-            published loader does; by default such genes become isolated nodes.
+            Exclude conditions with a gene that the annotation lacks, as cell-gears does; by default such genes
+            become isolated nodes.
         **processing
-            Options of :class:`gears.data.ProcessingOptions`: normalize, layer,
-            min_cells, ctrl_label, style, condition_key, ...; and `workers`, processes that
-            share the pass over the cells.
+            Options of :class:`gears.data.ProcessingOptions`: normalize, layer, min_cells, style, ...; and
+            `workers`, the number of processes that read the cells.
 
         Raises
         ------
@@ -238,8 +219,8 @@ class PertData:
             If the screen cannot be used; the message lists every problem found.
         """
         folder = self.data_path / folder_name(dataset_name)
-        known = self._is_gene() if processing.get("style", "gears") != "gears" else None
-        screen = prepare_screen(adata, folder, skip_calc_de=skip_calc_de, is_gene=known, **processing)
+        is_gene = self._is_gene() if processing.get("style", "gears") != "gears" else None
+        screen = prepare_screen(adata, folder, skip_calc_de=skip_calc_de, is_gene=is_gene, **processing)
         self._take(screen, drop_unmapped)
 
     @classmethod
@@ -259,9 +240,8 @@ class PertData:
     ) -> PertData:
         """Prepare a screen whose labels are in the style of a published collection.
 
-        What is read from where is logged, and every choice can be overridden
-        (condition_key, cell_type_key, gene_key, ctrl_label, sep). Labels that
-        name no measured or annotated gene are refused, not guessed.
+        The columns that are read are logged, and each can be overridden (condition_key, cell_type_key, gene_key,
+        ctrl_label, sep). Labels that name no measured or annotated gene are an error.
 
         Parameters
         ----------
@@ -271,11 +251,11 @@ class PertData:
             "auto", "gears", "scperturb", "pertpy", "cell-load" or "replogle"
             (:mod:`gears.data.checks.styles`).
         data_path, dataset_name
-            Where the prepared screen goes.
+            Folder of prepared screens, and name of this one.
         gene2go, obo, default_pert_graph, drop_unmapped
             As for :class:`PertData` and :meth:`new_data_process`.
         verbose
-            Show on stderr how the screen is read.
+            Log to stderr how the screen is read.
         **processing
             See :class:`gears.data.ProcessingOptions`.
 
@@ -298,7 +278,7 @@ class PertData:
         drop_unmapped: bool = False,
         **processing: Any,
     ) -> None:
-        """Take a prepared screen, or prepare one from a file.
+        """Load a prepared screen, or prepare one from a file.
 
         Parameters
         ----------
@@ -307,28 +287,26 @@ class PertData:
             object's `data_path`, or a published screen
             (:data:`gears.data.screen.prepare.PUBLISHED_SCREENS`).
         data_path
-            A prepared folder; a folder of the published package
-            (``perturb_processed.h5ad``); or an h5ad file, zarr store, 10x h5 file, 10x mtx
-            folder, or folder of several. What is not prepared yet is prepared into this object's
-            `data_path`, never beside the file. Where nothing is there, a name as `data_name`.
+            A prepared folder; a folder of cell-gears (``perturb_processed.h5ad``); or an h5ad file, zarr store,
+            10x h5 file, 10x mtx folder, or folder of several. A screen that is not prepared yet is prepared into
+            this object's `data_path`, never beside the file. Where nothing is there, a name as `data_name`.
         drop_unmapped
             As in :meth:`new_data_process`.
         **processing
-            Options of :class:`gears.data.ProcessingOptions` for a file, and
-            `guides`, `guide_targets` (:func:`gears.data.add_guides`), `workers`
-            (processes that share the pass over the cells); for a prepared folder the
-            processing options must agree with it.
+            Options of :class:`gears.data.ProcessingOptions` for a file, and `guides`, `guide_targets`
+            (:func:`gears.data.add_guides`), `workers` (processes that read the cells). For a prepared folder the
+            processing options must be those it was prepared with.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            If nothing is there, or it cannot be used.
+            If there is no such screen, or it cannot be used.
         """
         screen = obtain_screen(self.data_path, data_name, data_path, processing, self._is_gene)
         self._take(screen, drop_unmapped)
 
     def _take(self, screen: PreparedScreen, drop_unmapped: bool) -> None:
-        """Set every attribute from a screen; the same for all ways in."""
+        """Set every attribute from a screen."""
         annotation = self.annotation
         screen = with_annotated_genes(screen, annotation, drop=drop_unmapped)
         self._forget_screen()
@@ -339,11 +317,9 @@ class PertData:
         self.node_map = {gene: i for i, gene in enumerate(screen.gene_names)}
         self._set_nodes(annotation)
 
-    # Split and loaders
-
     @property
     def split(self) -> Split | None:
-        """The split in use; it equals its name (``pert_data.split == "simulation"``)."""
+        """The split; it compares equal to its name (``pert_data.split == "simulation"``)."""
         return self._split
 
     @split.setter
@@ -356,7 +332,7 @@ class PertData:
 
     @property
     def set2conditions(self) -> dict[str, list[str]] | None:
-        """Part -> labels as the screen spells them. Other parts assigned to it are a custom split, checked."""
+        """Part -> labels as written in the screen. Assigning other parts prepares a custom split."""
         return self._set2conditions
 
     @set2conditions.setter
@@ -383,11 +359,9 @@ class PertData:
         split
             "simulation", "simulation_single", "combo_seen0", "combo_seen1", "combo_seen2", "single", "no_test",
             "no_split", "custom", "gene_held_out", "cross_validation", "context_held_out" or "unit_held_out"
-            (:func:`gears.data.splits.describe_splits` says what each holds out).
-        seed, train_gene_set_size, combo_seen2_train_frac, combo_single_split_test_set_fraction
-            See :class:`gears.data.splits.SplitOptions`, as for the next three.
-        test_perts, only_test_set_perts, test_pert_genes
-            What to hold out by name.
+            (:func:`gears.data.splits.describe_splits` describes each).
+        seed, ..., test_pert_genes
+            See :class:`gears.data.splits.SplitOptions`.
         split_dict_path
             JSON file with the parts of a custom split.
         **more
@@ -402,41 +376,18 @@ class PertData:
         Raises
         ------
         ValueError
-            If an argument does not fit or a part would stay empty.
+            If an argument is invalid or a part would stay empty.
         """
-        chosen = split_options(
-            split,
-            split_dict_path=split_dict_path,
-            seed=seed,
-            train_gene_set_size=train_gene_set_size,
-            combo_seen2_train_frac=combo_seen2_train_frac,
-            combo_single_split_test_set_fraction=combo_single_split_test_set_fraction,
-            test_perts=test_perts,
-            only_test_set_perts=only_test_set_perts,
-            test_pert_genes=test_pert_genes,
-            **more,
-        )
-        summary = self.use_split(prepare_split(self.whole_screen, split, **vars(chosen)))
-        self.train_gene_set_size = chosen.train_gene_set_size
+        split_values = {name: value for name, value in locals().items() if name in SplitOptions.names()}
+        options = split_options(split, split_dict_path=split_dict_path, **split_values, **more)
+        summary = self.use_split(prepare_split(self.whole_screen, split, **vars(options)))
+        self.train_gene_set_size = options.train_gene_set_size
         return summary
 
     def use_split(self, split: Split) -> pd.DataFrame:
-        """Take a split that was made elsewhere: a fold, a saved one, one of another screen's labels.
+        """Use an existing split, such as one of :func:`gears.data.splits.folds` or of :meth:`Split.load`.
 
-        Parameters
-        ----------
-        split
-            Such as :func:`gears.data.splits.folds` yields or :meth:`Split.load` reads.
-
-        Returns
-        -------
-        pd.DataFrame
-            As :meth:`prepare_split`.
-
-        Raises
-        ------
-        ValueError
-            If it names labels that the screen lacks.
+        Returns the summary of :meth:`prepare_split`; raises ValueError if the split names labels that the screen lacks.
         """
         split.check_labels(self.whole_screen.labels)
         summary = split.summary(self.whole_screen)
@@ -473,23 +424,21 @@ class PertData:
         test_batch_size
             The same for validation and test; `batch_size` by default.
         world_size, rank
-            Number of workers, and this one's number.
+            Number of workers, and rank of this one.
         num_workers
-            Reading processes of each loader.
+            Processes of each loader that read cells.
 
         Returns
         -------
         dict
-            "train_loader", "val_loader", "test_loader" (those that the split
-            has); also set as :attr:`dataloader`. Their batches are
-            :class:`gears.data.CellBatch`. ``set_epoch`` of a loader chooses the order
-            and pairing of an epoch; without it each pass over the training cells takes the next.
+            "train_loader", "val_loader", "test_loader" (for the parts of the split); also set as
+            :attr:`dataloader`. Batches are :class:`gears.data.CellBatch`. ``set_epoch`` of a loader selects the
+            order and pairing of an epoch; without it each iteration advances to the next epoch.
 
         Raises
         ------
         ValueError
-            If no split was prepared, or the training cells do not fill one
-            batch of all workers.
+            If no split was prepared, or the training cells do not fill one batch of all workers.
         """
         from gears.data.loaders import LoaderSettings, make_loaders
 
@@ -504,25 +453,19 @@ class PertData:
         )
         return self.dataloader
 
-    # Nodes of the perturbation graph
-
     @property
     def annotation(self) -> GeneAnnotation:
         """Gene annotation behind the perturbation graph."""
         if self._annotation is None:
-            own = annotation_from(self._gene2go)
-            self._annotation = own if self._obo is None else own.with_ancestors(self._obo)
+            annotation = annotation_from(self._gene2go)
+            self._annotation = annotation if self._obo is None else annotation.with_ancestors(self._obo)
         return self._annotation
 
     def condition_nodes(self, condition: Condition | str) -> Sequence[int]:
         """Nodes of the perturbation graph that a condition perturbs; empty for the control.
 
-        In a screen with contexts they say where and how, too (:class:`gears.conditions.NodeSet`).
-
-        Raises
-        ------
-        KeyError
-            If a gene is no node; near matches are named.
+        In a screen with contexts they also hold context and type (:class:`gears.conditions.NodeSet`). Raises KeyError
+        for a gene that is no node, with similar names.
         """
         return self._nodes.of_condition(Condition.of(condition))
 

@@ -1,4 +1,4 @@
-"""What the published package (cell-gears) left behind, screens and models, read without running anything in it."""
+"""Read screens and models of cell-gears, without running code from their pickles."""
 
 from __future__ import annotations
 
@@ -32,28 +32,26 @@ def load_cell_gears_folder(
     train_gene_set_size: float = 0.75,
     **processing: Any,
 ) -> PertData:
-    """Take over what cell-gears prepared: the screen, its annotation, its nodes and its splits.
+    """Convert a screen that cell-gears prepared, with its annotation, nodes and splits.
 
     Parameters
     ----------
     data_path
-        The folder given to cell-gears: has ``<name>/perturb_processed.h5ad``, and where
-        they exist ``gene2go_all.pkl`` and ``essential_all_data_pert_genes.pkl``.
-        ``cell_graphs.pkl`` is not needed. Nothing in it is changed.
+        The data folder of cell-gears, with ``<name>/perturb_processed.h5ad`` and optionally
+        ``gene2go_all.pkl`` and ``essential_all_data_pert_genes.pkl``. It is not changed.
     name
-        The data set.
+        Name of the data set.
     output
-        Where the prepared screen goes; beside the old one (``<name>-prepared``) by default.
+        Folder for the prepared screen; by default beside the old one (``<name>-prepared``).
     split, seed, train_gene_set_size
-        A split that cell-gears wrote under ``<name>/splits``, to be used; None: none.
+        Split of cell-gears under ``<name>/splits`` to use; None for no split.
     **processing
         Options of :class:`gears.data.ProcessingOptions`.
 
     Returns
     -------
     PertData
-        With the nodes of the published package: essential genes that have terms, and
-        conditions without terms excluded.
+        With the nodes of cell-gears: essential genes that have terms; conditions without terms are excluded.
 
     Raises
     ------
@@ -63,7 +61,7 @@ def load_cell_gears_folder(
     folder = user_path(data_path)
     source = folder / name
     if not (source / H5AD).is_file():
-        msg = f"{folder} has no {name}/{H5AD}; expected the folder that cell-gears was given as data_path"
+        msg = f"{folder} has no {name}/{H5AD}; expected the folder that is data_path in cell-gears"
         raise FileNotFoundError(msg)
     gene2go: Any = None
     if (folder / GENE2GO).is_file():
@@ -76,8 +74,8 @@ def load_cell_gears_folder(
     if split is not None:
         file = source / "splits" / f"{name}_{split}_{seed}_{train_gene_set_size}.pkl"
         if not file.is_file():
-            there = sorted(path.name for path in file.parent.glob("*.pkl"))
-            msg = f"there is no published split {file} (there are: {', '.join(there) or 'none'})"
+            available = sorted(path.name for path in file.parent.glob("*.pkl"))
+            msg = f"there is no published split {file} (there are: {', '.join(available) or 'none'})"
             raise FileNotFoundError(msg)
         data.use_split(read_published_split(file, data.screen.labels))
         data.train_gene_set_size = train_gene_set_size
@@ -93,18 +91,17 @@ def load_cell_gears_model(
     control_mean: np.ndarray | None = None,
     device: str | None = None,
 ) -> GEARS:
-    """A model that cell-gears saved (``config.pkl``, ``model.pt``), ready to predict.
+    """Load a model that cell-gears saved (``config.pkl``, ``model.pt``).
 
-    Such a folder holds no names and no control mean: they come from the screen that the model was
-    trained on, or are given. Predictions are those of cell-gears for every cell of a batch but the
-    first, which alone receives co-expression messages there; and they start from the mean of all
-    control cells, not from 300 drawn ones. ``save_model`` writes the model in this package's form.
+    The folder holds no names and no control mean: they come from the screen that the model was
+    trained on, or from the arguments. Predictions are those of cell-gears for every cell of a batch except
+    the first, the only one that receives co-expression messages there; and they start from the mean of all
+    control cells instead of 300 random ones. ``save_model`` writes the model in this package's format.
 
     Parameters
     ----------
     path
-        The folder. Nothing in it is run: pickles that hold more than numbers, text, arrays and
-        tensors are refused.
+        The folder. Pickles that hold more than numbers, text, arrays and tensors are an error.
     pert_data
         The screen, such as :func:`load_cell_gears_folder` returns (the nodes of its graph must be those of
         the model). With a split it becomes the model's, for ``evaluate``.
@@ -114,12 +111,12 @@ def load_cell_gears_model(
         Without `pert_data`: mean log-normalised expression of the control cells, (G,);
         :func:`gears.utils.get_mean_control` gives it.
     device
-        Where the network lives.
+        Device of the network.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        There is no such model, names are missing, or their numbers are not the model's.
+        The folder is no such model, names are missing, or their numbers are not those of the model.
 
     Examples
     --------
@@ -132,13 +129,13 @@ def load_cell_gears_model(
     if not is_published(path):
         msg = f"{path} is no model of cell-gears: it has no {CONFIG}; GEARS.from_pretrained reads this package's"
         raise FileNotFoundError(msg)
-    given = {"gene_names": gene_names, "pert_names": pert_names, "control_mean": control_mean}
+    names_given = {"gene_names": gene_names, "pert_names": pert_names, "control_mean": control_mean}
     if pert_data is None:
-        missing = [name for name, value in given.items() if value is None]
+        missing = [name for name, value in names_given.items() if value is None]
         if missing:
             msg = f"a model of cell-gears holds no names: give pert_data, or also {', '.join(missing)}"
             raise ValueError(msg)
-    elif any(value is not None for value in given.values()):
+    elif any(value is not None for value in names_given.values()):
         msg = "names and control mean come from pert_data: give either it or gene_names, pert_names and control_mean"
         raise ValueError(msg)
     if pert_data is not None:

@@ -1,8 +1,8 @@
-"""Training on several GPUs or CPU processes from one Python call.
+"""Train on several GPUs or CPU processes from one Python call.
 
-:func:`train_multi_gpu` prepares the screen once, starts one worker per chosen device, and
-returns where the model lies, its history and its test scores. The result is the same for
-any number of workers at the same global batch.
+:func:`train_multi_gpu` prepares the screen once, starts one worker per device, and returns the
+model's folder, its history and its test scores. The result is the same for any number of workers
+at the same global batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
     from gears.cli.main import main as command
 
-    # torch.distributed.launch adds --local-rank=N to the words of the user; LOCAL_RANK says the same
+    # torch.distributed.launch adds --local-rank=N to the user's arguments; LOCAL_RANK has the same value
     words = [word for word in sys.argv[1:] if not word.startswith(("--local-rank=", "--local_rank="))]
     sys.exit(command(["train", *words]))
 

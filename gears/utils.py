@@ -1,6 +1,6 @@
-"""Home of published helper names of ``gears.utils``; new code uses :class:`gears.conditions.Condition`.
+"""Helper functions of cell-gears' ``gears.utils``; new code uses :class:`gears.conditions.Condition`.
 
-``docs/cell_gears.md`` lists those that are gone and what does their work.
+``docs/cell_gears.md`` lists those that do not exist any more and their replacements.
 """
 
 from gears.cell_gears.helpers import (

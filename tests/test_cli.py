@@ -116,7 +116,7 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "required: data" in refused(capsys, "train", "--save-path", tmp_path / "m")
     assert "--save-path" in refused(capsys, "train", tmp_path)
     assert "--gpu-ids 0 2" in refused(capsys, "train", tmp_path, "--save-path", "m", "--gpu-ids", "x")
-    assert "leave one of them out" in refused(
+    assert "omit one of them" in refused(
         capsys, "train", tmp_path, "--save-path", "m", "--device", "cpu", "--gpu-ids", "0,1"
     )
     assert "no file or folder" in refused(

@@ -167,7 +167,7 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
         capsys, "predict", tmp_path / "model", "G00", "P1", "P2", "--all-pairs", *common, tmp_path / "b.zarr"
     )
     assert value["n_conditions"] == 3
-    assert "give the genes" in refused(
+    assert "pass the genes to pair" in refused(
         capsys, "predict", tmp_path / "model", "--all-pairs", *common, tmp_path / "c.h5ad"
     )
     (tmp_path / "empty.txt").write_text("# nothing\n")

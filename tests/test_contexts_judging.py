@@ -174,7 +174,7 @@ def test_batches_that_do_not_say_where_cells_are(pert_data: PertData) -> None:
     pert_data.prepare_split("simulation", seed=1)
     model = trained(pert_data)
     batch = SimpleNamespace(x=torch.zeros(2 * 30, 1), pert_idx=[[0], [-1]])
-    with pytest.raises(ValueError, match="do not say in which context a cell is"):
+    with pytest.raises(ValueError, match="do not contain the cells' contexts"):
         model.best_model(batch)
 
 

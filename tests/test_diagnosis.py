@@ -9,11 +9,11 @@ import pytest
 
 from gears.cli import main
 from gears.distributed import doctor
-from gears.distributed.doctor import Finding, diagnose, judge
+from gears.distributed.doctor import Finding, diagnose, findings_of
 
 SOFTWARE = dict.fromkeys(doctor.PACKAGES, "1")
 MACHINE = {"open_files": 1024}
-CARD = {
+GPU = {
     "name": "H100", "uuid": "GPU-a", "memory_total": 2**36, "memory_used": 0, "utilisation": 0, "processes": 0,
     "users": (), "busy": False,
 }  # fmt: skip
@@ -28,18 +28,18 @@ NONE = {"built_for": None, "nccl": None, "gloo": True, "devices": []}
 @pytest.mark.parametrize(
     ("change", "level", "words"),
     [
-        ({"cuda": NONE, "cards": [CARD]}, "error", "CPU build"),
+        ({"cuda": NONE, "gpus": [GPU]}, "error", "CPU build"),
         (
-            {"cuda": CUDA | {"devices": []}, "cards": [CARD], "variables": {"CUDA_VISIBLE_DEVICES": ""}},
+            {"cuda": CUDA | {"devices": []}, "gpus": [GPU], "variables": {"CUDA_VISIBLE_DEVICES": ""}},
             "error",
             "CUDA_VISIBLE_DEVICES='' hides all 1 GPU",
         ),
-        ({"cuda": CUDA | {"devices": []}, "cards": [CARD]}, "error", "torch sees none"),
+        ({"cuda": CUDA | {"devices": []}, "gpus": [GPU]}, "error", "torch sees none"),
         ({"cuda": NONE}, "note", "no GPU"),
         ({"cuda": CUDA | {"nccl": None}}, "note", "no NCCL"),
         ({"cuda": CUDA | {"gloo": False}}, "error", "no gloo"),
         (
-            {"cards": [CARD | {"busy": True, "users": ("pid 7 (python, ada)",)}]},
+            {"gpus": [GPU | {"busy": True, "users": ("pid 7 (python, ada)",)}]},
             "note",
             r"pid 7 \(python, ada\)",
         ),
@@ -53,14 +53,14 @@ NONE = {"built_for": None, "nccl": None, "gloo": True, "devices": []}
 )
 def test_what_follows_from_the_facts(change: dict, level: str, words: str) -> None:
     facts = {"software": SOFTWARE, "machine": MACHINE, "cuda": CUDA, "variables": {}, **change}
-    found = judge(**facts | {"cards": {"found": change.get("cards", [])}})
+    found = findings_of(**facts | {"gpus": {"found": change.get("gpus", [])}})
     assert len(found) == 1
     assert found[0].level == level
     assert re.search(words, found[0].text)
 
 
 def test_a_machine_in_order_says_nothing() -> None:
-    assert judge(SOFTWARE, MACHINE, CUDA, {"found": [CARD]}, {}) == []
+    assert findings_of(SOFTWARE, MACHINE, CUDA, {"found": [GPU]}, {}) == []
 
 
 def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
@@ -86,7 +86,7 @@ def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_an_error_gives_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr(doctor, "judge", lambda *facts: [Finding("note", "a"), Finding("error", "b")])
+    monkeypatch.setattr(doctor, "findings_of", lambda *facts: [Finding("note", "a"), Finding("error", "b")])
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-3:] == ["error: b", "note: a", "see the errors"]
     assert main(["doctor", "--jsn"]) == 2
@@ -94,9 +94,9 @@ def test_an_error_gives_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypa
 
 def test_recorded_cards_are_shown(monkeypatch) -> None:
     users = ("pid 7 (python, ada, 3.1 GiB)",)
-    monkeypatch.setattr(doctor, "look_at_cards", lambda: {"found": [CARD | {"users": users}]})
+    monkeypatch.setattr(doctor, "look_at_gpus", lambda: {"found": [GPU | {"users": users}]})
     monkeypatch.setattr(doctor, "look_at_cuda", lambda: CUDA)
     text = diagnose({}).render()
     assert "0 H100 GPU-a: 0.0 of 64.0 GiB used, 0 %; pid 7 (python, ada, 3.1 GiB)" in text
     assert "0 H100 (64 GiB)" in text
-    assert "(none of those that matter is set)" in text
+    assert "(none of the relevant ones is set)" in text

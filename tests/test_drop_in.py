@@ -239,7 +239,7 @@ def test_the_top_genes_are_plotted_into_a_file(model: GEARS, tmp_path: Path) -> 
 
 
 def test_saved_pred_is_gone_and_says_so(model: GEARS) -> None:
-    with pytest.raises(AttributeError, match="predict computes them again"):
+    with pytest.raises(AttributeError, match="keep the result of predict"):
         model.saved_pred  # noqa: B018
     assert not hasattr(model, "saved_pred")
 

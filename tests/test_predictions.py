@@ -71,21 +71,21 @@ def test_top_needs_a_number_of_genes(predictions: Predictions) -> None:
 
 
 def test_conditions_as_they_are_asked_for() -> None:
-    from gears.prediction.predictions import asked_conditions
+    from gears.prediction.predictions import requested_conditions
 
     a, ab = Condition(("A",)), Condition(("A", "B"))
     assert (
-        asked_conditions("A+ctrl")
-        == asked_conditions(a)
-        == asked_conditions(["A"])
-        == asked_conditions([["A"]])
+        requested_conditions("A+ctrl")
+        == requested_conditions(a)
+        == requested_conditions(["A"])
+        == requested_conditions([["A"]])
         == (a,)
     )
-    assert asked_conditions([["B", "A"], "A+B", ["A", "ctrl"], "A"]) == (ab, a)
+    assert requested_conditions([["B", "A"], "A+B", ["A", "ctrl"], "A"]) == (ab, a)
     with pytest.raises(ValueError, match="predict got no condition"):
-        asked_conditions([])
+        requested_conditions([])
     with pytest.raises(ValueError, match="predict got an empty condition"):
-        asked_conditions([[]])
+        requested_conditions([[]])
 
 
 def test_logvar_needs_uncertainty() -> None:

@@ -85,7 +85,7 @@ def test_quiet(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, why: str) ->
         shown = write_to(io.StringIO(), monkeypatch)
     if why == "no INFO lines":
         logging.getLogger("gears").setLevel(logging.WARNING)
-    with progress(2, "training", "steps", wanted=why != "verbose=False") as advance:
+    with progress(2, "training", "steps", enabled=why != "verbose=False") as advance:
         advance(1)
         assert not module._drawn
     assert shown.getvalue() == ""

@@ -84,7 +84,7 @@ def test_ensemble_of_noisy_members_is_calibrated_for_a_new_member():
     assert calibration(mean, variance, new).observed(0.9) == pytest.approx(0.9, abs=0.03)
     with pytest.raises(ValueError, match="at least two"):
         ensemble_moments(members[:1])
-    with pytest.raises(ValueError, match="other conditions or genes"):
+    with pytest.raises(ValueError, match="different conditions or genes"):
         ensemble_moments([members[0], members[1][:, :3]])
 
 

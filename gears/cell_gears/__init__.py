@@ -1,1 +1,1 @@
-"""What exists because of cell-gears: its file formats, names and published functions."""
+"""Compatibility with cell-gears: its file formats, names and functions."""

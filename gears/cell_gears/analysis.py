@@ -1,9 +1,9 @@
-"""The published analysis functions on condition means, with the published key names.
+"""Analysis functions of cell-gears on condition means, with its key names.
 
-They differ from ``cell-gears`` 0.1.2 in what cannot be defined: a correlation
+They differ from ``cell-gears`` 0.1.2 for undefined values: a correlation
 with a constant is NaN (there 0) and excluded from averages, the control has no
 differential genes (there a score of 0), and conditions with fewer than 20
-genes are scored on those they have. New code reads
+genes are scored on those genes. New code uses
 :mod:`gears.evaluation`, which scores means without the cells.
 """
 
@@ -129,7 +129,7 @@ def deeper_analysis(
 
 
 class _Context:
-    """What the analyses read of a processed screen: control mean, gene positions, full condition names."""
+    """Control mean, gene positions and full condition names of a processed screen."""
 
     def __init__(self, adata: AnnData) -> None:
         self.adata = adata
@@ -139,7 +139,7 @@ class _Context:
         self.control_G = self._mean_of(np.array([Condition.parse(label).is_control for label in self.labels]))
 
     def genes(self, key: str, label: str) -> np.ndarray | None:
-        """Gene positions of a condition's list in ``uns``; None where it has none, as the control."""
+        """Gene positions of a condition's list in ``uns``; None without a list, such as for the control."""
         if key not in self.adata.uns:
             msg = f"adata.uns has no {key!r}; process the screen without skip_calc_de"
             raise KeyError(msg)
@@ -166,11 +166,11 @@ def _list_analysis(
         scores: dict[str, float] = {}
         if genes is not None:
             true_G = truth.mean(axis=0, dtype=np.float64)
-            apart_G = sign_distance(pred_G - context.control_G, true_G - context.control_G)
-            scores |= _directions(apart_G[genes], f"top{N_TOP}_{suffix}")
+            distance_G = sign_distance(pred_G - context.control_G, true_G - context.control_G)
+            scores |= _directions(distance_G[genes], f"top{N_TOP}_{suffix}")
             for name, list_key in direction_lists.items():
                 listed = context.genes(list_key, label)
-                scores |= {} if listed is None else _directions(apart_G[listed], name)
+                scores |= {} if listed is None else _directions(distance_G[listed], name)
             scores |= _range_scores(pred_G[genes], truth[:, genes], f"_{suffix}")
             scores |= _scores_over(pred_G, true_G, context.control_G, genes, f"_top{N_TOP}_de_{suffix}")
         analysis[label] = scores
@@ -181,28 +181,28 @@ def _ranked_scores(
     pred_G: np.ndarray, truth: np.ndarray, control_G: np.ndarray, ranking: np.ndarray
 ) -> dict[str, float]:
     true_G = truth.mean(axis=0, dtype=np.float64)
-    apart_G = sign_distance(pred_G - control_G, true_G - control_G)
+    distance_G = sign_distance(pred_G - control_G, true_G - control_G)
     top = ranking[:N_TOP]
     scores = {"pearson_delta_de": _pearson((pred_G - control_G)[top], (true_G - control_G)[top])}
     for n in (20, 50, 100, 200):
-        scores[f"frac_correct_direction_{n}"] = float((apart_G[ranking[:n]] == 0).mean())
+        scores[f"frac_correct_direction_{n}"] = float((distance_G[ranking[:n]] == 0).mean())
         scores |= _scores_over(pred_G, true_G, control_G, ranking[:n], f"_top{n}_de")
     expressed = top[(truth[:, top] != 0).any(axis=0)]
     if len(expressed):
-        scores["frac_correct_direction_20_nonzero"] = float((apart_G[expressed] == 0).mean())
+        scores["frac_correct_direction_20_nonzero"] = float((distance_G[expressed] == 0).mean())
     return scores | _range_scores(pred_G[top], truth[:, top], "")
 
 
 def _range_scores(pred_K: np.ndarray, truth_NK: np.ndarray, suffix: str) -> dict[str, float]:
     """Where predicted means fall within the cells' values; genes that are 0 in every cell are excluded."""
     low_K, high_K = truth_NK.min(axis=0), truth_NK.max(axis=0)
-    kept_K = (low_K != 0) | (high_K != 0)
-    if not kept_K.any():
+    expressed_K = (low_K != 0) | (high_K != 0)
+    if not expressed_K.any():
         return {}
-    scores = {f"frac_in_range{suffix}": _share_between(pred_K, low_K, high_K, kept_K)}
+    scores = {f"frac_in_range{suffix}": _share_between(pred_K, low_K, high_K, expressed_K)}
     for low, high in ((45, 55), (40, 60), (25, 75)):
         low_K, high_K = np.quantile(truth_NK, [low / 100, high / 100], axis=0)
-        scores[f"frac_in_range_{low}_{high}{suffix}"] = _share_between(pred_K, low_K, high_K, kept_K)
+        scores[f"frac_in_range_{low}_{high}{suffix}"] = _share_between(pred_K, low_K, high_K, expressed_K)
     std_K = truth_NK.std(axis=0, dtype=np.float64)
     spread_K = std_K > 0
     if spread_K.any():
@@ -216,9 +216,9 @@ def _range_scores(pred_K: np.ndarray, truth_NK: np.ndarray, suffix: str) -> dict
 
 
 def _fold_change_gaps(pred_G: np.ndarray, true_G: np.ndarray, control_G: np.ndarray) -> dict[str, float]:
-    kept_G = (true_G >= HIGH_EXPRESSION) & (control_G > 0)
-    fold = true_G[kept_G] / control_G[kept_G]
-    gap = np.abs(pred_G[kept_G] / control_G[kept_G] - fold)
+    defined_G = (true_G >= HIGH_EXPRESSION) & (control_G > 0)
+    fold = true_G[defined_G] / control_G[defined_G]
+    gap = np.abs(pred_G[defined_G] / control_G[defined_G] - fold)
     scores = {"fold_change_gap_all": float(gap.mean())} if len(gap) else {}
     for name, (low, high) in FOLDS.items():
         between = (fold > low) & (fold < high)
@@ -245,15 +245,19 @@ def _pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _directions(apart: np.ndarray, name: str) -> dict[str, float]:
-    kinds = {"correct": 0, "opposite": 2, "0/1": 1}
+    distances = {"correct": 0, "opposite": 2, "0/1": 1}
     return {
-        f"frac_{kind}_direction_{name}": float((apart == distance).mean()) if len(apart) else np.nan
-        for kind, distance in kinds.items()
+        f"frac_{name_of_direction}_direction_{name}": float((apart == distance).mean())
+        if len(apart)
+        else np.nan
+        for name_of_direction, distance in distances.items()
     }
 
 
-def _share_between(pred_K: np.ndarray, low_K: np.ndarray, high_K: np.ndarray, kept_K: np.ndarray) -> float:
-    return float(((pred_K >= low_K) & (pred_K <= high_K))[kept_K].mean())
+def _share_between(
+    pred_K: np.ndarray, low_K: np.ndarray, high_K: np.ndarray, included_K: np.ndarray
+) -> float:
+    return float(((pred_K >= low_K) & (pred_K <= high_K))[included_K].mean())
 
 
 def _conditions(results: Results) -> Iterable[tuple[str, np.ndarray, np.ndarray]]:

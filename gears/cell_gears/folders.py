@@ -1,4 +1,4 @@
-"""Model folders of cell-gears: their settings, graphs and weights, and the names that fit them."""
+"""Read model folders of cell-gears: options, graphs and weights."""
 
 from __future__ import annotations
 
@@ -26,13 +26,30 @@ def is_published(path: str | Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / MANIFEST).exists()
 
 
+def read_published_of(path: str | Path, pert_data: PertData | None) -> ModelParts:
+    """:func:`read_published` with the names of a screen.
+
+    Raises
+    ------
+    ValueError
+        There is no screen.
+    """
+    if pert_data is None:
+        msg = (
+            f"{path} is a model of cell-gears, which holds no names: load it with GEARS(pert_data) and "
+            "load_pretrained(path), or with gears.published.load_cell_gears_model(path, ...)"
+        )
+        raise ValueError(msg)
+    return read_published(path, *screen_names(pert_data))
+
+
 def read_published(
     path: str | Path,
     gene_names: Sequence[str],
     pert_names: Sequence[str],
     control_mean_G: np.ndarray,
 ) -> ModelParts:
-    """Everything of a published model but its weights, which ``load_weights`` reads.
+    """Everything of a published model except its weights, which ``load_weights`` reads.
 
     The published network sends co-expression messages to the first cell of a batch only. Every
     other cell sees none, and so does this model: its co-expression graph has no edges.
@@ -40,7 +57,7 @@ def read_published(
     Parameters
     ----------
     path
-        Holds ``config.pkl`` and ``model.pt``. Nothing in them is run.
+        Folder with ``config.pkl`` and ``model.pt``. No code in them is run.
     gene_names, pert_names
         The G measured genes and the P nodes of the perturbation graph, in the model's order, which
         the folder does not hold.
@@ -55,7 +72,7 @@ def read_published(
     folder = user_path(path)
     config = load_tensors(folder / CONFIG)
     if not isinstance(config, Mapping):
-        msg = f"{folder / CONFIG} holds {type(config).__name__}; expected the settings of a model, a dict"
+        msg = f"{folder / CONFIG} holds {type(config).__name__}; expected the options of a model, a dict"
         raise ValueError(msg)
     n_genes, n_perts = _sizes(folder)
     _check_length(folder, "measured genes", "gene_names", n_genes, gene_names)
@@ -78,7 +95,7 @@ def read_published(
 
 
 def _sizes(folder: Path) -> tuple[int, int]:
-    """Numbers of measured and of perturbable genes, by the weights (a config may lack them)."""
+    """Numbers of measured and of perturbable genes, from the weights (a config may lack them)."""
     state = published_state(read_tensors(folder / WEIGHTS))
     try:
         return len(state["gene_emb.weight"]), len(state["pert_emb.weight"])
@@ -88,11 +105,11 @@ def _sizes(folder: Path) -> tuple[int, int]:
 
 
 def _check_length(
-    folder: Path, what: str, name: str, expected: int, found: Sequence[Any] | np.ndarray
+    folder: Path, what: str, name: str, expected: int, values: Sequence[Any] | np.ndarray
 ) -> None:
-    if len(found) != expected:
+    if len(values) != expected:
         msg = (
-            f"the model {folder} has {expected} {what}, {name} holds {len(found)}; give those of the screen that it "
+            f"the model {folder} has {expected} {what}, {name} holds {len(values)}; give those of the screen that it "
             "was trained on, in its order (gears.published.load_cell_gears_folder reads the folder of that screen)"
         )
         raise ValueError(msg)

@@ -1,6 +1,6 @@
-"""The published helper functions of ``gears.utils`` and ``gears.inference``.
+"""Helper functions of cell-gears' ``gears.utils`` and ``gears.inference``.
 
-``docs/cell_gears.md`` lists those that are gone and what does their work.
+``docs/cell_gears.md`` lists those that do not exist any more and their replacements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def parse_single_pert(label: str) -> str:
-    """The gene of a single-gene label, whichever side the control token stands on.
+    """The gene of a single-gene label, with the control token on either side.
 
     Examples
     --------
@@ -105,8 +105,8 @@ def np_pearson_cor(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def pert_flags(batch: CellBatch) -> torch.Tensor:
     """Which measured genes are perturbed in each cell of a batch, (B, G) of 0 and 1.
 
-    For models that read it beside the expression, as they did from ``x[:, 1]`` of batches of older
-    releases. A perturbed gene that is not measured leaves no flag (``batch.unmeasured``).
+    For models that use it beside the expression, which was ``x[:, 1]`` in batches of older
+    releases. A perturbed gene that is not measured has no flag (``batch.unmeasured``).
     """
     return batch.pert_flags()
 
@@ -140,17 +140,17 @@ def evaluate(
     loader
         Yields cell batches.
     model
-        Such as ``GEARS.best_model``, or any module that is called with a batch and gives the cells' expression
-        (B, G); it is put into evaluation mode and on `device`.
+        Such as ``GEARS.best_model``, or any module that returns the expression (B, G) of a batch of cells; it is put
+        into evaluation mode and moved to `device`.
     uncertainty
-        Whether the module gives a pair, with log-variances, returned as ``logvar``.
+        Whether the module returns a pair, with log-variances, which are returned as ``logvar``.
     device
         Where to compute.
 
     Returns
     -------
     dict
-        ``pert_cat`` (N,) the screen's own labels, ``pred`` and ``truth``
+        ``pert_cat`` (N,) labels as written in the screen, ``pred`` and ``truth``
         (N, G), ``pred_de`` and ``truth_de`` (N, 20) over the top genes (NaN
         for control cells), and ``logvar`` (N, G).
     """
@@ -176,15 +176,15 @@ def evaluate(
         collected["truth_de"].append(_over_genes(truth, batch.de_idx))
         if uncertainty:
             collected["logvar"].append(out[1].cpu().numpy())
-    results = {key: np.concatenate(parts) for key, parts in collected.items()}
+    results = {key: np.concatenate(arrays) for key, arrays in collected.items()}
     results["pert_cat"] = results["pert_cat"].astype(str)
     return results
 
 
 def _over_genes(values_BG: np.ndarray, gene_lists: Sequence[np.ndarray]) -> np.ndarray:
     lists = [np.asarray(genes, dtype=np.int64) for genes in gene_lists]
-    picked = np.full((len(values_BG), max((len(genes) for genes in lists), default=0)), np.nan)
+    selected = np.full((len(values_BG), max((len(genes) for genes in lists), default=0)), np.nan)
     for row, genes in enumerate(lists):
-        known = genes >= 0
-        picked[row, : len(genes)][known] = values_BG[row, genes[known]]
-    return picked
+        is_gene = genes >= 0
+        selected[row, : len(genes)][is_gene] = values_BG[row, genes[is_gene]]
+    return selected

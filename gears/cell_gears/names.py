@@ -1,4 +1,4 @@
-"""Attributes under which scripts for cell-gears find a model's screen and settings."""
+"""Attributes of a model that scripts for cell-gears use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _OfScreen:
 
 
 class PublishedNames(abc.ABC):
-    """The published attributes of ``GEARS``; new code asks ``model.pert_data``."""
+    """The published attributes of ``GEARS``; new code uses ``model.pert_data``."""
 
     device: torch.device
     gene_list: Any
@@ -71,7 +71,7 @@ class PublishedNames(abc.ABC):
 
     @property
     def dict_filter(self) -> dict[str, np.ndarray]:
-        """Label -> indices of the genes that count in its loss (those with non-zero mean)."""
+        """Label -> indices of the genes in its loss (those with non-zero mean)."""
         lists = self.adata.uns.get("non_zeros_gene_idx", {})
         names = self.adata.obs[["condition_name", "condition"]].drop_duplicates()
         return {label: lists[name] for name, label in names.itertuples(index=False) if name in lists}
@@ -84,12 +84,12 @@ class PublishedNames(abc.ABC):
 
     @property
     def saved_pred(self) -> dict[str, np.ndarray]:
-        """Gone: predictions are not kept."""
-        msg = "saved_pred is gone: predict computes them again each time; keep what it returns"
+        """Raises: predictions are not stored."""
+        msg = "saved_pred does not exist any more: predictions are not stored; keep the result of predict"
         raise AttributeError(msg)
 
     def tunable_parameters(self) -> dict[str, str]:
-        """Settings of :meth:`model_initialize`, each with what it does and its default."""
+        """Options of :meth:`model_initialize`, each with its meaning and default."""
         from docstring_parser import parse
 
         from gears.model.config import ModelConfig

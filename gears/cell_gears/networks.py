@@ -1,4 +1,4 @@
-"""The published helpers around gene graphs: edge tables and their tensors."""
+"""Gene graphs of cell-gears: edge tables and their tensors."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def get_similarity_network(
     *,
     gene2go: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Edges of a gene graph, as the model builds them.
+    """Edges of a gene graph, built like those of the model.
 
-    Nothing is read or stored: what only named files (`data_path`, `data_name`, `split`, `seed`,
-    `train_gene_set_size`) and `default_pert_graph` have no effect.
+    No file is read or written: `data_path`, `data_name`, `split`, `seed`, `train_gene_set_size`, which named files in
+    cell-gears, and `default_pert_graph` have no effect.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def get_similarity_network(
     pert_list
         Nodes, for GO.
     gene2go
-        Another annotation than the packaged human one.
+        Annotation; by default the human one of the package.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def get_similarity_network(
     Raises
     ------
     ValueError
-        Another kind of network, or what it needs is missing.
+        The type of network is unknown, or an argument that it needs is missing.
     """
     if network_type not in KINDS:
         raise ValueError(unknown_name("network_type", network_type, KINDS))
@@ -99,7 +99,7 @@ class GeneSimNetwork:
     gene_list
         Nodes; those without an edge are isolated.
     node_map
-        Gene -> its number.
+        Number of each gene.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""`gears convert`: a model or a folder of screens that cell-gears wrote, in this package's form."""
+"""`gears convert`: convert a model or a folder of screens of cell-gears to this package's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPILOG = """examples:
   gears convert models/norman models/norman-new --data data --dataset norman
   gears convert models/norman models/norman-new --names names.json
 
-Nothing in the source is changed, and nothing in its pickles is run. A model of cell-gears holds no gene names: they
+The source is not changed, and no code in its pickles is run. A model of cell-gears holds no gene names: they
 come from the screen that it was trained on, or from a file.
 """
 NAMES = ("gene_names", "pert_names", "control_mean")
@@ -32,20 +32,20 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "source", metavar="SOURCE", help="the data folder of cell-gears, or a model (config.pkl, model.pt)"
     )
-    parser.add_argument("output", metavar="OUTPUT", help="where the prepared screen, or the model, goes")
+    parser.add_argument("output", metavar="OUTPUT", help="folder for the prepared screen or the model")
     parser.add_argument("--dataset", help="name of the screen in the data folder")
     parser.add_argument("--data", help="for a model: the data folder of cell-gears with its screen DATASET")
     parser.add_argument("--names", help=f"for a model: a JSON file of {', '.join(NAMES)}, instead of --data")
+    parser.add_argument("--split", help="for a screen: a split of cell-gears to write beside it")
+    parser.add_argument("--seed", type=int, default=1, help="seed of that split")
     parser.add_argument(
-        "--split", help="for a screen: a split that cell-gears wrote, to be written beside it"
+        "--train-gene-set-size", type=float, default=0.75, help="train_gene_set_size of that split"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of that split")
-    parser.add_argument("--train-gene-set-size", type=float, default=0.75, help="of that split")
     return parser
 
 
 def run_convert(arguments: list[str]) -> None:
-    """Convert, and say what was written."""
+    """Convert, and print the result."""
     options = make_parser().parse(arguments)
     from gears.cell_gears.folders import is_published
 
@@ -57,17 +57,17 @@ def run_convert(arguments: list[str]) -> None:
 
 
 def _screen(options: Any) -> tuple[dict[str, Any], str]:
-    """Prepare a screen of the source into the output; its split as JSON beside it."""
+    """Prepare a screen of the source in the output folder, with its split as JSON beside it."""
     from gears.published import load_cell_gears_folder
 
     if options.dataset is None:
-        found = sorted(
+        available = sorted(
             path.parent.name for path in user_path(options.source).glob("*/perturb_processed.h5ad")
         )
-        msg = f"name the screen in {options.source} with --dataset (there are: {', '.join(found) or 'none'})"
+        msg = f"name the screen in {options.source} with --dataset (there are: {', '.join(available) or 'none'})"
         raise ValueError(msg)
-    given = {name: options[name] for name in ("split", "seed", "train_gene_set_size")}
-    data = load_cell_gears_folder(options.source, options.dataset, output=options.output, **given)
+    split_arguments = {name: options[name] for name in ("split", "seed", "train_gene_set_size")}
+    data = load_cell_gears_folder(options.source, options.dataset, output=options.output, **split_arguments)
     value: dict[str, Any] = {"folder": str(data.dataset_path), "split": None}
     if data.split is not None:
         path = user_path(options.output) / f"{data.dataset_name}-{options.split}-{options.seed}.json"
@@ -83,7 +83,7 @@ def _screen(options: Any) -> tuple[dict[str, Any], str]:
 
 
 def _model(options: Any) -> tuple[dict[str, Any], str]:
-    """Write the model of the source into the output, with the names of its screen."""
+    """Write the model of the source to the output folder, with the names of its screen."""
     from gears.published import load_cell_gears_folder, load_cell_gears_model
 
     if (options.data is None) == (options.names is None):
@@ -108,11 +108,11 @@ def _model(options: Any) -> tuple[dict[str, Any], str]:
 
 
 def _names(path: Path) -> dict[str, Any]:
-    """The arguments that a file of names gives."""
+    """Arguments from a file of names."""
     from gears.files.formats import read_json
 
-    found = read_json(path)
-    if not isinstance(found, dict) or set(found) != set(NAMES):
+    names = read_json(path)
+    if not isinstance(names, dict) or set(names) != set(NAMES):
         msg = f"{path} is no file of names: expected a JSON object with {', '.join(NAMES)}"
         raise ValueError(msg)
-    return found
+    return names

@@ -1,4 +1,4 @@
-"""`gears doctor`: what this machine has for training."""
+"""`gears doctor`: check what this machine offers for training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Exit codes: 0 ready to train, 1 not ready (the lines that begin with "error").
 
 def make_parser() -> CommandParser:
     """Options of ``gears doctor``."""
-    return CommandParser("doctor", "", "Look at this machine; nothing is changed.", EPILOG)
+    return CommandParser("doctor", "", "Check this machine without changing it.", EPILOG)
 
 
 def run_doctor(arguments: list[str]) -> int:
-    """Print what was found; 1 where training cannot work."""
+    """Print the diagnosis; returns 1 where training cannot work."""
     options = make_parser().parse(arguments)
     from gears.distributed.doctor import diagnose
 
-    found = diagnose()
-    show(options, found.to_dict(), found.render())
-    return 0 if found.healthy else 1
+    diagnosis = diagnose()
+    show(options, diagnosis.to_dict(), diagnosis.render())
+    return 0 if diagnosis.healthy else 1

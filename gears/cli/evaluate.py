@@ -1,4 +1,4 @@
-"""`gears evaluate`, `gears compare` and `gears report`: models and baselines scored, and the page of a table."""
+"""`gears evaluate`, `gears compare` and `gears report`: score models and baselines, and write the page of a table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run_evaluate(arguments: list[str]) -> None:
     model = load_with_screen(options.model, pert_data, device=options.device)
     table = model.evaluate(options.part, report=options.report, **score_options(options))
     if table is None:
-        msg = f"part {options.part!r} of the model's split holds no perturbed condition; there is nothing to evaluate"
+        msg = f"part {options.part!r} of the model's split has no perturbed condition to evaluate"
         raise ValueError(msg)
     value = {
         "verdict": verdict(table),
@@ -86,17 +86,17 @@ def compare_parser() -> CommandParser:
     )
     add_data(parser)
     add_nodes(parser)
-    parser.add_argument("--split", default="simulation", help="kind of split")
+    parser.add_argument("--split", default="simulation", help="type of split")
     parser.add_argument("--split-seeds", nargs="+", type=int, default=[1], help="seeds of the splits")
-    parser.add_argument("--folds", type=int, help="cross-validation with so many folds instead of --split")
+    parser.add_argument("--folds", type=int, help="cross-validation with this many folds instead of --split")
     parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")
     parser.add_argument(
         "--gears", nargs="+", type=str, default=[], help="train GEARS with these objectives: moments, cells"
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="seeds of GEARS's initial weights")
-    parser.add_argument("--epochs", type=int | None, help="of GEARS; by objective if omitted")
-    parser.add_argument("--hidden-size", type=int, default=64, help="of GEARS")
-    parser.add_argument("--device", help="of GEARS: cpu, cuda, ...")
+    parser.add_argument("--epochs", type=int | None, help="epochs of GEARS; default: by objective")
+    parser.add_argument("--hidden-size", type=int, default=64, help="hidden size of GEARS")
+    parser.add_argument("--device", help="device of GEARS: cpu, cuda, ...")
     add_scores(parser)
     return parser
 
@@ -168,18 +168,18 @@ def report_parser() -> CommandParser:
         REPORT_EPILOG,
     )
     parser.add_argument(
-        "table", metavar="TABLE.csv", help="evaluation.csv of a report, or one of the same columns"
+        "table", metavar="TABLE.csv", help="evaluation.csv of a report, or a table with the same columns"
     )
-    parser.add_argument("folder", metavar="FOLDER", help="where the page goes")
-    parser.add_argument("--title", default="Evaluation", help="of the page")
+    parser.add_argument("folder", metavar="FOLDER", help="folder for the page")
+    parser.add_argument("--title", default="Evaluation", help="title of the page")
     parser.add_argument(
-        "--models", nargs="+", type=str, help="methods to judge; the table's first if omitted"
+        "--models", nargs="+", type=str, help="methods to evaluate; default: the table's first"
     )
     return parser
 
 
 def run_report(arguments: list[str]) -> None:
-    """Read the table, write the report, say where it is."""
+    """Read the table, write the report, print its path."""
     options = report_parser().parse(arguments)
     import pandas as pd
 
@@ -199,7 +199,7 @@ def run_report(arguments: list[str]) -> None:
         raise ValueError(msg) from error
     missing = [column for column in COLUMNS if column not in table]
     if missing:
-        msg = f"{options.table} lacks the columns {', '.join(missing)}; expected a table that an evaluation wrote"
+        msg = f"{options.table} lacks the columns {', '.join(missing)}; expected the table of an evaluation"
         raise ValueError(msg)
     methods = list(dict.fromkeys(table["method"]))
     models = options.models or methods[:1]

@@ -1,6 +1,6 @@
-"""Entry of the `gears` command: choose the subcommand, turn errors into one line and an exit code.
+"""Entry point of the `gears` command: run a subcommand, and turn errors into one line and an exit code.
 
-Nothing heavy is imported until a subcommand is known, so that ``gears --help`` answers at once.
+Heavy packages are imported by the subcommands only, so that ``gears --help`` responds at once.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gears.core.installation import __version__
 
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
-COMMANDS = {  # in the order in which a newcomer needs them
-    "doctor": "look at this machine: torch, CUDA, GPUs and who uses them, cores, versions, variables",
+COMMANDS = {  # in the order of use
+    "doctor": "check this machine: torch, CUDA, GPUs and their load, cores, versions, variables",
     "simulate": "write a simulated screen to an h5ad file",
-    "inspect": "report on a screen: what was found, what would be excluded, what to fix",
+    "inspect": "report on a screen: its content, what would be excluded, what to fix",
     "prepare": "check a screen and prepare it for training",
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
     "evaluate": "score a trained model and simple baselines, write a report",
     "compare": "score baselines, and GEARS retrained, over several splits",
-    "report": "the HTML page of a table that evaluate or compare wrote",
+    "report": "write the HTML page of a table from evaluate or compare",
     "convert": "convert screens, splits and saved models of cell-gears",
 }
 
@@ -82,51 +82,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         print(f"gears {__version__}")
         return 0
-    name, rest = arguments[0], arguments[1:]
+    name, command_arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
         near = get_close_matches(name, COMMANDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        return _complain(
+        return _print_error(
             "gears", f"unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})", BAD_INPUT
         )
-    traceback = "--traceback" in rest
-    return _guarded(name, [word for word in rest if word != "--traceback"], traceback)
+    traceback = "--traceback" in command_arguments
+    return _guarded(name, [word for word in command_arguments if word != "--traceback"], traceback)
 
 
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
-    """Run a subcommand; an error becomes one line and an exit code (or a traceback where asked for)."""
+    """Run a subcommand; an error becomes one line and an exit code, or a traceback with --traceback."""
     try:
         code = getattr(importlib.import_module(_HOMES[name]), f"run_{name}")(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _complain(f"gears {name}", "interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of a pipe (`| head`) has seen enough
+        return _print_error(f"gears {name}", "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe (`| head`) has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if traceback:
             raise
-        return _complain(f"gears {name}", _spelled(one_line(error), error), exit_code(error))
+        return _print_error(f"gears {name}", _with_options(one_line(error), error), exit_code(error))
     return code or 0
 
 
 def exit_code(error: Exception) -> int:
-    """2 for what the user can fix in the arguments or files given, 1 for everything else."""
+    """2 for errors that the user can fix in arguments or files, 1 for all others."""
     files = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
     bad_input = (ValueError, TypeError, KeyError, *files)
     return BAD_INPUT if isinstance(error, (argparse.ArgumentError, *bad_input)) else FAILURE
 
 
 def one_line(error: Exception) -> str:
-    """The message of an error in one line; a worker's traceback is left to ``--traceback``."""
+    """The message of an error in one line; a worker's traceback is shown by ``--traceback`` only."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     head, _, more = text.partition("\n\nOriginal traceback")
     line = " ".join(head.split()) or type(error).__name__
     return f"{line} (--traceback shows more)" if more or exit_code(error) == FAILURE else line
 
 
-def _spelled(message: str, error: Exception) -> str:
-    """Remedies as options, where the message is about what the user can change."""
+def _with_options(message: str, error: Exception) -> str:
+    """The message with options instead of arguments, where it is about the user's input."""
     if "=" not in message or exit_code(error) != BAD_INPUT:
         return message
     from gears.cli.parser import as_options
@@ -134,7 +134,7 @@ def _spelled(message: str, error: Exception) -> str:
     return as_options(message)
 
 
-def _complain(program: str, message: str, code: int) -> int:
+def _print_error(program: str, message: str, code: int) -> int:
     sys.stdout.flush()
     print(f"{program}: {'' if code == INTERRUPTED else 'error: '}{message}", file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""Command-line options made from dataclasses and functions, and messages that name them as the command line does."""
+"""Build command-line options from dataclasses and functions, and write messages with these options."""
 
 from __future__ import annotations
 
@@ -49,10 +49,14 @@ class CommandParser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise ArgumentError with a hint where an option is misspelt."""
         if "unrecognized arguments" in message and "did you mean" not in message:
-            known = [option for action in self._actions for option in action.option_strings]
+            option_strings = [option for action in self._actions for option in action.option_strings]
             words = [word.split("=")[0] for word in message.split() if word.startswith("--")]
             words = list(dict.fromkeys(words))
-            hints = [f"{word}: did you mean {near[0]}?" for word in words if (near := nearest(word, known))]
+            hints = [
+                f"{word}: did you mean {near[0]}?"
+                for word in words
+                if (near := nearest(word, option_strings))
+            ]
             message = "; ".join([message, *hints])
         raise argparse.ArgumentError(None, message) from ex
 
@@ -65,7 +69,7 @@ class CommandParser(ArgumentParser):
         return options
 
     def changed(self, options: Namespace, title: str) -> dict[str, Any]:
-        """The options of a group that are not left at their defaults."""
+        """The options of a group that differ from their defaults."""
         names = self.option_names[title]
         return {name: options[name] for name in names if options[name] != self.get_default(name)}
 
@@ -82,21 +86,22 @@ class CommandParser(ArgumentParser):
         title: str,
         source: type | Callable[..., Any],
         *,
-        leave_out: Collection[str] = (),
+        omit: Collection[str] = (),
         only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
         lists: Collection[str] = (),
     ) -> None:
-        """Add one option per field of an options class or parameter of a function, with its help or that in `texts`.
+        """Add one option per field of an options class or parameter of a function, except those in `omit`.
 
-        Those named by `lists` take several words.
+        Its help is the field's or the docstring's, except where `texts` has another. Those named by `lists` take
+        several words.
         """
         group = self._titled.get(title) or self.add_argument_group(title)
         self._titled[title] = group
         help_texts, types = described(source) | dict(texts or {}), typing.get_type_hints(source)
         names = []
         for name, default in defaults_of(source).items():
-            if name in leave_out or (only is not None and name not in only):
+            if name in omit or (only is not None and name not in only):
                 continue
             option, text = f"--{name.replace('_', '-')}", help_texts.get(name, "")
             if name in lists:
@@ -126,7 +131,7 @@ def add_switch(place: Any, option: str, text: str, *, default: bool = True) -> N
 
 
 def described(source: Any) -> dict[str, str]:
-    """Text of each option: its own, or the entry of its name in a NumPy docstring."""
+    """Text of each option: its help, or its entry in a NumPy docstring."""
     if isinstance(source, type) and issubclass(source, Options):
         return {name: text.replace("%", "%%") for name, text in source.help().items()}
     texts: dict[str, str] = {}
@@ -145,23 +150,23 @@ def defaults_of(source: Any) -> dict[str, Any]:
 
 
 def show(options: Namespace, value: Any, text: str) -> None:
-    """Print a result on stdout: as JSON where asked for (undefined numbers as null), else as text."""
+    """Print a result on stdout: as JSON with --json (undefined numbers as null), else as text."""
     shown = json.dumps(_plain(value), indent=1, allow_nan=False) if options.json else text
     sys.stdout.write(shown + "\n")
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
 def as_options(message: str, names: frozenset[str] | None = None) -> str:
-    """A message with the arguments in it written as options.
+    """Replace the arguments in a message by options.
 
     Examples
     --------
@@ -185,10 +190,10 @@ def as_options(message: str, names: frozenset[str] | None = None) -> str:
 def _word(value: str) -> str:
     """A Python value as one word of a shell."""
     try:
-        plain = ast.literal_eval(value)
+        literal = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
-    return shlex.quote(plain if isinstance(plain, str) else json.dumps(plain))
+    return shlex.quote(literal if isinstance(literal, str) else json.dumps(literal))
 
 
 def option_names() -> frozenset[str]:

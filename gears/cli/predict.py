@@ -1,4 +1,4 @@
-"""`gears predict`: expression after perturbations, from a saved model."""
+"""`gears predict`: predict expression after perturbations with a saved model."""
 
 from __future__ import annotations
 
@@ -69,39 +69,39 @@ def run_predict(arguments: list[str]) -> None:
     if options.top < 1:
         msg = f"--top is {options.top}; expected a whole number of at least 1"
         raise ValueError(msg)
-    asked = _asked(options)
+    perturbations = _perturbations(options)
     from gears.gears import GEARS
 
     model = GEARS.from_pretrained(options.model, device=options.device)
     if output is not None:
-        n_conditions = _write(model, asked, output, options)
+        n_conditions = _write(model, perturbations, output, options)
         value = {"output": str(output), "n_conditions": n_conditions, "n_genes": model.num_genes}
         show(
             options, value, f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
         )
         return
-    top = model.predict(asked, clip=options.clip).top(options.top)
+    top = model.predict(perturbations, clip=options.clip).top(options.top)
     show(options, top.to_dict("records"), top.round(4).to_string(index=False))
 
 
-def _asked(options: Any) -> list[str]:
+def _perturbations(options: Any) -> list[str]:
     """The perturbations of the command line and of the file."""
-    asked = list(options.genes)
+    perturbations = list(options.genes)
     if options.file is not None:
-        asked += [line for line in listed_names(options.file) if not line.startswith("#")]
-        if not asked:
+        perturbations += [line for line in listed_names(options.file) if not line.startswith("#")]
+        if not perturbations:
             msg = f"{options.file} holds no perturbation; expected one a line, such as AHR+KLF1"
             raise ValueError(msg)
-    if not asked and not options.all_pairs:
+    if not perturbations and not options.all_pairs:
         msg = "nothing to predict: give genes such as AHR+KLF1, --file, or --all-pairs"
         raise ValueError(msg)
-    return asked
+    return perturbations
 
 
 def _checked_output(options: Any) -> Path | None:
     path = None if options.output is None else user_path(options.output)
     if path is not None and path.suffix not in SUFFIXES:
-        msg = f"the output {options.output!r} has none of the known endings; expected {', '.join(SUFFIXES)}"
+        msg = f"the output {options.output!r} has an unknown ending; expected {', '.join(SUFFIXES)}"
         raise ValueError(msg)
     if options.all_pairs and (path is None or path.suffix == ".csv"):
         msg = "--all-pairs writes to a file; give --output with a name that ends in .h5ad or .zarr"
@@ -109,20 +109,20 @@ def _checked_output(options: Any) -> Path | None:
     return path
 
 
-def _write(model: GEARS, asked: list[str], path: Path, options: Any) -> int:
-    """Write the predictions; the number of conditions."""
+def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> int:
+    """Write the predictions; returns the number of conditions."""
     if options.all_pairs:
         from gears.prediction.stream import candidate_genes
 
-        model.predict_all_pairs(asked or None, path, clip=options.clip)
-        n = len(candidate_genes(model._need_model(), asked or None))
+        model.predict_all_pairs(perturbations or None, path, clip=options.clip)
+        n = len(candidate_genes(model._need_model(), perturbations or None))
         return n * (n - 1) // 2
-    from gears.prediction.predictions import asked_conditions
+    from gears.prediction.predictions import requested_conditions
 
     if path.suffix == ".csv":
         from gears.files.formats import write_text
 
-        write_text(path, model.predict(asked, clip=options.clip).to_frame(options["values"]).to_csv())
+        write_text(path, model.predict(perturbations, clip=options.clip).to_frame(options["values"]).to_csv())
     else:
-        model.predict_to_file(asked, path, clip=options.clip)
-    return len(asked_conditions(asked))
+        model.predict_to_file(perturbations, path, clip=options.clip)
+    return len(requested_conditions(perturbations))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# what a docstring says by referring to another
-DROP_UNMAPPED = {"drop_unmapped": "leave out conditions with a gene that the annotation lacks"}
+# help of an option whose docstring refers to another one
+DROP_UNMAPPED = {"drop_unmapped": "exclude conditions with a gene that the annotation lacks"}
 
 INSPECT_EPILOG = """examples:
   gears inspect screen.h5ad
@@ -24,7 +24,7 @@ INSPECT_EPILOG = """examples:
   gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
   gears inspect gears_data/norman                       (a prepared screen)
 
-Exit codes: 0 the screen is ready to be prepared, 2 it has problems to fix.
+Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
 """
 SCREEN, SCORES = "the screen", "the scores"
 SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
@@ -37,12 +37,12 @@ PREPARE_EPILOG = """examples:
       --normalize
 
 `gears inspect` reports on a file without writing; `gears train` prepares a file by itself.
-Exit codes: 0 prepared (or the same was there already), 2 the screen cannot be used (every problem is named).
+Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problems are listed).
 """
 
 
 def add_data(parser: CommandParser) -> None:
-    """Options that say where the screen is; :func:`locate` reads them."""
+    """Options for the location of the screen; :func:`locate` reads them."""
     text = f"{FORMATS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
     parser.add_argument("data", metavar="DATA", help=text)
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
@@ -50,33 +50,33 @@ def add_data(parser: CommandParser) -> None:
 
 
 def add_work_dir(parser: CommandParser) -> None:
-    """The option that says where prepared screens are."""
-    parser.add_argument("--work-dir", default="gears_data", help="where prepared screens are, and go")
+    """The option for the folder of prepared screens."""
+    parser.add_argument("--work-dir", default="gears_data", help="folder for prepared screens")
 
 
 def add_nodes(parser: Any) -> None:
-    """Options (of a parser or a group) that say which genes are nodes of the perturbation graph."""
+    """Options (of a parser or a group) for the nodes of the perturbation graph."""
     parser.add_argument(
         "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
     )
-    parser.add_argument("--obo", help="ontology file (OBO): genes get the ancestors of their terms as well")
+    parser.add_argument("--obo", help="ontology file (OBO): adds the ancestors of the genes' terms")
     text = "all annotated genes are nodes of the perturbation graph, not only measured and perturbed ones"
     add_switch(parser, "--default-pert-graph", text)
 
 
 def add_guide_tables(parser: CommandParser) -> None:
-    """Options for the guides of the cells, where a file of counts comes without them."""
+    """Options for the guides of the cells, where a file of counts has none."""
     parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
 
 
 def node_options(options: Any) -> dict[str, Any]:
-    """What :class:`gears.PertData` is made with."""
+    """Arguments of :class:`gears.PertData`."""
     return {name: options[name] for name in ("default_pert_graph", "gene2go", "obo")}
 
 
 def add_scores(parser: CommandParser) -> None:
-    """Options that say what is scored."""
+    """Options of the scores."""
     from gears.evaluation.compare import CompareOptions
 
     parser.add_options(SCORES, CompareOptions, only=SCORES_SHOWN, lists=("metrics", "baselines"))
@@ -85,7 +85,7 @@ def add_scores(parser: CommandParser) -> None:
 
 
 def check_scores(options: Any) -> None:
-    """Refuse names, devices and folders that cannot be used, before a screen is read."""
+    """Raise for invalid names, devices and folders, before a screen is read."""
     from gears.distributed.devices import find_device
     from gears.evaluation.compare import CompareOptions
 
@@ -123,7 +123,7 @@ def open_screen(options: Any) -> PertData:
 
 
 def score_options(options: Any) -> dict[str, Any]:
-    """What is scored, as functions take it."""
+    """Arguments for metrics, baselines and split-half repeats."""
     if options.halvings is not None:
         logger.warning(
             "--halvings is called --n-split-half now; the old name will be removed in a later release"
@@ -136,7 +136,7 @@ def inspect_parser() -> CommandParser:
     """Options of ``gears inspect``."""
     from gears.data.checks.options import ProcessingOptions
 
-    parser = CommandParser("inspect", "FILE", "Report on a screen; nothing is written.", INSPECT_EPILOG)
+    parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG)
     parser.add_argument("file", metavar="FILE", help=f"{FORMATS}; or a prepared folder")
     add_guide_tables(parser)
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
@@ -146,7 +146,7 @@ def inspect_parser() -> CommandParser:
 
 
 def run_inspect(arguments: list[str]) -> int:
-    """Report; the exit code says whether the screen can be prepared."""
+    """Report; the exit code is 0 if the screen can be prepared."""
     parser = inspect_parser()
     options = parser.parse(arguments)
     report = _report(options, parser.changed(options, SCREEN))
@@ -154,7 +154,7 @@ def run_inspect(arguments: list[str]) -> int:
     return 0 if report.ok else 2
 
 
-def _report(options: Any, chosen: dict[str, Any]) -> Any:
+def _report(options: Any, processing: dict[str, Any]) -> Any:
     from gears.data.checks.report import inspect_screen, summarise
     from gears.data.reading.open import open_screen
     from gears.data.screen.files import is_prepared
@@ -176,9 +176,9 @@ def _report(options: Any, chosen: dict[str, Any]) -> Any:
         from gears.data.reading.guides import add_guides
 
         adata = add_guides(
-            adata, options.guides, options.guide_targets, ctrl_label=chosen.pop("ctrl_label", None)
+            adata, options.guides, options.guide_targets, ctrl_label=processing.pop("ctrl_label", None)
         )
-    return inspect_screen(adata, name=str(path), is_gene=is_gene, **chosen)
+    return inspect_screen(adata, name=str(path), is_gene=is_gene, **processing)
 
 
 def prepare_parser() -> CommandParser:
@@ -192,7 +192,7 @@ def prepare_parser() -> CommandParser:
     parser.add_argument("file", metavar="FILE", help=f"{FORMATS}; or the name of a published screen")
     add_work_dir(parser)
     add_guide_tables(parser)
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the pass over the cells")
+    parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
     add_nodes(parser)
     parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
     parser.add_options(SCREEN, ProcessingOptions)
@@ -200,20 +200,19 @@ def prepare_parser() -> CommandParser:
 
 
 def run_prepare(arguments: list[str]) -> None:
-    """Prepare, and say what the screen holds and where it is."""
+    """Prepare, and print a report and the folder."""
     parser = prepare_parser()
     options = parser.parse(arguments)
     from gears.data.screen.prepare import locate_screen
     from gears.pertdata import PertData
 
     file = locate_screen(options.file, user_path(options.work_dir))
-
-    chosen: dict[str, Any] = parser.changed(options, SCREEN)
+    load_options: dict[str, Any] = parser.changed(options, SCREEN)
     if options.guides is not None:
-        chosen |= {"guides": options.guides, "guide_targets": options.guide_targets}
+        load_options |= {"guides": options.guides, "guide_targets": options.guide_targets}
     if options.workers != 1:
-        chosen["workers"] = options.workers
+        load_options["workers"] = options.workers
     data = PertData(options.work_dir, **node_options(options))
-    data.load(data_path=file, **chosen)
+    data.load(data_path=file, **load_options)
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
     show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")

@@ -19,13 +19,13 @@ def make_parser() -> CommandParser:
         "simulate", "OUTPUT.h5ad", "Write a simulated screen with real gene symbols.", EPILOG
     )
     parser.add_argument("output", metavar="OUTPUT.h5ad", help="file to write")
-    parser.add_argument("--truth", help="npz file for what the screen was drawn from (gears.simulate.Truth)")
+    parser.add_argument("--truth", help="npz file for the simulation's parameters (gears.simulate.Truth)")
     parser.add_options("the screen", SimulationOptions)
     return parser
 
 
 def run_simulate(arguments: list[str]) -> None:
-    """Simulate, write, and say what was written."""
+    """Simulate, write, and print a summary."""
     parser = make_parser()
     options = parser.parse(arguments)
     output = user_path(options.output)
@@ -35,8 +35,8 @@ def run_simulate(arguments: list[str]) -> None:
     from gears.simulate.options import SimulationOptions
     from gears.simulate.screen import simulate_to_h5ad
 
-    simulated = SimulationOptions(**{name: options[name] for name in SimulationOptions.names()})
-    truth = simulate_to_h5ad(output, simulated)
+    simulation_options = SimulationOptions(**{name: options[name] for name in SimulationOptions.names()})
+    truth = simulate_to_h5ad(output, simulation_options)
     if options.truth is not None:
         truth.save(options.truth)
     n_conditions = len(truth.conditions) - 1

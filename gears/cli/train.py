@@ -21,7 +21,8 @@ EPILOG = """examples:
   gears train --print_config > run.yaml              (a file with every option and its default)
   gears train --config models/run1/run.yaml --save-path models/run2 --seed 2   (as before, another seed)
 
-The options of a run lie beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
+The options of a run are saved beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130
+interrupted.
 """
 LOADING, DEVICES = (
     ("test_batch_size", "num_workers"),
@@ -29,8 +30,8 @@ LOADING, DEVICES = (
 )
 CONFIG = "run.yaml"
 PERTDATA_OPTIONS = ("gene2go", "obo", "gene_set_path", "default_pert_graph")
-OWN_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}
-"""Options that take files, and what `model_initialize` calls them."""
+CUSTOM_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}
+"""Options that take files, and their names in `model_initialize`."""
 SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "training"
 
 
@@ -48,17 +49,17 @@ def make_parser() -> CommandParser:
     add_data(parser)
     add_guide_tables(parser)
     _add_devices(parser)
-    parser.add_options(TRAINING, TrainOptions, leave_out=("verbose",))
+    parser.add_options(TRAINING, TrainOptions, omit=("verbose",))
     _add_loading(parser)
     parser.add_options(SPLIT, PertData.prepare_split, only=("split", "split_dict_path"))
     parser.add_options(
         SPLIT,
         SplitOptions,
-        leave_out=("split_dict",),
+        omit=("split_dict",),
         texts={"seed": "seed of the draw, and of the initial weights"},
     )
     parser.add_options(MODEL, ModelConfig)
-    _add_own_graphs(parser)
+    _add_custom_graphs(parser)
     _add_graph_options(parser)
     parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
     parser.add_options(SCREEN, ProcessingOptions)
@@ -66,23 +67,25 @@ def make_parser() -> CommandParser:
 
 
 def run_train(arguments: list[str]) -> None:
-    """Train and say where the model is and how it does on the test part."""
+    """Train, and print the model's folder and its test scores."""
     parser = make_parser()
     options = parser.parse(arguments)
-    chosen = {title: {name: options[name] for name in names} for title, names in parser.option_names.items()}
+    values = {title: {name: options[name] for name in names} for title, names in parser.option_names.items()}
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)
     gpu_ids = _gpu_ids(options.gpu_ids)
-    own = {name: options[option] for option, name in OWN_GRAPHS.items() if options[option] is not None}
+    custom_graphs = {
+        name: options[option] for option, name in CUSTOM_GRAPHS.items() if options[option] is not None
+    }
     data_config = _data_config(options, parser)
     args = {
-        **chosen[TRAINING],
+        **values[TRAINING],
         "verbose": not options.quiet,
-        "model_config": chosen[MODEL] | own,
+        "model_config": values[MODEL] | custom_graphs,
         **{name: options[name] for name in LOADING},
     }
-    _check(options, chosen[SPLIT], args, data_config, gpu_ids)
+    _check(options, values[SPLIT], args, data_config, gpu_ids)
     from gears.jobs.job import first_on_rank_0, train_multi_gpu
 
     with first_on_rank_0():
@@ -92,7 +95,7 @@ def run_train(arguments: list[str]) -> None:
         result = train_multi_gpu(
             folder,
             dataset,
-            chosen[SPLIT],
+            values[SPLIT],
             args,
             n_gpus=options.n_gpus,
             gpu_ids=gpu_ids,
@@ -100,7 +103,7 @@ def run_train(arguments: list[str]) -> None:
             timeout=options.timeout,
             data_config=data_config,
         )
-    if result.rank != 0:  # another worker of torchrun speaks
+    if result.rank != 0:  # rank 0 of torchrun's workers prints
         return
     value = {
         "save_path": result.save_path,
@@ -116,15 +119,15 @@ def run_train(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
-    """Leave the resolved options as run.yaml in the model's folder, also where the run was interrupted."""
-    from gears.distributed.world import Place
+    """Write the resolved options as run.yaml into the model's folder, also if the run is interrupted."""
+    from gears.distributed.world import Ranks
 
-    start, place = time.time(), Place.read()
+    start, ranks = time.time(), Ranks.read()
     try:
         yield
     finally:
         manifest = folder / "manifest.json"
-        first = place is None or place.rank == 0  # of the workers that torchrun started
+        first = ranks is None or ranks.rank == 0  # of the workers that torchrun started
         if first and manifest.is_file() and manifest.stat().st_mtime >= start - 1:  # the model is of this run
             write_text(folder / CONFIG, text)
 
@@ -151,7 +154,7 @@ def _add_devices(parser: CommandParser) -> None:
 def _add_loading(parser: CommandParser) -> None:
     group = parser.add_argument_group("loaders of cells")
     group.add_argument(
-        "--test-batch-size", type=int | None, help="of validation and test; as --batch-size if omitted"
+        "--test-batch-size", type=int | None, help="batch size of validation and test; default: --batch-size"
     )
     group.add_argument("--num-workers", type=int, default=0, help="loader processes per worker")
 
@@ -164,25 +167,26 @@ def _add_graph_options(parser: CommandParser) -> None:
     )
 
 
-def _add_own_graphs(parser: CommandParser) -> None:
-    group = parser.add_argument_group("graphs of your own")
+def _add_custom_graphs(parser: CommandParser) -> None:
+    group = parser.add_argument_group("custom graphs")
     edges = "edge table (TSV or CSV: source, target, weight) instead of"
     group.add_argument("--go-graph", help=f"{edges} the GO graph of the perturbed genes")
     group.add_argument("--coexpress-graph", help=f"{edges} the co-expression graph of the measured genes")
     group.add_argument(
-        "--pert-embedding", help="vectors of genes (npz, parquet or h5ad) that their embeddings start from"
+        "--pert-embedding",
+        help="gene embeddings (npz, parquet or h5ad) that the perturbation embedding starts from",
     )
 
 
 def _gpu_ids(entries: list[int | str] | None) -> list[int] | str | None:
-    """``0 2``, ``0,2`` or ``free:2`` as `train_multi_gpu` takes them."""
+    """``gpu_ids`` of `train_multi_gpu` from ``0 2``, ``0,2`` or ``free:2``."""
     if entries is None or (len(entries) == 1 and str(entries[0]).startswith("free")):
         return None if entries is None else str(entries[0])
     try:
         return [int(word) for entry in entries for word in str(entry).split(",")]
     except ValueError:
-        given = " ".join(map(str, entries))
-        msg = f"--gpu-ids {given}: expected whole numbers, such as --gpu-ids 0 2, or free:2 for the least busy two"
+        text = " ".join(map(str, entries))
+        msg = f"--gpu-ids {text}: expected whole numbers, such as --gpu-ids 0 2, or free:2 for the least busy two"
         raise ValueError(msg) from None
 
 
@@ -193,7 +197,7 @@ def _check(
     data_config: dict[str, Any],
     gpu_ids: list[int] | str | None,
 ) -> None:
-    """Refuse bad options before a file is read: a large screen takes minutes to prepare."""
+    """Raise for invalid options before a file is read: preparing a large screen takes minutes."""
     from gears.distributed.group import check_timeout
     from gears.distributed.log import quiet
     from gears.jobs.job import TrainingJob, check_devices
@@ -203,12 +207,12 @@ def _check(
             need_file(options[name], f"--{name.replace('_', '-')}")
     TrainingJob.check(".", "screen", split, args, data_config)
     check_timeout(options.timeout)
-    with quiet():  # training warns of the same
+    with quiet():  # training gives the same warnings
         check_devices(options.n_gpus, gpu_ids, options.device)
 
 
 def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
-    """What was asked of the screen; defaults are excluded, since a prepared screen has its own."""
+    """Options of the screen that differ from their defaults; a prepared screen has its own options."""
     names = [*parser.option_names[SCREEN], *PERTDATA_OPTIONS]
     return {name: options[name] for name in names if options[name] != parser.get_default(name)}
 

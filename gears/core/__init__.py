@@ -1,1 +1,1 @@
-"""What every room stands on; no biology."""
+"""Helpers that every other room uses: messages, numbers, progress, findings, options, registry."""

@@ -1,4 +1,4 @@
-"""What a check found: how bad, how often, an example, and what to do."""
+"""Findings of a check: severity, number, an example, and the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding:
     Attributes
     ----------
     kind : str
-        Short name of the kind, such as ``"missing-column"``; stable, for programs.
+        Short stable name for programs, such as ``"missing-column"``.
     what : str
         What was found, with its number and examples.
     remedy : str
@@ -24,7 +24,7 @@ class Finding:
     count : int
         Cells, genes, labels or conditions concerned.
     example : str
-        One of them.
+        One of the cells, genes, labels or conditions.
     severity : str
         "error" (the screen or split cannot be used), "warning", "note".
     """
@@ -50,14 +50,14 @@ class Finding:
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that stop the work."""
+    """Findings with severity error."""
     return [finding for finding in findings if finding.severity == "error"]
 
 
 def refusal(head: str, findings: Iterable[Finding]) -> str | None:
     """A message that lists every error, or None where there is none."""
-    found = errors(findings)
-    if not found:
+    problems = errors(findings)
+    if not problems:
         return None
-    lines = "\n".join(f"  - {finding}" for finding in found)
-    return f"{head} ({len(found)} problem{'s' * (len(found) > 1)}):\n{lines}"
+    lines = "\n".join(f"  - {finding}" for finding in problems)
+    return f"{head} ({len(problems)} problem{'s' * (len(problems) > 1)}):\n{lines}"

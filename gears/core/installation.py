@@ -1,4 +1,4 @@
-"""What is installed: this package's version, and cell-gears beside it (same import name)."""
+"""The version of this package, and a check that cell-gears (same import name) is not installed over it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __version__ = "0.1.0"
 
 
 def check_for_cell_gears(distribution: str = "cell-gears", folder: Path | None = None) -> None:
-    """Refuse to run from a folder into which cell-gears was installed as well.
+    """Raise if cell-gears was installed into this package's folder.
 
     Both distributions import as ``gears``: installed into one environment, the files of
-    one overwrite those of the other. An installation elsewhere on the path does no harm.
+    one overwrite those of the other. An installation elsewhere on the path has no effect.
 
     Raises
     ------
@@ -30,6 +30,6 @@ def check_for_cell_gears(distribution: str = "cell-gears", folder: Path | None =
         msg = (
             f"{distribution} and {DISTRIBUTION} are both installed here and both import as 'gears': their files "
             f"overwrite each other. Run: pip uninstall -y {distribution} {DISTRIBUTION} && pip install {DISTRIBUTION} "
-            f"(keep {distribution} in an environment of its own)"
+            f"(keep {distribution} in a separate environment)"
         )
         raise ImportError(msg)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def shorten(values: Iterable[object], limit: int = 8) -> str:
-    """Join values for a message; beyond `limit` only their number is given.
+    """Join values for a message; of more than `limit` only the first are named.
 
     Examples
     --------
@@ -21,7 +21,7 @@ def shorten(values: Iterable[object], limit: int = 8) -> str:
 
 
 def _cut(name: str, longest: int = 300) -> str:
-    """A name that nobody could read is given by its beginning."""
+    """The beginning of a very long name, and its length."""
     return name if len(name) <= longest else f"{name[:60]}... ({len(name)} characters)"
 
 

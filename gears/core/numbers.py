@@ -1,4 +1,4 @@
-"""Numbers that users give: those of numpy are taken as those of Python, and checked."""
+"""Numbers that users pass: numpy scalars become Python numbers, and are checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def plain_number(value: Any) -> Any:
-    """A number or truth value of numpy (also a 0-d array) as Python's own; anything else unchanged.
+    """A numpy number or truth value (also a 0-d array) as a Python one; anything else unchanged.
 
     Examples
     --------
@@ -26,7 +26,7 @@ def plain_number(value: Any) -> Any:
 
 
 def plain_numbers(options: Any) -> None:
-    """Replace numbers of numpy in the fields of a frozen dataclass; called first in its ``__post_init__``."""
+    """Replace numpy numbers in the fields of a frozen dataclass; called first in its ``__post_init__``."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         plain = plain_number(value)
@@ -45,12 +45,12 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that a user gave, as an ``int``.
+    """A user's whole number as an ``int``.
 
     Raises
     ------
     ValueError
-        It is something else, or less than `least`.
+        The value is no whole number, or below `least`.
     """
     plain = plain_number(value)
     if not is_whole(plain, least):

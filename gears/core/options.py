@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Check:
-    """What values an option takes.
+    """The valid values of an option.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Check:
     valid
         Whether a plain value is one of them.
     names
-        Valid names, where it takes one of several; an unknown one is answered with the nearest.
+        Valid names, where it takes one of several; the message for an unknown one suggests the nearest.
     """
 
     expected: str
@@ -48,7 +48,7 @@ class Check:
         Raises
         ------
         ValueError
-            What was found and what is expected.
+            The message names the value and what is expected.
         """
         if self.valid(value):
             return
@@ -139,7 +139,7 @@ class Needs:
     Attributes
     ----------
     met
-        Whether it is there, from the options and a description of the run.
+        Whether the need is met, from the options and a description of the run.
     what
         In words: "use_amp=True".
     """
@@ -147,11 +147,11 @@ class Needs:
     met: Callable[[Any, Any], bool]
     what: str | Callable[[Any, Any], str]
 
-    def missing(self, chosen: Any, run: Any) -> str | None:
+    def missing(self, options: Any, run: Any) -> str | None:
         """What is missing, in words; None where nothing is."""
-        if self.met(chosen, run):
+        if self.met(options, run):
             return None
-        return self.what if isinstance(self.what, str) else self.what(chosen, run)
+        return self.what if isinstance(self.what, str) else self.what(options, run)
 
 
 def option(
@@ -172,9 +172,9 @@ def option(
     check
         Values that it takes.
     help
-        What it means, with units: the text of the class's documentation and of the command's help.
+        Meaning and units: the text in the class's documentation and in the help of the command line.
     needs
-        What it needs to have an effect; a value other than the default without it is warned about.
+        What it needs to have an effect; without it, a value other than the default causes a warning.
     fixed
         Whether a resumed run must have the same value.
     formerly
@@ -187,17 +187,20 @@ def option(
 @dataclass_transform(frozen_default=True, field_specifiers=(option,))
 def options(cls: type[T]) -> type[T]:
     """Make a frozen dataclass of options; its fields are listed in its docstring."""
-    made = dataclass(frozen=True)(cls)
+    options_class = dataclass(frozen=True)(cls)
     lines = [inspect.cleandoc(cls.__doc__ or ""), "", "Attributes", "----------"]
-    for field in dataclasses.fields(made):  # type: ignore[arg-type]
+    for field in dataclasses.fields(options_class):  # type: ignore[arg-type]
         lines.append(field.name)
         lines += textwrap.wrap(field.metadata["help"], 110, initial_indent="    ", subsequent_indent="    ")
-    made.__doc__ = "\n".join(lines)
-    former = {field.metadata["formerly"]: field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+    options_class.__doc__ = "\n".join(lines)
+    former = {
+        field.metadata["formerly"]: field.name
+        for field in dataclasses.fields(options_class)  # type: ignore[arg-type]
+    }
     former.pop(None, None)
     if former:
-        made.__init__ = _with_former_names(made.__init__, former)  # type: ignore[method-assign]
-    return made
+        options_class.__init__ = _with_former_names(options_class.__init__, former)  # type: ignore[method-assign]
+    return options_class
 
 
 def _with_former_names(init: Callable[..., None], former: Mapping[str, str]) -> Callable[..., None]:
@@ -219,7 +222,7 @@ class Options:
     """Base of options classes (made with :func:`options`)."""
 
     kind = "option"
-    """What one of them is called in messages."""
+    """The noun for one of these options in messages."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -246,7 +249,7 @@ class Options:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Options from values by name; an unknown name is an error that gives the nearest one."""
+        """Options from values by name; raises for an unknown name, with the nearest one."""
         cls.check_names(values)
         return cls(**dict(values))
 

@@ -1,8 +1,7 @@
-"""Progress of what takes more than two seconds: how far it is, how fast, how long still.
+"""Progress bars of work that takes more than two seconds.
 
-A bar is drawn on stderr where somebody watches: in a terminal or a notebook, while INFO lines of the package are
-shown (``verbose=True``, no ``--quiet``). A worker process sends its progress to the process that started it, which
-draws; so a notebook shows it too.
+A bar is drawn on stderr in a terminal or a notebook, if INFO lines of the package are shown (``verbose=True``, no
+``--quiet``). A worker process sends its progress to the process that started it, which draws the bar.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class Report(NamedTuple):
-    """How far a piece of work is; `done` None: it is over."""
+    """How much of a piece of work is done; `done` is None when the work has ended."""
 
     what: str
     unit: str
@@ -37,13 +36,13 @@ _drawn: dict[str, Any] = {}
 
 
 def send_progress(send: Callable[[Report], None] | None) -> None:
-    """In a worker: where progress goes instead of being drawn."""
+    """In a worker: pass reports to `send` instead of drawing bars."""
     global _send
     _send = send
 
 
 def watched() -> bool:
-    """Whether somebody would see a bar: stderr is a terminal, or this is a notebook, and INFO lines are shown."""
+    """Whether bars are shown: stderr is a terminal, or this is a notebook, and INFO lines are shown."""
     if not logging.getLogger("gears").isEnabledFor(logging.INFO):
         return False
     return bool(getattr(sys.stderr, "isatty", bool)()) or in_notebook()
@@ -56,7 +55,7 @@ def in_notebook() -> bool:
 
 
 def show(report: Report) -> None:
-    """Draw how far a piece of work is (the parent of a worker does it for the worker)."""
+    """Draw the bar of a piece of work (the parent process draws those of its workers)."""
     bar = _drawn.get(report.what)
     if report.done is None:
         if bar is not None:
@@ -84,7 +83,7 @@ def _bar(report: Report) -> Any:
 
 
 def _size() -> dict[str, Any]:
-    """The bar follows the terminal's width; where that says 0 (some containers) 80 columns stand for it."""
+    """The bar follows the terminal's width; 80 columns where the width is 0 (in some containers)."""
     try:
         columns, rows = os.get_terminal_size(sys.stderr.fileno())
     except (AttributeError, OSError, ValueError):  # a notebook, a stream without a file
@@ -93,17 +92,17 @@ def _size() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def progress(total: int, what: str, unit: str, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """Follow a piece of work; the function that it gives is called with what was done since the last call.
+def progress(total: int, what: str, unit: str, *, enabled: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show the progress of a piece of work; yields a function to call with the amount done since its last call.
 
     Parameters
     ----------
     total
-        How much there is to do.
+        Amount of work.
     what, unit
-        Shown: "training", "steps".
-    wanted
-        False: nothing is shown (``verbose=False``).
+        Label and unit of the bar: "training", "steps".
+    enabled
+        False shows nothing (``verbose=False``).
 
     Examples
     --------
@@ -111,29 +110,29 @@ def progress(total: int, what: str, unit: str, *, wanted: bool = True) -> Iterat
     ...     for number in range(3):
     ...         advance(1)
     """
-    if not wanted or not (_send is not None or watched()):
+    if not enabled or not (_send is not None or watched()):
         yield lambda n: None
         return
-    done, said = 0, time.monotonic() - EVERY
-    tell = _send or show
+    done, last_report = 0, time.monotonic() - EVERY
+    send = _send or show
 
     def advance(n: int) -> None:
-        nonlocal done, said
+        nonlocal done, last_report
         done += n
-        if _send is None or time.monotonic() - said >= EVERY:
-            said = time.monotonic()
-            tell(Report(what, unit, done, total))
+        if _send is None or time.monotonic() - last_report >= EVERY:
+            last_report = time.monotonic()
+            send(Report(what, unit, done, total))
 
     try:
         yield advance
     finally:
-        tell(Report(what, unit, None, total))
+        send(Report(what, unit, None, total))
 
 
 def followed(
     items: Iterable[T], total: int, what: str, unit: str, size: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
-    """Go through items, each of which is `size(item)` of `total`."""
+    """Iterate over items with a progress bar; each item is `size(item)` of `total`."""
     with progress(total, what, unit) as advance:
         for item in items:
             yield item
@@ -144,7 +143,7 @@ class LineHandler(logging.StreamHandler):
     """Writes log lines to stderr, above a bar where one is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line; bars are taken away first and drawn again after it."""
+        """Write one line; bars are cleared before it and drawn again after it."""
         if not _drawn:
             super().emit(record)
             return

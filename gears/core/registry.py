@@ -1,4 +1,4 @@
-"""Things that are looked up by name: metrics, baselines, splits, styles, schedules, loggers."""
+"""Registry of objects that are looked up by name: metrics, baselines, splits, styles, schedules, loggers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to things of one kind; an unknown name is answered with the nearest one.
+    """A mapping from names to objects of one kind; the error for an unknown name suggests the nearest one.
 
     Parameters
     ----------
     kind
-        What one of them is called in messages: "metric".
+        The noun for one object in messages: "metric".
 
     Examples
     --------
@@ -33,39 +33,39 @@ class Registry(Mapping[str, T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._things: dict[str, T] = {}
+        self._objects: dict[str, T] = {}
 
-    def add(self, name: str, thing: T) -> T:
-        """Add a thing and return it.
+    def add(self, name: str, value: T) -> T:
+        """Add an object and return it.
 
         Raises
         ------
         ValueError
-            There is one of that name.
+            The name is taken.
         """
-        if name in self._things:
+        if name in self._objects:
             msg = f"a {self.kind} named {name!r} is already registered; choose another name"
             raise ValueError(msg)
-        self._things[name] = thing
-        return thing
+        self._objects[name] = value
+        return value
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The thing of that name, or `default`."""
-        return self._things.get(name, default)
+        """The object of that name, or `default`."""
+        return self._objects.get(name, default)
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._things:
-            raise ValueError(unknown_name(self.kind, str(name), list(self._things)))
-        return self._things[name]
+        if name not in self._objects:
+            raise ValueError(unknown_name(self.kind, str(name), list(self._objects)))
+        return self._objects[name]
 
     def __delitem__(self, name: str) -> None:
-        del self._things[name]
+        del self._objects[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._things
+        return name in self._objects
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._things)
+        return iter(self._objects)
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self._objects)

@@ -13,10 +13,10 @@ from gears.distributed.group import (
 from gears.distributed.launch import (
     Outcome,
     WorkerError,
+    check_not_daemonic,
+    exit_unguarded_child,
     launch,
     launch_many,
-    refuse_daemonic_start,
-    refuse_unguarded_start,
 )
 from gears.distributed.world import (
     GroupReducer,
@@ -49,8 +49,8 @@ __all__ = [
     "plan_devices",
     "rank_0_first",
     "reduce_tensor",
-    "refuse_daemonic_start",
-    "refuse_unguarded_start",
+    "check_not_daemonic",
+    "exit_unguarded_child",
     "setup_ddp",
     "setup_ddp_multi_node",
     "setup_distributed",

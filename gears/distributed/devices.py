@@ -1,4 +1,4 @@
-"""Which device each worker takes, decided by pure functions before anything starts."""
+"""Choose the device of each worker; pure functions that run before any worker starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from gears.core.numbers import is_whole, plain_number
-from gears.distributed.gpus import GpuIds, refuse_slices, resolve_gpu_ids, warn_about_cards
+from gears.distributed.gpus import GpuIds, check_no_slices, resolve_gpu_ids, warn_about_gpus
 
 logger = logging.getLogger(__name__)
 
@@ -54,15 +54,17 @@ def choose_backend(
 
 
 def _check_backend(backend: str, device_type: str) -> None:
-    """Refuse a backend that is unknown, or that cannot carry tensors of the device."""
-    by_device = dict(part.split(":", 1) for part in backend.split(",") if ":" in part)
+    """Raise for a backend that is unknown, or that cannot carry tensors of the device."""
+    by_device = dict(entry.split(":", 1) for entry in backend.split(",") if ":" in entry)
     used = by_device.get(device_type, "") if by_device else backend
     known = [name for name in torch.distributed.Backend.backend_list if name != "undefined"]
     if used not in known:
-        msg = f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}; or leave it out"
+        msg = (
+            f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}; or omit it"
+        )
         raise ValueError(msg)
     if used == "nccl" and device_type != "cuda":
-        msg = f"backend={backend!r} needs CUDA, but the workers are on {device_type!r}; use 'gloo' or leave it out"
+        msg = f"backend={backend!r} needs CUDA, but the workers are on {device_type!r}; use 'gloo' or omit it"
         raise ValueError(msg)
 
 
@@ -73,7 +75,7 @@ def choose_devices(
     *,
     visible: int,
 ) -> tuple[str, ...]:
-    """Devices rank by rank from the caller's wishes; every contradiction is an error here.
+    """Devices of all ranks from the caller's arguments; raises where they contradict each other.
 
     Parameters
     ----------
@@ -102,21 +104,17 @@ def choose_devices(
         msg = f"n_gpus is a number of workers of at least 1; found {n_gpus!r}"
         raise ValueError(msg)
     target = None if device is None else parse_device(device)
-    kind = None if target is None else target.type
-    if kind == "cpu":
+    device_type = None if target is None else target.type
+    if device_type == "cpu":
         if gpu_ids is not None:
-            msg = (
-                f"gpu_ids={list(gpu_ids)} chooses GPUs but device='cpu' was asked for; leave one of them out"
-            )
+            msg = f"gpu_ids={list(gpu_ids)} chooses GPUs but device='cpu' was requested; omit one of them"
             raise ValueError(msg)
         return ("cpu",) * (n_gpus or 1)
-    if kind == "mps":
+    if device_type == "mps":
         return _one_mps_device(n_gpus, gpu_ids)
     if target is not None and target.index is not None:
         if gpu_ids is not None:
-            msg = (
-                f"device={str(target)!r} and gpu_ids={list(gpu_ids)} both choose GPUs; leave one of them out"
-            )
+            msg = f"device={str(target)!r} and gpu_ids={list(gpu_ids)} both choose GPUs; omit one of them"
             raise ValueError(msg)
         if n_gpus not in (None, 1):
             msg = f"device={str(target)!r} is one GPU but n_gpus={n_gpus}; use device='cuda', or gpu_ids"
@@ -125,7 +123,7 @@ def choose_devices(
     if gpu_ids is not None:
         return _chosen_gpus(n_gpus, gpu_ids, visible)
     if visible == 0:
-        return _without_gpus(n_gpus, wanted=kind == "cuda")
+        return _without_gpus(n_gpus, enabled=device_type == "cuda")
     count = visible if n_gpus is None else n_gpus
     if count > visible:
         msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {_names(visible)}; lower n_gpus"
@@ -152,19 +150,19 @@ def parse_device(device: str | int | torch.device) -> torch.device:
 
 
 def find_device(device: str | int | torch.device, *, visible: int | None = None) -> torch.device:
-    """A device that is there.
+    """A device that exists on this machine.
 
     Parameters
     ----------
     device
         As :func:`parse_device` takes it.
     visible
-        Number of visible GPUs; asked of torch by default.
+        Number of visible GPUs; by default torch counts them.
 
     Raises
     ------
     ValueError
-        It is unknown, or not there; the message names what is.
+        The device is unknown or missing; the message names the visible ones.
     """
     target = parse_device(device)
     if target.type == "cuda":
@@ -184,38 +182,36 @@ def find_device(device: str | int | torch.device, *, visible: int | None = None)
 
 def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tuple[str, ...]:
     ids = list(gpu_ids)
-    there = f"visible: {_names(visible)}"
+    visible_names = f"visible: {_names(visible)}"
     if not ids:
-        msg = f"gpu_ids is empty; name at least one GPU or leave it out ({there})"
+        msg = f"gpu_ids is empty; name at least one GPU or omit it ({visible_names})"
         raise ValueError(msg)
     ids = [plain_number(index) for index in ids]
     if not all(is_whole(index) for index in ids):
-        msg = f"gpu_ids are whole numbers, indices into the visible GPUs; found {ids} ({there})"
+        msg = f"gpu_ids are whole numbers, indices into the visible GPUs; found {ids} ({visible_names})"
         raise ValueError(msg)
     if len(set(ids)) < len(ids):
         repeated = sorted({index for index in ids if ids.count(index) > 1})
-        msg = f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs its own GPU ({there})"
+        msg = f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs its own GPU ({visible_names})"
         raise ValueError(msg)
     wrong = [index for index in ids if not 0 <= index < visible]
     if wrong:
         msg = (
-            f"gpu_ids={ids}: {wrong} not among the visible GPUs ({there}); "
+            f"gpu_ids={ids}: {wrong} not among the visible GPUs ({visible_names}); "
             "ids count the devices that CUDA_VISIBLE_DEVICES leaves, from 0"
         )
         raise ValueError(msg)
     if n_gpus is not None and n_gpus != len(ids):
-        msg = (
-            f"n_gpus={n_gpus} but gpu_ids={ids} names {len(ids)} GPU(s); make them agree or leave n_gpus out"
-        )
+        msg = f"n_gpus={n_gpus} but gpu_ids={ids} names {len(ids)} GPU(s); make them agree or omit n_gpus"
         raise ValueError(msg)
     return tuple(f"cuda:{index}" for index in ids)
 
 
-def _without_gpus(n_gpus: int | None, *, wanted: bool) -> tuple[str, ...]:
-    """One CPU process with one warning; an explicit wish for several GPUs is an error."""
-    if wanted or (n_gpus or 1) > 1:
-        asked = "device='cuda'" if wanted else f"n_gpus={n_gpus}"
-        msg = f"{asked} was asked for but no GPU is visible; use device='cpu' (with n_gpus=N for N CPU processes)"
+def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
+    """One CPU process, with a warning; raises if GPUs or several workers were requested."""
+    if enabled or (n_gpus or 1) > 1:
+        request = "device='cuda'" if enabled else f"n_gpus={n_gpus}"
+        msg = f"{request} was requested but no GPU is visible; use device='cpu' (with n_gpus=N for N CPU processes)"
         raise ValueError(msg)
     logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")
     return ("cpu",)
@@ -249,19 +245,19 @@ def plan_devices(
     """Devices and backend of the workers on this machine (see :func:`choose_devices`).
 
     `gpu_ids` may be one id or ``"free:2"``, the two least busy GPUs. A chosen GPU that is busy, and
-    GPUs that differ in memory, are warned about where NVML can be asked.
+    GPUs that differ in memory, cause a warning where NVML is available.
     """
     target = None if device is None else parse_device(device)
-    kind = None if target is None else target.type
-    if kind == "mps":
+    device_type = None if target is None else target.type
+    if device_type == "mps":
         find_device("mps")
-    visible = 0 if kind == "cpu" else torch.cuda.device_count()
+    visible = 0 if device_type == "cpu" else torch.cuda.device_count()
     ids = resolve_gpu_ids(gpu_ids)
-    n_wanted = n_gpus if ids is None else len(ids)
-    if n_wanted is None:
-        n_wanted = visible if target is None or target.index is None else 1
-    if visible and is_whole(plain_number(n_wanted), 2):
-        refuse_slices(f"{n_wanted} workers were requested")
+    n_workers = n_gpus if ids is None else len(ids)
+    if n_workers is None:
+        n_workers = visible if target is None or target.index is None else 1
+    if visible and is_whole(plain_number(n_workers), 2):
+        check_no_slices(f"{n_workers} workers were requested")
     devices = choose_devices(n_gpus, ids, device, visible=visible)
-    warn_about_cards(devices)
+    warn_about_gpus(devices)
     return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))

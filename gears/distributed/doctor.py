@@ -1,4 +1,4 @@
-"""What this machine has for training, and what stands in its way; nothing is changed or started."""
+"""Report what this machine offers for training and what is missing; changes and starts nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW_FILES = 256
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know: ``level`` is ``"error"`` (training cannot work) or ``"note"``."""
+    """A finding about the machine: ``level`` is ``"error"`` (training cannot work) or ``"note"``."""
 
     level: str
     text: str
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Facts of a machine as plain values, and what follows from them.
+    """Facts about a machine as plain values, and the findings that follow from them.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class Diagnosis:
     machine
         System, cores (and those this process may use), memory in bytes, open files.
     cuda
-        What torch was built with and sees: CUDA, cuDNN, NCCL, devices.
-    cards
-        What NVML reports of each GPU, or why it cannot.
+        CUDA, cuDNN and NCCL that torch was built with, and the devices it sees.
+    gpus
+        What NVML reports about each GPU, or why it is not available.
     variables
         Environment variables that matter and are set.
     findings
@@ -56,7 +56,7 @@ class Diagnosis:
     software: Mapping[str, str | None]
     machine: Mapping[str, Any]
     cuda: Mapping[str, Any]
-    cards: Mapping[str, Any]
+    gpus: Mapping[str, Any]
     variables: Mapping[str, str]
     findings: tuple[Finding, ...] = field(default=())
 
@@ -67,7 +67,7 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        groups = ("software", "machine", "cuda", "cards", "variables")
+        groups = ("software", "machine", "cuda", "gpus", "variables")
         findings = [{"level": finding.level, "text": finding.text} for finding in self.findings]
         return {name: dict(getattr(self, name)) for name in groups} | {"findings": findings}
 
@@ -79,33 +79,36 @@ class Diagnosis:
             values = getattr(self, title)
             lines += [f"  {name:<24}{_shown(name, value)}" for name, value in values.items()]
             if not values:
-                lines.append("  (none of those that matter is set)")
+                lines.append("  (none of the relevant ones is set)")
         lines.append("GPUs")
-        lines += [f"  {text}" for text in _cards_shown(self.cards)]
+        lines += [f"  {text}" for text in _gpu_lines(self.gpus)]
         lines += [f"{finding.level}: {finding.text}" for finding in self.findings]
         return "\n".join([*lines, "OK, ready to train" if self.healthy else "see the errors"])
 
 
 def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
-    """Look at this machine as this process sees it.
+    """Collect the facts about this machine as this process sees it.
 
     Parameters
     ----------
     environment
-        Instead of the process's own variables.
+        Variables to use instead of the process's environment.
     """
     environment = os.environ if environment is None else environment
     software = {"gears": __version__, "python": platform.python_version()}
-    found: dict[str, str | None] = {**software, **{name: version_of(name) for name in (*PACKAGES, *OPTIONAL)}}
-    machine, cuda, cards = look_at_machine(), look_at_cuda(), look_at_cards()
+    versions: dict[str, str | None] = {
+        **software,
+        **{name: version_of(name) for name in (*PACKAGES, *OPTIONAL)},
+    }
+    machine, cuda, gpus = look_at_machine(), look_at_cuda(), look_at_gpus()
     variables = {
         name: value
         for name, value in sorted(environment.items())
         if name in VARIABLES or name.startswith(PREFIXES)
     }
-    findings = [*judge(found, machine, cuda, cards, variables), *_check_store()]
+    findings = [*findings_of(versions, machine, cuda, gpus, variables), *_check_store()]
     ordered = sorted(findings, key=lambda finding: finding.level != "error")
-    return Diagnosis(found, machine, cuda, cards, variables, tuple(ordered))
+    return Diagnosis(versions, machine, cuda, gpus, variables, tuple(ordered))
 
 
 def version_of(package: str) -> str | None:
@@ -133,13 +136,13 @@ def look_at_machine() -> dict[str, Any]:
         values["open_files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     shared = Path("/dev/shm")
     if shared.is_dir():
-        room = os.statvfs(shared)
-        values["shared_memory_bytes"] = room.f_bavail * room.f_frsize
+        free = os.statvfs(shared)
+        values["shared_memory_bytes"] = free.f_bavail * free.f_frsize
     return values
 
 
 def look_at_cuda() -> dict[str, Any]:
-    """What torch was built with and the devices it sees."""
+    """CUDA libraries that torch was built with, and the devices it sees."""
     import torch
 
     nccl = torch.cuda.nccl.version() if torch.version.cuda and torch.distributed.is_nccl_available() else None
@@ -165,69 +168,72 @@ def look_at_cuda() -> dict[str, Any]:
     }
 
 
-def look_at_cards() -> dict[str, Any]:
-    """What NVML reports of every GPU of the machine, visible or not."""
+def look_at_gpus() -> dict[str, Any]:
+    """What NVML reports about every GPU of the machine, visible or not."""
     import dataclasses
 
-    from gears.distributed.gpus import nvml_cards
+    from gears.distributed.gpus import nvml_gpus
 
     try:
-        return {"found": [dataclasses.asdict(card) | {"busy": card.busy} for card in nvml_cards()]}
+        return {"found": [dataclasses.asdict(gpu) | {"busy": gpu.busy} for gpu in nvml_gpus()]}
     except RuntimeError as error:
         return {"found": [], "why": str(error)}
 
 
-def judge(
+def findings_of(
     software: Mapping[str, str | None],
     machine: Mapping[str, Any],
     cuda: Mapping[str, Any],
-    cards: Mapping[str, Any],
+    gpus: Mapping[str, Any],
     variables: Mapping[str, str],
 ) -> list[Finding]:
-    """What follows from the facts (a pure function)."""
+    """Findings from the facts (a pure function)."""
     findings = []
 
-    def say(level: str, text: str) -> None:
+    def add(level: str, text: str) -> None:
         findings.append(Finding(level, text))
 
-    found = cards["found"]
-    if found and cuda["built_for"] is None:
-        say("error", f"there are {len(found)} GPU(s), but this torch is a CPU build: install one for CUDA")
-    elif found and not cuda["devices"] and variables.get("CUDA_VISIBLE_DEVICES") is not None:
+    all_gpus = gpus["found"]
+    if all_gpus and cuda["built_for"] is None:
+        add("error", f"there are {len(all_gpus)} GPU(s), but this torch is a CPU build: install one for CUDA")
+    elif all_gpus and not cuda["devices"] and variables.get("CUDA_VISIBLE_DEVICES") is not None:
         value = variables["CUDA_VISIBLE_DEVICES"]
-        say("error", f"CUDA_VISIBLE_DEVICES={value!r} hides all {len(found)} GPU(s): unset it, or name some")
-    elif found and not cuda["devices"]:
-        say("error", "the driver shows GPUs, but torch sees none: the driver may be older than CUDA asks for")
+        add(
+            "error",
+            f"CUDA_VISIBLE_DEVICES={value!r} hides all {len(all_gpus)} GPU(s): unset it, or name some",
+        )
+    elif all_gpus and not cuda["devices"]:
+        add("error", "the driver shows GPUs, but torch sees none: the driver may be older than CUDA requires")
     elif not cuda["devices"]:
-        say("note", "no GPU: training runs on CPU processes (device='cpu', n_gpus=N)")
+        add("note", "no GPU: training runs on CPU processes (device='cpu', n_gpus=N)")
     if cuda["devices"] and cuda["nccl"] is None:
-        say("note", "this torch has no NCCL: several GPUs are joined by gloo, which is slower")
-    for index, card in enumerate(found):
-        if card["busy"]:
-            users = ", ".join(card["users"]) or f"{card['processes']} process(es)"
-            say("note", f"GPU {index} ({card['name']}) is busy: {users}; gpu_ids='free:N' avoids it")
+        add("note", "this torch has no NCCL: several GPUs are joined by gloo, which is slower")
+    for index, gpu in enumerate(all_gpus):
+        if gpu["busy"]:
+            users = ", ".join(gpu["users"]) or f"{gpu['processes']} process(es)"
+            add("note", f"GPU {index} ({gpu['name']}) is busy: {users}; gpu_ids='free:N' avoids it")
     if not cuda["gloo"]:
-        say("error", "this torch has no gloo backend: no two processes can train together")
+        add("error", "this torch has no gloo backend: no two processes can train together")
     if "NCCL_TIMEOUT" in variables:
-        say("note", "NCCL_TIMEOUT is no variable that anything reads: pass timeout= (seconds)")
+        add("note", "NCCL_TIMEOUT is no variable that anything reads: pass timeout= (seconds)")
     if variables.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
-        say("note", "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes some releases of torch with gloo: use INFO")
+        add("note", "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes some releases of torch with gloo: use INFO")
     if "RANK" in variables and "MASTER_ADDR" not in variables:
-        say("note", "RANK is set without MASTER_ADDR: left over from a launcher? train_multi_gpu ignores it")
+        add("note", "RANK is set without MASTER_ADDR: left over from a launcher? train_multi_gpu ignores it")
     if machine.get("open_files", FEW_FILES) < FEW_FILES:
-        say("error", f"only {machine['open_files']} files may be open: ulimit -n {FEW_FILES} or more")
+        add("error", f"only {machine['open_files']} files may be open: ulimit -n {FEW_FILES} or more")
     if software.get("cell-gears") is not None:
-        say(
+        add(
             "note", "cell-gears is installed too and imports as gears as well: keep it in another environment"
         )
     missing = [name for name in PACKAGES if software.get(name) is None]
     if missing:
-        say("error", f"missing: {', '.join(missing)}; pip install gears-perturb brings them")
+        add("error", f"missing: {', '.join(missing)}; pip install gears-perturb brings them")
     return findings
 
 
 def _check_store() -> list[Finding]:
-    """Workers meet at a port of the loopback interface: try it."""
+    """Try to open a port on the loopback interface, where workers meet."""
     import torch.distributed as dist
 
     try:
@@ -255,12 +261,12 @@ def _shown(name: str, value: Any) -> str:
     return str(value)
 
 
-def _cards_shown(cards: Mapping[str, Any]) -> list[str]:
-    if not cards["found"]:
-        return [cards.get("why", "none")]
+def _gpu_lines(gpus: Mapping[str, Any]) -> list[str]:
+    if not gpus["found"]:
+        return [gpus.get("why", "none")]
     return [
-        f"{index} {card['name']} {card['uuid']}: {card['memory_used'] / 2**30:.1f} of "
-        f"{card['memory_total'] / 2**30:.1f} GiB used, {card['utilisation']} %; "
-        f"{', '.join(card['users']) or 'no process'}"
-        for index, card in enumerate(cards["found"])
+        f"{index} {gpu['name']} {gpu['uuid']}: {gpu['memory_used'] / 2**30:.1f} of "
+        f"{gpu['memory_total'] / 2**30:.1f} GiB used, {gpu['utilisation']} %; "
+        f"{', '.join(gpu['users']) or 'no process'}"
+        for index, gpu in enumerate(gpus["found"])
     ]

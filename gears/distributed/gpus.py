@@ -1,4 +1,4 @@
-"""Who uses which GPU: what NVML says, mapped to the devices that this process sees."""
+"""Load of each GPU as NVML reports it, mapped to the devices that CUDA shows to this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY_UTILISATION = 20
 
 
 @dataclass(frozen=True)
-class Card:
+class Gpu:
     """One GPU of this machine as NVML describes it.
 
     Attributes
@@ -36,7 +36,7 @@ class Card:
     processes
         Number of compute processes on it.
     users
-        Who they are, as far as this process may see: ``"pid 17 (python, ada, 3.1 GiB)"``.
+        Description of each, as far as this process may see: ``"pid 17 (python, ada, 3.1 GiB)"``.
     divided
         Whether it is in MIG mode: what a process computes on is then a slice of it.
     """
@@ -57,15 +57,15 @@ class Card:
 
     @property
     def busy(self) -> bool:
-        """Whether someone computes on it or holds a good part of its memory."""
+        """Whether kernels run on it or more than 10 % of its memory is in use."""
         return self.memory_share > BUSY_MEMORY_SHARE or self.utilisation > BUSY_UTILISATION
 
 
-Cards = Callable[[], list[Card]]
+ListGpus = Callable[[], list[Gpu]]
 GpuIds = int | Sequence[int] | np.ndarray | str | None
 
 
-def nvml_cards() -> list[Card]:
+def nvml_gpus() -> list[Gpu]:
     """All GPUs of the machine in the order of their bus, from NVML (package ``nvidia-ml-py``).
 
     Raises
@@ -76,23 +76,21 @@ def nvml_cards() -> list[Card]:
     try:
         import pynvml
     except ImportError as error:
-        msg = (
-            "asking which GPUs are busy needs the package nvidia-ml-py; run: pip install 'gears-perturb[gpu]'"
-        )
+        msg = "finding out which GPUs are busy needs the package nvidia-ml-py; run: pip install 'gears-perturb[gpu]'"
         raise RuntimeError(msg) from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        msg = f"the NVIDIA driver cannot be asked which GPUs are busy ({error})"
+        msg = f"the NVIDIA driver does not report which GPUs are busy ({error})"
         raise RuntimeError(msg) from error
     try:
         handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return [_card(pynvml, handle) for handle in handles]
+        return [_gpu(pynvml, handle) for handle in handles]
     finally:
         pynvml.nvmlShutdown()
 
 
-def _card(nvml: Any, handle: Any) -> Card:
+def _gpu(nvml: Any, handle: Any) -> Gpu:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     utilisation, running, divided = 0, [], False
     with contextlib.suppress(Exception):  # not every GPU supports these
@@ -101,7 +99,7 @@ def _card(nvml: Any, handle: Any) -> Card:
         running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     with contextlib.suppress(Exception):
         divided = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
-    return Card(
+    return Gpu(
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _text(nvml.nvmlDeviceGetName(handle)),
         int(memory.total),
@@ -114,14 +112,14 @@ def _card(nvml: Any, handle: Any) -> Card:
 
 
 def _user(process: Any) -> str:
-    """Number, program, owner and memory of a compute process; what cannot be seen is excluded."""
+    """Number, program, owner and memory of a compute process, as far as they can be read."""
     facts: list[str] = []
     with contextlib.suppress(OSError, KeyError, ImportError):  # another container's, or gone by now
         import pwd
 
-        place = Path("/proc") / str(process.pid)
-        facts.append((place / "comm").read_text().strip())
-        facts.append(pwd.getpwuid(place.stat().st_uid).pw_name)
+        process_folder = Path("/proc") / str(process.pid)
+        facts.append((process_folder / "comm").read_text().strip())
+        facts.append(pwd.getpwuid(process_folder.stat().st_uid).pw_name)
     memory = getattr(process, "usedGpuMemory", None)
     if memory:
         facts.append(f"{memory / 2**30:.1f} GiB")
@@ -132,52 +130,52 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def visible_cards(cards: Sequence[Card], environment: Mapping[str, str] | None = None) -> list[Card]:
+def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = None) -> list[Gpu]:
     """The GPUs that CUDA shows to this process, in its order.
 
     ``CUDA_VISIBLE_DEVICES`` may hold numbers (bus order, as with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``) or
-    beginnings of UUIDs; as in CUDA, what follows the first entry that fits no GPU is not visible.
+    beginnings of UUIDs; as in CUDA, entries after the first one that matches no GPU are ignored.
 
     Examples
     --------
-    >>> cards = [Card("GPU-a1", "A", 8, 0), Card("GPU-b2", "B", 8, 0)]
-    >>> [card.name for card in visible_cards(cards, {"CUDA_VISIBLE_DEVICES": "1,GPU-a"})]
+    >>> gpus = [Gpu("GPU-a1", "A", 8, 0), Gpu("GPU-b2", "B", 8, 0)]
+    >>> [gpu.name for gpu in visible_gpus(gpus, {"CUDA_VISIBLE_DEVICES": "1,GPU-a"})]
     ['B', 'A']
     """
     environment = os.environ if environment is None else environment
-    wanted = environment.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return list(cards)
-    chosen: list[Card] = []
-    for entry in (part.strip() for part in wanted.split(",")):
+    visible_ids = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible_ids is None:
+        return list(gpus)
+    visible: list[Gpu] = []
+    for entry in (entry_text.strip() for entry_text in visible_ids.split(",")):
         if re.fullmatch(r"\d+", entry):
-            found = list(cards[int(entry) : int(entry) + 1])
+            matches = list(gpus[int(entry) : int(entry) + 1])
         else:
-            found = [card for card in cards if entry.startswith("GPU-") and card.uuid.startswith(entry)]
-        if len(found) != 1 or found[0] in chosen:
+            matches = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+        if len(matches) != 1 or matches[0] in visible:
             break
-        chosen += found
-    return chosen
+        visible += matches
+    return visible
 
 
-def refuse_slices(
-    wish: str, *, cards: Cards = nvml_cards, environment: Mapping[str, str] | None = None
+def check_no_slices(
+    request: str, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
 ) -> None:
     """Raise where the GPUs that CUDA shows to this process are slices of divided ones (MIG).
 
     Raises
     ------
     ValueError
-        They are; `wish` ("2 workers were requested") begins the message.
+        They are; `request` ("2 workers were requested") begins the message.
     """
     values = os.environ if environment is None else environment
     divided = values.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-")
     with contextlib.suppress(RuntimeError):  # without NVML the environment alone decides
-        divided = divided or any(card.divided for card in visible_cards(cards(), values))
+        divided = divided or any(gpu.divided for gpu in visible_gpus(list_gpus(), values))
     if divided:
         msg = (
-            f"{wish}, but this process sees slices of a divided GPU (MIG), and CUDA shows a process one of them: use "
-            "one worker (n_gpus=1) without gpu_ids, and name its slice in CUDA_VISIBLE_DEVICES"
+            f"{request}, but this process sees slices of a divided GPU (MIG), and CUDA shows a process one of them: "
+            "use one worker (n_gpus=1) without gpu_ids, and name its slice in CUDA_VISIBLE_DEVICES"
         )
         raise ValueError(msg)
 
@@ -185,7 +183,7 @@ def refuse_slices(
 def resolve_gpu_ids(
     gpu_ids: GpuIds,
     *,
-    cards: Cards = nvml_cards,
+    list_gpus: ListGpus = nvml_gpus,
     environment: Mapping[str, str] | None = None,
 ) -> list[int] | None:
     """Ids as a list: one id or several (list, tuple, array), or ``"free:2"``, the two least busy visible GPUs.
@@ -193,9 +191,9 @@ def resolve_gpu_ids(
     Raises
     ------
     ValueError
-        The text has another form, there are fewer GPUs than requested, or they are slices (MIG).
+        The string has another form, there are fewer GPUs than requested, or they are slices (MIG).
     RuntimeError
-        NVML cannot be asked.
+        NVML is not available.
     """
     if gpu_ids is None:
         return None
@@ -208,49 +206,51 @@ def resolve_gpu_ids(
             f"gpu_ids is {gpu_ids!r}; expected indices such as [2, 3], or 'free:N' for the N least busy GPUs"
         )
         raise ValueError(msg)
-    found = cards()
-    refuse_slices(f"gpu_ids={gpu_ids!r} was requested", cards=lambda: found, environment=environment)
-    wanted, there = int(match.group(1)), visible_cards(found, environment)
+    all_gpus = list_gpus()
+    check_no_slices(f"gpu_ids={gpu_ids!r} was requested", list_gpus=lambda: all_gpus, environment=environment)
+    n_gpus, visible = int(match.group(1)), visible_gpus(all_gpus, environment)
     by_bus = (os.environ if environment is None else environment).get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not by_bus and len({card.name for card in found}) > 1:  # CUDA puts faster models first
+    if not by_bus and len({gpu.name for gpu in all_gpus}) > 1:  # CUDA puts faster models first
         logger.warning(
             "the GPUs are different models, which CUDA may number in another order than gpu_ids=%r assumes; "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
             gpu_ids,
         )
-    if wanted > len(there):
-        msg = f"gpu_ids={gpu_ids!r} but only {len(there)} GPU(s) are visible"
+    if n_gpus > len(visible):
+        msg = f"gpu_ids={gpu_ids!r} but only {len(visible)} GPU(s) are visible"
         raise ValueError(msg)
 
     def load(index: int) -> tuple[float, int, int, int]:
-        card = there[index]
-        return round(card.memory_share, 2), card.utilisation, card.processes, index
+        gpu = visible[index]
+        return round(gpu.memory_share, 2), gpu.utilisation, gpu.processes, index
 
-    return sorted(sorted(range(len(there)), key=load)[:wanted])
+    return sorted(sorted(range(len(visible)), key=load)[:n_gpus])
 
 
-def warn_about_cards(
-    devices: Sequence[str], *, cards: Cards = nvml_cards, environment: Mapping[str, str] | None = None
+def warn_about_gpus(
+    devices: Sequence[str], *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Warn where a chosen GPU is busy already, or the chosen GPUs differ in memory; silent without NVML."""
+    """Warn if a chosen GPU is busy, or if the chosen GPUs differ in memory; silent without NVML."""
     ids = [int(device.split(":")[1]) for device in devices if device.startswith("cuda:")]
     if not ids:
         return
     try:
-        there = visible_cards(cards(), environment)
+        visible = visible_gpus(list_gpus(), environment)
     except RuntimeError as error:
         logger.debug("%s", error)
         return
-    chosen = {index: there[index] for index in ids if index < len(there) and not there[index].divided}
-    for index, card in chosen.items():
-        if card.busy:
+    chosen_gpus = {
+        index: visible[index] for index in ids if index < len(visible) and not visible[index].divided
+    }
+    for index, gpu in chosen_gpus.items():
+        if gpu.busy:
             logger.warning(
                 "GPU %d (%s) is busy: %d %% of its memory in use, %d %% utilisation, %d process(es); "
                 "gpu_ids='free:%d' takes the least busy ones",
-                index, card.name, round(100 * card.memory_share),
-                card.utilisation, card.processes, len(ids),
+                index, gpu.name, round(100 * gpu.memory_share),
+                gpu.utilisation, gpu.processes, len(ids),
             )  # fmt: skip
-    sizes = {round(card.memory_total / 2**30) for card in chosen.values()}
+    sizes = {round(gpu.memory_total / 2**30) for gpu in chosen_gpus.values()}
     if len(sizes) > 1:
-        listed = ", ".join(f"GPU {i}: {card.memory_total / 2**30:.0f} GiB" for i, card in chosen.items())
+        listed = ", ".join(f"GPU {i}: {gpu.memory_total / 2**30:.0f} GiB" for i, gpu in chosen_gpus.items())
         logger.warning("the chosen GPUs differ in memory (%s); the smallest one limits the batch", listed)

@@ -1,4 +1,10 @@
-"""Starting and ending the process group of a worker."""
+"""Start and end the process group of a worker.
+
+Order, the same for every way of starting workers: choose the device, set it as current, meet the other workers at a
+store (a small key-value server of rank 0), initialise the group through it, remember rank and device. The group is a
+pair of backends for CUDA (gloo for CPU tensors, NCCL for those on GPUs) and gloo otherwise. A process may run several
+groups one after the other; each gets separate keys in the store, because the keys of an ended group stay there.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,7 @@ import torch.distributed as dist
 from gears.core.numbers import is_number, plain_number
 from gears.distributed.devices import choose_backend, find_device
 from gears.distributed.world import (
-    Place,
+    Ranks,
     World,
     current_world,
     is_running,
@@ -44,7 +50,7 @@ def setup_ddp(
     Parameters
     ----------
     rank, world_size
-        Place of this process among the workers.
+        Rank of this process and number of workers.
     device
         Device of this worker; ``cuda:<rank>`` where CUDA is available, else the CPU.
     backend
@@ -106,16 +112,16 @@ def setup_distributed(*, backend: str | None = None, timeout: float | None = Non
     if is_running():
         world = current_world()
         return world.rank, world.local_rank, world.world_size
-    place = Place.read()
-    if place is None:
+    ranks = Ranks.read()
+    if ranks is None:
         missing = missing_variables()
         if "RANK" in missing or "WORLD_SIZE" in missing:
             return 0, 0, 1
         msg = f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}: start the script with torchrun"
         raise RuntimeError(msg)
-    world = World(place.rank, place.local_rank, place.world_size, _own_device(place.local_rank))
+    world = World(ranks.rank, ranks.local_rank, ranks.world_size, _own_device(ranks.local_rank))
     join_group(world, backend=backend, timeout=timeout)
-    return place.rank, place.local_rank, place.world_size
+    return ranks.rank, ranks.local_rank, ranks.world_size
 
 
 def join_group(
@@ -133,6 +139,7 @@ def join_group(
         torch.cuda.set_device(world.device)
         device_id = world.device if "nccl" in backend else None
     limit = datetime.timedelta(seconds=check_timeout(timeout) or DEFAULT_TIMEOUT)
+    # a supervisor passes its store, setup_ddp_multi_node an address; torchrun's is described by the environment
     if store is None and init_method is None:
         store = _fresh_store(world.rank, world.world_size, limit)
     _import_before_a_group_runs()
@@ -153,7 +160,7 @@ _joins = itertools.count()
 
 
 def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.Store:
-    """The store that the environment describes, with keys of its own for each group.
+    """The store that the environment describes, with separate keys for each group.
 
     torchrun's store outlives a group: a second group would find the addresses of the first
     one there and wait for them for ever. So would the workers of a restart.
@@ -164,21 +171,20 @@ def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.
     return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
 
 
-_kept: list[dist.Store] = []
+_open_stores: list[dist.Store] = []
 
 
 @contextlib.contextmanager
 def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
     """Let rank 0 of the processes that a launcher started do something before the others do it.
 
-    What it prepares is then found by the others, and what it reports is complete. They follow as soon as it
-    is done or has failed; no process group is needed.
+    The others wait until it is done or has failed, and then find what it prepared. No process group is needed.
     """
     if world_size == 1 or not os.environ.get("MASTER_ADDR"):
         yield
         return
     store = _fresh_store(rank, world_size, datetime.timedelta(days=1))
-    _kept[:] = [store]  # where rank 0 itself holds the keys, they are to live until the next meeting
+    _open_stores[:] = [store]  # rank 0 may serve the keys itself: they must live until the next call
     if rank:
         store.wait(["first"])
     try:
@@ -194,7 +200,7 @@ def check_timeout(timeout: float | None) -> float | None:
     Raises
     ------
     ValueError
-        It is not a number above 0.
+        The value is not a number above 0.
     """
     plain = plain_number(timeout)
     if plain is not None and not (is_number(plain) and plain > 0):
@@ -206,8 +212,8 @@ def check_timeout(timeout: float | None) -> float | None:
 def cleanup_ddp() -> None:
     """End the process group of this worker, if one is running, and its threads.
 
-    The group's threads end with the last reference to it, which a wrapped model in a reference cycle may hold.
-    One that lives on when Python ends, and then lets go of a tensor, aborts the process.
+    The group's threads end with the last reference to it, which a wrapped model in a reference cycle may hold, so
+    the garbage is collected first. A thread that still runs and frees a tensor while Python exits aborts the process.
     """
     if is_running():
         gc.collect()
@@ -216,14 +222,14 @@ def cleanup_ddp() -> None:
 
 
 def _import_before_a_group_runs() -> None:
-    """Import what wrapping a model imports: its functions keep, as a default, the group that runs at their import."""
+    """Import what DDP imports later: default arguments of its functions keep the group that runs at their import."""
     import torch.distributed.nn.functional  # noqa: F401
 
 
 def use_loopback() -> None:
-    """Let gloo talk over the loopback interface of one machine, unless the user chose otherwise.
+    """Let gloo use the loopback interface of this machine, unless the user chose another one.
 
-    For worker processes only: it sets a variable of their own environment.
+    For worker processes only: it sets a variable of the process's environment.
     """
     with contextlib.suppress(KeyError):
         names = {"Linux": "lo", "Darwin": "lo0"}

@@ -1,8 +1,8 @@
 """Start workers on this machine and supervise them: one training, or independent work on every device.
 
 A small supervisor of groups of workers over ``torch.multiprocessing.start_processes(join=False)``: one
-training is one group, several trainings are groups of one. The first worker of a group that fails ends the
-others (terminate, a short grace, kill) and its own traceback reaches the caller; nothing of a run outlives the call.
+training is one group, several trainings are groups of one. When a worker fails, the supervisor ends the others of its
+group (terminate, a short grace period, kill) and raises the failed worker's traceback. No process outlives the call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _UNGUARDED = (
 
 
 class WorkerError(RuntimeError):
-    """A worker failed. `rank` says which; `details` holds its traceback where it had one."""
+    """Worker number `rank` failed; `details` holds its traceback, if there is one."""
 
     def __init__(self, message: str, *, rank: int, details: str = "") -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class WorkerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one piece of work returned, or the error it ended with, and where it ran."""
+    """Value that one piece of work returned, or the error it ended with, and its device."""
 
     value: Any = None
     error: WorkerError | None = None
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass
 class Worker:
-    """What the supervisor knows of one worker."""
+    """State of one worker, as the supervisor sees it."""
 
     rank: int
     process: Any
@@ -77,7 +77,7 @@ class Worker:
     ended: float | None = None
 
     def listen(self) -> None:
-        """Take what the worker sent.
+        """Receive the worker's messages.
 
         ("result", bytes), ("error", time, summary, traceback), ("left", time, exit code), or ("progress", report).
         """
@@ -103,7 +103,7 @@ class Worker:
 
     @property
     def failed(self) -> bool:
-        """Known as soon as the worker says so, without waiting for the end of its process."""
+        """True as soon as the worker reports it, before its process ends."""
         if self.error is not None or self.left is not None:
             return True
         return not self.running and not (self.finished and self.process.exitcode == 0)
@@ -152,7 +152,7 @@ class Group:
         return any(worker.failed for worker in self.workers)
 
     def listen(self) -> None:
-        """Take what the workers sent, and note who ended."""
+        """Receive the workers' messages, and note when they end."""
         for worker in self.workers:
             worker.listen()
             if worker.ended is None and not worker.running:
@@ -164,21 +164,22 @@ class Group:
         device = self.devices[0]
         if not self.failed:
             return Outcome(cloudpickle.loads(self.workers[0].result), device=device)
-        deadline = time.monotonic() + SETTLE_SECONDS  # messages of workers that failed at the same moment
+        # a worker that fails brings others down within moments: wait for their messages, so that the first is found
+        deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline and self.running:
             time.sleep(0.05)
             self.listen()
         return Outcome(error=describe_failure(self.workers), device=device)
 
 
-def refuse_unguarded_start() -> None:
-    """End a spawned child that re-runs an unguarded script (it would start workers of its own)."""
+def exit_unguarded_child() -> None:
+    """End a spawned child that runs an unguarded script again (it would start more workers)."""
     if getattr(mp.process.current_process(), "_inheriting", False):
         os._exit(ChildSetup.UNGUARDED_EXIT)
 
 
-def refuse_daemonic_start() -> None:
-    """Raise in a process that Python lets start no others.
+def check_not_daemonic() -> None:
+    """Raise in a process that must not start others.
 
     Raises
     ------
@@ -219,7 +220,7 @@ def launch(
     timeout
         Seconds after which a collective counts as failed.
     grace
-        Seconds between asking the other workers to end and killing them after a failure.
+        Seconds between terminating the other workers after a failure and killing them.
 
     Raises
     ------
@@ -246,7 +247,7 @@ def launch_many(
     timeout: float | None = None,
     grace: float = GRACE_SECONDS,
 ) -> list[Outcome]:
-    """Run ``function(0, 1, *job)`` for every job, each in a process of its own, one at a time per device.
+    """Run ``function(0, 1, *job)`` for every job in a separate process, one at a time per device.
 
     Parameters
     ----------
@@ -255,7 +256,7 @@ def launch_many(
     jobs
         Arguments of each run: plain, small data.
     devices
-        One run at a time on each of them (``"cpu"`` may stand there several times).
+        One run at a time on each of them (``"cpu"`` may be listed several times).
     backend, timeout, grace
         As for :func:`gears.distributed.launch`.
 
@@ -275,32 +276,35 @@ def launch_many(
         return replace(outcome, error=WorkerError(text, rank=0, details=outcome.error.details))
 
     payloads = [cloudpickle.dumps((function, job)) for job in jobs]
-    places = [(device,) for device in devices]
+    devices_of_runs = [(device,) for device in devices]
     return _supervise(
-        payloads, places, lambda number: options | {"label": f"[run {number + 1}] "}, grace, report
+        payloads, devices_of_runs, lambda number: options | {"label": f"[run {number + 1}] "}, grace, report
     )
 
 
 def _checked(backend: str, timeout: float | None) -> dict[str, Any]:
-    """Backend and timeout for :class:`ChildSetup`; refuses a process that cannot start workers."""
-    refuse_unguarded_start()
-    refuse_daemonic_start()
+    """Backend and timeout for :class:`ChildSetup`; raises in a process that cannot start workers."""
+    exit_unguarded_child()
+    check_not_daemonic()
     return {"backend": backend, "timeout": check_timeout(timeout)}
 
 
 def _supervise(
     payloads: Sequence[bytes],
-    places: Sequence[tuple[str, ...]],
+    device_groups: Sequence[tuple[str, ...]],
     options: Callable[[int], dict[str, Any]],
     grace: float,
     report: Callable[[int, Outcome], Outcome] = lambda number, outcome: outcome,
 ) -> list[Outcome]:
-    """Run a group of workers for each payload, one at a time on each of `places`; what came of each, in order.
+    """Run a group of workers for each payload, one at a time on each of `device_groups`; outcomes in order.
 
     SIGINT and SIGTERM end all groups and are raised.
     """
+    # Loop: start groups on free devices, wait for messages and ends of processes, collect groups that have ended or
+    # failed. A first signal asks all workers to stop at their next step and starts no more groups; a second one, or
+    # STOP_GRACE_SECONDS, ends the loop. Whatever happens, the last block ends all that still runs.
     outcomes: dict[int, Outcome] = {}
-    waiting, free = deque(range(len(payloads))), deque(places)
+    waiting, free = deque(range(len(payloads))), deque(device_groups)
     groups: dict[int, Group] = {}
     asked_to_stop: float | None = None
     with SignalWatch() as signals:
@@ -335,7 +339,7 @@ def _running(groups: Iterable[Group]) -> list[Worker]:
 
 
 def _wait(groups: Collection[Group]) -> None:
-    """Until a worker sends something or ends, 0.2 s at most."""
+    """Wait until a worker sends something or ends, 0.2 s at most."""
     running = _running(groups)
     sources: list[Any] = [worker.process.sentinel for worker in running]
     sources += [worker.channel for worker in running if not worker.channel.closed]
@@ -360,7 +364,7 @@ def _end(groups: Collection[Group], grace: float) -> None:
 
 @contextlib.contextmanager
 def _spawning() -> Iterator[None]:
-    """Around a start of workers: what Python reads or changes of the caller is put right afterwards.
+    """Hide state of the caller from spawned workers, and undo what spawning changes.
 
     A ``__file__`` that is no file (``python -``), which the workers would try to run, is hidden; a ``__spec__`` that is
     missing (``%reset -f`` in a notebook removes it) is None meanwhile; and a default start method that the caller has
@@ -386,7 +390,10 @@ def _spawning() -> Iterator[None]:
 
 
 def describe_failure(workers: Sequence[Worker]) -> WorkerError:
-    """The error of the worker that failed first: killed, left early or raised, in that order of suspicion."""
+    """The error of the worker that failed first: killed workers, then those that left early, then those that raised.
+
+    A worker often raises only because another one is gone.
+    """
     failed = [worker for worker in workers if worker.failed]
     if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
         raise SystemExit(_UNGUARDED)
@@ -403,9 +410,11 @@ def describe_failure(workers: Sequence[Worker]) -> WorkerError:
 
 def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
     code = worker.process.exitcode if worker.left is None else worker.left
-    who = f"worker {worker.rank} of {world_size}"
+    worker_name = f"worker {worker.rank} of {world_size}"
     if code < 0:
         name = signal_name(-code)
         hint = "; out of memory?" if name == "SIGKILL" else ""
-        return WorkerError(f"{who} was killed by {name}{hint}", rank=worker.rank)
-    return WorkerError(f"{who} left early with exit code {code} before its work was done", rank=worker.rank)
+        return WorkerError(f"{worker_name} was killed by {name}{hint}", rank=worker.rank)
+    return WorkerError(
+        f"{worker_name} left early with exit code {code} before its work was done", rank=worker.rank
+    )

@@ -1,4 +1,4 @@
-"""Making the package's own log lines visible where the user has set up no logging."""
+"""Show the package's log lines where the user has not set up logging."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show_progress() -> None:
 
 @contextlib.contextmanager
 def shown(verbose: bool = True) -> Iterator[None]:
-    """While a public function with `verbose` runs: its INFO lines are shown, by rank 0; or warnings alone."""
+    """While a public function runs, show its INFO lines on rank 0; without `verbose` warnings alone."""
     rank = _rank()
     if verbose or rank:
         show_progress()
@@ -42,7 +42,7 @@ def shown(verbose: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_on_rank_0() -> Iterator[None]:
-    """Around what every launched process does alike: rank 0 alone reports it, warnings included."""
+    """Around work that every launched process repeats: only rank 0 logs it, warnings included."""
     with quiet() if _rank() else contextlib.nullcontext():
         yield
 
@@ -50,19 +50,19 @@ def only_on_rank_0() -> Iterator[None]:
 def _rank() -> int:
     """Rank of this process among several workers, 0 if it is alone."""
     if "RANK" not in os.environ and "torch.distributed" not in sys.modules:
-        return 0  # torch is not imported for this
-    from gears.distributed.world import Place
+        return 0  # avoids importing torch
+    from gears.distributed.world import Ranks
 
     try:
-        place = Place.current()
-    except ValueError:  # an error where the workers are joined
+        ranks = Ranks.current()
+    except ValueError:  # raised again where the process group starts
         return 0
-    return 0 if place is None else place.rank
+    return 0 if ranks is None else ranks.rank
 
 
 @contextlib.contextmanager
 def quiet(level: int = logging.ERROR) -> Iterator[None]:
-    """Let only lines of ``gears`` from ``level`` on through, and put the caller's level back at the end."""
+    """Let only lines of ``gears`` from ``level`` on through, and restore the caller's level at the end."""
     logger = logging.getLogger("gears")
     before = logger.level
     logger.setLevel(max(level, logger.getEffectiveLevel()))

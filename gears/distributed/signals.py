@@ -1,4 +1,4 @@
-"""Signals around a run: the parent's Ctrl-C and SIGTERM, the workers' request to stop."""
+"""Handle Ctrl-C and SIGTERM in the supervising process and in its workers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def signal_name(number: int) -> str:
 
 
 class SignalWatch:
-    """While workers run, note SIGINT and SIGTERM instead of dying of them; handlers are restored.
+    """While workers run, record SIGINT and SIGTERM instead of ending at once; handlers are restored.
 
-    Only the main thread may set handlers: elsewhere nothing is changed and a
-    ``KeyboardInterrupt`` takes its usual way.
+    Only the main thread may set handlers: in other threads nothing changes.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class SignalWatch:
         self.count += 1
 
     def raise_received(self) -> None:
-        """Raise what the signal would have raised, now that the workers are gone."""
+        """Raise the exception of the received signal, after the workers have ended."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
         if self.received is not None:
@@ -60,19 +59,19 @@ _stop_requested = threading.Event()
 
 
 def stop_requested() -> bool:
-    """Whether this process was asked to stop at the next step (SIGTERM or SIGINT in a worker)."""
+    """Whether this process should stop at the next step (SIGTERM or SIGINT in a worker)."""
     return _stop_requested.is_set()
 
 
 def listen_for_stop() -> None:
-    """In a worker: SIGTERM and SIGINT ask for a stop at the next step instead of ending at once."""
+    """In a worker: on SIGTERM and SIGINT stop at the next step instead of at once."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop_requested.set())
 
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """While training under a launcher: SIGTERM and SIGINT ask for a stop at the next step; handlers are restored."""
+    """While training under a launcher: stop at the next step on SIGTERM and SIGINT; handlers are restored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -88,7 +87,7 @@ def stop_on_signals() -> Iterator[None]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make this process die when its parent does, however that ends.
+    """Make this process end when its parent does, also when the parent is killed.
 
     On Linux the kernel sends SIGKILL when the thread that started this process ends;
     elsewhere a thread watches the parent's id.

@@ -1,4 +1,4 @@
-"""``GEARS.train(distributed=True)``: a script of one's own joins the workers that torchrun started."""
+"""``GEARS.train(distributed=True)`` in a script that torchrun started: attach to its process group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from gears.distributed.group import cleanup_ddp, join_group
 from gears.distributed.log import show_progress
 from gears.distributed.signals import stop_on_signals
-from gears.distributed.world import Place, World, current_world, is_running, missing_variables, own_device
+from gears.distributed.world import Ranks, World, current_world, is_running, missing_variables, own_device
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
@@ -22,45 +22,44 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def joined(model: GEARS, wanted: bool) -> Iterator[None]:
-    """While training: one process group with the launcher's other workers, network and loaders to match.
+def joined(model: GEARS, enabled: bool) -> Iterator[None]:
+    """While training, run in one process group with the launcher's other workers.
 
-    A group that runs already is used and left running. Otherwise one is started and ended,
-    so that what follows (scoring, saving) keeps nobody waiting; the model remembers its rank.
+    Network and loaders move to this worker's device and share of the cells. A group that already runs is used and left
+    running. Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
 
     Parameters
     ----------
     model
         Made before or after the group; its network moves to this worker's device.
-    wanted
-        Whether the caller asked for it. Where not, a process that a launcher started is
-        warned that it trains alone.
+    enabled
+        False: do nothing but warn if a launcher started several processes, each of which then trains alone.
 
     Raises
     ------
     RuntimeError
-        There is no world to join.
+        There is no process group and no launcher.
     ValueError
         The loaders were made for another number of workers.
     """
-    if not wanted:
+    if not enabled:
         _warn_if_alone()
         yield
         return
-    place = Place.current()
-    if place is None:
+    ranks = Ranks.current()
+    if ranks is None:
         raise RuntimeError(_no_world())
     if is_running():
-        _fit(model, place, current_world().device)
+        _fit(model, ranks, current_world().device)
         yield
         return
-    kind = None if model.device.type == "cuda" else str(model.device)
-    device = torch.device(own_device(place, None, None, kind))
-    _fit(model, place, device)
-    if place.rank:
-        show_progress()  # its warnings, with its rank
+    device_name = None if model.device.type == "cuda" else str(model.device)
+    device = torch.device(own_device(ranks, None, None, device_name))
+    _fit(model, ranks, device)
+    if ranks.rank:
+        show_progress()  # so that its warnings name its rank
     with stop_on_signals():
-        join_group(World(place.rank, place.local_rank, place.world_size, device))
+        join_group(World(ranks.rank, ranks.local_rank, ranks.world_size, device))
         try:
             yield
         finally:
@@ -68,15 +67,15 @@ def joined(model: GEARS, wanted: bool) -> Iterator[None]:
 
 
 def _warn_if_alone() -> None:
-    place = None
-    with contextlib.suppress(ValueError):  # variables that mean nothing are no one's wish
-        place = Place.read()
-    if place is not None and place.world_size > 1 and not is_running():
+    ranks = None
+    with contextlib.suppress(ValueError):  # variables that contradict each other request nothing
+        ranks = Ranks.read()
+    if ranks is not None and ranks.world_size > 1 and not is_running():
         logger.warning(
-            "this is process %d of %d of a launcher, but each of them trains a model of its own; "
+            "this is process %d of %d of a launcher, but each of them trains a separate model; "
             "train(distributed=True) trains one model together",
-            place.rank,
-            place.world_size,
+            ranks.rank,
+            ranks.world_size,
         )
 
 
@@ -89,11 +88,11 @@ def _no_world() -> str:
     )
 
 
-def _fit(model: GEARS, place: Place, device: torch.device) -> None:
+def _fit(model: GEARS, ranks: Ranks, device: torch.device) -> None:
     """Give the model this worker's device, rank and share of the cells."""
-    model.joined_as = (place.rank, place.world_size)
+    model.joined_as = (ranks.rank, ranks.world_size)
     if model.pert_data is not None:
-        share_loaders(model.pert_data, place)
+        share_loaders(model.pert_data, ranks)
     if model.device != device:
         model.device = device
         for network in (model.model, model.best_model):
@@ -101,25 +100,25 @@ def _fit(model: GEARS, place: Place, device: torch.device) -> None:
                 network.to(device)
 
 
-def share_loaders(pert_data: PertData, place: Place) -> None:
+def share_loaders(pert_data: PertData, ranks: Ranks) -> None:
     """Make loaders of all cells into loaders of this worker's share, with the same batch size per worker."""
     loaders: dict[str, Any] = dict(pert_data.dataloader or {})
     if "train_loader" not in loaders:
         return
     train, other = loaders["train_loader"], loaders.get("val_loader") or loaders.get("test_loader")
     made_for = train.sampler.num_replicas, train.sampler.rank
-    if made_for == (place.world_size, place.rank):
+    if made_for == (ranks.world_size, ranks.rank):
         return
     if made_for != (1, 0):
         msg = (
-            f"the loaders are those of worker {made_for[1]} of {made_for[0]}, but this process is worker {place.rank} "
-            f"of {place.world_size}; make them with get_dataloader(batch_size), or with this world_size and rank"
+            f"the loaders are those of worker {made_for[1]} of {made_for[0]}, but this process is worker {ranks.rank} "
+            f"of {ranks.world_size}; make them with get_dataloader(batch_size), or with this world_size and rank"
         )
         raise ValueError(msg)
     pert_data.get_dataloader_distributed(
         train.batch_size,
         None if other is None else other.batch_size,
-        place.world_size,
-        place.rank,
+        ranks.world_size,
+        ranks.rank,
         train.num_workers,
     )

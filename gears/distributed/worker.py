@@ -1,4 +1,4 @@
-"""What a worker process does before and after the function it was started for."""
+"""Entry point of a worker process: set it up, run the function, return the value or the error."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def run_child(rank: int, setup: ChildSetup, payload: bytes) -> None:
         channel.send(("result", cloudpickle.dumps(result if rank == 0 else None)))
     except BaseException as error:
         if isinstance(error, SystemExit):
-            # Said at once: ending a process takes a while, in which the others fail for want of this one.
+            # Sent at once: ending a process takes a while, in which the others fail because this one is gone.
             channel.send(("left", time.time(), _exit_code(error)))
             raise
         summary = f"{type(error).__name__}: {_with_hint(error)}"
         channel.send(("error", time.time(), summary, traceback.format_exc()))
-        # Leaving at once: the other workers may hang in a collective that this one left.
+        # Exit without cleaning up: the other workers may hang in a collective that this one left.
         sys.exit(1)
     cleanup_ddp()
 
@@ -80,19 +80,19 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
 
 
 def _exit_code(error: SystemExit) -> int:
-    """What the process will end with: 0 for none, 1 for a text, as Python does it."""
+    """Exit code of the process, as Python defines it: 0 for None, 1 for a message."""
     return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
 def configure_worker_logging(rank: int, label: str = "") -> None:
-    """Rank 0 logs as the package does, with a label; the others only warn, with their rank in front."""
+    """Rank 0 logs like the package, with a label; the others log warnings only, with their rank in front."""
     logger = logging.getLogger("gears")
     for old in [handler for handler in logger.handlers if handler.name == HANDLER]:
         logger.removeHandler(old)
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER)
     if rank == 0:
-        over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's bar may stand in this line
+        over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
         handler.setFormatter(logging.Formatter(f"{over_bar}{label}%(message)s"))
         logger.setLevel(logging.INFO)
     else:

@@ -1,4 +1,4 @@
-"""The rank of this process among the workers: what the launcher says, and helpers that also work alone."""
+"""The rank of this process among the workers, and reductions that also work in a single process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class World:
-    """Place of this process: global rank, rank on this machine, number of workers, own device."""
+    """A worker: global rank, rank on this machine, number of workers, device."""
 
     rank: int = 0
     local_rank: int = 0
@@ -37,13 +37,13 @@ _current: World | None = None
 
 
 def set_world(world: World | None) -> None:
-    """Remember this worker's place (called when its process group is set up or ended)."""
+    """Remember this worker (called when its process group is set up or ended)."""
     global _current
     _current = world
 
 
 def current_world() -> World:
-    """Place of this process; (0, 0, 1) when no process group is running."""
+    """The worker that this process is; rank 0 of 1 when no process group is running."""
     if not is_running():
         return World()
     if _current is not None and _current.world_size == dist.get_world_size():
@@ -65,7 +65,7 @@ def is_main_process() -> bool:
 
 
 def barrier() -> None:
-    """Wait for all workers; nothing in one process."""
+    """Wait for all workers; returns at once in a single process."""
     if is_running():
         dist.barrier()
 
@@ -96,8 +96,8 @@ def _need_group() -> None:
 class GroupReducer:
     """Sums and gathers over the workers of the running process group, with the time they took.
 
-    Stands where a layer takes the identity reducer of one process. Results carry no
-    gradient; layers that need one go through their own ``torch.autograd.Function``.
+    Replaces the identity reducer of a single process. Results carry no gradient; layers that need one have their own
+    ``torch.autograd.Function``.
     """
 
     def __init__(self) -> None:
@@ -119,10 +119,10 @@ class GroupReducer:
         _need_group()
         start = time.perf_counter()
         tensor = tensor.detach().contiguous()
-        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(parts, tensor)
+        tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(tensors, tensor)
         self.seconds += time.perf_counter() - start
-        return torch.stack(parts)
+        return torch.stack(tensors)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GroupReducer:
         """A copy of a model shares the process group (which cannot be copied)."""
@@ -130,8 +130,8 @@ class GroupReducer:
 
 
 @dataclass(frozen=True)
-class Place:
-    """What the launcher's environment says of this process."""
+class Ranks:
+    """Ranks of this process and numbers of workers, as the launcher sets them in the environment."""
 
     rank: int
     local_rank: int
@@ -139,8 +139,8 @@ class Place:
     local_world_size: int
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] | None = None) -> Place | None:
-        """The place that RANK, LOCAL_RANK and WORLD_SIZE describe; None where nothing was started.
+    def read(cls, environment: Mapping[str, str] | None = None) -> Ranks | None:
+        """Read RANK, LOCAL_RANK and WORLD_SIZE; None where no launcher set them.
 
         Raises
         ------
@@ -156,19 +156,19 @@ class Place:
         if not (0 <= rank < size and 0 <= local < local_size <= size):
             msg = (
                 f"RANK={rank}, WORLD_SIZE={size}, LOCAL_RANK={local}, LOCAL_WORLD_SIZE={local_size} describe no "
-                "worker; ranks run from 0 to the number of workers less one: start with torchrun, which sets them"
+                "worker; ranks run from 0 to the number of workers minus 1: start with torchrun, which sets them"
             )
             raise ValueError(msg)
         return cls(rank, local, size, local_size)
 
     @classmethod
-    def current(cls) -> Place | None:
-        """Place in the launcher's world or, without one, in the running process group."""
-        found = cls.read()
-        if found is None and is_running():
+    def current(cls) -> Ranks | None:
+        """Ranks in the launcher's world or, without one, in the running process group."""
+        ranks = cls.read()
+        if ranks is None and is_running():
             world = current_world()
             return cls(world.rank, world.local_rank, world.world_size, world.world_size)
-        return found
+        return ranks
 
 
 def local_rank_of(rank: int, environment: Mapping[str, str] | None = None) -> int:
@@ -194,17 +194,17 @@ def _number(values: Mapping[str, str], name: str, default: int | None = None) ->
 
 def started_by_launcher() -> bool:
     """Whether this process is a worker of torchrun (and so must not start workers itself)."""
-    return is_running() or Place.read() is not None
+    return is_running() or Ranks.read() is not None
 
 
 def own_device(
-    place: Place,
+    ranks: Ranks,
     n_gpus: int | None,
     gpu_ids: Sequence[int] | None,
     device: DeviceLike,
     visible: int | None = None,
 ) -> str:
-    """Device of this process: the chosen (or own) GPU by local rank, or the CPU.
+    """Device of this process: the GPU of its local rank, or the CPU.
 
     Raises
     ------
@@ -212,20 +212,20 @@ def own_device(
         `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs
         than processes on this machine.
     """
-    if n_gpus is not None and n_gpus not in (place.local_world_size, place.world_size):
+    if n_gpus is not None and n_gpus not in (ranks.local_world_size, ranks.world_size):
         msg = (
-            f"n_gpus={n_gpus}, but the launcher started {place.world_size} process(es), "
-            f"{place.local_world_size} of them on this machine; leave n_gpus out or start as many"
+            f"n_gpus={n_gpus}, but the launcher started {ranks.world_size} process(es), "
+            f"{ranks.local_world_size} of them on this machine; omit n_gpus or start as many"
         )
         raise ValueError(msg)
     if visible is None:
         visible = torch.cuda.device_count()
     if device is None and gpu_ids is None and visible == 0:
         device = "cpu"
-        if torch.backends.mps.is_available() and place.local_rank == 0:
+        if torch.backends.mps.is_available() and ranks.local_rank == 0:
             logger.warning(
                 "the one MPS device of this machine cannot be shared: the %d process(es) of the launcher train on "
                 "the CPU (device='mps' is for a single process)",
-                place.local_world_size,
+                ranks.local_world_size,
             )
-    return choose_devices(place.local_world_size, gpu_ids, device, visible=visible)[place.local_rank]
+    return choose_devices(ranks.local_world_size, gpu_ids, device, visible=visible)[ranks.local_rank]

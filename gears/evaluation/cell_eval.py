@@ -1,4 +1,4 @@
-"""A pair of h5ad files (predicted, real) in the layout that ``cell-eval`` reads."""
+"""Write a pair of h5ad files (predicted, real) in the layout that ``cell-eval`` reads."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def write_cell_eval_pair(
     Parameters
     ----------
     folder
-        Where the two files go; made when it is missing.
+        Folder of the two files; created if missing.
     predicted_UG
-        Predicted mean expression, (U, G), not negative (cell-eval refuses negative values): an array in the
-        screen's order of genes, or what ``predict`` returned, whose genes are checked.
+        Predicted mean expression, (U, G), not negative (cell-eval raises for negative values): an array in the
+        screen's order of genes, or the result of ``predict``, whose genes are checked.
     conditions
-        The U conditions; None for those of `predicted_UG` where it is what ``predict`` returned.
+        The U conditions; None for those of a result of ``predict``.
     screen
         The prepared screen with the real cells.
     max_cells
@@ -57,19 +57,19 @@ def write_cell_eval_pair(
     predicted, real
         The two paths.
     """
-    chosen, predicted_UG = _checked(predicted_UG, conditions, screen)
-    if predicted_UG.shape != (len(chosen), len(screen.gene_names)):
+    evaluated, predicted_UG = _checked(predicted_UG, conditions, screen)
+    if predicted_UG.shape != (len(evaluated), len(screen.gene_names)):
         msg = (
-            f"predictions have shape {predicted_UG.shape}; expected one row for each of {len(chosen)} conditions, "
+            f"predictions have shape {predicted_UG.shape}; expected one row for each of {len(evaluated)} conditions, "
             f"one column for each of {len(screen.gene_names)} genes"
         )
         raise ValueError(msg)
     if not (predicted_UG >= 0).all():
-        msg = "predictions hold negative or undefined values, which cell-eval refuses; predict with clip=True"
+        msg = "predictions hold negative or undefined values, which cell-eval rejects; predict with clip=True"
         raise ValueError(msg)
     control_NG = dense_rows(screen, screen.control_cells[:max_cells])
     predicted, real = [(CONTROL, control_NG)], [(CONTROL, control_NG)]
-    for condition, mean_G in zip(chosen, predicted_UG, strict=True):
+    for condition, mean_G in zip(evaluated, predicted_UG, strict=True):
         cells_NG = dense_rows(screen, screen.cells_of(screen.id_of(condition))[:max_cells])
         name = condition.genes[0] if len(condition) == 1 else condition.name
         real.append((name, cells_NG))
@@ -89,16 +89,21 @@ def _checked(
     """Conditions and their predicted means, in the screen's order of genes."""
     if isinstance(predicted, np.ndarray):
         if conditions is None:
-            msg = "an array of predictions does not say its conditions; give them"
+            msg = "an array of predictions needs conditions; pass them"
             raise ValueError(msg)
         return [Condition.of(condition) for condition in conditions], np.asarray(predicted, dtype=np.float64)
-    there, here = tuple(predicted.gene_names), tuple(map(str, screen.gene_names))
-    if there != here:
-        kind = "the same genes in another order" if sorted(there) == sorted(here) else "other genes"
-        msg = f"the predictions ({len(there)} genes) and the screen ({len(here)}) have {kind}; predict for this screen"
+    predicted_genes, screen_genes = tuple(predicted.gene_names), tuple(map(str, screen.gene_names))
+    if predicted_genes != screen_genes:
+        difference = (
+            "the same genes in another order"
+            if sorted(predicted_genes) == sorted(screen_genes)
+            else "other genes"
+        )
+        numbers = f"the predictions ({len(predicted_genes)} genes) and the screen ({len(screen_genes)})"
+        msg = f"{numbers} have {difference}; predict for this screen"
         raise ValueError(msg)
-    chosen = list(predicted.conditions if conditions is None else map(Condition.of, conditions))
-    return chosen, np.stack([predicted[condition] for condition in chosen])
+    evaluated = list(predicted.conditions if conditions is None else map(Condition.of, conditions))
+    return evaluated, np.stack([predicted[condition] for condition in evaluated])
 
 
 def _adata(blocks: list[tuple[str, np.ndarray]], gene_names: list[str]) -> AnnData:

@@ -17,12 +17,12 @@ N_BOOTSTRAP = 2000
 LEVEL = 0.95
 HALF_COLUMNS = ["half_value", "half_floor", "half_ceiling"]
 RESOLUTION = 1e-9
-"""Differences below this share of the means are those of rounding: neither method is better."""
+"""Differences below this share of the means are rounding errors: neither method is better."""
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are drawn.
+    """Options of the bootstrap.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Bootstrap:
     level
         Coverage of the percentile intervals.
     seed
-        Of the draws.
+        Seed of the draws.
     """
 
     n: int = N_BOOTSTRAP
@@ -73,7 +73,7 @@ def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
         Columns ``subgroup``, ``method``, ``metric``, ``mean``, ``low``,
         ``high``, ``scaled``, ``scaled_low``, ``scaled_high``,
         ``n_conditions``, ``n_undefined`` (value), ``n_unscaled`` (conditions
-        that the scaled score leaves out).
+        that the scaled score excludes).
     """
     records = []
     for subgroup, metric, wide in _groups(table):
@@ -85,12 +85,15 @@ def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
             record = [subgroup, method, metric, _mean(value_U), low, high]
             scaled, n_unscaled = [np.nan] * 3, len(value_U)
             if HALF_COLUMNS[0] in wide:
-                parts = [wide[column][method].to_numpy() for column in HALF_COLUMNS]
-                point = scaled_by_weights(np.ones((1, len(value_U))), *parts, higher_is_better=higher)
-                resampled = scaled_by_weights(weights, *parts, higher_is_better=higher)
-                kept = np.isfinite(parts[0]) & np.isfinite(parts[2])
-                scaled = [float(point[0]), *bootstrap.bounds(resampled if kept.sum() > 1 else resampled[:0])]
-                n_unscaled = int((~kept).sum())
+                half_values = [wide[column][method].to_numpy() for column in HALF_COLUMNS]
+                point = scaled_by_weights(np.ones((1, len(value_U))), *half_values, higher_is_better=higher)
+                resampled = scaled_by_weights(weights, *half_values, higher_is_better=higher)
+                is_scaled = np.isfinite(half_values[0]) & np.isfinite(half_values[2])
+                scaled = [
+                    float(point[0]),
+                    *bootstrap.bounds(resampled if is_scaled.sum() > 1 else resampled[:0]),
+                ]
+                n_unscaled = int((~is_scaled).sum())
             records.append([*record, *scaled, len(value_U), int(np.isnan(value_U).sum()), n_unscaled])
     columns = ["subgroup", "method", "metric", "mean", "low", "high", "scaled", "scaled_low", "scaled_high"]
     result = pd.DataFrame(records, columns=[*columns, "n_conditions", "n_undefined", "n_unscaled"])
@@ -107,18 +110,18 @@ def difference_table(
 ) -> pd.DataFrame:
     """The model minus each other method, paired by condition.
 
-    Only conditions where the model's value is defined count. An undefined value of the other method
-    (a constant has no correlation) enters as 0 where higher values are better, and not at all where
-    lower values are, as a condition that the other method was not scored on.
+    Only conditions where the model's value is defined are used. An undefined value of the other method
+    (a constant has no correlation) becomes 0 where higher values are better; where lower values are
+    better, the condition is excluded, like conditions that the other method was not scored on.
 
     Parameters
     ----------
     table
-        Tidy.
+        Tidy table of scores.
     bootstrap
-        Of the intervals.
+        Options of the intervals.
     method
-        The model; by default the one that the table judges.
+        The model; by default the one that the table evaluates.
     subgroups
         Whether subgroups are compared besides all conditions.
 
@@ -147,14 +150,18 @@ def difference_table(
                 other_U = np.where(
                     wide["scored"][other].to_numpy() > 0, np.nan_to_num(other_U, nan=0.0), np.nan
                 )
-            kept = np.isfinite(model_U) & np.isfinite(other_U)
-            n_kept = int(kept.sum())
-            difference_U = model_U[kept] - other_U[kept]
-            low, high = _mean_bounds(bootstrap, weights(n_kept) if n_kept else np.zeros((0, 0)), difference_U)
-            means = (_mean(model_U[kept]), _mean(other_U[kept]), _mean(difference_U))
+            is_paired = np.isfinite(model_U) & np.isfinite(other_U)
+            n_paired = int(is_paired.sum())
+            difference_U = model_U[is_paired] - other_U[is_paired]
+            low, high = _mean_bounds(
+                bootstrap, weights(n_paired) if n_paired else np.zeros((0, 0)), difference_U
+            )
+            means = (_mean(model_U[is_paired]), _mean(other_U[is_paired]), _mean(difference_U))
             tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))
             better = _better(low, high, tiny, higher_is_better=higher)
-            records.append([subgroup, metric, other, *means, low, high, better, n_kept, len(kept) - n_kept])
+            records.append(
+                [subgroup, metric, other, *means, low, high, better, n_paired, len(is_paired) - n_paired]
+            )
     columns = [
         "subgroup",
         "metric",
@@ -180,35 +187,38 @@ def _better(low: float, high: float, tiny: float, *, higher_is_better: bool) -> 
 def _groups(
     table: pd.DataFrame, *, subgroups: bool = True
 ) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
-    """Per subgroup and metric: tables condition x method of each kind of value, averaged over splits.
+    """Per subgroup and metric: a table condition x method of each value column, averaged over splits.
 
-    "scored" holds how many rows each value is the mean of.
+    "scored" is the number of rows that each value is the mean of.
     """
     single = table[table["condition"] != EVERY]
-    kinds = ["value", *(column for column in HALF_COLUMNS if column in single)]
+    columns = ["value", *(column for column in HALF_COLUMNS if column in single)]
     metrics, methods = (list(dict.fromkeys(single[column])) for column in ("metric", "method"))
     keys = ["subgroup", "metric", "condition", "method"]
-    means, whole = (
-        grouped[kinds].mean().assign(scored=grouped.size())
+    means, all_means = (
+        grouped[columns].mean().assign(scored=grouped.size())
         for grouped in (
             single.groupby(keys, sort=False, observed=True),
             single.groupby(keys[1:], sort=False, observed=True),
         )
     )
-    kinds.append("scored")
+    columns.append("scored")
     for subgroup in [ALL, *(sorted(set(single["subgroup"])) if subgroups else [])]:
-        rows = whole if subgroup == ALL else means.xs(subgroup, level="subgroup")
+        rows = all_means if subgroup == ALL else means.xs(subgroup, level="subgroup")
         for metric in metrics:
-            part = rows.xs(metric, level="metric")
+            metric_rows = rows.xs(metric, level="metric")
             yield (
                 subgroup,
                 metric,
-                {kind: part[kind].unstack("method").reindex(columns=methods) for kind in kinds},
+                {
+                    column: metric_rows[column].unstack("method").reindex(columns=methods)
+                    for column in columns
+                },
             )
 
 
 def _mean_bounds(bootstrap: Bootstrap, weights_BU: np.ndarray, value_U: np.ndarray) -> tuple[float, float]:
-    """Interval of a mean; one condition alone has none."""
+    """Interval of a mean; a single condition has none."""
     several = np.isfinite(value_U).sum() > 1
     return bootstrap.bounds(weighted_mean(weights_BU if several else weights_BU[:0], value_U))
 

@@ -1,4 +1,4 @@
-"""A tidy table with what follows from it (averages, differences, verdicts), written as CSV and JSON."""
+"""A tidy table with its averages, differences and verdicts, written as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Results:
         models
             Methods that are compared with all others; by default the table's first.
         left_out
-            By default what the table records.
+            Excluded methods with the reason; by default those of the table's attributes.
         """
         models = list(models) or [model_name(table)]
         differences = [difference_table(table, bootstrap, method=m).assign(model=m) for m in models]
@@ -91,11 +91,11 @@ class Results:
 
     @property
     def notes(self) -> list[str]:
-        """Remarks that belong to the table."""
+        """Remarks about the table."""
         return list(self.table.attrs.get("notes", []))
 
     def save(self, folder: str | Path) -> dict[str, Path]:
-        """Write three CSV files and one JSON file, and return their paths by what they hold."""
+        """Write three CSV files and one JSON file, and return their paths by content."""
         folder = user_path(folder)
         frames = {"evaluation": self.table, "summary": self.summary, "differences": self.differences}
         written = {
@@ -107,7 +107,7 @@ class Results:
         return written | {"json": write_json(folder / "evaluation.json", self._plain())}
 
     def _plain(self) -> dict[str, Any]:
-        """All of it as JSON values; undefined numbers as null."""
+        """All content as JSON values; undefined numbers as null."""
         return {
             "title": self.title,
             "details": self.details,

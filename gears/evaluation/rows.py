@@ -1,4 +1,4 @@
-"""Row-wise arithmetic that every metric shares: one row per condition, NaN where a row is undefined."""
+"""Row-wise arithmetic of the metrics: one row per condition, NaN for undefined rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# A prediction that has passed through float32 carries rounding of this relative
-# size; changes below it are no changes (two roundings: the value and its origin).
+# A prediction in float32 has rounding errors of this relative size (two roundings: the
+# value and its origin); smaller changes are set to 0.
 RESOLUTION = 2.0 * float(np.finfo(np.float32).eps)
 
 
 def changes(values_UG: np.ndarray, origin_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Differences to an origin, (G,) or one per row (U, G), with what is only float32 rounding set to exactly 0.
+    """Differences to an origin, (G,) or one per row (U, G), with mere float32 rounding set to exactly 0.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def own_noise(values_UG: np.ndarray) -> np.ndarray:
 
 
 def padded(index_lists: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Gene lists of unequal length as one index array (U, K) and the mask of what is real in it."""
+    """Gene lists of unequal length as one padded index array (U, K), and the mask of its real entries, (U, K)."""
     width = max((len(genes) for genes in index_lists), default=0)
     index_UK = np.zeros((len(index_lists), width), dtype=np.int64)
     present_UK = np.zeros((len(index_lists), width), dtype=bool)

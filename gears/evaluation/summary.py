@@ -1,4 +1,4 @@
-"""Averages of a comparison, and blocks of them as text."""
+"""Averages of a comparison, as a table and as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gears.evaluation.baselines.base import BASELINES
 from gears.evaluation.metrics.registry import ALL, METRICS, summarise
 
 SUMMARY_COLUMNS = ["subgroup", "method", "metric", "mean", "n_conditions", "n_undefined"]
-EVERY = "*"  # stands in the column `condition` where a value belongs to a set of conditions
+EVERY = "*"  # entry of the column `condition` for a value of a set of conditions
 
 
 def summary_table(table: pd.DataFrame) -> pd.DataFrame:
@@ -21,12 +21,14 @@ def summary_table(table: pd.DataFrame) -> pd.DataFrame:
     pd.DataFrame
         Columns ``subgroup``, ``method``, ``metric``, ``mean``, ``n_conditions``, ``n_undefined``.
     """
-    parts = []
+    summaries = []
     for method, rows in table.groupby("method", sort=False):
-        parts += [
-            part.assign(method=method) for part in (_single_summary(rows), _set_summary(rows)) if len(part)
+        summaries += [
+            summary_part.assign(method=method)
+            for summary_part in (_single_summary(rows), _set_summary(rows))
+            if len(summary_part)
         ]
-    summary = pd.concat(parts, ignore_index=True)[SUMMARY_COLUMNS]
+    summary = pd.concat(summaries, ignore_index=True)[SUMMARY_COLUMNS]
     summary.attrs.update(table.attrs)
     return summary
 
@@ -51,8 +53,8 @@ def _single_summary(rows: pd.DataFrame) -> pd.DataFrame:
     summary = summarise(by_subgroup.to_numpy(), names, list(by_subgroup.index.get_level_values("subgroup")))
     by_condition = _wide(single, ["condition"])[names]
     if len(by_condition) != len(by_subgroup):  # in other splits a condition may be in another subgroup
-        whole = summarise(by_condition.to_numpy(), names, [ALL] * len(by_condition))
-        summary = pd.concat([whole.iloc[: len(names)], summary.iloc[len(names) :]], ignore_index=True)
+        overall = summarise(by_condition.to_numpy(), names, [ALL] * len(by_condition))
+        summary = pd.concat([overall.iloc[: len(names)], summary.iloc[len(names) :]], ignore_index=True)
     return summary
 
 
@@ -88,11 +90,11 @@ def block(
     Parameters
     ----------
     rows
-        Of one subgroup.
+        Rows of one subgroup.
     methods, metrics
-        What is shown, in this order; all by default.
+        Methods and metrics to show, in this order; all by default.
     labels
-        How methods are written, where not by their names.
+        Text for methods that are not shown by their names.
     digits
         Decimal places.
     """
@@ -125,11 +127,11 @@ def marked(method: str) -> str:
 
 
 def model_name(table: pd.DataFrame, method: str | None = None) -> str:
-    """The method that is judged: as given, as the table says, else the first."""
+    """The evaluated method: `method`, else that of the table's attributes, else its first."""
     return method or table.attrs.get("model") or str(table["method"].iloc[0])
 
 
 def baselines_in(table: pd.DataFrame, model: str) -> list[str]:
-    """Methods that the model is judged against: all but the models that the table lists."""
+    """Methods that the model is compared with: all except the models that the table lists."""
     models = {model, *table.attrs.get("models", [])}
     return [name for name in dict.fromkeys(table["method"]) if name not in models]

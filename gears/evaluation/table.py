@@ -1,4 +1,4 @@
-"""The table that puts a model beside the baselines, and the lines that say what methods were fitted to."""
+"""Score a model beside the baselines in one table, with lines that describe what methods were fitted to."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ def comparison_table(
     Parameters
     ----------
     predicted_UG
-        What the model predicts, (U, G).
+        Predicted means of the model, (U, G).
     conditions
         The U evaluated conditions.
     screen, split
         The prepared screen and the split that the model was fitted to.
     baselines
         Names of baselines. One that cannot be fitted is excluded, with a warning;
-        ``table.attrs["left_out"]`` says why.
+        ``table.attrs["left_out"]`` has the reason.
     others
         Further predictions by method name, each (U, G); in the verdict they are no baselines.
     method
-        What the model is called in the table.
+        Name of the model in the table.
     annotation
         GO terms for the baselines that use them; the packaged human ones by default.
     part_screen
-        The screen with the control cells from which true changes count; `screen` by default.
+        The screen with the control cells that true changes are relative to; `screen` by default.
     fitted_parts
         Parts of the split that the model is fitted to, and so the baselines as well.
     fitted
@@ -86,18 +86,20 @@ def comparison_table(
     Returns
     -------
     pd.DataFrame
-        As :func:`gears.evaluation.scoring.score`. ``attrs`` say which methods are no baselines
-        (``"models"``), which is judged (``"model"``), and what belongs above the table (``"notes"``).
+        As :func:`gears.evaluation.scoring.score`. ``attrs`` hold the methods that are no baselines
+        (``"models"``), the evaluated one (``"model"``), and lines to show above the table (``"notes"``).
     """
-    chosen = [Condition.of(condition) for condition in conditions]
+    evaluated = [Condition.of(condition) for condition in conditions]
     if fitted is None:
         fitted = fitted_conditions(split, fitted_parts)
     predictions = {method: np.asarray(predicted_UG), **(others or {})}
-    found, left_out = baseline_predictions(chosen, screen, fitted, baselines, annotation=annotation)
+    baseline_values, left_out = baseline_predictions(
+        evaluated, screen, fitted, baselines, annotation=annotation
+    )
     score_options = ScoreOptions.from_mapping(options)
     table = score(
-        predictions | found,
-        chosen,
+        predictions | baseline_values,
+        evaluated,
         screen,
         screen if part_screen is None else part_screen,
         fitted,
@@ -116,7 +118,7 @@ def baseline_predictions(
     *,
     annotation: GeneAnnotation | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Predicted means (U, G) of baselines by name, not clipped, and why others could not be fitted."""
+    """Predicted means (U, G) of baselines by name, not clipped, and reasons of those that could not be fitted."""
     predictions: dict[str, np.ndarray] = {}
     left_out: dict[str, str] = {}
     if not conditions:
@@ -137,14 +139,17 @@ def baseline_predictions(
 def count_parts(
     split: Split, parts: Iterable[str], fitted: Iterable[Condition] | None = None
 ) -> dict[str, int]:
-    """How many of some parts' perturbed conditions (of those among `fitted`) a method is fitted to, by part."""
-    known = None if fitted is None else set(fitted)
-    named = {part: fitted_conditions(split, [part]) for part in parts}
-    return {part: len([c for c in own if known is None or c in known]) for part, own in named.items()}
+    """Number of perturbed conditions by part (of those among `fitted`) that a method is fitted to."""
+    counted = None if fitted is None else set(fitted)
+    conditions_of = {part: fitted_conditions(split, [part]) for part in parts}
+    return {
+        part: len([c for c in conditions if counted is None or c in counted])
+        for part, conditions in conditions_of.items()
+    }
 
 
 def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
-    """Which conditions methods were fitted to, and how many.
+    """Line about the conditions that methods were fitted to.
 
     Parameters
     ----------
@@ -162,13 +167,15 @@ def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
     for method, splits in counts.items():
         parts = {part: None for split in splits for part in split}
         numbers = {part: [split.get(part, 0) for split in splits] for part in parts}
-        told = [
+        numbers_of_parts = [
             f"{_range(n)} {PART_WORDS.get(part, part)}"
             for part, n in numbers.items()
             if any(n) or part == "train"
         ]
-        most = sum(max(n) for n in numbers.values())
-        methods.setdefault(f"{' and '.join(told)} condition{'' if most == 1 else 's'}", []).append(method)
+        largest = sum(max(n) for n in numbers.values())
+        methods.setdefault(
+            f"{' and '.join(numbers_of_parts)} condition{'' if largest == 1 else 's'}", []
+        ).append(method)
     if len(methods) == 1 and sum(map(len, methods.values())) > 1:
         methods = {text: ["all methods"] for text in methods}
     return "; ".join(f"{shorten(names, 4)} fitted to {text}" for text, names in methods.items())
@@ -182,17 +189,17 @@ def _range(numbers: Sequence[int]) -> str:
 def subgroup_line(
     split: Split, part: str, conditions: Sequence[Condition], fitted: Sequence[Condition]
 ) -> str | None:
-    """One line where subgroups, counted from the fitted conditions, are not those that the split names; else None."""
+    """One line if subgroups, counted from the fitted conditions, differ from those of the split; else None."""
     published = split.subgroup_by_condition(part)
     counted = zip(conditions, subgroup_names(conditions, fitted), strict=True)
-    other = [
+    differing = [
         f"{condition.name} {name}, there {published[condition]}"
         for condition, name in counted
         if published.get(condition, name) != name
     ]
-    if not other:
+    if not differing:
         return None
     return (
         f"subgroups count genes of the {count(len(fitted), 'fitted condition')}; the split file names "
-        f"{len(other)} of {count(len(conditions), 'condition')} otherwise: {shorten(other, 3)}"
+        f"{len(differing)} of {count(len(conditions), 'condition')} otherwise: {shorten(differing, 3)}"
     )

@@ -1,4 +1,4 @@
-"""Whether predicted variances can be trusted: coverage of intervals, and errors against predicted spread."""
+"""Calibration of predicted variances: coverage of intervals, and errors against the predicted spread."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CURVE = tuple(np.linspace(0.05, 0.95, 19).round(2).tolist())
 
 @dataclass(frozen=True)
 class Calibration:
-    """How predicted variances fit the errors that were made.
+    """Agreement of predicted variances with the errors.
 
     Attributes
     ----------
     coverage
         ``level``, ``observed`` (share of values within the central Gaussian interval of that level),
-        ``n`` (values that counted).
+        ``n`` (number of values).
     bins
         Values grouped by predicted s.d.: ``predicted_sd`` and ``error`` (root mean squares), ``n``.
     rank_correlation
@@ -36,9 +36,9 @@ class Calibration:
     nll
         Mean Gaussian negative log-likelihood of a value.
     standardised
-        Root mean square of error over predicted s.d.: 1 fits, above 1 the variances are too small.
+        Root mean square of error over predicted s.d.: 1 is calibrated, above 1 the variances are too small.
     n_excluded
-        Values without a finite positive variance, which count nowhere.
+        Number of excluded values, without a finite positive variance.
     """
 
     coverage: pd.DataFrame
@@ -62,18 +62,17 @@ def calibration(
     levels: Sequence[float] = CURVE,
     n_bins: int = 10,
 ) -> Calibration:
-    """Judge Gaussian predictions by the values that came true.
+    """Calibration of Gaussian predictions against true values.
 
     Parameters
     ----------
     mean, variance, true
         Predictions, their variances, and true values, of one shape.
     true_variance
-        Variance of the true values themselves about what is predicted, which is added: for observed
-        means of n cells, the cells' variance over n. Without it, the noise of a measured mean counts as
-        the model's error.
+        Sampling variance of the true values, which is added: for observed means of n cells, the cells'
+        variance over n. Without it, the noise of a measured mean is part of the model's error.
     levels
-        Of the intervals.
+        Levels of the intervals.
     n_bins
         Groups of equal size by predicted s.d.
 
@@ -88,11 +87,11 @@ def calibration(
         shapes = (mean.shape, total.shape, true.shape)
         msg = f"mean, variance and true values have shapes {shapes}; expected one shape"
         raise ValueError(msg)
-    used = np.isfinite(total) & (total > 0) & np.isfinite(mean) & np.isfinite(true)
-    if not used.any():
-        msg = "no value has a finite variance above zero; there is no uncertainty to judge"
+    is_defined = np.isfinite(total) & (total > 0) & np.isfinite(mean) & np.isfinite(true)
+    if not is_defined.any():
+        msg = "no value has a finite variance above zero; there is no uncertainty to evaluate"
         raise ValueError(msg)
-    error, sd = np.abs(mean - true)[used], np.sqrt(total[used])
+    error, sd = np.abs(mean - true)[is_defined], np.sqrt(total[is_defined])
     standard = error / sd
     ordered = np.sort(levels)
     limits = np.sqrt(2) * special.erfinv(ordered)
@@ -104,7 +103,7 @@ def calibration(
         rank_correlation=float(stats.spearmanr(error, sd).statistic) if varies else float("nan"),
         nll=float((0.5 * (standard**2 + np.log(2 * math.pi * sd**2))).mean()),
         standardised=float(np.sqrt((standard**2).mean())),
-        n_excluded=int((~used).sum()),
+        n_excluded=int((~is_defined).sum()),
     )
 
 
@@ -118,13 +117,13 @@ def cell_calibration(
     seed: int = 0,
     **options: Any,
 ) -> Calibration:
-    """Judge the variance that a head trained on pairs of cells gives, as the ``nll`` head is.
+    """Calibration of the variance of a model that is trained on pairs of cells, as with ``uncertainty_kind="nll"``.
 
-    What it predicts is the spread of a perturbed cell about a *control cell*
-    plus the predicted change, control noise included; so each cell is
-    compared with a control cell drawn for it. Log-normalised counts are far
-    from Gaussian where most cells are zero, so that coverage is off there
-    however good the variance is.
+    Such a model predicts the spread of a perturbed cell about a *control cell*
+    plus the predicted change, with the noise of the control cell; so each cell is
+    compared with a random control cell. Log-normalised counts are far
+    from Gaussian where most cells are zero; there coverage is off
+    even for the correct variance.
 
     Parameters
     ----------
@@ -135,19 +134,19 @@ def cell_calibration(
     conditions
         The U conditions.
     cells
-        Where cells are found.
+        Source of the cells.
     seed
-        Of the drawn control cells.
+        Seed of the random control cells.
     **options
-        Of :func:`calibration`.
+        Options of :func:`calibration`.
     """
     rng = np.random.default_rng(seed)
     control_NG = cells.control()
     means, variances, true = [], [], []
     for mean_G, variance_G, condition in zip(mean_UG, variance_UG, conditions, strict=True):
         cells_NG = cells.of(condition)
-        drawn = control_NG[rng.integers(len(control_NG), size=len(cells_NG))]
-        means.append(drawn + (mean_G - control_mean_G))
+        paired_NG = control_NG[rng.integers(len(control_NG), size=len(cells_NG))]
+        means.append(paired_NG + (mean_G - control_mean_G))
         variances.append(np.broadcast_to(variance_G, cells_NG.shape))
         true.append(cells_NG)
     return calibration(np.concatenate(means), np.concatenate(variances), np.concatenate(true), **options)
@@ -169,10 +168,10 @@ def ensemble_moments(members: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     if len(members) < 2:
         msg = f"an ensemble has at least two members; found {len(members)}"
         raise ValueError(msg)
-    asked = {tuple(member.conditions) for member in members if hasattr(member, "conditions")}
+    condition_lists = {tuple(member.conditions) for member in members if hasattr(member, "conditions")}
     arrays = [np.asarray(getattr(member, "expression_UG", member), dtype=np.float64) for member in members]
-    if len(asked) > 1 or len({array.shape for array in arrays}) > 1:
-        msg = "the members predict other conditions or genes; predict the same conditions, in the same order, with each"
+    if len(condition_lists) > 1 or len({array.shape for array in arrays}) > 1:
+        msg = "the members predict different conditions or genes; predict the same ones, in the same order, with each"
         raise ValueError(msg)
     stacked = np.stack(arrays)
     return stacked.mean(axis=0), stacked.var(axis=0, ddof=1)

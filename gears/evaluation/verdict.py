@@ -15,7 +15,7 @@ from gears.evaluation.summary import EVERY, baselines_in, block, marked, model_n
 DECISIVE = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")
 """The metrics of the verdict."""
 MIN_CONDITIONS = 8
-"""With fewer conditions an interval from resampling them says nothing: no verdict."""
+"""With fewer conditions an interval from resampling them is unreliable: no verdict."""
 BETTER, SAME, WORSE, TOO_FEW = "better", "not distinguishable", "worse", "too few conditions to say"
 N_SHOWN = 3
 """Baselines in the short table."""
@@ -44,11 +44,11 @@ def verdict_table(
     Parameters
     ----------
     table
-        Tidy, as :func:`gears.evaluation.comparison_table` and :func:`gears.evaluation.compare` give it.
+        Tidy table of :func:`gears.evaluation.comparison_table` or :func:`gears.evaluation.compare`.
     method
-        The model; by default the one that the table judges.
+        The model; by default the one that the table evaluates.
     bootstrap
-        Of the intervals.
+        Options of the intervals.
 
     Returns
     -------
@@ -63,13 +63,13 @@ def verdict_table(
     differences = difference_table(rows, bootstrap, method=model, subgroups=False)
     records = []
     for name in (name for name in DECISIVE if name in set(rows["metric"])):
-        found = differences[(differences["metric"] == name) & differences["other_mean"].notna()]
-        if found.empty:
+        candidates = differences[(differences["metric"] == name) & differences["other_mean"].notna()]
+        if candidates.empty:
             records += _undefined_model(rows, name, baselines)
             continue
-        found = found[found["n_conditions"] == found["n_conditions"].max()]
-        order = found["other_mean"].to_numpy() * (1 if get_metric(name).higher_is_better else -1)
-        best = found.to_dict("records")[int(np.argmax(order))]
+        candidates = candidates[candidates["n_conditions"] == candidates["n_conditions"].max()]
+        order = candidates["other_mean"].to_numpy() * (1 if get_metric(name).higher_is_better else -1)
+        best = candidates.to_dict("records")[int(np.argmax(order))]
         outcome = {"model": BETTER, "other": WORSE}.get(best["better"], SAME)
         if best["n_conditions"] < MIN_CONDITIONS:
             outcome = TOO_FEW
@@ -80,8 +80,10 @@ def verdict_table(
 
 def _undefined_model(rows: pd.DataFrame, name: str, baselines: Sequence[str]) -> list[list[object]]:
     """The row of a metric that is undefined for every prediction of the model; none without a defined baseline."""
-    own = rows[(rows["metric"] == name) & rows["method"].isin(baselines) & (rows["condition"] != EVERY)]
-    means = own.groupby(["method", "condition"], sort=False)["value"].mean().dropna()
+    baseline_rows = rows[
+        (rows["metric"] == name) & rows["method"].isin(baselines) & (rows["condition"] != EVERY)
+    ]
+    means = baseline_rows.groupby(["method", "condition"], sort=False)["value"].mean().dropna()
     if means.empty:
         return []
     by_method = means.groupby("method", sort=False).mean()
@@ -100,7 +102,7 @@ def verdict(
 
 
 def verdict_lines(table: pd.DataFrame, *, method: str | None = None) -> list[str]:
-    """The verdict in one line, then one line for each decisive metric with the numbers behind it."""
+    """The verdict in one line, then one line with the numbers of each decisive metric."""
     rows, title = verdict_table(table, method=method), _title(model_name(table, method))
     lines = [_headline(rows, table, method)]
     for row in rows.to_dict("records"):
@@ -117,8 +119,8 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
     if not set(DECISIVE) & set(table["metric"]):
         return f"No verdict: none of {', '.join(DECISIVE)} was computed."
     if rows.empty:
-        why = "is defined" if baselines_in(table, model) else "has a baseline beside it"
-        return f"No verdict on {title}: no decisive metric {why}."
+        missing = "is defined" if baselines_in(table, model) else "has a baseline beside it"
+        return f"No verdict on {title}: no decisive metric {missing}."
     n_conditions = int(rows["n_conditions"].max())
     if (rows["verdict"] == TOO_FEW).all():
         text = (
@@ -126,17 +128,19 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
             f"({n_conditions}; {MIN_CONDITIONS} are needed)"
         )
         means = zip(rows["metric"], rows["baseline_mean"], rows["model_mean"], strict=True)
-        ahead = rows[[get_metric(name).better(baseline, own) for name, baseline, own in means]]
+        ahead = rows[
+            [get_metric(name).better(baseline, outcome_rows) for name, baseline, outcome_rows in means]
+        ]
         return f"{text}; a baseline has the better mean on {_named(ahead)}." if len(ahead) else f"{text}."
     groups = [(outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW)]
-    parts = [
-        f"{outcome}{'' if outcome == TOO_FEW else ' on'}{':' if outcome == TOO_FEW else ''} {_named(own)}"
-        for outcome, own in groups
-        if len(own)
+    phrases = [
+        f"{outcome}{'' if outcome == TOO_FEW else ' on'}{':' if outcome == TOO_FEW else ''} {_named(outcome_rows)}"
+        for outcome, outcome_rows in groups
+        if len(outcome_rows)
     ]
     return (
         f"{title[0].upper() + title[1:] if title == 'the model' else title} against the best baseline of each metric "
-        f"({count(n_conditions, 'condition')}, paired 95 % intervals): {'; '.join(parts)}."
+        f"({count(n_conditions, 'condition')}, paired 95 % intervals): {'; '.join(phrases)}."
     )
 
 
@@ -167,18 +171,18 @@ def short_table(table: pd.DataFrame, *, method: str | None = None, digits: int =
 
 
 def _paired_summary(table: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Means over all conditions as the verdict compares them: undefined correlations of others than the model are 0."""
+    """Means over all conditions as in the verdict: undefined correlations of other methods than the model are 0."""
     summary = summary_table(table)
     summary = summary[summary["subgroup"] == ALL].set_index(["method", "metric"])
-    # only the means are used: one resample will do
+    # only the means are used: one resample is enough
     means = difference_table(table, Bootstrap(n=1), method=model, subgroups=False)
     paired = means.set_index(["against", "metric"])["other_mean"].reindex(summary.index)
     return summary.assign(mean=paired.fillna(summary["mean"])).reset_index()
 
 
 def _best_baselines(summary: pd.DataFrame, baselines: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    own = summary[summary["method"].isin(baselines)]
-    wide = own.pivot(index="method", columns="metric", values="mean").reindex(list(baselines))
+    baseline_rows = summary[summary["method"].isin(baselines)]
+    wide = baseline_rows.pivot(index="method", columns="metric", values="mean").reindex(list(baselines))
     ranks = {
         name: wide[name].rank(ascending=not get_metric(name).higher_is_better, na_option="bottom")
         for name in metrics
@@ -197,11 +201,11 @@ def render_table(
     table
         Tidy.
     method
-        The model; by default the one that the table judges.
+        The model; by default the one that the table evaluates.
     digits
         Decimal places.
     subgroups
-        Whether a block for each subgroup follows that of all conditions, where there are several.
+        Whether a block for each subgroup follows that of all conditions, if there are several.
     """
     summary = summary_table(table)
     lines = _above(table, method)
@@ -218,7 +222,7 @@ def render_table(
 
 
 def _above(table: pd.DataFrame, method: str | None) -> list[str]:
-    """The verdict, where there is a model, and what methods were fitted to."""
+    """The verdict, if there is a model, and the lines on what methods were fitted to."""
     baselines_alone = method is None and table.attrs.get("models") == []
     return [*([] if baselines_alone else verdict_lines(table, method=method)), *table.attrs.get("notes", [])]
 
@@ -228,7 +232,7 @@ def _legend(summary: pd.DataFrame, undefined: str) -> list[str]:
     if (summary["n_undefined"] > 0).any():
         lines.append(f"[k]: undefined for k conditions, {undefined}")
     if any(marked(name) != name for name in summary["method"].unique()):
-        lines.append("*: looks at held-out conditions")
+        lines.append("*: uses held-out conditions")
     return lines
 
 

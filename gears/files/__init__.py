@@ -1,1 +1,1 @@
-"""Reading and writing files safely. Knows no biology."""
+"""Read and write files safely."""

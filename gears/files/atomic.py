@@ -1,7 +1,7 @@
-"""Atomic writes of files and folders: made under a temporary name beside their place, then renamed.
+"""Atomic writes of files and folders: written under a temporary name, then renamed.
 
-A workplace is a hidden folder ``.NAME-xxxxxxxx.tmp`` beside the target, so that one rename brings what it holds into
-place. What a killed writer leaves goes when nothing in it has changed for a day.
+Each write has a temporary folder ``.NAME-xxxxxxxx.tmp`` beside its target, on the same file system, so that one rename
+puts the result in place. Leftovers of killed writers are removed when nothing in them has changed for a day.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 from gears.files.paths import user_path
 
 SECONDS_OF_REST = 24 * 3600.0
-"""A workplace is left over when nothing in it has changed for so long."""
+"""A temporary folder in which nothing has changed for this long is a leftover."""
 _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
-    """Let ``write(temporary_path)`` fill a file beside `path`, then put it in place by one rename.
+    """Let ``write(temporary_path)`` fill a temporary file, then rename it to `path`.
 
-    A reader sees the old file or the new one, never a part. The temporary file has the
-    name of `path` (some writers choose the format by it), in a folder of its own.
+    A reader sees the old file or the new one, never an incomplete one. The temporary file has the
+    name of `path` (some writers choose the format by it), in a separate folder.
     """
     path = user_path(path)
     with workplace(path) as temporary, naming(path, temporary.parent):
@@ -43,9 +43,8 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary sibling folder; swap it in as `path` when the block ends without error.
 
-    An existing `path` is replaced as a whole: the two change names in one step where the
-    system can (Linux); elsewhere it is moved aside, the new one takes its name, and only then
-    is the old one removed.
+    An existing `path` is replaced: on Linux the two folders swap their names in one step; elsewhere
+    the old one is renamed, the new one takes its name, and only then is the old one removed.
     """
     path = user_path(path)
     with workplace(path) as temporary:
@@ -61,54 +60,54 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def need_space(path: str | Path, n_bytes: int) -> None:
-    """Refuse to begin what the disk has no room for: HDF5's library does not outlive a disk that fills up under it.
+    """Raise before a write that the disk has no space for: the HDF5 library crashes on a full disk.
 
     Raises
     ------
     OSError
-        There is less space than so many bytes where `path` is to go.
+        The disk of `path` has less than `n_bytes` free.
     """
-    place = user_path(path)
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    existing = user_path(path)
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     if free < n_bytes:
-        msg = f"{path} needs about {n_bytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; make room or go elsewhere"
+        msg = f"{path} needs about {n_bytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; choose another path"
         raise OSError(errno.ENOSPC, msg)
 
 
 @contextlib.contextmanager
 def naming(path: Path, temporary: Path) -> Iterator[None]:
-    """Errors of the system while `temporary` is written name `path` and say what is left.
+    """Turn system errors while `temporary` is written into errors that name `path`.
 
     Raises
     ------
     OSError
-        With the error's number: of the same class (``PermissionError``, ...).
+        Of the same number and so of the same class (``PermissionError``, ...).
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "write failed" not in str(error):
-            raise  # HDF5 says so of a disk that is full when a file is closed
-        named = getattr(error, "filename", None)
-        if named is not None and not str(named).startswith(str(temporary)):
+            raise  # "write failed" is HDF5's message for a full disk when a file is closed
+        error_file = getattr(error, "filename", None)
+        if error_file is not None and not str(error_file).startswith(str(temporary)):
             raise  # about another file
         msg = (
-            f"{path} could not be written ({_reason(error)}); what was there before is as it was: free some space, or "
-            "choose another place"
+            f"{path} could not be written ({_reason(error)}); what was there before is unchanged: free some space, or "
+            "choose another path"
         )
         raise OSError(getattr(error, "errno", None) or errno.EIO, msg) from error
 
 
 def _reason(error: Exception) -> str:
-    """The system's words, also out of those of HDF5, which has a page of its own around them."""
-    within = re.search(r"error message = '([^']+)'", str(error))
-    return within[1] if within else getattr(error, "strerror", None) or str(error)
+    """The system's message, extracted from HDF5's longer one where it has one."""
+    match = re.search(r"error message = '([^']+)'", str(error))
+    return match[1] if match else getattr(error, "strerror", None) or str(error)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one step, so that no moment has neither; False where the system cannot."""
+    """Swap two names in one step, so that both always exist; False where the system cannot."""
     import ctypes
 
     try:
@@ -120,7 +119,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _swap(new: Path, path: Path) -> None:
-    """Move the old folder aside and the new one in; the old one goes back where the second step fails."""
+    """Rename the old folder, then the new one; undo the first step if the second fails."""
     aside = new.with_name(f"{path.name}.old")
     os.rename(path, aside)
     try:
@@ -150,9 +149,9 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def workplace(path: Path) -> Iterator[Path]:
-    """Yield a place of the same name as `path` in a new workplace; all that is still there goes when the block ends.
+    """Yield a path of the same name as `path` in a new temporary folder, which is removed when the block ends.
 
-    What killed writers of the same `path` left behind long ago is removed first.
+    Old leftovers of killed writers of the same `path` are removed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     clean_leftovers(path.parent, path.name)
@@ -164,36 +163,36 @@ def workplace(path: Path) -> Iterator[Path]:
 
 
 def clean_leftovers(folder: Path, name: str | None = None, *, alone: bool = False) -> list[Path]:
-    """Remove the workplaces in which nothing has changed for a day.
+    """Remove temporary folders in which nothing has changed for a day.
 
     Parameters
     ----------
     folder
         Where the targets are.
     name
-        Of a target; of all targets in the folder if not given.
+        Name of one target; by default of all targets in the folder.
     alone
-        No other process can be writing there (the caller holds their file lock): all that is there is left over.
+        No other process can write there (the caller holds their file lock): everything is a leftover.
 
     Returns
     -------
     list of Path
-        What was removed.
+        Removed folders.
     """
     removed = []
-    with contextlib.suppress(OSError):  # there is none, or we may not look
+    with contextlib.suppress(OSError):  # missing, or not readable
         for entry in list(os.scandir(folder)):
-            made = _MADE.fullmatch(entry.name)
-            if made is None or name not in (None, made["name"]) or not entry.is_dir(follow_symlinks=False):
+            match = _MADE.fullmatch(entry.name)
+            if match is None or name not in (None, match["name"]) or not entry.is_dir(follow_symlinks=False):
                 continue
-            place = Path(entry.path)
-            with contextlib.suppress(OSError):  # another one removes it, or we may not look
-                if alone or time.time() - _last_change(place) > SECONDS_OF_REST:
-                    shutil.rmtree(place, ignore_errors=True)
-                    removed.append(place)
+            leftover = Path(entry.path)
+            with contextlib.suppress(OSError):  # removed by another process, or not readable
+                if alone or time.time() - _last_change(leftover) > SECONDS_OF_REST:
+                    shutil.rmtree(leftover, ignore_errors=True)
+                    removed.append(leftover)
     return removed
 
 
-def _last_change(place: Path) -> float:
-    """When anything in a folder changed last."""
-    return max(path.lstat().st_mtime for path in (place, *place.rglob("*")))
+def _last_change(folder: Path) -> float:
+    """Time of the last change of anything in a folder, seconds since the epoch."""
+    return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))

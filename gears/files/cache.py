@@ -1,4 +1,4 @@
-"""Arrays kept on disk under a name that says what they were made from."""
+"""Cache of arrays on disk, in files named by the hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def cached_arrays(
     Parameters
     ----------
     folder
-        Where they lie; made if need be.
+        Folder of the cache; created if missing.
     kind
-        What they are ("graph"); begins the file's name.
+        What the arrays are ("graph"); begins the file's name.
     key
         *Everything* the arrays depend on: JSON-like. The file is named by its hash, so another
         key never finds it.
     build
-        Makes them. Processes that ask at the same time wait for the one that builds.
+        Builds the arrays. Other processes that need them meanwhile wait.
 
     Returns
     -------
     dict
-        As built. A damaged file is replaced, with a warning in the log.
+        The arrays. A damaged file is replaced, with a warning in the log.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def cached_arrays(
 
 
 def _hash(arrays: Mapping[str, np.ndarray]) -> str:
-    return content_hash(*(part for name in sorted(arrays) for part in (name, arrays[name])))
+    return content_hash(*(value for name in sorted(arrays) for value in (name, arrays[name])))
 
 
 def _read(path: Path, kind: str, key_hash: str) -> Arrays | None:

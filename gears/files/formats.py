@@ -1,4 +1,4 @@
-"""JSON, npz and text files, and the checksums that find damage in them (they are no signature)."""
+"""Read and write JSON, npz and text files, and detect damage by checksums (which are no signature)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gears.files.paths import user_path
 
 LARGEST_UNCHECKED = 1 << 30
 MOST_TIMES = 200
-"""A zip file may unpack to so many times its size, if to more than so many bytes: deflate reaches a thousand."""
+"""Largest allowed ratio of unpacked to packed bytes, for more than LARGEST_UNCHECKED bytes: deflate reaches 1000."""
 
 LARGEST_CHECKED = 512 << 20
 """Larger files are checked by their length only, unless the caller asks for all."""
@@ -37,7 +37,7 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read JSON; an unreadable file is named in the error."""
+    """Read JSON; the error for an unreadable file names it."""
     path = user_path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
@@ -60,15 +60,15 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compressed: bo
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
-    """Read every array of an npz file; pickled objects are refused."""
+    """Read every array of an npz file; pickled objects are an error."""
     path = user_path(path)
     try:
         refuse_bomb(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-        foreign = [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]
-        if foreign:
-            msg = f"it holds files that are no arrays: {shorten(foreign)}"
+        not_arrays = [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]
+        if not_arrays:
+            msg = f"it holds files that are no arrays: {shorten(not_arrays)}"
             raise ValueError(msg)
         return arrays
     except FileNotFoundError:
@@ -81,36 +81,36 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def refuse_bomb(path: str | Path) -> None:
-    """Refuse a zip file whose content is out of all proportion to its size.
+    """Raise for a zip file whose content is out of all proportion to its size.
 
     Raises
     ------
     ValueError
-        It would fill the memory.
+        The content would fill the memory.
     """
     with zipfile.ZipFile(path) as archive:
-        whole = sum(entry.file_size for entry in archive.infolist())
+        unpacked = sum(entry.file_size for entry in archive.infolist())
     packed = user_path(path).stat().st_size
-    if whole > LARGEST_UNCHECKED and whole > MOST_TIMES * packed:
-        msg = f"{packed} bytes would become {whole}: it is not unpacked"
+    if unpacked > LARGEST_UNCHECKED and unpacked > MOST_TIMES * packed:
+        msg = f"{packed} bytes would become {unpacked}: it is not unpacked"
         raise ValueError(msg)
 
 
-def content_hash(*parts: Any) -> str:
+def content_hash(*values: Any) -> str:
     """SHA-256 (hex) of arrays, bytes and JSON-like values, in order.
 
     Arrays enter with dtype and shape, so that equal bytes of another shape differ.
     """
     digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray) and part.dtype.kind not in "OUT":
-            digest.update(f"{part.dtype.str}{part.shape}".encode())
-            for piece in pieces(np.ascontiguousarray(part).reshape(-1)):
+    for value in values:
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "OUT":
+            digest.update(f"{value.dtype.str}{value.shape}".encode())
+            for piece in pieces(np.ascontiguousarray(value).reshape(-1)):
                 digest.update(piece.data)
-        elif isinstance(part, bytes):
-            digest.update(part)
+        elif isinstance(value, bytes):
+            digest.update(value)
         else:
-            digest.update(json.dumps(part, sort_keys=True, default=_plain).encode())
+            digest.update(json.dumps(value, sort_keys=True, default=_plain).encode())
         digest.update(b"\x00")
     return digest.hexdigest()
 
@@ -140,28 +140,28 @@ def file_checksum(path: Path) -> str:
 
 
 def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: bool = False) -> None:
-    """Compare a file with its recorded checksum; one that was recorded without is taken as it is.
+    """Compare a file with its recorded checksum; a file without one is not checked.
 
     Parameters
     ----------
     folder, name
         The file, its name relative to the folder, with ``/``.
     checksums
-        By name.
+        Recorded checksums by name.
     whole
-        Also where the file is larger than :data:`LARGEST_CHECKED`.
+        Also check files larger than :data:`LARGEST_CHECKED`.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        It is missing, or was changed.
+        The file is missing, or was changed.
     """
     path, expected = folder / name, checksums.get(name)
     if expected is None or (not whole and path.stat().st_size > LARGEST_CHECKED):
         return
-    found = file_checksum(path)
-    if found != expected:
-        msg = f"{path} is not what was written (checksum {found}, was {expected}): it is damaged; restore or remake it"
+    checksum = file_checksum(path)
+    if checksum != expected:
+        msg = f"{path} was changed or damaged (checksum {checksum}, was {expected}); restore it or write it again"
         raise ValueError(msg)
 
 
@@ -171,33 +171,33 @@ def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Refuse a file of plain values in which an entry is missing or of another type.
+    """Raise for a file of plain values in which an entry is missing or of another type.
 
     Raises
     ------
     ValueError
-        With the entries that are wrong.
+        The message names the wrong entries.
     """
     if not isinstance(plain, dict):
         msg = f"{path} holds {type(plain).__name__}, expected an object with {', '.join(expected)}"
         raise ValueError(msg)
     wrong = [
         f"{name} ({type(plain[name]).__name__})" if name in plain else f"{name} (missing)"
-        for name, kind in expected.items()
-        if not isinstance(plain.get(name), kind)
+        for name, types in expected.items()
+        if not isinstance(plain.get(name), types)
     ]
     if wrong:
-        msg = f"{path} has entries of the wrong kind: {shorten(wrong)}; it may be damaged: restore it or write it again"
+        msg = f"{path} has entries of the wrong type: {shorten(wrong)}; it may be damaged: restore it or write it again"
         raise ValueError(msg)
 
 
 def need_names(path: Path, plain: Mapping[str, Any], *keys: str) -> None:
-    """Refuse a file in which a list of names holds anything but text.
+    """Raise for a file in which a list of names holds anything but strings.
 
     Raises
     ------
     ValueError
-        With the list and what it holds.
+        The message names the list and the types in it.
     """
     for key in keys:
         wrong = [type(name).__name__ for name in plain[key] if not isinstance(name, str)]

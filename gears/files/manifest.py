@@ -1,4 +1,4 @@
-"""The manifest of a folder that the package wrote: its kind, format version, and a checksum of all it says."""
+"""Manifests of folders that the package writes: kind, format version, content, and a checksum of the manifest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class FolderFormat:
     Attributes
     ----------
     kind
-        What the manifest says.
+        The manifest's entry "kind".
     version
         Format version that is written, and the only one that is read.
     name
         What messages call it, such as "prepared screen".
     if_missing, if_outdated
-        What to do where a folder is none, or has another format version.
+        Remedy where a folder is not of this kind, or has another format version.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class FolderFormat:
     if_outdated: str
 
     def marks(self, folder: str | Path) -> bool:
-        """Whether a folder says that it is of this kind (of any format version)."""
+        """Whether a folder's manifest has this kind (with any format version)."""
         try:
             manifest = read_json(user_path(folder) / MANIFEST)
         except (OSError, ValueError):
@@ -87,6 +87,6 @@ class FolderFormat:
 
 
 def _seal(plain: Mapping[str, Any]) -> str:
-    # as it is read back: keys become text, tuples lists
+    # a manifest is compared after reading: keys become strings, tuples lists
     as_read = json.loads(json.dumps({key: value for key, value in plain.items() if key != SEAL}, default=str))
     return content_hash(as_read)[:16]

@@ -1,4 +1,4 @@
-"""Large arrays in mapped files: gone through in pieces, whose pages are let go of."""
+"""Iterate over large memory-mapped arrays in pieces, and release the pages of each piece after use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PIECE = 1 << 22
 BLOCK = 1 << 23
 """Values of a block of rows that is worked on in memory."""
 LARGE = 1 << 28
-"""Bytes of a mapped file from which on its pages are let go of after use."""
+"""Pages of mapped files of at least this many bytes are released after use."""
 
 
 def release(*arrays: np.ndarray | None) -> None:
-    """Let go of the pages of large files that arrays are mapped from; they are read again when they are needed.
+    """Release the pages of large files that arrays are mapped from; they are read again when needed.
 
-    The system would do it by itself where memory gets scarce, but a process's size counts them until then. Arrays in
-    memory, small ones, and those whose pages could hold changes, stay as they are.
+    The system would release them when memory gets scarce, but until then they count as memory of the process. Arrays in
+    memory, small arrays, and arrays whose pages could hold changes are unaffected.
     """
     for array in arrays:
         mapping = _mapping(array)
@@ -40,12 +40,12 @@ def _mapping(array: object) -> mmap.mmap | None:
 
 
 def pieces(array: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
-    """Consecutive parts of an array's first axis, let go of one after another.
+    """Consecutive pieces of an array along its first axis; the pages of each are released after use.
 
     Parameters
     ----------
     size
-        Length of a part; as many as hold :data:`PIECE` values by default.
+        Length of a piece; by default such that it holds :data:`PIECE` values.
     """
     step = size or max(1, PIECE // max(1, int(np.prod(array.shape[1:]))))
     for start in range(0, len(array), step):
@@ -68,12 +68,12 @@ class TableWriter:
     path
         The file.
     shape, dtype
-        Of the whole.
+        Shape and type of the complete array.
 
     Raises
     ------
     ValueError
-        When the block ends, if other than the whole was written.
+        At the end of the block, if the number of rows is not that of the shape.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype | type) -> None:
@@ -99,7 +99,7 @@ class TableWriter:
 
 
 def save_array(path: Path, array: np.ndarray, dtype: np.dtype | type | None = None) -> None:
-    """What ``np.save`` writes, piece by piece."""
+    """Write the same file as ``np.save``, piece by piece."""
     with TableWriter(path, array.shape, array.dtype if dtype is None else dtype) as writer:
         for piece in pieces(array):
             writer.add(piece)

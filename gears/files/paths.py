@@ -1,4 +1,4 @@
-"""The one place that writes files: in a workplace beside their own, flushed to disk, then renamed."""
+"""Paths that users pass: expand ``~``, and check that a file exists or that a folder can be written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """A path that a user gave, with ``~`` as the home folder.
+    """A user's path, with ``~`` replaced by the home folder.
 
     Raises
     ------
     TypeError
-        It is no path.
+        The value is no path.
     ValueError
         There is no such user (``~name``), or no home folder is known.
     """
@@ -23,27 +23,27 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        msg = f"{path}: the home folder that ~ stands for is not known; write the path in full"
+        msg = f"{path}: the home folder for ~ is unknown; write the path in full"
         raise ValueError(msg) from error
 
 
 def need_file(path: str | os.PathLike[str], what: str) -> Path:
-    """A user's path at which something is.
+    """A user's path, which must exist.
 
     Raises
     ------
     FileNotFoundError
-        Nothing is there.
+        The path does not exist.
     """
-    place = user_path(path)
-    if not place.exists():
-        msg = f"{what}: there is no file or folder {place}"
+    user_file = user_path(path)
+    if not user_file.exists():
+        msg = f"{what}: there is no file or folder {user_file}"
         raise FileNotFoundError(msg)
-    return place
+    return user_file
 
 
 def check_folder(path: str | os.PathLike[str], what: str) -> Path:
-    """The folder that results are to go to, tried before any work is done; nothing is left there.
+    """Check that a folder for results can be written, before any work is done; creates nothing.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ def check_folder(path: str | os.PathLike[str], what: str) -> Path:
     Raises
     ------
     FileExistsError, NotADirectoryError
-        It, or a part of its path, is a file.
+        The folder, or a part of its path, is a file.
     OSError
-        It cannot be written to; of the system's class (``PermissionError``, ...).
+        The folder cannot be written to; of the system's class (``PermissionError``, ...).
     """
     folder = user_path(path)
     try:

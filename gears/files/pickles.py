@@ -1,7 +1,7 @@
-"""Pickles of cell-gears, read by an unpickler that makes only what it admits by name; anything else is an error.
+"""Read pickles of cell-gears with an unpickler that admits a list of names; any other name is an error.
 
-Arrays and tensors are not restored by what the pickle names: numpy trusts the type and the size that a file gives
-and could be made to read and write outside of its memory, and torch unpickles a storage freely.
+Arrays and tensors are not restored by numpy's and torch's own functions: numpy trusts type and size in the file, which
+could make it read and write outside of its memory, and torch unpickles a storage without any restriction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = "biufcOUS"
 
 
 class _Type:
-    """In place of a ``numpy.dtype``: numbers, text and objects, no structures."""
+    """Replaces ``numpy.dtype`` in a pickle: numbers, text and objects, no structures."""
 
     def __init__(self, code: Any) -> None:
         self.dtype = np.dtype(code) if isinstance(code, str) and len(code) < 12 else np.dtype("V")
@@ -33,14 +33,14 @@ class _Type:
 
     def __setstate__(self, state: tuple) -> None:
         if state[2:5] != (None, None, None):
-            msg = "it gives a type of numbers a structure"
+            msg = "it has a structured type of numbers"
             raise pickle.UnpicklingError(msg)
         if state[1] in ("<", ">"):
             self.dtype = self.dtype.newbyteorder(state[1])
 
 
 class _Array:
-    """In place of an array until the pickle is read; not hashable, as arrays are not."""
+    """Replaces an array until the pickle is read; not hashable, like arrays."""
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
     values = np.empty(0)
@@ -51,24 +51,24 @@ class _Array:
 
 
 def _values(kind: Any, shape: tuple[int, ...], raw: Any) -> np.ndarray:
-    """The values of an array in a row, from its bytes or list of objects, as many as its shape says."""
+    """Flat values of an array from its bytes or list of objects; raises unless their number fits the shape."""
     dtype, size = kind.dtype, math.prod(shape)
     if not isinstance(raw, list if dtype.hasobject else bytes) or len(raw) != size * (
         1 if dtype.hasobject else dtype.itemsize
     ):
-        msg = f"an array of shape {shape} in it has other values than its size says"
+        msg = f"an array of shape {shape} in it has another number of values"
         raise pickle.UnpicklingError(msg)
     values = np.empty(size, dtype)
     if dtype.hasobject:
-        for place, value in enumerate(raw):
-            values[place] = value
+        for index, value in enumerate(raw):
+            values[index] = value
     elif isinstance(raw, bytes) and raw:
         values[:] = np.frombuffer(raw, dtype)
     return values
 
 
 class _Makers:
-    """What the names in a pickle are called as; bound methods, which no pickle can give other attributes."""
+    """What the admitted names call; bound methods, whose attributes a pickle cannot set."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class _Makers:
     def storage(self, data: bytes) -> torch.TypedStorage:
         try:
             storage = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:  # torch's own words recommend to read it freely
+        except Exception as error:  # torch's message recommends to load it without restriction
             msg = "a pickle inside it is no storage of a tensor, and could run code"
             raise pickle.UnpicklingError(msg) from error
         if not isinstance(storage, torch.TypedStorage):
@@ -95,8 +95,8 @@ class _Makers:
     def tensor(
         self, storage: torch.TypedStorage, offset: int, size: Any, stride: Any, *_: Any
     ) -> torch.Tensor:
-        whole = torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage)
-        return whole.as_strided(size, stride, offset).clone()  # torch refuses what lies outside
+        storage_values = torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage)
+        return storage_values.as_strided(size, stride, offset).clone()  # torch raises if this reaches outside
 
     def device(self, *names: Any) -> str:
         return ":".join(map(str, names))
@@ -120,12 +120,12 @@ _TENSORS: dict[tuple[str, str], Any] = {
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Admits plain containers, strings, numbers and numpy arrays; anything else is refused by name."""
+    """Admits plain containers, strings, numbers and numpy arrays; any other name is an error."""
 
     admitted: ClassVar[dict[tuple[str, str], Any]] = _PLAIN
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name in the pickle stands for; anything unknown is refused."""
+        """The object behind a name in the pickle; raises for a name that is not admitted."""
         if (module, name) not in self.admitted:
             msg = f"it refers to {module}.{name}"
             raise pickle.UnpicklingError(msg)
@@ -142,27 +142,30 @@ class TensorUnpickler(PlainUnpickler):
     admitted: ClassVar[dict[tuple[str, str], Any]] = {**_PLAIN, **_TENSORS}
 
 
-def _with_arrays(found: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
-    """The same with arrays where they were held open; `seen` by identity, beside the old ones, which it keeps."""
-    if not isinstance(found, list | tuple | dict | _Array):
-        return found
-    if id(found) not in seen:
-        made = found.values if isinstance(found, _Array) else found
-        seen[id(found)] = found, made
-        if isinstance(made, dict | list):
-            for key, value in list(made.items() if isinstance(made, dict) else enumerate(made)):
-                made[key] = _with_arrays(value, seen)
-        elif isinstance(made, tuple):
-            made = tuple(_with_arrays(value, seen) for value in made)
-        elif made.dtype.hasobject:
-            for place in np.ndindex(made.shape):
-                made[place] = _with_arrays(made[place], seen)
-        seen[id(found)] = found, made
-    return seen[id(found)][1]
+def _with_arrays(old: Any, converted: dict[int, tuple[Any, Any]]) -> Any:
+    """`old` with arrays in place of each :class:`_Array`.
+
+    `converted` holds old and new objects by the identity of the old ones, which must therefore stay alive.
+    """
+    if not isinstance(old, list | tuple | dict | _Array):
+        return old
+    if id(old) not in converted:
+        new = old.values if isinstance(old, _Array) else old
+        converted[id(old)] = old, new
+        if isinstance(new, dict | list):
+            for key, value in list(new.items() if isinstance(new, dict) else enumerate(new)):
+                new[key] = _with_arrays(value, converted)
+        elif isinstance(new, tuple):
+            new = tuple(_with_arrays(value, converted) for value in new)
+        elif new.dtype.hasobject:
+            for index in np.ndindex(new.shape):
+                new[index] = _with_arrays(new[index], converted)
+        converted[id(old)] = old, new
+    return converted[id(old)][1]
 
 
 def is_pickle(path: str | Path) -> bool:
-    """Whether a file begins as a pickle of protocol 2 or later does."""
+    """Whether a file begins like a pickle of protocol 2 or later."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return file.read(1) == b"\x80"
     return False
@@ -184,7 +187,7 @@ def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickle
         raise
     except Exception as error:
         msg = (
-            f"{path} is not read: {error}; a pickle may hold lists, sets, dicts, text, numbers and arrays only. "
+            f"{path} cannot be read: {error}; a pickle may hold lists, sets, dicts, text, numbers and arrays only. "
             "Write it as text or JSON instead"
         )
         raise ValueError(msg) from error
@@ -209,7 +212,7 @@ def load_npy(path: str | Path) -> np.ndarray:
     except FileNotFoundError:
         raise
     except Exception as error:
-        msg = f"{path} is not read: {error}; save the names with dtype=str, or as text"
+        msg = f"{path} cannot be read: {error}; save the names with dtype=str, or as text"
         raise ValueError(msg) from error
 
 

@@ -1,4 +1,4 @@
-"""Files of torch: tensors and plain types only, read with ``weights_only=True``."""
+"""Read and write torch files of tensors and plain types, with ``weights_only=True``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_tensors(path: str | Path, value: Any) -> None:
         with open(temporary, "wb") as file:
             try:
                 torch.save(value, file)
-            except RuntimeError as error:  # what torch's writer makes of a full disk
+            except RuntimeError as error:  # torch raises this when the disk is full
                 reason = (str(error).splitlines() or ["no reason given"])[0]
                 raise OSError(errno.EIO, reason) from error
 
@@ -28,7 +28,7 @@ def write_tensors(path: str | Path, value: Any) -> None:
 
 
 def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Read tensors and plain types; anything that could run code is refused, damage is named."""
+    """Read tensors and plain types; content that could run code, or damage, is an error."""
     path = user_path(path)
     if not path.is_file():
         msg = f"there is no file {path}"
@@ -43,7 +43,7 @@ def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
 
 
 def _check_zip(path: Path) -> None:
-    """Compare checksums, which ``torch.load`` does not, and refuse compressed entries, which may have no end."""
+    """Compare checksums, which ``torch.load`` does not, and raise for compressed entries, which may fill the memory."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
@@ -51,5 +51,5 @@ def _check_zip(path: Path) -> None:
                 raise ValueError(msg)
             broken = archive.testzip()
             if broken is not None:
-                msg = f"its entry {broken} does not fit its checksum"
+                msg = f"its entry {broken} does not match its checksum"
                 raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""Untrusted files: nothing outside of them is read, nothing in them runs, and their arrays fit together."""
+"""Check untrusted files: no links to other files, no code that runs, and arrays that fit together."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
 
 LARGEST_UNCHECKED = 4 << 30
 MOST_TIMES = 1000
-"""A file may hold arrays of so many times its size, if of more than so many bytes: deflate reaches a thousand."""
+"""Largest allowed ratio of array bytes to file bytes, for more than LARGEST_UNCHECKED bytes: deflate reaches 1000."""
 CODECS = frozenset([
     "blosc", "zlib", "gzip", "zstd", "lz4", "bz2", "lzma", "lzf", "snappy", "vlen-utf8", "vlen-bytes",
     "vlen-array", "delta", "shuffle", "fixedscaleoffset", "quantize", "packbits", "astype", "categorize",
     "crc32", "crc32c", "adler32", "fletcher32", "bytes", "transpose", "sharding_indexed", "endian",
     "string", "json2", "msgpack2",
 ])  # fmt: skip
-"""Codecs that only turn bytes into numbers or text; ``pickle``, which runs what it reads, is none of them."""
+"""Codecs that only turn bytes into numbers or text; ``pickle`` is excluded because it can run code."""
 
 LARGEST = 1 << 20
 """Bytes: a file of options has a few thousand."""
 
 
 def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
-    """Refuse row bounds (``indptr``) that are not one more than the rows, from 0 up, within the values.
+    """Raise unless row bounds (``indptr``) are one more than the rows, rise from 0, and lie within the values.
 
     Parameters
     ----------
@@ -49,28 +49,30 @@ def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
     Raises
     ------
     ValueError
-        With what does not fit.
+        The message says what does not fit.
     """
     bounds = np.asarray(bounds)
     if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
-        words = f"has {bounds.dtype} row bounds of shape {bounds.shape}, expected {n_rows + 1} whole numbers"
+        problem = (
+            f"has {bounds.dtype} row bounds of shape {bounds.shape}, expected {n_rows + 1} whole numbers"
+        )
     elif bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any():
-        words = "has row bounds that do not rise from 0"
+        problem = "has row bounds that do not rise from 0"
     elif bounds[-1] > n_values:
-        words = f"has row bounds up to {bounds[-1]} for {n_values} stored values"
+        problem = f"has row bounds up to {bounds[-1]} for {n_values} stored values"
     else:
         return
-    msg = f"{what} {words}: {REMEDY}"
+    msg = f"{what} {problem}: {REMEDY}"
     raise ValueError(msg)
 
 
 def check_numbers(what: object, indices: Any, n_columns: int) -> None:
-    """Refuse column numbers (``indices``) that are no columns.
+    """Raise for column numbers (``indices``) outside of the matrix.
 
     Raises
     ------
     ValueError
-        With the smallest and the largest.
+        The message gives the smallest and the largest.
     """
     indices = np.asarray(indices)
     if indices.dtype.kind not in "iu" or indices.ndim != 1:
@@ -84,12 +86,12 @@ def check_numbers(what: object, indices: Any, n_columns: int) -> None:
 
 
 def check_compressed(what: object, matrix: Any) -> None:
-    """Refuse a CSR or CSC matrix whose arrays do not fit together; anything else is left to others.
+    """Raise for a CSR or CSC matrix whose arrays do not fit together; other matrices are not checked.
 
     Raises
     ------
     ValueError
-        With what does not fit.
+        The message says what does not fit.
     """
     if getattr(matrix, "format", None) not in ("csr", "csc") or not hasattr(matrix, "indptr"):
         return
@@ -99,9 +101,9 @@ def check_compressed(what: object, matrix: Any) -> None:
 
 
 class WholeLines:
-    """A binary file of text as scipy's reader of matrices needs it, which ends the process at anything else.
+    """A binary file of text for scipy's matrix reader, which crashes on anything else.
 
-    Zero bytes are an error, and the last line ends in a line feed whether it does in the file or not.
+    Zero bytes are an error, and a missing line feed at the end of the file is added.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -113,7 +115,7 @@ class WholeLines:
         Raises
         ------
         ValueError
-            There is a zero among them.
+            One of them is zero.
         """
         content = self._file.read(n)
         if b"\x00" in content:
@@ -131,9 +133,9 @@ def text_lines(path: str | Path) -> Iterator[str]:
     Raises
     ------
     FileNotFoundError
-        There is no such file.
+        The file does not exist.
     ValueError
-        It is no text, or damaged.
+        The file is no text, or damaged.
     """
     path, number = user_path(path), 0
     opener = gzip.open if path.suffix == ".gz" else open
@@ -148,7 +150,7 @@ def text_lines(path: str | Path) -> Iterator[str]:
 
 
 def listed_names(path: str | Path) -> list[str]:
-    """What stands on the lines of a text file that are not empty.
+    """Lines of a text file without surrounding blanks; empty ones are skipped.
 
     Raises
     ------
@@ -159,18 +161,18 @@ def listed_names(path: str | Path) -> list[str]:
 
 
 def refuse_beyond(path: str | Path) -> None:
-    """Refuse an HDF5 file with links to other files, or with arrays that would fill the memory.
+    """Raise for an HDF5 file with links to other files, or with arrays that would fill the memory.
 
     Raises
     ------
     ValueError
-        With the names of what points outside.
+        The message names the links.
     """
     import h5py
 
     path = user_path(path)
     if not h5py.is_hdf5(path):
-        return  # whoever reads it says what is wrong
+        return  # the reader raises a better error
     try:
         with h5py.File(path, "r") as file:
             outside, size = _survey(file)
@@ -180,7 +182,7 @@ def refuse_beyond(path: str | Path) -> None:
         msg = f"{path} is damaged or cut short ({error}); get it again"
         raise ValueError(msg) from error
     if outside:
-        msg = f"{path} has entries that are kept in other files ({shorten(outside, 3)}); it is not opened"
+        msg = f"{path} has entries that are stored in other files ({shorten(outside, 3)}); it is not opened"
         raise ValueError(msg)
     packed = path.stat().st_size
     if size > LARGEST_UNCHECKED and size > MOST_TIMES * packed:
@@ -189,12 +191,12 @@ def refuse_beyond(path: str | Path) -> None:
 
 
 def _survey(file: Any) -> tuple[list[str], int]:
-    """Names of what lies in other files, and the bytes of all arrays."""
+    """Names of entries that are stored in other files, and the bytes of all arrays."""
     import h5py
 
-    outside, size, waiting, seen = [], 0, [file], set()
-    while waiting:
-        group = waiting.pop()
+    outside, size, pending, visited = [], 0, [file], set()
+    while pending:
+        group = pending.pop()
         for name in group:
             link = group.get(name, getlink=True)
             if isinstance(link, h5py.ExternalLink):
@@ -206,37 +208,43 @@ def _survey(file: Any) -> tuple[list[str], int]:
                 if entry.external or entry.is_virtual:
                     outside.append(entry.name)
             elif isinstance(entry, h5py.Group):
-                place = h5py.h5o.get_info(entry.id).addr
-                if place not in seen:  # groups may hold each other
-                    seen.add(place)
-                    waiting.append(entry)
+                address = h5py.h5o.get_info(entry.id).addr
+                if address not in visited:  # groups may hold each other
+                    visited.add(address)
+                    pending.append(entry)
     return outside, size
 
 
 def refuse_odd_codecs(folder: str | Path) -> None:
-    """Refuse a zarr store whose arrays need a codec that is not known to be harmless, or that links elsewhere.
+    """Raise for a zarr store whose arrays need a codec outside of :data:`CODECS`, or that holds links.
 
     Raises
     ------
     ValueError
-        With the codecs or links.
+        The message names the codecs or links.
     """
     folder = user_path(folder)
-    odd: set[str] = set()
+    unknown_codecs: set[str] = set()
     links = []
-    for place in folder.rglob("*"):
-        if place.is_symlink():
-            links.append(place.relative_to(folder).as_posix())
-        elif place.name in (".zarray", ".zmetadata", "zarr.json"):
+    for file in folder.rglob("*"):
+        if file.is_symlink():
+            links.append(file.relative_to(folder).as_posix())
+        elif file.name in (".zarray", ".zmetadata", "zarr.json"):
             try:
-                plain = json.loads(place.read_text(encoding="utf-8"))
+                plain = json.loads(file.read_text(encoding="utf-8"))
             except (ValueError, RecursionError, OSError) as error:
-                msg = f"{place} is not valid JSON ({shorten([error])}); get the store again"
+                msg = f"{file} is not valid JSON ({shorten([error])}); get the store again"
                 raise ValueError(msg) from error
-            odd |= {name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS}
-    if odd or links:
-        what = f"codecs that may run code ({shorten(sorted(odd))})" if odd else f"links ({shorten(links, 3)})"
-        msg = f"{folder} has {what}; it is not opened"
+            unknown_codecs |= {
+                name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS
+            }
+    if unknown_codecs or links:
+        problem = (
+            f"codecs that may run code ({shorten(sorted(unknown_codecs))})"
+            if unknown_codecs
+            else f"links ({shorten(links, 3)})"
+        )
+        msg = f"{folder} has {problem}; it is not opened"
         raise ValueError(msg)
 
 
@@ -255,17 +263,19 @@ def _codecs(plain: Any) -> Iterator[str]:
 
 
 def check_config_files(arguments: Sequence[str]) -> None:
-    """Refuse the files behind ``--config`` that no run wrote.
+    """Check the files that ``--config`` names.
 
     Raises
     ------
     ValueError
         A file is too large, nested without end, or uses anchors and aliases.
     """
-    words = list(arguments)
-    named = [word.partition("=")[2] for word in words if word.startswith("--config=")]
-    named += [words[place + 1] for place, word in enumerate(words[:-1]) if word == "--config"]
-    for name in named:
+    argument_list = list(arguments)
+    config_files = [word.partition("=")[2] for word in argument_list if word.startswith("--config=")]
+    config_files += [
+        argument_list[index + 1] for index, word in enumerate(argument_list[:-1]) if word == "--config"
+    ]
+    for name in config_files:
         path = user_path(name)
         if path.is_file():
             _check(path)

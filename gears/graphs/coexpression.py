@@ -1,4 +1,19 @@
-"""Graph of genes whose expression correlates over the training cells."""
+"""Graph of genes whose expression correlates over the training cells.
+
+For genes i and j with expression x_i, x_j over n cells and their means m_i, m_j,
+
+    r_ij = sum (x_i - m_i)(x_j - m_j) / sqrt(sum (x_i - m_i)^2 sum (x_j - m_j)^2)
+
+The matrix (G, G) is never held: its rows are computed in blocks of targets, (T, G), and each target keeps its strongest
+sources. The outer loop is over blocks, the inner one over chunks of cells, so the cells are read again for each block
+(one block up to about 5,800 genes). Sparse chunks are multiplied as they are stored and the means are subtracted from
+the sums, because centring would fill them; dense chunks are centred first, which keeps more digits.
+
+All pairs cost n G^2. With `n_drawn` the pairs that may be edges come from a draw of cells, with a margin for its
+error, and only their correlations are computed over all cells, in one read for all pairs; genes that few cells express
+are compared over all cells, because a draw says little about them.
+The plain version is pandas' ``DataFrame.corr`` of all cells (``tests/graphs/test_coexpression.py``).
+"""
 
 from __future__ import annotations
 
@@ -284,6 +299,7 @@ class Correlation:
                 sum_G += _column_sums(chunk)
                 n_sparse += chunk.shape[0]
         if n_sparse:
+            # sum (x_i - m_i)(x_j - m_j) = sum x_i x_j - m_j sum x_i - m_i (sum x_j - n m_j), over the sparse chunks
             product -= np.outer(sum_G[start:stop], mean_G)
             product -= np.outer(mean_G[start:stop], sum_G - n_sparse * mean_G)
         product *= self._inverse_sd_G[start:stop, None]
@@ -336,6 +352,7 @@ def pair_correlations(
     correlation, cells
         (E,) correlations; the columns `kept` of all cells, sparse.
     """
+    # pairs are sorted by `first`, so the products of a gene with all its partners are one matrix-vector product
     used, place = np.unique(np.concatenate([first, second]), return_inverse=True)
     starts = np.flatnonzero(np.diff(first, prepend=-1))
     ranges_of_first = list(itertools.pairwise([*starts.tolist(), len(first)]))

@@ -1,4 +1,4 @@
-"""Several trainings side by side, one per device, and their models as one ensemble."""
+"""Train several models at once, one per device, and average their predictions in an ensemble."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gears.core.messages import unknown_name
 from gears.distributed.devices import DeviceLike, parse_device, plan_devices
 from gears.distributed.gpus import GpuIds
 from gears.distributed.group import check_timeout
-from gears.distributed.launch import WorkerError, launch_many, refuse_daemonic_start, refuse_unguarded_start
+from gears.distributed.launch import WorkerError, check_not_daemonic, exit_unguarded_child, launch_many
 from gears.distributed.log import shown
 from gears.distributed.worker import cores
 from gears.distributed.world import started_by_launcher
@@ -37,14 +37,14 @@ KEYS = (*REQUIRED, "split_config", "data_config")
 
 @dataclass(frozen=True, eq=False)
 class EnsemblePredictions(Predictions):
-    """Mean over M models, with their spread; everything else as in :class:`Predictions`.
+    """Mean and spread of the predictions of M models; other attributes as in :class:`Predictions`.
 
     Attributes
     ----------
     spread_UG
         Standard deviation of the models' predictions, before clipping (M - 1 in the denominator).
     n_models
-        M.
+        Number of models, M.
     logvar_UG
         Where the models predict a variance: log of its mean plus the squared spread (the
         variance of the mixture, up to the denominator); else None. Lakshminarayanan et al. 2017, section 2.4.
@@ -58,8 +58,8 @@ class EnsemblePredictions(Predictions):
         return self._values("spread")[self._row(key)]
 
     def _sd_UG(self) -> np.ndarray | None:
-        own_UG = super()._sd_UG()
-        return self.spread_UG if own_UG is None and self.spread_UG is not None else own_UG
+        sd_UG = super()._sd_UG()
+        return self.spread_UG if sd_UG is None and self.spread_UG is not None else sd_UG
 
     def _provenance(self) -> dict[str, Any]:
         return super()._provenance() | {"n_models": self.n_models}
@@ -82,7 +82,7 @@ class Ensemble:
     Raises
     ------
     ValueError
-        There are fewer than two, or they do not belong together; both sides are named.
+        There are fewer than two models, or they differ in genes, nodes or control cells.
 
     Examples
     --------
@@ -102,9 +102,10 @@ class Ensemble:
         for number, model in enumerate(models[1:], start=2):
             parts = model._need_model()
             for kind in ("gene_names", "pert_names"):
-                there, here = getattr(first, kind), getattr(parts, kind)
-                if there != here:
-                    msg = f"models 1 ('there') and {number} ('here') have other {kind}: {difference(there, here)}"
+                first_names, other_names = getattr(first, kind), getattr(parts, kind)
+                if first_names != other_names:
+                    names = difference(first_names, other_names)
+                    msg = f"models 1 ('there') and {number} ('here') have other {kind}: {names}"
                     raise ValueError(msg)
             if not np.allclose(first.control_mean_G, parts.control_mean_G):
                 msg = f"models 1 and {number} have another control mean: they were trained on other control cells"
@@ -120,7 +121,7 @@ class Ensemble:
     def load(
         cls, members: Iterable[str | Path | RunOutcome], device: str | torch.device | None = None
     ) -> Ensemble:
-        """From saved folders, or from what :func:`gears.train_many` returned (failed runs are excluded)."""
+        """Load the models of saved folders or of the outcomes of :func:`gears.train_many` (without failed runs)."""
         paths = [
             member.save_path if isinstance(member, RunOutcome) else member
             for member in members
@@ -144,26 +145,26 @@ class Ensemble:
         """Mean and spread of the models' predictions (see :meth:`GEARS.predict`)."""
         if not isinstance(pert_list, str | Condition):
             pert_list = list(pert_list)
-        each = [model.predict(pert_list, clip=False, chunk=chunk) for model in self.models]
-        stacked_MUG = np.stack([predictions.expression_UG for predictions in each])
+        members = [model.predict(pert_list, clip=False, chunk=chunk) for model in self.models]
+        stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
         mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)
-        first = each[0]
+        first = members[0]
         return EnsemblePredictions(
             first.conditions,
             first.gene_names,
             np.maximum(mean_UG, 0.0) if clip else mean_UG,
             first.control_mean_G,
-            _total_logvar(each, spread_UG),
+            _total_logvar(members, spread_UG),
             clip,
             first.origin,
             spread_UG=spread_UG,
-            n_models=len(each),
+            n_models=len(members),
         )
 
 
-def _total_logvar(each: Sequence[Predictions], spread_UG: np.ndarray) -> np.ndarray | None:
-    logvars = [predictions.logvar_UG for predictions in each if predictions.logvar_UG is not None]
-    if len(logvars) < len(each):
+def _total_logvar(members: Sequence[Predictions], spread_UG: np.ndarray) -> np.ndarray | None:
+    logvars = [predictions.logvar_UG for predictions in members if predictions.logvar_UG is not None]
+    if len(logvars) < len(members):
         return None
     return np.log(np.mean([np.exp(logvar) for logvar in logvars], axis=0) + spread_UG**2)
 
@@ -178,12 +179,12 @@ def ensemble_configs(
     config
         Common to all; a ``save_path`` in it is replaced.
     seeds
-        Of the initial weights, one model each.
+        Seeds of the initial weights, one model each.
     folder
         The models go to ``<folder>/seed-<seed>``.
     """
     if len(set(seeds)) < len(seeds):
-        msg = f"seeds {list(seeds)} has a seed twice: two models would be the same"
+        msg = f"seeds {list(seeds)} has a seed twice, which gives the same model twice; use distinct seeds"
         raise ValueError(msg)
     configs = []
     for seed in seeds:
@@ -196,18 +197,18 @@ def ensemble_configs(
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What became of one of several trainings.
+    """Outcome of one of several trainings.
 
     Attributes
     ----------
     save_path
         Folder of its model.
     device
-        Where it ran.
+        Device that it ran on.
     result
-        As :func:`gears.train_distributed.train_multi_gpu` returns it; None where it failed.
+        Result of :func:`gears.train_distributed.train_multi_gpu`; None if it failed.
     error
-        Why it failed, its own traceback in ``error.details``; None where it did not.
+        Why it failed, with the traceback in ``error.details``; None if it did not.
     """
 
     save_path: str
@@ -217,7 +218,7 @@ class RunOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the training came to its end."""
+        """Whether the training ended without an error."""
         return self.error is None
 
 
@@ -229,7 +230,7 @@ def train_many(
     device: DeviceLike = None,
     timeout: float | None = None,
 ) -> list[RunOutcome]:
-    """Train each configuration in a process of its own, one at a time per device.
+    """Train each configuration in a separate process, one at a time per device.
 
     Screens, splits and graphs are prepared once each, before the first training starts.
     A training that fails does not end the others.
@@ -239,13 +240,12 @@ def train_many(
     configs
         One mapping per training with the arguments of
         :func:`gears.train_distributed.train_multi_gpu`: ``pert_data_path``, ``dataset_name``,
-        ``args`` (``save_path`` in it, another for each), and ``split_config``, ``data_config``
-        where wanted.
+        ``args`` (with a different ``save_path`` each), and optionally ``split_config`` and
+        ``data_config``.
     gpu_ids
         Indices into the visible GPUs, or ``"free:2"``; all visible ones when omitted.
     n_at_once
-        Trainings at the same time: on the CPU as many as there are cores when omitted, else
-        one per GPU.
+        Trainings at the same time; by default one per core on the CPU, else one per GPU.
     device
         ``"cpu"`` for CPU processes.
     timeout
@@ -259,18 +259,18 @@ def train_many(
     Raises
     ------
     ValueError
-        A configuration is wrong, or two have one ``save_path``: nothing has started then.
+        A configuration is invalid, or two share a ``save_path``; raised before any training starts.
 
     Examples
     --------
     >>> config = {"pert_data_path": "data", "dataset_name": "norman", "args": {"save_path": "m1"}}
     >>> train_many([config], gpu_ids=[0, 1])                                      # doctest: +SKIP
     """
-    refuse_unguarded_start()
+    exit_unguarded_child()
     if started_by_launcher():
-        msg = "train_many starts processes of its own and this process is a worker already; call it without torchrun"
+        msg = "train_many starts its own workers and cannot run in one; start the script without torchrun"
         raise RuntimeError(msg)
-    refuse_daemonic_start()
+    check_not_daemonic()
     jobs, timeout = _checked(configs), check_timeout(timeout)
     if device is not None and parse_device(device).type == "cpu" and n_at_once is None:
         n_at_once = min(len(jobs), cores())
@@ -281,7 +281,7 @@ def train_many(
             (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()) for job in jobs
         ]
         logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
-        done = launch_many(train_alone, arguments, plan.devices, backend=plan.backend, timeout=timeout)
+        outcomes = launch_many(train_alone, arguments, plan.devices, backend=plan.backend, timeout=timeout)
     return [
         RunOutcome(
             str(job.options.save_path),
@@ -289,7 +289,7 @@ def train_many(
             None if outcome.error else TrainResult(**outcome.value),
             outcome.error,
         )
-        for job, outcome in zip(jobs, done, strict=True)
+        for job, outcome in zip(jobs, outcomes, strict=True)
     ]
 
 
@@ -301,7 +301,7 @@ def train_alone(
     split_config: Mapping[str, Any] | None,
     args: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What each process does: open the prepared screen, train, score the test part."""
+    """Entry point of each process: open the prepared screen, train, score the test part."""
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
     with shown(job.options.verbose):
         result = job.opened(rank, world_size).train(**job.options.to_dict())
@@ -309,7 +309,7 @@ def train_alone(
 
 
 def _checked(configs: Sequence[Mapping[str, Any]]) -> list[TrainingJob]:
-    """Every configuration in checked form; the first wrong one is named by its number."""
+    """Check all configurations; the error gives the number of the first invalid one."""
     if isinstance(configs, Mapping) or not configs:
         msg = f"configs is a list of at least one configuration; found {type(configs).__name__} of {len(configs)}"
         raise ValueError(msg)
@@ -320,10 +320,10 @@ def _checked(configs: Sequence[Mapping[str, Any]]) -> list[TrainingJob]:
         except (ValueError, TypeError, OSError) as error:
             msg = f"configuration {number} of {len(configs)}: {error}"
             raise ValueError(msg) from error
-    places = [str(Path(str(job.options.save_path)).resolve()) for job in jobs]
-    twice = sorted({place for place in places if places.count(place) > 1})
-    if twice:
-        msg = f"several configurations have the save_path {twice[0]}; give each a folder of its own"
+    save_paths = [str(Path(str(job.options.save_path)).resolve()) for job in jobs]
+    repeated = sorted({save_path for save_path in save_paths if save_paths.count(save_path) > 1})
+    if repeated:
+        msg = f"several configurations have the save_path {repeated[0]}; give each a separate folder"
         raise ValueError(msg)
     return jobs
 
@@ -346,7 +346,7 @@ def _job(config: Mapping[str, Any]) -> TrainingJob:
 
 
 def _prepared(jobs: Sequence[TrainingJob]) -> list[TrainingJob]:
-    """The jobs as their processes get them; each screen, split and graph is prepared once."""
+    """The jobs to run; each screen, split and graph is prepared once."""
     ready: dict[str, TrainingJob] = {}
     prepared = []
     for job in jobs:

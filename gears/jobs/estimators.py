@@ -1,4 +1,4 @@
-"""GEARS and its prior as methods for `compare`."""
+"""GEARS and its prior as estimators for `compare`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | Non
     parts = model._need_model()
     check_names("genes", parts.gene_names, tuple(pert_data.screen.gene_names), path)
     if parts.split is None:
-        msg = f"the model {path} does not say what it was trained on (no split.json); its scores would mean nothing"
+        msg = f"the model {path} has no split.json, so its training conditions are unknown and it cannot be scored"
         raise ValueError(msg)
     pert_data.use_split(parts.split)
     model.pert_data = pert_data
@@ -43,20 +43,20 @@ def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | Non
 
 
 class GEARSEstimator:
-    """GEARS with fixed settings, to be retrained on every split: ``fit(screen, split)``, ``predict(conditions)``.
+    """GEARS with fixed options, retrained on every split: ``fit(screen, split)``, ``predict(conditions)``.
 
     Parameters
     ----------
     pert_data
-        The screen; its own split and loaders are left as they are.
+        The screen; its split and loaders stay unchanged.
     network
         Arguments of :meth:`gears.GEARS.model_initialize`.
     training
         Arguments of :meth:`gears.GEARS.train`.
     seed
-        Of the initial weights; the split's by default.
+        Seed of the initial weights; by default that of the split.
     device
-        Where it trains.
+        Device to train on.
     clip
         Set negative predictions to zero.
 
@@ -99,7 +99,7 @@ class GEARSEstimator:
         if screen.with_controls(None).content_hash != self.pert_data.whole_screen.content_hash:
             msg = f"the screen {screen!r} is not that of the estimator's PertData ({self.pert_data.screen!r})"
             raise ValueError(msg)
-        pert_data = copy.copy(self.pert_data)  # the split is the copy's own
+        pert_data = copy.copy(self.pert_data)  # the caller's object keeps its split
         pert_data.use_split(split)
         self.model = GEARS(pert_data, device=self.device)
         self.model.model_initialize(**self.network, seed=self.seed)
@@ -120,16 +120,16 @@ class PriorEstimator:
     Parameters
     ----------
     pert_data
-        The screen; its own split is left as it is.
+        The screen; its split stays unchanged.
     clip
         Set negative predictions to zero.
     refit
-        Fit to the validation part as well, which decides nothing here.
+        Fit to the validation part as well, which is not used to choose anything here.
 
     Attributes
     ----------
     fitted_parts
-        Parts of the split that it is fitted to.
+        Parts of the split that the prior is fitted to.
     """
 
     def __init__(self, pert_data: PertData, *, clip: bool = True, refit: bool = True) -> None:
@@ -139,7 +139,7 @@ class PriorEstimator:
 
     def fit(self, screen: PreparedScreen, split: Split) -> PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
-        pert_data = copy.copy(self.pert_data)  # the split is the copy's own
+        pert_data = copy.copy(self.pert_data)  # the caller's object keeps its split
         pert_data.use_split(split)
         fitted = prior_of(pert_data, self.fitted_parts)
         if fitted is None:
@@ -154,7 +154,7 @@ class PriorEstimator:
         if self.prior is None:
             msg = "this estimator is not fitted yet; call fit(screen, split) first"
             raise ValueError(msg)
-        chosen = [Condition.of(condition) for condition in conditions]
-        nodes = [self.pert_data.condition_nodes(condition) for condition in chosen]
-        predicted_UG = self._contexts.control_means(chosen) + self.prior(nodes)
+        parsed = [Condition.of(condition) for condition in conditions]
+        nodes = [self.pert_data.condition_nodes(condition) for condition in parsed]
+        predicted_UG = self._contexts.control_means(parsed) + self.prior(nodes)
         return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG

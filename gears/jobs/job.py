@@ -1,4 +1,4 @@
-"""One training job: its arguments checked, its screen prepared, its workers started or joined, its result gathered."""
+"""One training job: check its arguments, prepare its screen, start its workers and collect the result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gears.data.splits.registry import SplitOptions
 from gears.distributed.devices import DeviceLike, plan_devices
 from gears.distributed.gpus import GpuIds, resolve_gpu_ids
 from gears.distributed.group import check_timeout, cleanup_ddp, join_group, rank_0_first, setup_ddp
-from gears.distributed.launch import launch, refuse_daemonic_start, refuse_unguarded_start
+from gears.distributed.launch import check_not_daemonic, exit_unguarded_child, launch
 from gears.distributed.log import only_on_rank_0, quiet, shown
 from gears.distributed.signals import stop_on_signals
-from gears.distributed.world import Place, World, is_running, own_device, started_by_launcher
+from gears.distributed.world import Ranks, World, is_running, own_device, started_by_launcher
 from gears.files.paths import need_file, user_path
 from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
@@ -49,7 +49,7 @@ LOAD_ARGS = ("drop_unmapped",)
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Arguments of a job in checked form; plain values, so that workers can rebuild it."""
+    """Checked arguments of a job; plain values, so that workers can rebuild it."""
 
     data_path: Path
     dataset_name: str
@@ -69,9 +69,9 @@ class TrainingJob:
         args: Mapping[str, Any],
         data_config: Mapping[str, Any] | None = None,
     ) -> TrainingJob:
-        """Refuse unknown names and missing or impossible values; no screen is read and nothing started."""
+        """Raise for unknown names and missing or invalid values, before a screen is read or a worker starts."""
         if args.get("save_path") is None:
-            msg = "args needs 'save_path', the folder that the trained model goes to"
+            msg = "args needs 'save_path', the folder of the trained model"
             raise ValueError(msg)
         valid = [*TrainOptions.names(), *LOADER_ARGS, *OTHER_ARGS]
         _check_names("entry of args", args, valid)
@@ -84,13 +84,13 @@ class TrainingJob:
         )
         ModelConfig(**{name: value for name, value in model.items() if name in ModelConfig.names()})
         data = _plain(args.get("data_config")) | _plain(data_config)
-        of_screen = ProcessingOptions.names()
-        _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *of_screen])
-        ProcessingOptions(**{name: value for name, value in data.items() if name in of_screen})
-        for where, names in ((data, PERTDATA_ARGS), (model, GRAPH_ARGS)):
+        processing_names = ProcessingOptions.names()
+        _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *processing_names])
+        ProcessingOptions(**{name: value for name, value in data.items() if name in processing_names})
+        for config, names in ((data, PERTDATA_ARGS), (model, GRAPH_ARGS)):
             for name in names:
-                if isinstance(where.get(name), str | Path) and where[name] not in BUILT_IN:
-                    where[name] = str(need_file(where[name], name))
+                if isinstance(config.get(name), str | Path) and config[name] not in BUILT_IN:
+                    config[name] = str(need_file(config[name], name))
         loader = {name: args.get(name, default) for name, default in LOADER_ARGS.items()}
         for name, least in (("test_batch_size", 1), ("num_workers", 0)):
             if loader[name] is not None:
@@ -103,8 +103,8 @@ class TrainingJob:
         if not data_path.is_dir():
             msg = f"there is no folder {data_path}; pert_data_path is the folder that holds the screen"
             raise FileNotFoundError(msg)
-        place = Place.current()
-        if place is None or place.rank == 0:  # who writes
+        ranks = Ranks.current()
+        if ranks is None or ranks.rank == 0:  # the process that writes
             check_save_path(options["save_path"])
         return cls(data_path, str(dataset_name), split, model, data, checked, **loader)
 
@@ -114,7 +114,7 @@ class TrainingJob:
         return self.options.objective == "cells"
 
     def warn_without_effect(self) -> None:
-        """Say which settings of loaders nothing in the job will use."""
+        """Warn about loader options that this job does not use."""
         if self.test_batch_size is not None:
             logger.warning(
                 "test_batch_size=%d has no effect: condition means are scored, and no cell of the validation or test "
@@ -138,18 +138,18 @@ class TrainingJob:
             pert_data.get_dataloader_distributed(size, self.test_batch_size, world_size, rank, num_workers)
 
     def worker_args(self) -> dict[str, Any]:
-        """The job, as :meth:`prepare` gives it, as `args` of a worker."""
+        """The prepared job (see :meth:`prepare`) as `args` of a worker."""
         loader = {name: getattr(self, name) for name in LOADER_ARGS}
         configs = {"model_config": self.model_config, "data_config": self.data_config}
         return {**self.options.to_dict(), **loader, **configs}
 
     def prepare(self, world_size: int, seconds: Seconds | None = None) -> tuple[PertData, TrainingJob]:
-        """Read or prepare the screen, draw the split, build the graphs and fit the prior, for workers to find.
+        """Prepare screen, split, graphs and prior, and store them where the workers read them.
 
         Returns
         -------
         tuple
-            The screen, and the job with files of the graphs, embeddings and annotations that were given as objects.
+            The screen, and the job in which files replace graphs, embeddings and annotations that are objects.
 
         Raises
         ------
@@ -169,18 +169,18 @@ class TrainingJob:
         return pert_data, self._with_files(pert_data, parts)
 
     def load(self, *, report: bool = False) -> PertData:
-        """The screen with its split (from the cache where it was prepared before), logged where asked for."""
-        for_class = {name: self.data_config[name] for name in PERTDATA_ARGS if name in self.data_config}
-        for_load = {name: value for name, value in self.data_config.items() if name not in PERTDATA_ARGS}
-        pert_data = PertData(self.data_path, **for_class)
-        pert_data.load(data_name=self.dataset_name, **for_load)
+        """The screen with its split, from the cache if it was prepared before; `report` logs a summary."""
+        class_options = {name: self.data_config[name] for name in PERTDATA_ARGS if name in self.data_config}
+        load_options = {name: value for name, value in self.data_config.items() if name not in PERTDATA_ARGS}
+        pert_data = PertData(self.data_path, **class_options)
+        pert_data.load(data_name=self.dataset_name, **load_options)
         if report:
             pert_data.log_screen()
         pert_data.prepare_split(**self.split_config)
         return pert_data
 
     def opened(self, rank: int, world_size: int) -> GEARS:
-        """The model of a worker with its data and batches, ready to train; nothing is logged on the way."""
+        """The model of a worker with its data and batches, ready to train; logs nothing."""
         with quiet():
             pert_data = self.load()
             self.make_batches(pert_data, world_size, rank, self.num_workers)
@@ -195,16 +195,16 @@ class TrainingJob:
     def conclude(
         self, pert_data: PertData, result: TrainResult, seconds: Seconds, model: GEARS | None
     ) -> TrainResult:
-        """Load what was trained and score the test part, now that no worker waits.
+        """Load the trained model and score the test part, after all workers have ended.
 
         Parameters
         ----------
         result
-            As the first worker returned it.
+            Result of the worker with rank 0.
         seconds
             Stages of this process, to which those of the worker are added.
         model
-            A GEARS object that takes over the trained weights, or None.
+            A GEARS object to load the trained model into, or None.
         """
         assert self.options.save_path is not None
         seconds.include(result.seconds)
@@ -236,14 +236,14 @@ class TrainingJob:
         return dataclasses.replace(self, model_config=model, data_config=data)
 
 
-def _check_names(kind: str, given: Mapping[str, Any], valid: Sequence[str]) -> None:
-    for name in given:
+def _check_names(kind: str, values: Mapping[str, Any], valid: Sequence[str]) -> None:
+    for name in values:
         if name not in valid:
             raise ValueError(unknown_name(kind, str(name), list(valid)))
 
 
-def _plain(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: plain_number(value) for name, value in (given or {}).items()}
+def _plain(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: plain_number(value) for name, value in (values or {}).items()}
 
 
 def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
@@ -253,35 +253,35 @@ def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
 
 
 def _more_model_options() -> list[str]:
-    named = set(_parameters(GEARS.model_initialize))
-    return [name for name in ModelConfig.names() if name not in named]
+    parameters = set(_parameters(GEARS.model_initialize))
+    return [name for name in ModelConfig.names() if name not in parameters]
 
 
 def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
-    """Refuse devices that are not there, or that are not those of the launcher's processes.
+    """Raise for devices that do not exist, or that are not those of the launcher's processes.
 
     Raises
     ------
     ValueError
-        They contradict each other, the machine or the launcher.
+        The arguments contradict each other, the machine or the launcher.
     """
     if started_by_launcher():
-        place = Place.current()
-        assert place is not None
-        own_device(place, n_gpus, resolve_gpu_ids(gpu_ids), device)
+        ranks = Ranks.current()
+        assert ranks is not None
+        own_device(ranks, n_gpus, resolve_gpu_ids(gpu_ids), device)
     else:
         plan_devices(n_gpus, gpu_ids, device)
 
 
 @contextlib.contextmanager
 def first_on_rank_0() -> Iterator[None]:
-    """Around what every process of a launcher does alike: rank 0 does it first, and alone reports it."""
-    place = Place.read()
-    if place is None:
+    """Around work that every process of a launcher repeats: rank 0 does it first, and only rank 0 logs it."""
+    ranks = Ranks.read()
+    if ranks is None:
         with only_on_rank_0():
             yield
         return
-    with rank_0_first(place.rank, place.world_size), only_on_rank_0():
+    with rank_0_first(ranks.rank, ranks.world_size), only_on_rank_0():
         yield
 
 
@@ -293,7 +293,7 @@ def train_joined(
     backend: str | None,
     timeout: float | None,
 ) -> TrainResult:
-    """Train as one worker of a world that is there already.
+    """Train as one worker of a launcher or of a running process group.
 
     The screen is prepared before the process group starts (a file lock lets one process do
     it), so that nothing slow happens between collectives; the test part is scored on rank 0
@@ -304,38 +304,38 @@ def train_joined(
     TrainResult
         On rank 0 with the test table, elsewhere without.
     """
-    place = Place.current()
-    assert place is not None
-    own = own_device(place, n_gpus, gpu_ids, device)
+    ranks = Ranks.current()
+    assert ranks is not None
+    own_gpu = own_device(ranks, n_gpus, gpu_ids, device)
     with shown(job.options.verbose):
-        return _train(job, place, own, backend, timeout)
+        return _train(job, ranks, own_gpu, backend, timeout)
 
 
 def _train(
-    job: TrainingJob, place: Place, own: str, backend: str | None, timeout: float | None
+    job: TrainingJob, ranks: Ranks, device: str, backend: str | None, timeout: float | None
 ) -> TrainResult:
     seconds = Seconds()
     with first_on_rank_0():
         job.warn_without_effect()
-        pert_data, job = _prepare(job, place, seconds)
+        pert_data, job = _prepare(job, ranks, seconds)
     joined_before = is_running()
     with stop_on_signals():
         if not joined_before:
-            world = World(place.rank, place.local_rank, place.world_size, torch.device(own))
+            world = World(ranks.rank, ranks.local_rank, ranks.world_size, torch.device(device))
             join_group(world, backend=backend, timeout=timeout)
         try:
-            job.make_batches(pert_data, place.world_size, place.rank, job.num_workers)
+            job.make_batches(pert_data, ranks.world_size, ranks.rank, job.num_workers)
             result = job.model(pert_data).train(**job.options.to_dict(), evaluate_test=False)
         finally:
             if not joined_before:
                 cleanup_ddp()
-    return job.conclude(pert_data, result, seconds, None) if place.rank == 0 else result
+    return job.conclude(pert_data, result, seconds, None) if ranks.rank == 0 else result
 
 
-def _prepare(job: TrainingJob, place: Place, seconds: Seconds) -> tuple[PertData, TrainingJob]:
+def _prepare(job: TrainingJob, ranks: Ranks, seconds: Seconds) -> tuple[PertData, TrainingJob]:
     """Prepare or open the screen, one process of a file system (of another job, too) after the other."""
     with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
-        return job.prepare(place.world_size, seconds)
+        return job.prepare(ranks.world_size, seconds)
 
 
 def train_multi_gpu(
@@ -354,7 +354,7 @@ def train_multi_gpu(
 ) -> TrainResult:
     """Train with one worker process per selected device.
 
-    Called in a script that torchrun started, it starts nothing and joins the world that is there.
+    In a script that torchrun started, no process is started: torchrun's processes are the workers.
 
     Parameters
     ----------
@@ -382,26 +382,26 @@ def train_multi_gpu(
         Options of :class:`PertData` (``gene2go``, ``default_pert_graph``,
         ``gene_set_path``) and of preparing (``normalize``, ``min_cells``, ...).
     model
-        A GEARS object that takes over the trained weights.
+        A GEARS object to load the trained model into.
 
     Returns
     -------
     TrainResult
-        How good the model is beside simple baselines (printed), what was used, save_path, history, test table.
+        Printed, it compares the model with simple baselines; holds history, devices, save_path and test table.
 
     Raises
     ------
     ValueError
         Options that are unknown or contradict each other, before any worker starts.
     WorkerError
-        A worker failed; its own traceback is part of the message.
+        A worker failed; its traceback is part of the message.
 
     Examples
     --------
     >>> train_multi_gpu("data", "norman", {"split": "simulation", "seed": 1},
     ...     {"save_path": "models/run1", "epochs": 20}, gpu_ids=[2, 3])     # doctest: +SKIP
     """
-    refuse_unguarded_start()
+    exit_unguarded_child()
     timeout = check_timeout(timeout)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args, data_config)
     if started_by_launcher():
@@ -409,7 +409,7 @@ def train_multi_gpu(
         if model is not None:
             model.load_pretrained(str(result.save_path))
         return result
-    refuse_daemonic_start()
+    check_not_daemonic()
     seconds = Seconds()
     with shown(job.options.verbose):
         plan = plan_devices(n_gpus, gpu_ids, device, backend)
@@ -436,10 +436,10 @@ def train_ddp_worker(
     split_config: Mapping[str, Any] | None,
     args: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What each worker does: open the prepared screen, make its loaders, train, leave.
+    """Entry point of each worker: open the prepared screen, make its loaders, train.
 
-    Can be given to ``torch.multiprocessing.spawn`` of one's own, after
-    :func:`setup_ddp`'s addresses are set.
+    Your own code can pass it to ``torch.multiprocessing.spawn`` after it has set the addresses that
+    :func:`setup_ddp` reads.
 
     Returns
     -------

@@ -1,13 +1,21 @@
 """Batch norm over weighted rows and over all workers.
 
-A condition is computed once, however many cells carry it, so its rows count
-as often as there are cells (model.md, section 2). In training the statistics
-span the global batch; in evaluation this is plain batch norm and talks to no
-other worker. Parameters and buffers are named as in torch's ``BatchNorm1d``.
+Rows are a tensor (L, U, H): U conditions, each with L rows (genes; 1 for layers whose rows are conditions) of H
+features. A condition is computed once, however many cells it has, so row (l, u) counts weight_u times, the number of
+its cells. With N = L sum_u weight_u, summed over all workers,
 
-Rows come as a tensor (L, U, H): U conditions, each with L rows (genes; 1 for
-layers whose rows are conditions) of H features. Condition u counts `weight[u]`
-times, which is the number of cells that carry it.
+    mean   = sum_lu weight_u x_lu / N
+    var    = sum_lu weight_u (x_lu - mean)^2 / N
+    out_lu = beta + gamma y_lu,    y_lu = (x_lu - mean) / sqrt(var + eps)
+
+and, because each row moves mean and var,
+
+    dL/dx_lu = gamma / sqrt(var + eps) * (g_lu - weight_u / N * (sum g + y_lu sum (g y))),    g = dL/dout
+
+where both sums run over the rows of all workers and need no weight: g of condition u is already summed over its cells.
+Forward costs one gather (N, mean and squares of each worker), backward one sum over workers; in evaluation this is
+plain batch norm without communication. The plain version repeats each row weight_u times and calls torch's
+``BatchNorm1d`` (``tests/model/test_model_batchnorm.py``). Parameters and buffers have the names of ``BatchNorm1d``.
 """
 
 from __future__ import annotations
@@ -55,7 +63,7 @@ class WeightedBatchNorm(nn.Module):
         *,
         relu: bool = False,
     ) -> Tensor:
-        """Normalise rows, and apply a ReLU to the result on request.
+        """Normalise rows, and apply a ReLU if `relu`.
 
         Parameters
         ----------
@@ -63,12 +71,12 @@ class WeightedBatchNorm(nn.Module):
             (U, H), or (G, U, H) for layers over genes and conditions.
         weight
             (U,) number of cells of each condition on this worker. None: all
-            rows count once and every worker has the same ones (no collective).
+            rows count once and are the same on every worker (no collective).
         count
             Number of rows for the running variance's N/(N-1) where it is not
             the sum of weights (the trunk: cells times genes).
         reducer
-            Talks to the other workers; used in training and with weights only.
+            Sums over workers; used in training and with weights only.
         relu
             Fused here because it saves a pass over the largest tensors.
 
@@ -107,9 +115,9 @@ class WeightedBatchNorm(nn.Module):
     ) -> Tensor:
         """ReLU of the normalised sums ``base[g] + effect[u]`` of all genes and conditions.
 
-        The sums are never formed before they are normalised: over all pairs
-        (g, u) the mean and the variance of a sum of two independent terms are
-        the sums of means and variances, so statistics cost G + U rows.
+        Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of
+        means and variances: the statistics cost G + U rows instead of G x U, and the terms are normalised
+        before they are added.
 
         Parameters
         ----------
@@ -149,18 +157,18 @@ class WeightedBatchNorm(nn.Module):
 
     @torch.no_grad()
     def track(self, moments: Moments, shift_H: Tensor | float = 0.0) -> None:
-        """Move the running statistics, by a step of 0 where there was no row at all.
+        """Update the running statistics; without any row they stay unchanged.
 
         Parameters
         ----------
         moments
-            Of all rows of all workers.
+            Moments of all rows of all workers.
         shift_H
-            What was subtracted from every row.
+            Constant that was subtracted from every row before the moments were computed.
         """
         n_rows = moments.n_rows
-        seen = (n_rows > 0).to(self.running_mean.dtype)
-        step = self.momentum * seen
+        has_rows = (n_rows > 0).to(self.running_mean.dtype)
+        step = self.momentum * has_rows
         unbiased_H = moments.var_H * (n_rows / (n_rows - 1).clamp(min=1))
         self.running_mean += step * (moments.mean_H + shift_H - self.running_mean)
         self.running_var += step * (unbiased_H - self.running_var)
@@ -209,8 +217,8 @@ class _NormaliseRows(torch.autograd.Function):
                 grad_LUH = torch.ops.aten.threshold_backward(grad_LUH, relu_out, 0)
             rows, grad = rows_LUH.to(weight_U.dtype), grad_LUH.to(weight_U.dtype)
             sums_UH, products_UH = condition_products(grad, rows, mean_H)
-            # the parameters' gradients stay local (averaged with all others later); the rows' need
-            # the whole batch, because each row moved the statistics of every worker
+            # the parameters' gradients stay local, since DDP averages them later; those of the rows need the sums over
+            # all workers, because each row moves the statistics of every worker
             grad_beta_H, grad_gamma_H = sums_UH.sum(0), products_UH.sum(0) * inverse_H
             all_beta_H, all_gamma_H = ctx.reducer.sum(torch.stack([grad_beta_H, grad_gamma_H]))
 
@@ -218,8 +226,8 @@ class _NormaliseRows(torch.autograd.Function):
             share_U1 = (weight_U / count.clamp(min=torch.finfo(count.dtype).tiny)).unsqueeze(-1)
             slope_UH = share_U1 * scale_H * inverse_H * all_gamma_H
             offset_UH = share_U1 * scale_H * all_beta_H - slope_UH * mean_H
-            owned = relu_out is not None or grad is not grad_LUH
-            grad = grad.mul_(scale_H) if owned else grad * scale_H
+            may_overwrite = relu_out is not None or grad is not grad_LUH
+            grad = grad.mul_(scale_H) if may_overwrite else grad * scale_H
             grad_rows = grad.addcmul_(rows, slope_UH, value=-1).sub_(offset_UH)
         return grad_rows.to(rows_LUH.dtype), grad_gamma_H, grad_beta_H, None, None, None, None
 
@@ -233,22 +241,24 @@ class Moments(NamedTuple):
 
 
 def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Statistics are float64 for float64 rows and float32 for all others, autocast ones included."""
+    """Type of the statistics: float64 for float64 rows, else float32, also under autocast."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def merged_moments(rows_LUH: Tensor, weight_U: Tensor, reducer: Reducer) -> Moments:
     """Mean and variance of weighted rows over all workers (Chan, Golub, LeVeque 1979).
 
-    One gather of (number of rows, mean, sum of squared deviations). A worker
-    without rows, or with weights 0, contributes nothing; without any row at
-    all the moments are 0.
+    One gather of (number of rows, mean, sum of squared deviations). Means and squared deviations are merged instead of
+    sums of x and x^2, whose difference would lose digits where the mean is large. A worker without rows, or with
+    weights 0, contributes nothing; without any row on any worker the moments are 0.
     """
     return merged(*condition_moments(rows_LUH), rows_LUH.shape[0], weight_U, reducer)
 
 
 def merged(mean_UH: Tensor, squares_UH: Tensor, n_rows: int, weight_U: Tensor, reducer: Reducer) -> Moments:
-    """:func:`merged_moments` from each condition's mean and squared deviations over its `n_rows` rows."""
+    """:func:`merged_moments` from each condition's mean and squared deviations over its `n_rows` rows, (U, H) each."""
+    # merged twice by the same formula: conditions of this worker (weights weight_u n_rows), then workers (weights
+    # count_w)
     total = weight_U.sum()
     mean_H = (weight_U @ mean_UH) / _positive(total)
     squares_H = weight_U @ (squares_UH + n_rows * (mean_UH - mean_H).square())
@@ -270,8 +280,8 @@ def condition_moments(rows_LUH: Tensor) -> tuple[Tensor, Tensor]:
     if n_rows == 1 or rows_LUH.numel() == 0:
         mean = rows_LUH[0] if n_rows == 1 else rows_LUH.new_zeros(shape)
         return mean, torch.zeros_like(mean)
-    # conditions and features side by side are the columns of one matrix, whose moments torch's
-    # own batch norm kernel takes in a single call (several times faster than torch.var_mean)
+    # as a matrix (L, U H) its columns are single features of single conditions, whose moments torch's batch norm kernel
+    # computes while it reads the rows once (several times faster than torch.var_mean over the first axis)
     columns = rows_LUH.reshape(n_rows, -1)
     mean, var = torch.batch_norm_update_stats(columns, None, None, 0.0)
     return mean.reshape(shape), (var * n_rows).reshape(shape)
@@ -284,11 +294,11 @@ def condition_products(grad_LUH: Tensor, rows_LUH: Tensor, mean_H: Tensor) -> tu
     if n_rows == 1 or rows_LUH.numel() == 0:
         return grad_LUH.sum(0), (grad_LUH * (rows_LUH - mean_H)).sum(0)
     columns, mean = rows_LUH.reshape(n_rows, -1), mean_H.repeat(n_conditions)
-    # backward kernel of a batch norm with fixed statistics (mean, variance 1): both sums in one pass
-    # over memory; the CPU kernel reads the running statistics, the CUDA kernel the saved ones
-    one = torch.ones_like(mean)
+    # the backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both sums while it reads the
+    # rows once; the CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given
+    ones = torch.ones_like(mean)
     _, products, sums = torch.ops.aten.native_batch_norm_backward(
-        grad_LUH.reshape(n_rows, -1), columns, one, mean, one, mean, one, False, 0.0, [False, True, True]
+        grad_LUH.reshape(n_rows, -1), columns, ones, mean, ones, mean, ones, False, 0.0, [False, True, True]
     )
     return sums.reshape(shape), products.reshape(shape)
 
@@ -311,7 +321,10 @@ class GlobalMoments(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_mean_H: Tensor, grad_var_H: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        """Every worker's loss depends on every worker's rows."""
+        """Gradient of the rows, (L, U, H); every worker's loss depends on every worker's rows.
+
+        dL/dx_lu = weight_u / N * (dL/dmean + 2 (x_lu - mean) dL/dvar), with gradients summed over workers.
+        """
         rows_LUH, weight_U, mean_H, count = ctx.saved_tensors
         grad_mean_H, grad_var_H = ctx.reducer.sum(torch.stack([grad_mean_H, grad_var_H]))
         share_U1 = (weight_U / _positive(count)).unsqueeze(-1)
@@ -319,5 +332,5 @@ class GlobalMoments(torch.autograd.Function):
 
 
 def _positive(count: Tensor) -> Tensor:
-    """`count` as a divisor: 1 where it is 0 (what is divided is 0 there as well)."""
+    """`count` as a divisor: 1 where it is 0 (the dividend is 0 there as well)."""
     return torch.where(count > 0, count, torch.ones_like(count))

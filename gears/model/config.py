@@ -85,8 +85,8 @@ class ModelConfig(Options):
     mask_target: bool = option(
         default=False,
         check=switch(),
-        help="""exclude the perturbed genes' own expression from the loss and from metrics: what a knock-
-        down does to its own gene is no prediction of a response""",
+        help="""exclude the expression of the perturbed genes from the loss and from metrics, because the
+        knock-down of the target itself is no predicted response""",
     )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A saved model: a folder that can be loaded without the training data."""
+"""Write and read saved models: folders that can be loaded without the training data."""
 
 from __future__ import annotations
 
@@ -66,29 +66,29 @@ MODEL_FILES = frozenset(
         "split.json",
     }
 )
-"""Files that make a model; everything else in its folder was left by a run."""
+"""Files of a model; all others in its folder belong to a run."""
 
 # parameters that the published network holds and never uses
 UNUSED_PREFIXES = ("pert_w.", "bn_pert_base_trans.")
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")
-# what a published config holds beside settings: sizes, graphs and devices, which come from elsewhere
+# entries of a published config that are no options: sizes, graphs and devices
 RUNTIME_KEYS = frozenset(
     {"device", "num_genes", "num_perts", "G_go", "G_go_weight", "G_coexpress", "G_coexpress_weight"}
 )
-# the published objective, which a published config does not name
+# the published objective, which published configs do not name
 PUBLISHED_OBJECTIVE = {"direction": "sign", "uncertainty_kind": "gears"}
 
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Everything that a model is, except for its weights.
+    """Everything of a model except its weights.
 
     Attributes
     ----------
     config
-        Network and objective settings.
+        Options of network and objective.
     gene_names, gene_ids
-        The G measured genes in the order of the predictions.
+        Names and ids of the G measured genes in the order of the predictions.
     pert_names
         The P nodes of the perturbation graph.
     go, coexpress
@@ -104,7 +104,7 @@ class ModelParts:
     contexts
         Contexts and types of perturbation, if the model has any.
     start_PH
-        Rows that the perturbation embedding starts from, NaN where it starts at random; not saved.
+        Initial rows of the perturbation embedding, NaN where they are random; not saved.
     provenance
         Name and content hash of the screen, training options, versions.
     """
@@ -147,8 +147,8 @@ class ModelParts:
         if self.split is None:
             return []
         parts = [part for part in self.fitted_parts if part in self.split.parts]
-        named = [condition for part in parts for condition in self.split.conditions(part)]
-        return [condition for condition in dict.fromkeys(named) if not condition.is_control]
+        conditions = [condition for part in parts for condition in self.split.conditions(part)]
+        return [condition for condition in dict.fromkeys(conditions) if not condition.is_control]
 
     def training_conditions(self) -> list[Condition]:
         """Training conditions; none where the split is unknown or trains nothing."""
@@ -158,9 +158,9 @@ class ModelParts:
 
     def trained_nodes(self) -> list[int]:
         """Perturbation nodes that a training condition perturbs."""
-        place = {name: node for node, name in enumerate(self.pert_names)}
+        node_of = {name: node for node, name in enumerate(self.pert_names)}
         genes = {gene for condition in self.training_conditions() for gene in condition.genes}
-        return sorted(place[gene] for gene in genes if gene in place)
+        return sorted(node_of[gene] for gene in genes if gene in node_of)
 
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
         """Write all files of a model into an existing (temporary) folder."""
@@ -182,7 +182,7 @@ class ModelParts:
         if self.split is not None:
             self.split.save(folder / "split.json")
         write_tensors(folder / WEIGHTS, dict(weights))
-        names_written = [place.name for place in folder.iterdir() if place.name != WEIGHTS]
+        names_written = [file.name for file in folder.iterdir() if file.name != WEIGHTS]
         manifest = self._manifest() | {"checksums": checksums_of(folder, names_written)}
         MODEL.write(folder, manifest)
 
@@ -199,18 +199,19 @@ class ModelParts:
 
 
 def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
-    """How two name lists differ, in a few words that name both sides."""
+    """Message that says how two lists of names differ."""
     only_first = sorted(set(first) - set(second))
     only_second = sorted(set(second) - set(first))
     if not only_first and not only_second and len(first) == len(second):
-        place = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
-        return f"the same {len(first)} names in another order (position {place}: {first[place]} and {second[place]})"
-    parts = [f"{len(first)} there, {len(second)} here"]
+        position = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+        names = f"{first[position]} and {second[position]}"
+        return f"the same {len(first)} names in another order (position {position}: {names})"
+    differences = [f"{len(first)} there, {len(second)} here"]
     if only_first:
-        parts.append(f"only there: {shorten(only_first, 5)}")
+        differences.append(f"only there: {shorten(only_first, 5)}")
     if only_second:
-        parts.append(f"only here: {shorten(only_second, 5)}")
-    return "; ".join(parts)
+        differences.append(f"only here: {shorten(only_second, 5)}")
+    return "; ".join(differences)
 
 
 def save_model(
@@ -221,10 +222,10 @@ def save_model(
     Parameters
     ----------
     keep_run
-        Keep what a run wrote beside the model that is there: history, checkpoints, logs.
+        Keep what a run wrote beside an existing model: history, checkpoints, logs.
     """
     path = user_path(path)
-    refuse_foreign_folder(path)
+    check_replaceable(path)
     with new_folder(path) as folder:
         parts.write(folder, weights)
         if keep_run and path.is_dir():
@@ -232,7 +233,7 @@ def save_model(
 
 
 def _keep_files(old: Path, new: Path) -> None:
-    """Put the files of `old` that are no part of a model into `new`, as links where the system has them."""
+    """Copy the files of `old` that are no part of a model into `new`, as hard links where possible."""
     for file in old.rglob("*"):
         relative = file.relative_to(old)
         if str(relative) in MODEL_FILES or not file.is_file():
@@ -245,22 +246,22 @@ def _keep_files(old: Path, new: Path) -> None:
 
 
 def check_save_path(path: str | Path) -> Path:
-    """The folder that a model is to go to, tried before any work is done; nothing is left there.
+    """Check that a model can be written to a folder, before any work is done; creates nothing.
 
     Raises
     ------
     FileExistsError
-        It is a file, or a folder that holds something other than a model.
+        The path is a file, or a folder with other content than a model.
     OSError
-        It cannot be made or written to (:func:`gears.files.paths.check_folder`).
+        The folder cannot be written (:func:`gears.files.paths.check_folder`).
     """
     path = check_folder(path, "save_path")
-    refuse_foreign_folder(path)
+    check_replaceable(path)
     return path
 
 
-def refuse_foreign_folder(path: Path) -> None:
-    """Raise unless `path` is free, empty, or a model."""
+def check_replaceable(path: Path) -> None:
+    """Raise unless `path` does not exist, is empty, or is a model."""
     if not path.exists() or is_model(path) or (path.is_dir() and not any(path.iterdir())):
         return
     msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
@@ -268,7 +269,7 @@ def refuse_foreign_folder(path: Path) -> None:
 
 
 def is_model(path: str | Path) -> bool:
-    """Whether a folder says that it is a saved model."""
+    """Whether a folder is a saved model, by its manifest."""
     return MODEL.marks(path)
 
 
@@ -278,7 +279,7 @@ def load_parts(path: str | Path) -> ModelParts:
     Raises
     ------
     FileNotFoundError
-        There is no model.
+        The folder is no model.
     ValueError
         The folder has another format, or its files do not fit together.
     """
@@ -367,7 +368,7 @@ def load_weights(path: str | Path, network: GEARSNetwork) -> None:
 
 
 def without_wrapper(key: str) -> str:
-    """A parameter's own name, without what DistributedDataParallel and torch.compile put before it.
+    """A parameter's name without the prefixes of DistributedDataParallel and torch.compile.
 
     Examples
     --------
@@ -385,7 +386,7 @@ def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Wrapper prefixes are stripped key by key, unused tensors (``pert_w.*``,
     ``bn_pert_base_trans.*``) are dropped by name, everything else is kept. Load the result
-    with ``network.load_state_dict(...)``, which names what is missing or too much.
+    with ``network.load_state_dict(...)``, which names missing and unexpected keys.
 
     Raises
     ------
@@ -411,13 +412,13 @@ def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def published_config(values: Mapping[str, Any]) -> ModelConfig:
-    """Settings from a published ``config`` dictionary.
+    """Options from a published ``config`` dictionary.
 
     The published objective is kept (``direction="sign"``, ``uncertainty_kind="gears"``)
-    unless the dictionary names another. Settings of other releases are warned about.
+    unless the dictionary names another. Unknown options cause a warning.
     """
-    settings = {key: value for key, value in values.items() if key not in RUNTIME_KEYS}
-    return ModelConfig.from_dict({**PUBLISHED_OBJECTIVE, **settings})
+    options = {key: value for key, value in values.items() if key not in RUNTIME_KEYS}
+    return ModelConfig.from_dict({**PUBLISHED_OBJECTIVE, **options})
 
 
 def build_parts(
@@ -433,13 +434,13 @@ def build_parts(
     Parameters
     ----------
     pert_data
-        With a split prepared.
+        Data with a prepared split.
     config
-        Network settings.
+        Options of the network.
     go, coexpress
-        Own graphs instead of those built, in any form of :meth:`gears.graphs.custom.GraphMaker.make`.
+        Custom graphs, in any form of :meth:`gears.graphs.custom.GraphMaker.make`.
     pert_embedding
-        Vectors of genes that the perturbation embedding starts from
+        Gene embeddings that the perturbation embedding starts from
         (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
     """
     screen = pert_data.screen
@@ -473,7 +474,7 @@ def build_parts(
 
 
 def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:
-    """Refuse a model whose names are not those of the data, in its order; both sides are named."""
+    """Raise unless a model's names are those of the data, in the same order."""
     if tuple(map(str, model)) != tuple(map(str, data)):
         msg = f"the model {path} has other {kind} than this PertData: {difference(model, data)} ('here': the PertData)"
         raise ValueError(msg)

@@ -1,13 +1,15 @@
-"""Layers of the network: the published perceptron, empty layers to load, and propagation on a fixed graph.
+"""Layers of the network: the published perceptron, layers without initial weights, and propagation on a fixed graph.
 
-``torch.nn.utils.skip_init`` does the same by way of the meta device, whose first use imports
-the whole of ``torch._dynamo`` (seconds in every worker and every loaded model).
+Propagation computes, as torch-geometric's ``SGConv`` does,
 
-Messages are S x with the normalised weights S = D^-1/2 A D^-1/2 of a graph
-(:attr:`gears.graphs.Graph.normalised_weight`). The graph never changes, so S is
-kept as compressed rows (and those of its transpose for the backward), which takes
-the time of one pass over the edges, where gathering and scattering one message
-per edge takes about 50 times as long. The tests compare with ``SGConv`` of torch-geometric.
+    messages = S x,    S = D^-1/2 A D^-1/2    (:attr:`gears.graphs.Graph.normalised_weight`)
+
+The graph never changes, so S is computed once, when the graph is built, and kept as compressed rows,
+(start, column, value); the backward multiplies with the transpose, which is kept as well
+because its rows cannot be read from the first form without a scatter. A sum of weighted embeddings per row
+(``F.embedding_bag``) reads each edge once: gathering one message per edge, (E, H), and scattering them takes about 50
+times as long. Where messages of a few nodes are needed only, a table of each node's neighbours, (n, K), gives them by
+one small product. ``tests/model/test_model_propagation.py`` compares with ``SGConv`` of torch-geometric.
 """
 
 from __future__ import annotations
@@ -27,14 +29,13 @@ from gears.model.blockwise import Layer
 from gears.model.reducer import IDENTITY, Reducer
 
 WIDEST = 64
-"""Neighbours of a node, at most, for messages to be computed for some nodes alone: tables have that width."""
+"""Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""
 
 
 class MLP(nn.Module):
     """Layers of the given sizes, named ``network.0``, ``network.1``, ... as published.
 
-    Weights are left uninitialised: the network that owns them fills them from
-    a local generator.
+    Weights are uninitialised: the network fills them from a local generator.
 
     Parameters
     ----------
@@ -71,30 +72,34 @@ class MLP(nn.Module):
 
 
 def layers_of(mlp: MLP) -> list[Layer]:
-    """Linear maps and the norms after them, for passes that go block by block."""
+    """Linear maps and the norms after them, for :func:`gears.model.blockwise.gene_values`."""
     return [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(*mlp.parts(), strict=True)]
 
 
 def tracked(mlp: MLP, statistics: Sequence[Moments], output: Tensor) -> Tensor:
-    """Output of a perceptron that went block by block, whose running statistics are moved here."""
+    """Output of a perceptron that was computed block by block; updates its running statistics."""
     for linear, norm, moments in zip(*mlp.parts(), statistics, strict=True):
         norm.track(moments, linear.bias)
-        output = output + 0.0 * linear.bias.sum()  # a gradient of zero, as for every shift
+        output = output + 0.0 * linear.bias.sum()  # DDP needs a gradient of every parameter; a bias's is zero
     return output
 
 
 class BlankEmbedding(nn.Embedding):
-    """An embedding table with uninitialised rows."""
+    """An embedding table with uninitialised rows.
+
+    ``torch.nn.utils.skip_init`` does the same through the meta device, whose first use imports ``torch._dynamo``
+    (seconds in every worker and every loaded model).
+    """
 
     def reset_parameters(self) -> None:
-        """Leave the weights as they are."""
+        """Keep the weights uninitialised."""
 
 
 class BlankLinear(nn.Linear):
     """A linear layer with uninitialised weights."""
 
     def reset_parameters(self) -> None:
-        """Leave the weights as they are."""
+        """Keep the weights uninitialised."""
 
 
 class Rows(NamedTuple):
@@ -163,7 +168,7 @@ class Propagation(nn.Module):
         return torch.bmm(value_MK.unsqueeze(1), near_MKH).squeeze(1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Propagation:
-        """Move or cast like any module, but weights are always rounded from the exact ones."""
+        """Move or cast like any module, but always round the weights from float64, not from an earlier cast."""
         super()._apply(fn, recurse)
         self.forward_value = self._exact[0].to(self.forward_value)
         self.backward_value = self._exact[1].to(self.backward_value)
@@ -195,7 +200,7 @@ def _by_rows(row: Tensor, column: Tensor, value: Tensor, n_rows: int) -> Rows:
 
 
 def _padded(rows: Rows) -> Rows:
-    """The entries of each row in a table of equal width, (n, K), filled up with zeros; K = 0 where that is wide."""
+    """The entries of each row as a table, (n, K), padded with zeros; K = 0 if it were wider than WIDEST."""
     n_rows, length = len(rows.start) - 1, rows.start.diff()
     width = int(length.max()) if n_rows else 0
     if width > WIDEST:
@@ -204,8 +209,8 @@ def _padded(rows: Rows) -> Rows:
     value = torch.zeros(n_rows, width, dtype=rows.value.dtype)
     if width:
         row = torch.repeat_interleave(torch.arange(n_rows), length)
-        place = torch.arange(len(row)) - rows.start[row]
-        column[row, place], value[row, place] = rows.column, rows.value
+        position = torch.arange(len(row)) - rows.start[row]
+        column[row, position], value[row, position] = rows.column, rows.value
     return Rows(column, rows.start, value)
 
 

@@ -1,19 +1,24 @@
 """The objectives over cells and over moments.
 
 For cell i of condition p, with control expression x, observed expression y and
-prediction x + delta_p, over the genes S_p that the condition expresses:
+prediction x + delta_p, over the genes S_p that the condition expresses,
 
     l_i = mean over S_p of  (x + delta - y)^4 + uncertainty + lambda (sign(y - mu) - t)^2
 
 The batch's loss is the mean over conditions of the mean over their cells; the
-caller states it as one weight per cell, so that batches may be spread over
+caller passes it as one weight per cell, so that batches can be split over
 workers or accumulated (weight = W / (n_c K): n_c cells of the cell's condition
-and K conditions in the whole batch, W workers whose gradients get averaged).
+and K conditions in the whole batch, W workers whose gradients are averaged).
 
-With d = y - x, y a cell of the condition, x a control cell, drawn independently,
-the mean over all pairs is a polynomial in the network's output; its
-coefficients are moments, computed once for a screen. No cell is touched during
-training and the gradient carries no sampling noise from cells.
+Over moments, y is a cell of the condition and x a control cell, drawn independently, and d = y - x has mean m and
+central moments v2, v3, v4. With e = delta - m the mean of the fourth power over all pairs is a polynomial in the
+network's output,
+
+    mean (delta - d)^4 = e^4 + 6 v2 e^2 - 4 v3 e + v4
+
+and the moments of d follow from those of y and x (:func:`pair_moments`), which are computed once for a screen. Training
+reads no cell and the gradient has no sampling noise from cells. The plain version is :func:`cell_loss` over all pairs
+(``tests/model/test_model_losses_moments.py``). Terms are (U, G), or (B, G) over cells, until the last sum.
 """
 
 from __future__ import annotations
@@ -42,16 +47,16 @@ def cell_loss(
     Parameters
     ----------
     delta_UG, logvar_UG
-        What the network returned; `logvar_UG` only with ``config.uncertainty``.
+        Outputs of the network; `logvar_UG` only with ``config.uncertainty``.
     row_B
         (B,) int64, each cell's row in `delta_UG`.
     x_BG, y_BG
         Control expression each cell is paired with, and observed expression (log scale).
     mask_UG
-        bool, genes that count for each condition: those whose mean over all of its cells in
-        the screen is not 0, all for the control. A condition without any has loss 0. Or their weights.
+        bool, genes whose errors are included in each condition: those whose mean over all of its cells in
+        the screen is not 0, all for the control; or weights of the genes. A condition without any has loss 0.
     mu_G
-        Mean expression of the control cells that training uses; (B, G) where each cell has its own.
+        Mean expression of the control cells that training uses; (B, G) where it differs between cells.
     cell_weight_B
         Weight of each cell, from counts over the whole batch.
     config
@@ -83,7 +88,7 @@ def cell_loss(
 def with_uncertainty(fourth: Tensor, square: Tensor, logvar: Tensor, config: ModelConfig) -> Tensor:
     """Add the uncertainty term to a power of the errors, given their squares.
 
-    ``"gears"`` shrinks with the log-variance s without end; ``"nll"`` is least at
+    ``"gears"`` falls with the log-variance s without a minimum; ``"nll"`` has its minimum at
     s = log(square).
     """
     precision = torch.exp(-logvar)
@@ -98,12 +103,12 @@ def smooth_direction(delta_UG: Tensor, config: ModelConfig) -> Tensor:
 
 
 def gene_weights(mask_UG: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights that take the (weighted) mean over each row's masked genes; zeros where there is none."""
+    """Weights of the (weighted) mean over each row's masked genes, (U, G); zeros in rows without any."""
     return mask_UG.to(dtype) / (mask_UG != 0).sum(1, keepdim=True).clamp(min=1)
 
 
 def required_logvar(logvar_UG: Tensor | None) -> Tensor:
-    """The log-variances, or an error that says why there are none."""
+    """The log-variances; raises if the network returned none."""
     if logvar_UG is None:
         msg = (
             "the objective has an uncertainty term but the network returned no log-variance; "
@@ -148,12 +153,12 @@ def moment_loss(
     Parameters
     ----------
     delta_UG, logvar_UG
-        What the network returned for the conditions of `moments`.
+        Outputs of the network for the conditions of `moments`.
     moments
-        Of the conditions, in the network's order.
+        Moments of the conditions, in the order of the network's rows.
     config
-        Chooses the terms, as for cells. ``direction="sign"`` compares with the sign
-        of delta, from the mean prediction, and has no gradient.
+        Chooses the terms, as for cells. ``direction="sign"`` uses the sign of delta, the direction of the mean
+        prediction, and has no gradient.
 
     Returns
     -------
@@ -162,6 +167,7 @@ def moment_loss(
     """
     dtype = delta_UG.dtype
     mean_d, v2, v3, v4, sign_mean, sign_sq = (moment.to(dtype) for moment in moments[:6])
+    # means over all pairs of (delta - d)^2, (delta - d)^4 and (sign(y - mu) - predicted)^2
     error_UG = delta_UG - mean_d
     square_UG = error_UG.square()
     if config.loss == "evidence":

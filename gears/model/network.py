@@ -1,11 +1,11 @@
-"""The GEARS network, computed once per distinct condition, and its initial weights.
+"""The GEARS network, which computes each distinct condition once, and its initial weights.
 
 Roohani, Huang, Leskovec, "Predicting transcriptional outcomes of novel multigene
 perturbations with GEARS", Nature Biotechnology 2023. The predicted change
-depends on the condition alone, never on the cell: one pass costs one row per
-gene and distinct condition, and the part before a perturbation enters costs one
-row per gene. Batch norm counts each condition as often as cells carry it.
-Co-expression messages reach every cell.
+depends on the condition alone, never on the cell: a forward costs one row per
+gene and distinct condition, and one row per gene for the part that does not
+depend on the perturbation. Batch norm counts each condition as often as it has
+cells. Co-expression messages reach every cell.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from gears.graphs.graph import Graph
 from gears.model.batchnorm import WeightedBatchNorm
-from gears.model.blockwise import BufferPool, one_value_each, own_values
+from gears.model.blockwise import BufferPool, gene_values
 from gears.model.config import ModelConfig
 from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Propagation, layers_of, tracked
 from gears.model.prepared import PreparedNetwork, per_gene_dot, predict_cells
@@ -50,14 +50,14 @@ class GEARSNetwork(nn.Module):
     Attributes
     ----------
     reducer
-        Talks to other workers in training mode; not part of the state dict.
-        Every worker does the same collectives whatever its conditions are.
+        Sums over workers in training mode; not part of the state dict.
+        Every worker does the same collectives, whatever its conditions are.
     pool, most_kept
-        Memory that training steps share, and the bytes of hidden values that a step may keep for its
-        gradient before it computes them again, for the changes and for the log-variances each
+        Buffers that training steps share, and the bytes of hidden values that a step may keep for its
+        gradient, for the changes and for the log-variances each; beyond, they are computed again
         (None: :data:`gears.model.blockwise.MOST_KEPT`).
     prior
-        What the network's change is added to where it is called with a batch of cells, or None.
+        Prior that the network's change is added to where it is called with a batch of cells, or None.
     """
 
     prior: Any = None
@@ -101,7 +101,7 @@ class GEARSNetwork(nn.Module):
             self.uncertainty_w = MLP([size, 2 * size, size, 1])
         self.fallback = Fallback()
         self.placing = Placing(n_contexts, kinds, size)
-        self.to(torch.float32)  # whatever the process takes for its default
+        self.to(torch.float32)  # whatever torch's default type is
         initialise(self, seed)
         for name in self.shift_parameters():
             self.get_parameter(name).register_hook(torch.zeros_like)
@@ -109,8 +109,8 @@ class GEARSNetwork(nn.Module):
     def shift_parameters(self) -> list[str]:
         """Parameters that only shift all rows of a batch norm, which takes the shift out again.
 
-        In training their gradient is zero; what arithmetic leaves is rounding, which Adam would
-        blow up to steps that differ with the number of workers. It is set to exactly zero.
+        In training their gradient is zero except for rounding errors, which Adam would scale up to
+        steps that differ with the number of workers. It is set to exactly zero.
         """
         names = ["emb_trans_v2.network.4.bias"]
         for name, module in self.named_modules():
@@ -119,9 +119,9 @@ class GEARSNetwork(nn.Module):
         return names
 
     def hand_written(self) -> list[tuple[nn.Module, str]]:
-        """Modules and methods that have passes backwards and collectives of their own: not for a compiler."""
-        own = [module for module in self.modules() if isinstance(module, WeightedBatchNorm | Propagation)]
-        return [(self, "_block_by_block"), *((module, "forward") for module in own)]
+        """Modules and methods with a hand-written backward and collectives, which a compiler must not trace."""
+        modules = [module for module in self.modules() if isinstance(module, WeightedBatchNorm | Propagation)]
+        return [(self, "_block_by_block"), *((module, "forward") for module in modules)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """:meth:`forward`; with a batch of cells alone the published form (:func:`predict_cells`)."""
@@ -145,14 +145,14 @@ class GEARSNetwork(nn.Module):
         ----------
         pert_row, pert_node
             (M,) int64 each: condition ``pert_row[m]``, from 0 to U - 1, perturbs node
-            ``pert_node[m]``. The control is a condition that no m names. The
+            ``pert_node[m]``. The control is a condition without entries. The
             order of entries has no effect.
         weight
             (U,) number of this worker's cells in each condition. U = 0 and
             weights of 0 are allowed.
         total_weight
             Number of cells of all workers; summed over workers when None. Used
-            in training mode only. All workers must do the same, give it or not.
+            in training mode only. Either all workers pass it, or none.
         context, kind
             (U,) int64 numbers of each condition's context and type of perturbation; 0 where omitted.
 
@@ -169,11 +169,11 @@ class GEARSNetwork(nn.Module):
         effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U), context, kind)
         if self.training:
             own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weight_U)
-            delta_UG = self._whole(own_GU, weight_U)
+            delta_UG = self._all_changes(own_GU, weight_U)
             return delta_UG, None if logvar_GU is None else logvar_GU.t().to(delta_UG.dtype)
         state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
         genes_GUH = self.recovery_w(state_GUH, weight_U, None, self.reducer)
-        delta_UG = self._whole(per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1)), weight_U)
+        delta_UG = self._all_changes(per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1)), weight_U)
         if not self.config.uncertainty:
             return delta_UG, None
         logvar_GU1 = self.uncertainty_w(state_GUH, weight_U, None, self.reducer)
@@ -182,34 +182,37 @@ class GEARSNetwork(nn.Module):
     def _block_by_block(
         self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Each gene's own value before its bias, (G, U), and its log-variance: the way of training mode."""
+        """Value of each gene before its bias, (G, U), and its log-variance, in training mode."""
         device, dtype = base_GH.device.type, self.indv_w1.dtype
         terms = self.bn_pert_base.outer_terms(base_GH.to(dtype), effect_UH.to(dtype), weight_U, self.reducer)
-        how: dict[str, Any] = {"reducer": self.reducer, "pool": self.pool, "most_kept": self.most_kept}
+        options: dict[str, Any] = {
+            "eps": self.bn_pert_base.eps,
+            "reducer": self.reducer,
+            "pool": self.pool,
+            "most_kept": self.most_kept,
+        }
         if torch.is_autocast_enabled(device):
-            how["low"] = torch.get_autocast_dtype(device)
-        first, second = layers_of(self.recovery_w)
+            options["matmul_dtype"] = torch.get_autocast_dtype(device)
         decoder_GH = self.indv_w1.squeeze(-1)
-        eps = self.bn_pert_base.eps
-        own_GU, *statistics = own_values(*terms, first, second, decoder_GH, weight_U, eps=eps, **how)
+        layers = layers_of(self.recovery_w)
+        own_GU, statistics = gene_values(*terms, layers, weight_U, decoder_GH=decoder_GH, **options)
         own_GU = tracked(self.recovery_w, statistics, own_GU)
         if not self.config.uncertainty:
             return own_GU, None
-        layers = layers_of(self.uncertainty_w)
-        logvar_GU, statistics = one_value_each(*terms, layers, weight_U, eps=eps, **how)
+        logvar_GU, statistics = gene_values(*terms, layers_of(self.uncertainty_w), weight_U, **options)
         return own_GU, tracked(self.uncertainty_w, statistics, logvar_GU)
 
     @torch.no_grad()
     def renormalise_embeddings(self) -> None:
         """Shorten embedding rows longer than 1 to length 1, in place and without a gradient.
 
-        Done for whole tables at the start of each forward, so it is the same on all workers. Rows of
-        length 1 stay as they are: several forwards may share one backward, so writing goes past
-        autograd's count of versions.
+        Done for complete tables at the start of each forward, so it is the same on all workers. Rows of
+        length 1 stay unchanged, so several forwards may share one backward; writing to ``.data``
+        does not change autograd's version counter.
         """
         for embedding in (self.gene_emb, self.emb_pos, self.pert_emb):
             norm = torch.linalg.vector_norm(embedding.weight, dim=1, keepdim=True)
-            longest = 1 + 8 * torch.finfo(norm.dtype).eps  # rounding: what was shortened once stays as it is
+            longest = 1 + 8 * torch.finfo(norm.dtype).eps  # a row that was shortened once stays unchanged
             embedding.weight.data.mul_(torch.where(norm > longest, 1 / (norm + 1e-7), 1.0))
 
     @torch.no_grad()
@@ -232,7 +235,7 @@ class GEARSNetwork(nn.Module):
         return self.sim_layers[-1](self._messages())
 
     def _rows_of_trunk(self, weight_U: Tensor, total_weight: Tensor | float | None) -> Tensor | None:
-        """Rows that the trunk's batch norms stand for: G genes of every cell of the global batch."""
+        """Number of rows in the trunk's batch norms: G genes of every cell of the global batch."""
         if not self.training:
             return None
         if total_weight is None:
@@ -253,14 +256,14 @@ class GEARSNetwork(nn.Module):
         members_MH = self.sim_layers[-1](self._messages_of(pert_node))
         n_conditions = weight_U.shape[0]
         sums_UH = members_MH.new_zeros(n_conditions, members_MH.shape[1]).index_add(0, pert_row, members_MH)
-        # controls pass through with weight 0 instead of being taken out: shapes do not depend on the data
+        # controls have weight 0 instead of being removed, so that shapes do not depend on the data
         perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=weight_U.device)
         perturbed_U = perturbed_U.index_fill(0, pert_row, True)
         effect_UH = self.pert_fuse(sums_UH, weight_U * perturbed_U, None, self.reducer)
         return torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
 
     def _messages(self) -> Tensor:
-        """What reaches each perturbation node before the last linear map of the graph layers, (P, H)."""
+        """Messages at each perturbation node before the last linear map of the graph layers, (P, H)."""
         return self.fallback(self.go_graph(self._inner_nodes()))
 
     def _messages_of(self, nodes_M: Tensor) -> Tensor:
@@ -276,7 +279,7 @@ class GEARSNetwork(nn.Module):
             nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
         return nodes_PH
 
-    def _whole(self, own_GU: Tensor, weight_U: Tensor) -> Tensor:
+    def _all_changes(self, own_GU: Tensor, weight_U: Tensor) -> Tensor:
         """Changes from each gene's own value and the state of all genes, (U, G)."""
         own_UG = (own_GU + self.indv_b1).t()
         state_UH = self.cross_gene_state(own_UG, weight_U, None, self.reducer)
@@ -287,10 +290,10 @@ class GEARSNetwork(nn.Module):
 
 
 class Fallback(nn.Module):
-    """Gives nodes without neighbours that training never perturbed the mean of the trained nodes' messages.
+    """Gives isolated nodes without training conditions the mean of the trained nodes' messages.
 
-    Their own embedding is as random as it began; with it the network would predict noise. In
-    training mode nothing changes, for no training condition holds such a node.
+    Their embedding is still random; with it the network would predict noise. In training mode
+    nothing changes, because no training condition perturbs such a node.
     """
 
     unknown: Tensor
@@ -305,7 +308,7 @@ class Fallback(nn.Module):
         """Find the nodes from a graph's edges (2, E) and the nodes perturbed in training."""
         trained_T = np.unique(np.fromiter(trained, dtype=np.int64))
         alone_P = np.ones(n_nodes, dtype=bool)
-        # what a node sends reaches others, not itself
+        # an edge brings a message to its target; self edges do not count
         alone_P[edge_index[1, edge_index[0] != edge_index[1]]] = False
         alone_P[trained_T] = False
         unknown = np.flatnonzero(alone_P) if len(trained_T) else np.empty(0, dtype=np.int64)
@@ -343,14 +346,14 @@ def initialise(network: nn.Module, seed: int) -> None:
 
 @torch.no_grad()
 def start_from(network: nn.Module, start_PH: np.ndarray) -> None:
-    """Let rows of the perturbation embedding start from given vectors; NaN rows stay as they were drawn."""
+    """Replace initial rows of the perturbation embedding; those that are NaN in `start_PH` stay random."""
     table = network.get_parameter("pert_emb.weight")
     known_P = torch.from_numpy(~np.isnan(start_PH).any(axis=1)).to(table.device)
     table[known_P] = torch.from_numpy(start_PH).to(table)[known_P]
 
 
 def _drawn(parameter: Tensor) -> Tensor:
-    """A CPU tensor of single precision to draw into, so that draws do not depend on dtype or device."""
+    """A float32 tensor on the CPU to draw into, so that draws do not depend on dtype or device."""
     return torch.empty(parameter.shape, dtype=torch.float32)
 
 

@@ -1,13 +1,13 @@
-"""The network for prediction: what all conditions share computed once, in evaluation mode.
+"""The network for prediction: everything that conditions share is computed once, in evaluation mode.
 
 In evaluation mode a batch norm is an affine map. It is folded into the linear map before it, and
 the last linear map of ``recovery_w`` into the per-gene decoder: with r the hidden units of gene g,
 
     o_g = <W r + b, w1_g> + b1_g = <r, W^T w1_g> + (<b, w1_g> + b1_g),
 
-so the second of its two matrix products is never done, and one row per gene holds all of it. Genes
-go by blocks whose intermediate values stay in the processor's cache: nothing of size
-genes x conditions x hidden is ever in memory.
+so the second of its two matrix products is never computed. Genes are computed in blocks whose
+intermediate values stay in the processor's cache: no tensor of size genes x conditions x hidden
+is ever in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GPU_BLOCK_ROWS = 1 << 19
 class PreparedNetwork:
     """A frozen copy of a network in evaluation mode; made by :meth:`GEARSNetwork.prepared`.
 
-    It does not follow later changes of the network's weights.
+    Later changes of the network's weights do not affect it.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class PreparedNetwork:
         ----------
         nodes
             Perturbation-graph nodes of each condition; none for the control. A
-            :class:`gears.conditions.NodeSet` also says in which context and by which type.
+            :class:`gears.conditions.NodeSet` also has context and perturbation type.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class PreparedNetwork:
         return delta_UG, None if logvar_GU is None else logvar_GU.t()
 
     def _block(self, genes: slice, effect_UH: Tensor, own_GU: Tensor, logvar_GU: Tensor | None) -> None:
-        """Own value of each gene of a block (and log-variance), written in place."""
+        """Compute the value of each gene of a block (and log-variance) and write it in place."""
         base_BH = self._base_GH[genes]
         n_block, n_conditions = len(base_BH), len(effect_UH)
         rows_RH = (base_BH.unsqueeze(1) + effect_UH).relu_().flatten(0, 1)
@@ -123,7 +123,9 @@ class PreparedNetwork:
             [len(members) > 0 for members in nodes], dtype=torch.bool, device=self.device
         )
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
-        numbers = (torch.from_numpy(part).to(self.device) for part in (contexts_of(nodes), kinds_of(nodes)))
+        numbers = (
+            torch.from_numpy(numbers_U).to(self.device) for numbers_U in (contexts_of(nodes), kinds_of(nodes))
+        )
         return self._placing(effect_UH, *numbers) * self._scale_H
 
     def _folded(self, mlp: MLP) -> list[Linear]:
@@ -173,58 +175,60 @@ def predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, T
     batch
         Has ``x`` (B * G, 1), control expression, and ``pert_idx``, the B cells' perturbation nodes
         ([-1] for a control cell): a batch of the loaders, or one of torch-geometric. For a network of several
-        contexts they say where each cell is (:class:`gears.conditions.NodeSet`), as those of the loaders do.
+        contexts they hold each cell's context (:class:`gears.conditions.NodeSet`), as those of the loaders do.
 
     Returns
     -------
     Tensor, or (Tensor, Tensor) with ``config.uncertainty``
         (B, G) expression, and log-variances.
     """
-    placed = not network.placing.is_trivial
-    if placed and not all(isinstance(nodes, NodeSet) for nodes in batch.pert_idx):
+    has_settings = not network.placing.is_trivial
+    if has_settings and not all(isinstance(nodes, NodeSet) for nodes in batch.pert_idx):
         msg = (
-            "the batches do not say in which context a cell is, and this network has several; take the loaders of the "
+            "the batches do not contain the cells' contexts, and this network has several; use the loaders of the "
             "PertData, or GEARS.predict(..., context=...)"
         )
         raise ValueError(msg)
-    cells = [_placed(nodes) for nodes in batch.pert_idx]
+    cells = [_cell_key(nodes) for nodes in batch.pert_idx]
     conditions = list(dict.fromkeys(cells))
     row_of = {condition: row for row, condition in enumerate(conditions)}
-    sets = [NodeSet(nodes, context=context, kind=kind) for nodes, context, kind in conditions]
+    node_sets = [NodeSet(nodes, context=context, kind=kind) for nodes, context, kind in conditions]
     device = batch.x.device
     row_B = torch.tensor([row_of[cell] for cell in cells], dtype=torch.long, device=device)
-    where = {"context": contexts_of(sets), "kind": kinds_of(sets)} if placed else {}
+    settings = {"context": contexts_of(node_sets), "kind": kinds_of(node_sets)} if has_settings else {}
     change_UG, logvar_UG = network(
-        torch.tensor([row for row, nodes in enumerate(sets) for _ in nodes], dtype=torch.long, device=device),
-        torch.tensor([node for nodes in sets for node in nodes], dtype=torch.long, device=device),
+        torch.tensor(
+            [row for row, nodes in enumerate(node_sets) for _ in nodes], dtype=torch.long, device=device
+        ),
+        torch.tensor([node for nodes in node_sets for node in nodes], dtype=torch.long, device=device),
         torch.bincount(row_B, minlength=len(conditions)).to(torch.float32),
-        **{name: torch.from_numpy(numbers).to(device) for name, numbers in where.items()},
+        **{name: torch.from_numpy(numbers).to(device) for name, numbers in settings.items()},
     )
-    expression_BG = batch.x.reshape(len(cells), -1) + _complete(network, sets, change_UG)[row_B]
+    expression_BG = batch.x.reshape(len(cells), -1) + _with_prior(network, node_sets, change_UG)[row_B]
     return expression_BG if logvar_UG is None else (expression_BG, logvar_UG[row_B])
 
 
-def _placed(nodes: Sequence[int]) -> tuple[tuple[int, ...], int, int]:
-    """Sorted nodes without the mark of a control, context and type of a cell."""
-    own = tuple(sorted(int(node) for node in nodes if int(node) >= 0))
-    return own, getattr(nodes, "context", 0), getattr(nodes, "kind", 0)
+def _cell_key(nodes: Sequence[int]) -> tuple[tuple[int, ...], int, int]:
+    """Sorted nodes of a cell without the control's -1, its context and its perturbation type."""
+    cell_nodes = tuple(sorted(int(node) for node in nodes if int(node) >= 0))
+    return cell_nodes, getattr(nodes, "context", 0), getattr(nodes, "kind", 0)
 
 
-def _complete(network: GEARSNetwork, sets: Sequence[NodeSet], change_UG: Tensor) -> Tensor:
-    """The model's whole changes: prior and network, where there are both."""
+def _with_prior(network: GEARSNetwork, sets: Sequence[NodeSet], change_UG: Tensor) -> Tensor:
+    """Changes of prior and network together; of the network alone where there is no prior."""
     prior = network.prior
     if prior is None:
         return change_UG
-    known_UG = np.asarray(prior(sets))
-    return torch.as_tensor(known_UG).to(change_UG) + prior.network_weight * change_UG
+    prior_UG = np.asarray(prior(sets))
+    return torch.as_tensor(prior_UG).to(change_UG) + prior.network_weight * change_UG
 
 
 def per_gene_dot(genes_GUH: Tensor, weight_GH: Tensor) -> Tensor:
     """Inner product of each gene's representation with that gene's weights, (G, U).
 
-    Computed in the weights' precision, under autocast as well. The products are oriented so
-    that both passes read the large tensor in the order of memory, which torch's own gradient
-    of the same ``bmm`` does not (four times as slow).
+    Computed in the weights' precision, also under autocast. The products are oriented so that forward and
+    backward read the large tensor in the order of memory, which torch's gradient of the same ``bmm`` does not
+    (four times as slow).
     """
     with torch.autocast(genes_GUH.device.type, enabled=False):
         return _PerGeneDot.apply(genes_GUH.to(weight_GH.dtype), weight_GH)

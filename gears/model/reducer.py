@@ -1,4 +1,4 @@
-"""What a layer needs to know of other workers: a sum and a gather, identity by default."""
+"""Sum and gather over workers, as layers use them; the identity in a single process."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from torch import Tensor
 
 
 class Reducer:
-    """Reductions over workers as seen by one worker; this class is the case of a single one.
+    """Reductions over workers; this class is for a single process.
 
-    The distributed part of the package hands in a subclass whose methods are
-    collectives: every worker must then call them in the same order with
-    tensors of the same shape and dtype. No method is differentiated through.
+    With several workers training passes a subclass whose methods are collectives: every worker must then call them in
+    the same order with tensors of the same shape and dtype. Results carry no gradient.
 
     Attributes
     ----------
     world_size, rank
-        Number of workers and this worker's place among them.
+        Number of workers and rank of this one.
     """
 
     world_size: int = 1
@@ -32,7 +31,7 @@ class Reducer:
         return tensor.detach().unsqueeze(0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Reducer:
-        """A copied network (an average of weights, say) keeps talking to the same workers."""
+        """A copied network (such as a moving average) uses the same reducer."""
         return self
 
 

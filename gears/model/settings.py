@@ -1,4 +1,4 @@
-"""How context and type of perturbation enter the network: on a condition's effect, before it meets the genes."""
+"""Scale and shift a condition's effect by its context and perturbation type, before it is combined with the genes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 
 ACTIVATION = ("crispra", "activation", "overexpression", "sunact", "oe")
-"""Words in the name of a type that raises its gene; its sign begins at -1 beside types that lower theirs."""
+"""Words in the name of a perturbation type that raises expression; its sign starts at -1 beside types that lower it."""
 
 
 class Placing(nn.Module):
     """effect -> type_scale[type] x effect x (1 + scale[context]) + shift[context].
 
     Scale and shift begin at zero and the sign of a type at 1 (-1 for activation), so that a network of
-    several contexts begins as the published one. With a single context, or a single type, there are
-    no such parameters at all. A context that training never saw takes the mean of those that it did.
+    several contexts begins like the published one. With a single context, or a single type, there are
+    no such parameters. A context without training conditions takes the mean of the trained contexts.
 
     Parameters
     ----------
@@ -41,28 +41,28 @@ class Placing(nn.Module):
 
     @property
     def is_trivial(self) -> bool:
-        """Whether there is nothing to place: one context, one type."""
+        """Whether the effects stay unchanged: one context, one type."""
         return self.n_contexts <= 1 and len(self.kinds) <= 1
 
     def trained_on(self, contexts: set[int]) -> None:
-        """Say which contexts training sees; all where it says none."""
-        known = torch.tensor([not contexts or context in contexts for context in range(len(self.seen))])
-        self.seen = known.to(self.seen.device)
+        """Set the contexts that have training conditions; an empty set means all."""
+        is_trained = torch.tensor([not contexts or context in contexts for context in range(len(self.seen))])
+        self.seen = is_trained.to(self.seen.device)
 
     def forward(self, effect_UH: Tensor, context_U: Tensor | None, kind_U: Tensor | None) -> Tensor:
-        """Effects of conditions where they are, (U, H).
+        """Effects of conditions in their contexts, (U, H).
 
         Parameters
         ----------
         effect_UH
             Effects, zero for controls.
         context_U, kind_U
-            Numbers, int64; the first of each where omitted.
+            Numbers of context and type, (U,) int64; 0 where omitted.
         """
         if self.is_trivial:
             return effect_UH
         first_U = torch.zeros(len(effect_UH), dtype=torch.int64, device=effect_UH.device)
-        context_U, kind_U = (first_U if part is None else part for part in (context_U, kind_U))
+        context_U, kind_U = (first_U if number_U is None else number_U for number_U in (context_U, kind_U))
         if len(self.kinds) > 1:
             effect_UH = effect_UH * self.type_scale[kind_U]
         if self.n_contexts > 1:

@@ -1,7 +1,7 @@
 """Plots of screens, predictions and trainings.
 
-Every plot draws on the Axes it is given (``ax=``) or on those of a new figure, returns the Axes
-(its figure is ``ax.figure``), and never opens a window nor touches pyplot's state.
+Every plot draws on the Axes ``ax=`` or on those of a new figure, returns the Axes
+(its figure is ``ax.figure``), opens no window and does not use pyplot's state.
 Marks differ in shape and lightness as well as in colour, so that a plot can be read in grey
 and by colour-blind readers.
 """

@@ -44,9 +44,9 @@ def predicted_vs_true(
     top_de
         Indices of the top differential genes.
     title
-        What is plotted, such as the condition; the correlation over all genes is added.
+        Title, such as the condition; the correlation over all genes is added.
     n_labels
-        How many of the marked genes are named, those with the largest true change first.
+        Number of marked genes to name, those with the largest true change first.
     ax
         Axes to draw on; by default those of a new figure, found at ``ax.figure``.
 
@@ -64,9 +64,9 @@ def predicted_vs_true(
     names = None if gene_names is None else names_of(gene_names, len(true))
     ax = new_axes(5.6, 5.2) if ax is None else ax
     marked = np.asarray(top_de, dtype=np.int64)
-    rest = np.setdiff1d(np.arange(len(true)), marked)
+    others = np.setdiff1d(np.arange(len(true)), marked)
     _background(ax, _limits(predicted, true))
-    ax.scatter(true[rest], predicted[rest], label=f"other genes ({len(rest)})", **REST)
+    ax.scatter(true[others], predicted[others], label=f"other genes ({len(others)})", **REST)
     if len(marked):
         ax.scatter(true[marked], predicted[marked], label=f"top {len(marked)} differential genes", **TOP)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=FONT, frameon=False)
@@ -74,8 +74,8 @@ def predicted_vs_true(
     ax.set_ylabel("predicted change over control")
     ax.set_title("\n".join(filter(None, [title, _correlations(predicted, true, marked)])), fontsize=FONT + 2)
     if names is not None and len(marked):
-        named = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
-        name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in named])
+        labelled = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
+        name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in labelled])
     return ax
 
 
@@ -99,21 +99,21 @@ def prediction_figure(
     gene_names
         (G,) names.
     rows
-        Which of the U conditions; by default the first six.
+        Rows of the conditions to plot; by default the first six.
     n_columns
         Panels beside each other.
     n_labels
         Genes named in each panel.
     """
-    chosen = list(range(min(6, len(truth.conditions)))) if rows is None else list(rows)
-    if not chosen:
+    shown_rows = list(range(min(6, len(truth.conditions)))) if rows is None else list(rows)
+    if not shown_rows:
         msg = "there is no condition to plot; give at least one row"
         raise ValueError(msg)
-    n_columns = min(n_columns, len(chosen))
-    n_rows = math.ceil(len(chosen) / n_columns)
+    n_columns = min(n_columns, len(shown_rows))
+    n_rows = math.ceil(len(shown_rows) / n_columns)
     figure = new_figure(4.6 * n_columns, 4.4 * n_rows)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for ax, row in zip(panels, chosen, strict=False):
+    for ax, row in zip(panels, shown_rows, strict=False):
         predicted_vs_true(
             np.asarray(predicted_UG[row]) - truth.control_mean_G,
             truth.delta_UG[row],
@@ -123,7 +123,7 @@ def prediction_figure(
             n_labels=n_labels,
             ax=ax,
         )
-    for ax in panels[len(chosen) :]:
+    for ax in panels[len(shown_rows) :]:
         ax.set_axis_off()
     return figure
 
@@ -155,7 +155,7 @@ def _correlations(predicted: np.ndarray, true: np.ndarray, marked: np.ndarray) -
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> str:
-    from gears.evaluation.rows import own_noise, pearson_rows  # the report draws with this room
+    from gears.evaluation.rows import own_noise, pearson_rows  # loaded when a figure is drawn
 
     a, b = a[None, :], b[None, :]
     r = float(pearson_rows(a, b, noise_a=own_noise(a), noise_b=own_noise(b))[0])

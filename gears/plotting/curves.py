@@ -1,4 +1,4 @@
-"""Training curves, and figures of the calibration of predicted variances."""
+"""Plot training curves, and the calibration of predicted variances."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def training_curves(
         One record per epoch, as :attr:`gears.training.TrainResult.history` or the lines of ``metrics.jsonl``;
         or a dict of histories by the name of the run.
     names
-        Which numbers of the records, such as ``"train_loss"`` or ``["val_mse_top20_de"]``.
+        Numbers of the records to plot, such as ``"train_loss"`` or ``["val_mse_top20_de"]``.
     best_epoch
         Marked by a vertical line: the epoch whose weights were kept.
     log
@@ -64,23 +64,23 @@ def training_curves(
     [[1.0, 2.0], [2.0, 1.0]]
     """
     runs = dict(history) if isinstance(history, Mapping) else {"": history}
-    wanted = [names] if isinstance(names, str) else list(names)
+    shown_names = [names] if isinstance(names, str) else list(names)
     ax = new_axes(5.2, 3.4) if ax is None else ax
     number = 0
     for run, records in runs.items():
-        for name in wanted:
+        for name in shown_names:
             epochs, values = _series(records, name)
             colour, mark = MARKS[number % len(MARKS)]
             ax.plot(
                 epochs, values, color=colour, linestyle=LINES[number % len(LINES)], marker=mark, markersize=4,
-                markevery=max(1, len(epochs) // 8), linewidth=1.3, label=_label(run, name, len(wanted)),
+                markevery=max(1, len(epochs) // 8), linewidth=1.3, label=_label(run, name, len(shown_names)),
             )  # fmt: skip
             number += 1
     if best_epoch is not None:
         ax.axvline(best_epoch, color="0.35", linewidth=0.9, linestyle=":", label=f"best epoch, {best_epoch}")
     if log:
         ax.set_yscale("log")
-    shown = wanted[0] if len(wanted) == 1 else "value"
+    shown = shown_names[0] if len(shown_names) == 1 else "value"
     return finish(ax, "epoch", shown, title, legend=number > 1 or best_epoch is not None)
 
 
@@ -93,27 +93,27 @@ def _series(records: History, name: str) -> tuple[list[int], list[float]]:
     if not records:
         msg = "the history holds no epoch; give result.history of a training that ran"
         raise ValueError(msg)
-    found = [
-        (int(record.get("epoch", place)), float(record[name]))
-        for place, record in enumerate(records, start=1)
+    points = [
+        (int(record.get("epoch", number)), float(record[name]))
+        for number, record in enumerate(records, start=1)
         if isinstance(record.get(name), int | float | np.number)
     ]
-    if not found:
+    if not points:
         valid = sorted({k for record in records for k, v in record.items() if isinstance(v, int | float)})
         msg = unknown_name("number of a history", name, valid) if valid else f"no record holds {name}"
         raise ValueError(f"{msg}; found in the records: {shorten(valid, 20)}")
-    return [epoch for epoch, _ in found], [value for _, value in found]
+    return [epoch for epoch, _ in points], [value for _, value in points]
 
 
 def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None) -> Axes:
     """Share of values within their interval against the interval's level, one line per method.
 
-    On the dashed diagonal variances are right; below it they are too small.
+    On the dashed diagonal variances are calibrated; below it they are too small.
 
     Parameters
     ----------
     judged
-        What :func:`gears.evaluation.uncertainty.calibration` says, by method; at most six.
+        Results of :func:`gears.evaluation.uncertainty.calibration` by method; at most six.
     ax
         Axes to draw on; by default those of a new figure.
 
@@ -124,8 +124,14 @@ def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None)
     """
     ax = _axes_for(judged, ax)
     ax.plot([0, 1], [0, 1], color="0.3", linewidth=0.8, linestyle="--", label="calibrated")
-    for number, (name, one) in enumerate(judged.items()):
-        _line(ax, number, name, one.coverage["level"].to_numpy(), one.coverage["observed"].to_numpy())
+    for number, (name, calibration) in enumerate(judged.items()):
+        _line(
+            ax,
+            number,
+            name,
+            calibration.coverage["level"].to_numpy(),
+            calibration.coverage["observed"].to_numpy(),
+        )
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return finish(ax, "level of the interval", "share of values within it")
 
@@ -137,12 +143,12 @@ def error_against_spread(judged: Mapping[str, Calibration], *, ax: Axes | None =
     :func:`coverage_curve`.
     """
     ax = _axes_for(judged, ax)
-    both = []
-    for number, (name, one) in enumerate(judged.items()):
-        values = one.bins[["predicted_sd", "error"]].to_numpy(dtype=np.float64)
+    points = []
+    for number, (name, calibration) in enumerate(judged.items()):
+        values = calibration.bins[["predicted_sd", "error"]].to_numpy(dtype=np.float64)
         _line(ax, number, name, values[:, 0], values[:, 1])
-        both.append(values[values > 0])
-    positive = np.concatenate(both)
+        points.append(values[values > 0])
+    positive = np.concatenate(points)
     if len(positive) and positive.min() < positive.max():
         limits = [float(positive.min()), float(positive.max())]
         ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", label="calibrated", zorder=1)
@@ -172,7 +178,7 @@ def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:
     from gears.plotting.style import new_figure
 
     figure = new_figure(7.6, 3.6)
-    left, right = figure.subplots(1, 2)
-    coverage_curve(judged, ax=left)
-    error_against_spread(judged, ax=right)
+    coverage_axes, error_axes = figure.subplots(1, 2)
+    coverage_curve(judged, ax=coverage_axes)
+    error_against_spread(judged, ax=error_axes)
     return figure

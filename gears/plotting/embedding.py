@@ -1,4 +1,4 @@
-"""Conditions as points: the two directions in which their changes differ most."""
+"""Plot conditions as points in the plane of the first two principal components of their changes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def embedding(
 ) -> Axes:
     """Predicted conditions in the plane of the first two principal components of their changes.
 
-    With true changes each is drawn hollow in the same plane and joined to its prediction by a line: long
-    lines are errors, and predictions that collapsed lie in one heap.
+    True changes are hollow marks in the same plane, joined to their predictions by lines: long
+    lines are errors, and collapsed predictions lie close together.
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ def embedding(
     conditions
         The U conditions, at least two.
     groups
-        (U,) such as the subgroup of each condition, at most six different ones: told apart by mark and colour.
+        (U,) such as the subgroup of each condition, at most six different ones, shown by mark and colour.
     true_delta_UG
         True changes, (U, G).
     coordinates_U2
         Another embedding of the predictions (UMAP, say), instead of principal components; without true changes.
     n_labels
-        How many conditions are named, those farthest from the middle first.
+        Number of conditions to name, those farthest from the middle first.
     title
         Above the plot.
     ax
@@ -70,9 +70,9 @@ def embedding(
     names = condition_names(conditions)
     delta = per_condition("delta_UG", delta_UG, len(names))
     true = None if true_delta_UG is None else per_condition("true_delta_UG", true_delta_UG, len(names))
-    kinds = _groups(groups, len(names))
+    group_names = _groups(groups, len(names))
     if true is not None and coordinates_U2 is not None:
-        msg = "true changes cannot be placed among given coordinates; leave one of the two out"
+        msg = "true_delta_UG has no coordinates in coordinates_U2; omit one of the two"
         raise ValueError(msg)
     ax = new_axes(5.6, 4.6) if ax is None else ax
     if coordinates_U2 is None:
@@ -83,10 +83,10 @@ def embedding(
             None,
             ("", ""),
         )
-    order = list(dict.fromkeys(kinds))
-    for kind, (colour, mark) in zip(order, MARKS, strict=False):
-        chosen = np.array([one == kind for one in kinds])
-        _draw(ax, points_U2[chosen], None if true_U2 is None else true_U2[chosen], colour, mark, kind)
+    order = list(dict.fromkeys(group_names))
+    for group, (colour, mark) in zip(order, MARKS, strict=False):
+        in_group = np.array([one == group for one in group_names])
+        _draw(ax, points_U2[in_group], None if true_U2 is None else true_U2[in_group], colour, mark, group)
     finish(ax, *labels, title, legend=False)
     ax.margins(0.12)
     if order != [""] or true is not None:
@@ -138,16 +138,20 @@ def _principal(
     if len(directions) < 2:
         msg = "an embedding in a plane needs at least two genes; found 1"
         raise ValueError(msg)
-    placed = (delta_UG - middle_G) @ directions.T
-    return placed, None if true_UG is None else (true_UG - middle_G) @ directions.T, (labels[0], labels[1])
+    coordinates_U2 = (delta_UG - middle_G) @ directions.T
+    return (
+        coordinates_U2,
+        None if true_UG is None else (true_UG - middle_G) @ directions.T,
+        (labels[0], labels[1]),
+    )
 
 
 def _groups(groups: Sequence[str] | None, n_conditions: int) -> list[str]:
-    kinds = [""] * n_conditions if groups is None else [str(group) for group in groups]
-    if len(kinds) != n_conditions or len(set(kinds)) > len(MARKS):
+    names = [""] * n_conditions if groups is None else [str(group) for group in groups]
+    if len(names) != n_conditions or len(set(names)) > len(MARKS):
         msg = (
-            f"{count(len(kinds), 'entry', 'entries')} of {len(set(kinds))} groups for "
+            f"{count(len(names), 'entry', 'entries')} of {len(set(names))} groups for "
             f"{count(n_conditions, 'condition')}; expected one per condition, of at most {len(MARKS)} groups"
         )
         raise ValueError(msg)
-    return kinds
+    return names

@@ -39,11 +39,11 @@ def gene_changes(
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """The observed change of a condition's top genes and what methods predict for each.
+    """Plot the observed change of a condition's top genes and the predictions of methods.
 
     With cells, each gene has a box (quartiles, median; whiskers from the 5th to the 95th percentile of
-    the cells) and a short black line at the mean, which is what is predicted: with many zeros the median
-    says little. Without cells it has a bar up to the mean, with its standard error where given.
+    the cells) and a short black line at the mean, which methods predict: with many zeros the median
+    is uninformative. Without cells it has a bar up to the mean, with its standard error if passed.
 
     Parameters
     ----------
@@ -54,16 +54,16 @@ def gene_changes(
     gene_names
         (G,) names.
     genes
-        Which genes, by name or position, such as a condition's top differential genes; by default
+        Genes by name or position, such as a condition's top differential genes; by default
         the `n_genes` of largest observed change.
     cells_delta_NG
         Cells of the condition minus the control mean, (N, G).
     standard_error_G
-        Of the observed mean, (G,); not drawn with cells.
+        Standard error of the observed mean, (G,); not drawn with cells.
     n_genes
-        How many genes where `genes` is omitted.
+        Number of genes where `genes` is omitted.
     title
-        Such as the condition.
+        Title, such as the condition.
     ax
         Axes to draw on; by default those of a new figure.
 
@@ -83,26 +83,26 @@ def gene_changes(
     true_G = per_gene("true_delta_G", true_delta_G)
     names = names_of(gene_names, len(true_G))
     if len(predicted) > len(MARKS):
-        msg = f"{count(len(predicted), 'method')} to draw; expected at most {len(MARKS)}: leave some out"
+        msg = f"{count(len(predicted), 'method')} to draw; expected at most {len(MARKS)}: omit some"
         raise ValueError(msg)
     if genes is None:
         genes = np.argsort(-np.abs(true_G), kind="stable")[:n_genes]
-    chosen = positions(genes, names)
-    ax = new_axes(max(4.0, 0.36 * len(chosen) + 2.2), 3.3) if ax is None else ax
-    place = np.arange(len(chosen))
+    columns = positions(genes, names)
+    ax = new_axes(max(4.0, 0.36 * len(columns) + 2.2), 3.3) if ax is None else ax
+    x = np.arange(len(columns))
     ax.axhline(0, color="black", linewidth=0.8, zorder=1)
     if cells_delta_NG is not None:
-        _cells(ax, place, cells_delta_NG, chosen, true_G)
+        _cells(ax, x, cells_delta_NG, columns, true_G)
     else:
-        _means(ax, place, true_G[chosen], standard_error_G, chosen)
+        _means(ax, x, true_G[columns], standard_error_G, columns)
     for number, ((method, values), (colour, mark)) in enumerate(zip(predicted.items(), MARKS, strict=False)):
         value_G = per_gene(f"predicted[{method!r}]", values, len(true_G))
         offset = 0.14 * (number - (len(predicted) - 1) / 2)
         ax.plot(
-            place + offset, value_G[chosen], mark, color=colour, markersize=6, markeredgecolor="white",
+            x + offset, value_G[columns], mark, color=colour, markersize=6, markeredgecolor="white",
             markeredgewidth=0.4, label=method, zorder=4,
         )  # fmt: skip
-    ax.set_xticks(place, [names[gene] for gene in chosen], rotation=60, ha="right", rotation_mode="anchor")
+    ax.set_xticks(x, [names[gene] for gene in columns], rotation=60, ha="right", rotation_mode="anchor")
     bare(ax)
     ax.set_ylabel("change over control", fontsize=FONT + 1)
     ax.set_title(title, fontsize=FONT + 2)
@@ -110,17 +110,17 @@ def gene_changes(
     return ax
 
 
-def _cells(ax: Axes, place: np.ndarray, cells: np.ndarray, chosen: np.ndarray, true_G: np.ndarray) -> None:
+def _cells(ax: Axes, x: np.ndarray, cells: np.ndarray, columns: np.ndarray, true_G: np.ndarray) -> None:
     cells_NG = np.asarray(cells, dtype=np.float64)
     if cells_NG.ndim != 2 or cells_NG.shape[1] != len(true_G) or not len(cells_NG):
         msg = f"cells_delta_NG has shape {cells_NG.shape}; expected at least one cell and {len(true_G)} genes"
         raise ValueError(msg)
-    boxes = ax.boxplot(cells_NG[:, chosen], positions=place, zorder=2, **BOX)
+    boxes = ax.boxplot(cells_NG[:, columns], positions=x, zorder=2, **BOX)
     boxes["boxes"][0].set_label(f"observed, {count(len(cells_NG), 'cell')}")
     ax.hlines(
-        true_G[chosen],
-        place - 0.31,
-        place + 0.31,
+        true_G[columns],
+        x - 0.31,
+        x + 0.31,
         color="black",
         linewidth=2,
         label="observed mean",
@@ -129,10 +129,10 @@ def _cells(ax: Axes, place: np.ndarray, cells: np.ndarray, chosen: np.ndarray, t
 
 
 def _means(
-    ax: Axes, place: np.ndarray, true_K: np.ndarray, standard_error_G: np.ndarray | None, chosen: np.ndarray
+    ax: Axes, x: np.ndarray, true_K: np.ndarray, standard_error_G: np.ndarray | None, columns: np.ndarray
 ) -> None:
     ax.bar(
-        place,
+        x,
         true_K,
         width=0.72,
         color="0.85",
@@ -143,9 +143,9 @@ def _means(
     )
     if standard_error_G is None:
         return
-    error_K = np.asarray(standard_error_G, dtype=np.float64)[chosen]
+    error_K = np.asarray(standard_error_G, dtype=np.float64)[columns]
     if np.isfinite(error_K).all():
-        ax.errorbar(place, true_K, error_K, fmt="none", ecolor="0.35", elinewidth=0.9, zorder=3)
+        ax.errorbar(x, true_K, error_K, fmt="none", ecolor="0.35", elinewidth=0.9, zorder=3)
 
 
 def plot_perturbation(
@@ -156,7 +156,7 @@ def plot_perturbation(
     n_genes: int = 20,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the cells of a condition over its top differential genes, and what a model predicts.
+    """Plot the cells of a condition over its top differential genes, and what a model predicts.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def plot_perturbation(
     Raises
     ------
     KeyError
-        The screen has no such condition; near matches are named.
+        The screen has no such condition; the message suggests similar ones.
     ValueError
         The model has no screen, or the condition is the control.
     """

@@ -1,4 +1,4 @@
-"""Heat maps of changes, and paired differences between methods."""
+"""Plot heat maps of changes, and paired differences between methods."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def delta_heat_map(
     bar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Changes over control as colours about white, with a minus on what falls: both ends look alike in grey.
+    """Heat map of changes over control; decreases have a minus, because both ends of the colours look alike in grey.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ def delta_heat_map(
     genes
         Columns by name or position, in this order; by default the `n_genes` of :func:`variable_genes`.
     n_genes
-        Number of columns where `genes` is excluded.
+        Number of columns where `genes` is omitted.
     cluster
-        Order conditions and genes by average linkage instead of leaving them as they are.
+        Order conditions and genes by average linkage.
     limit
-        Where the colours end on both sides; by default the 99th percentile of the absolute changes.
+        End of the colours on both sides; by default the 99th percentile of the absolute changes.
     title
         Above the map.
     bar
@@ -84,7 +84,7 @@ def delta_heat_map(
     Raises
     ------
     ValueError
-        If lengths disagree, a gene is unknown, or nothing is there to draw.
+        If lengths disagree, a gene is unknown, or there is nothing to draw.
     """
     labels = condition_names(conditions)
     delta = per_condition("delta_UG", delta_UG, len(labels))
@@ -127,7 +127,7 @@ def variable_genes(delta_UG: np.ndarray, n_genes: int) -> np.ndarray:
 
 
 def change_limit(delta: np.ndarray) -> float:
-    """Where a symmetric colour scale of these changes ends: their 99th percentile."""
+    """End of a symmetric colour scale of these changes: their 99th percentile."""
     return float(np.quantile(np.abs(delta), 0.99)) or 1.0
 
 
@@ -159,11 +159,11 @@ def method_differences(
     differences
         Rows of one subgroup of :func:`gears.evaluation.intervals.difference_table`.
     metric
-        Which metric.
+        Metric to plot.
     model
-        What the model is called.
+        Name of the model.
     legend
-        Say which mark means what.
+        Whether to draw the legend.
     ax
         Axes to draw on; by default those of a new figure.
 
@@ -173,10 +173,10 @@ def method_differences(
         If columns or the metric are missing.
     """
     needed = ("against", "metric", "difference", "low", "high", "better")
-    columns_of(differences, needed, "what difference_table gives, one subgroup of it")
-    known = list(dict.fromkeys(differences["metric"]))
-    if metric not in known:
-        raise ValueError(unknown_name("metric", metric, known))
+    columns_of(differences, needed, "one subgroup of a difference_table")
+    metrics = list(dict.fromkeys(differences["metric"]))
+    if metric not in metrics:
+        raise ValueError(unknown_name("metric", metric, metrics))
     others = list(dict.fromkeys(differences["against"]))
     rows = differences[differences["metric"] == metric].set_index("against")
     if rows.index.has_duplicates:

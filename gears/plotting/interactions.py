@@ -1,4 +1,4 @@
-"""Map of genetic interactions: a gene in each row and column, a score of the pair where they meet."""
+"""Plot a map of genetic interactions: genes in rows and columns, scores of pairs in the cells."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def interaction_map(
     Parameters
     ----------
     table
-        Of :func:`gears.evaluation.interactions.predicted_interactions` or
+        Table of :func:`gears.evaluation.interactions.predicted_interactions` or
         :func:`gears.evaluation.interactions.observed_interactions`.
     score
-        Which column: ``strength``, ``mag``, ``dominance``, ...
+        Column to plot: ``strength``, ``mag``, ``dominance``, ...
     lower
         A second such table.
     names
-        What the two tables are called.
+        Names of the two tables.
     title
         Above the map.
     ax
@@ -65,17 +65,17 @@ def interaction_map(
     :func:`gears.evaluation.interactions.interaction_scores`.
     """
     tables = [table] if lower is None else [table, lower]
-    for one in tables:
-        columns_of(one, ("gene_1", "gene_2", "kind"), "what gears.evaluation.interactions gives")
-        if score not in one.columns or not pd.api.types.is_numeric_dtype(one[score]):
-            numeric = [str(name) for name in one.columns if pd.api.types.is_numeric_dtype(one[name])]
+    for each in tables:
+        columns_of(each, ("gene_1", "gene_2", "kind"), "a table of gears.evaluation.interactions")
+        if score not in each.columns or not pd.api.types.is_numeric_dtype(each[score]):
+            numeric = [str(name) for name in each.columns if pd.api.types.is_numeric_dtype(each[name])]
             raise ValueError(unknown_name("score", score, numeric))
-    genes = sorted({gene for one in tables for side in ("gene_1", "gene_2") for gene in one[side]})
+    genes = sorted({gene for each in tables for side in ("gene_1", "gene_2") for gene in each[side]})
     if not genes:
         msg = "the table holds no pair; predict pairs together with both of their single genes"
         raise ValueError(msg)
-    place = {gene: i for i, gene in enumerate(genes)}
-    values_PP, signs = _filled(table, lower, score, place)
+    position = {gene: i for i, gene in enumerate(genes)}
+    values_PP, signs = _filled(table, lower, score, position)
     ax = new_axes(0.3 * len(genes) + 2.4, 0.3 * len(genes) + 1.7) if ax is None else ax
     image = _image(ax, values_PP, score)
     _frame(ax, values_PP)
@@ -97,15 +97,15 @@ def interaction_map(
 
 
 def _filled(
-    upper: pd.DataFrame, lower: pd.DataFrame | None, score: str, place: dict[str, int]
+    upper: pd.DataFrame, lower: pd.DataFrame | None, score: str, position: dict[str, int]
 ) -> tuple[np.ndarray, dict[tuple[int, int], str]]:
     """Matrix of the scores, NaN where there is none, and the signs of kinds by cell."""
-    values_PP = np.full((len(place), len(place)), np.nan)
+    values_PP = np.full((len(position), len(position)), np.nan)
     signs: dict[tuple[int, int], str] = {}
-    for one, above in ((upper, True), (upper if lower is None else lower, False)):
-        pairs = zip(one["gene_1"], one["gene_2"], one[score], one["kind"], strict=True)
+    for each, above in ((upper, True), (upper if lower is None else lower, False)):
+        pairs = zip(each["gene_1"], each["gene_2"], each[score], each["kind"], strict=True)
         for first, second, value, kind in pairs:
-            low, high = sorted((place[first], place[second]))
+            low, high = sorted((position[first], position[second]))
             cell = (low, high) if above else (high, low)
             values_PP[cell] = value
             if math.isfinite(value) and SIGNS.get(kind):
@@ -114,7 +114,7 @@ def _filled(
 
 
 def _frame(ax: Axes, values_PP: np.ndarray) -> None:
-    """A thin line around each known cell: white ones are told from unknown ones in grey."""
+    """Draw a thin frame around each defined cell, to distinguish white cells from undefined ones in grey."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -124,11 +124,11 @@ def _frame(ax: Axes, values_PP: np.ndarray) -> None:
 
 
 def _image(ax: Axes, values_PP: np.ndarray, score: str) -> Any:
-    known = values_PP[np.isfinite(values_PP)]
+    defined = values_PP[np.isfinite(values_PP)]
     ax.set_facecolor("0.9")
     options: dict[str, Any] = {"cmap": "cividis"}
     if score in NEUTRAL:
-        reach = float(np.quantile(np.abs(known - NEUTRAL[score]), 0.98)) if len(known) else 1.0
+        reach = float(np.quantile(np.abs(defined - NEUTRAL[score]), 0.98)) if len(defined) else 1.0
         reach = reach or 1.0
         options = {"cmap": DIVERGING, "vmin": NEUTRAL[score] - reach, "vmax": NEUTRAL[score] + reach}
     return ax.imshow(np.ma.masked_invalid(values_PP), interpolation="none", **options)

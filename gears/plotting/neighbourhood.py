@@ -1,4 +1,4 @@
-"""A gene among its neighbours in the perturbation graph."""
+"""Plot a gene and its neighbours in the perturbation graph."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def go_neighbourhood(
 ) -> Axes:
     """A gene in the middle, the neighbours of largest weight around it, and the edges among them.
 
-    What the network knows of a gene that was not perturbed in training comes from its neighbours: of these, the
-    ones that were perturbed (`known`) are squares.
+    For a gene that was not perturbed in training the network uses its neighbours; those that were perturbed
+    (`known`) are squares.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ def go_neighbourhood(
     gene
         The gene in the middle.
     n_neighbours
-        How many neighbours are drawn, those of largest weight first (ties by name).
+        Number of neighbours to draw, those of largest weight first (ties by name).
     known
         Genes that were perturbed in training.
     values
         A number per gene that colours it (white: 0), such as its predicted change; genes without one are grey.
     label
-        What the numbers are.
+        Label of the numbers.
     title
         Above the plot; the gene by default.
     ax
@@ -61,25 +61,25 @@ def go_neighbourhood(
     Raises
     ------
     ValueError
-        If the gene is no node of the graph (near matches are named), or no neighbour is asked for.
+        If the gene is no node of the graph, or `n_neighbours` is below 1.
     """
     if n_neighbours < 1:
         msg = f"n_neighbours={n_neighbours}: expected at least 1"
         raise ValueError(msg)
-    whole: networkx.Graph = graph.to_networkx() if hasattr(graph, "to_networkx") else graph
-    if gene not in whole:
-        raise ValueError(unknown_name("gene of the graph", gene, [str(node) for node in whole.nodes]))
-    weights = _incoming(whole, gene)
-    chosen = sorted(weights, key=lambda other: (-weights[other], other))[:n_neighbours]
-    ring = _ring_order(whole, gene, chosen)
-    place = {gene: (0.0, 0.0)}
+    network: networkx.Graph = graph.to_networkx() if hasattr(graph, "to_networkx") else graph
+    if gene not in network:
+        raise ValueError(unknown_name("gene of the graph", gene, [str(node) for node in network.nodes]))
+    weights = _incoming(network, gene)
+    neighbours = sorted(weights, key=lambda other: (-weights[other], other))[:n_neighbours]
+    ring = _ring_order(network, gene, neighbours)
+    coordinates = {gene: (0.0, 0.0)}
     for number, other in enumerate(ring):
         angle = math.pi / 2 - 2 * math.pi * number / len(ring)
-        place[other] = (math.cos(angle), math.sin(angle))
+        coordinates[other] = (math.cos(angle), math.sin(angle))
     ax = new_axes(5.4, 5.0) if ax is None else ax
-    _edges(ax, whole, gene, ring, place)
-    image = _nodes(ax, gene, ring, place, known, values)
-    for node, (x, y) in place.items():
+    _edges(ax, network, gene, ring, coordinates)
+    image = _nodes(ax, gene, ring, coordinates, known, values)
+    for node, (x, y) in coordinates.items():
         _name(ax, str(node), x, y, middle=node == gene)
     ax.set(xlim=(-1.5, 1.5), ylim=(-1.3, 1.3), aspect="equal")
     ax.set_axis_off()
@@ -100,62 +100,68 @@ def _title(gene: str, ring: list[str], known: Collection[str]) -> str:
 def _incoming(graph: networkx.Graph, gene: str) -> dict[str, float]:
     """Weight of each neighbour whose message reaches the gene, without itself."""
     edges = graph.in_edges(gene, data=True) if graph.is_directed() else graph.edges(gene, data=True)
-    found = {}
-    for one, two, data in edges:
-        other = one if two == gene else two
+    weights = {}
+    for first, second, data in edges:
+        other = first if second == gene else second
         if other != gene:
-            found[other] = float(data.get("weight", data.get("importance", 1.0)))
-    return found
+            weights[other] = float(data.get("weight", data.get("importance", 1.0)))
+    return weights
 
 
-def _joined(graph: networkx.Graph, one: str, two: str) -> float:
+def _joined(graph: networkx.Graph, first: str, second: str) -> float:
     """The larger weight of the edges between two genes; 0 without one."""
-    pairs = [(one, two), (two, one)]
-    found = [graph.edges[pair] for pair in pairs if graph.has_edge(*pair)]
-    return max((float(data.get("weight", data.get("importance", 1.0))) for data in found), default=0.0)
+    pairs = [(first, second), (second, first)]
+    edges = [graph.edges[pair] for pair in pairs if graph.has_edge(*pair)]
+    return max((float(data.get("weight", data.get("importance", 1.0))) for data in edges), default=0.0)
 
 
-def _ring_order(graph: networkx.Graph, gene: str, chosen: list[str]) -> list[str]:
-    """Neighbours in the order of their angles in a spring layout: joined ones come beside each other."""
+def _ring_order(graph: networkx.Graph, gene: str, neighbours: list[str]) -> list[str]:
+    """Neighbours in the order of their angles in a spring layout, so that connected ones are adjacent."""
     import networkx
 
     near = networkx.Graph()
-    near.add_nodes_from([gene, *chosen])
-    near.add_weighted_edges_from((gene, other, _joined(graph, gene, other)) for other in chosen)
-    for i, one in enumerate(chosen):
-        for two in chosen[i + 1 :]:
-            if weight := _joined(graph, one, two):
-                near.add_edge(one, two, weight=weight)
-    if len(chosen) < 3:
-        return chosen
-    place = networkx.spring_layout(near, seed=0, weight="weight")
-    middle = place[gene]
-    angles = {other: math.atan2(*(place[other] - middle)[::-1]) for other in chosen}
-    return sorted(chosen, key=lambda other: (angles[other], other))
+    near.add_nodes_from([gene, *neighbours])
+    near.add_weighted_edges_from((gene, other, _joined(graph, gene, other)) for other in neighbours)
+    for i, first in enumerate(neighbours):
+        for second in neighbours[i + 1 :]:
+            if weight := _joined(graph, first, second):
+                near.add_edge(first, second, weight=weight)
+    if len(neighbours) < 3:
+        return neighbours
+    coordinates = networkx.spring_layout(near, seed=0, weight="weight")
+    middle = coordinates[gene]
+    angles = {other: math.atan2(*(coordinates[other] - middle)[::-1]) for other in neighbours}
+    return sorted(neighbours, key=lambda other: (angles[other], other))
 
 
 def _edges(
-    ax: Axes, graph: networkx.Graph, gene: str, ring: list[str], place: Mapping[str, tuple[float, float]]
+    ax: Axes,
+    graph: networkx.Graph,
+    gene: str,
+    ring: list[str],
+    coordinates: Mapping[str, tuple[float, float]],
 ) -> None:
     nodes = [gene, *ring]
     pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
     weights = {pair: _joined(graph, *pair) for pair in pairs}
     largest = max(weights.values(), default=0.0)
-    for (one, two), weight in weights.items():
+    for (first, second), weight in weights.items():
         if not weight:
             continue
-        own = one == gene
-        ax.plot(
-            *zip(place[one], place[two], strict=True), color="0.25" if own else "0.86", zorder=1.5 if own else 1,
-            linewidth=0.5 + (2.5 if own else 0.9) * weight / largest, label="_own" if own else "_between",
-        )  # fmt: skip
+        is_spoke = first == gene
+        ends = zip(coordinates[first], coordinates[second], strict=True)
+        width = 0.5 + (2.5 if is_spoke else 0.9) * weight / largest
+        style: dict[str, Any] = {"color": "0.25", "zorder": 1.5, "label": "_own"}
+        if not is_spoke:
+            style = {"color": "0.86", "zorder": 1, "label": "_between"}
+        ax.plot(*ends, linewidth=width, **style)
 
 
 def _nodes(
     ax: Axes,
     gene: str,
     ring: list[str],
-    place: Mapping[str, tuple[float, float]],
+    coordinates: Mapping[str, tuple[float, float]],
     known: Collection[str],
     values: Mapping[str, float] | None,
 ) -> Any:
@@ -165,11 +171,11 @@ def _nodes(
     limit = float(finite.max(initial=0.0)) or 1.0
     image = None
     for square in (False, True):
-        chosen = np.array([(node in known) == square for node in nodes])
-        if not chosen.any():
+        has_shape = np.array([(node in known) == square for node in nodes])
+        if not has_shape.any():
             continue
-        points = np.array([place[node] for node in nodes])[chosen]
-        sizes = np.where(np.array([node == gene for node in nodes])[chosen], 420, 190)
+        points = np.array([coordinates[node] for node in nodes])[has_shape]
+        sizes = np.where(np.array([node == gene for node in nodes])[has_shape], 420, 190)
         style: dict[str, Any] = {
             "s": sizes,
             "marker": "s" if square else "o",
@@ -187,9 +193,9 @@ def _nodes(
             points[:, 0], points[:, 1], color="0.8", **(style | {"label": "_without value", "zorder": 1.9})
         )
         image = ax.scatter(
-            points[:, 0], points[:, 1], c=valued[chosen], cmap=DIVERGING, vmin=-limit, vmax=limit, **style
+            points[:, 0], points[:, 1], c=valued[has_shape], cmap=DIVERGING, vmin=-limit, vmax=limit, **style
         )
-        for (x, y), value in zip(points, valued[chosen], strict=True):
+        for (x, y), value in zip(points, valued[has_shape], strict=True):
             if value < -0.05 * limit:  # in grey both ends of the colours look alike
                 dark = "white" if value < -0.6 * limit else "black"
                 ax.text(x, y, "\N{MINUS SIGN}", color=dark, ha="center", va="center", fontsize=FONT, zorder=3)

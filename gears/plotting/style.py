@@ -1,7 +1,7 @@
-"""Colours, marks and figures that all plots share, checks of what is drawn, and names beside points.
+"""Colours, marks and figures of all plots, checks of their data, and names beside points.
 
-The colours are those of Okabe and Ito (2008), told apart by colour-blind readers. In grey they
-are close to each other: whatever a colour says is said by a mark, a line style or a sign as well.
+The colours are those of Okabe and Ito (2008), which colour-blind readers can distinguish. In grey they
+are similar, so each colour is combined with a mark, a line style or a sign.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FONT = 8.0
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure that belongs to no window; sizes in inches."""
+    """A figure without a window; sizes in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def new_axes(width: float = 5.6, height: float = 4.2) -> Axes:
-    """The Axes of a new figure that belongs to no window; sizes in inches."""
+    """The Axes of a new figure without a window; sizes in inches."""
     return new_figure(width, height).subplots()
 
 
 def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
-    """Write a figure (PNG, SVG or PDF by its suffix) in one step: a reader sees the old file or the new one."""
+    """Write a figure (PNG, SVG or PDF by its suffix) atomically."""
     return write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=dpi))
 
 
@@ -53,7 +53,7 @@ def image_bytes(figure: Figure, kind: str = "png") -> bytes:
     with rc_context({"svg.hashsalt": "gears"}):
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(buffer, format=kind, dpi=110, metadata=metadata)
-    figure.set_layout_engine("none")  # laid out once: a second format keeps the places and costs half
+    figure.set_layout_engine("none")  # layout is computed once, also for a second format
     return buffer.getvalue()
 
 
@@ -78,14 +78,19 @@ def finish(ax: Axes, x: str, y: str, title: str = "", *, legend: bool = True) ->
 
 def legend_below(ax: Axes, *, columns: int = 3, handles: Any = None) -> None:
     """A legend under the Axes, where it covers no data."""
-    more = {} if handles is None else {"handles": handles}
+    handles_option = {} if handles is None else {"handles": handles}
     ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, fontsize=FONT, frameon=False, **more
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.16),
+        ncols=columns,
+        fontsize=FONT,
+        frameon=False,
+        **handles_option,
     )
 
 
 def minus_signs(ax: Axes, values_RC: np.ndarray, limit: float) -> None:
-    """A minus on every cell of an image that is clearly below zero: in grey both ends of the colours look alike."""
+    """Draw a minus on image cells clearly below zero, because both ends of the colours look alike in grey."""
     rows, columns = np.nonzero(values_RC < -0.15 * limit)
     if not len(rows):
         return
@@ -115,8 +120,8 @@ def per_gene(name: str, values: Any, n_genes: int | None = None) -> np.ndarray:
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or (n_genes is not None and len(array) != n_genes):
-        wanted = "one value per gene" + ("" if n_genes is None else f", ({n_genes},)")
-        msg = f"{name} has shape {array.shape}; expected {wanted}: give one condition's row"
+        expected = "one value per gene" + ("" if n_genes is None else f", ({n_genes},)")
+        msg = f"{name} has shape {array.shape}; expected {expected}: give one condition's row"
         raise ValueError(msg)
     return array
 
@@ -142,40 +147,42 @@ def names_of(gene_names: Sequence[str], n_genes: int) -> list[str]:
 
 
 def condition_names(conditions: Iterable[Condition | str]) -> list[str]:
-    """Labels of conditions: genes, type and context; a gene alone without "+ctrl"."""
+    """Labels of conditions: genes, type and context; a single gene without "+ctrl"."""
     parsed = [Condition.of(condition) for condition in conditions]
-    return [("+".join(one.genes) or "ctrl") + one.suffix for one in parsed]
+    return [("+".join(condition.genes) or "ctrl") + condition.suffix for condition in parsed]
 
 
 def positions(genes: Iterable[int | np.integer | str], gene_names: Sequence[str]) -> np.ndarray:
-    """Positions of genes given by name or position, (K,) int64.
+    """Positions of genes from names or positions, (K,) int64.
 
     Raises
     ------
     ValueError
         If a gene is unknown or a position out of range, or there is none.
     """
-    index = {name: place for place, name in enumerate(gene_names)}
-    chosen = [gene if isinstance(gene, str) else int(gene) for gene in genes]
-    unknown = [g for g in chosen if (g not in index if isinstance(g, str) else not 0 <= g < len(gene_names))]
+    index = {name: position for position, name in enumerate(gene_names)}
+    requested = [gene if isinstance(gene, str) else int(gene) for gene in genes]
+    unknown = [
+        g for g in requested if (g not in index if isinstance(g, str) else not 0 <= g < len(gene_names))
+    ]
     if unknown:
         msg = (
             f"{count(len(unknown), 'gene')} not among the {len(gene_names)} that are predicted: "
             f"{shorten(unknown)}; give names out of gene_names, or positions from 0 to {len(gene_names) - 1}"
         )
         raise ValueError(msg)
-    if not chosen:
+    if not requested:
         msg = "there is no gene to draw; give at least one"
         raise ValueError(msg)
-    return np.array([index[gene] if isinstance(gene, str) else gene for gene in chosen], dtype=np.int64)
+    return np.array([index[gene] if isinstance(gene, str) else gene for gene in requested], dtype=np.int64)
 
 
-def columns_of(table: Any, wanted: Sequence[str], what: str) -> None:
-    """Refuse a table that lacks columns."""
-    missing = [name for name in wanted if name not in getattr(table, "columns", ())]
+def columns_of(table: Any, expected: Sequence[str], what: str) -> None:
+    """Raise if a table lacks columns."""
+    missing = [name for name in expected if name not in getattr(table, "columns", ())]
     if missing:
-        found = shorten(getattr(table, "columns", ())) or "none"
-        msg = f"the table lacks {shorten(missing)} (its columns: {found}); expected {what}"
+        present = shorten(getattr(table, "columns", ())) or "none"
+        msg = f"the table lacks {shorten(missing)} (its columns: {present}); expected {what}"
         raise ValueError(msg)
 
 
@@ -185,11 +192,11 @@ def name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[in
     Parameters
     ----------
     ax
-        Whose limits are final.
+        Axes whose limits are final.
     x, y
         All points, (N,).
     named
-        Position and name of those that are named.
+        Position and name of the points to name.
     """
     low, high = ax.get_ylim()
     step = 0.05 * (high - low)  # height of a line of text in data units
@@ -210,30 +217,30 @@ def name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[in
 
 
 def spread(heights: Sequence[float], step: float, low: float, high: float) -> list[float]:
-    """Ascending heights pushed apart to at least `step`, kept between `low` and `high` as far as they fit."""
-    placed: list[float] = []
+    """Move ascending heights apart to at least `step`, within `low` and `high` as far as they fit."""
+    shifted: list[float] = []
     for height in heights:
-        placed.append(max(height, placed[-1] + step if placed else low))
+        shifted.append(max(height, shifted[-1] + step if shifted else low))
     ceiling = high
-    for index in range(len(placed) - 1, -1, -1):
-        placed[index] = min(placed[index], ceiling)
-        ceiling = placed[index] - step
-    return placed
+    for index in range(len(shifted) - 1, -1, -1):
+        shifted[index] = min(shifted[index], ceiling)
+        ceiling = shifted[index] - step
+    return shifted
 
 
 def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
-    """Write names beside their points, where they cover no other name and as few points as can be.
+    """Write names beside their points without covering other names, over as few points as possible.
 
-    Points come first as they are given; a name that finds no free place is excluded.
+    Names are placed in the order of `named`; a name without free space is omitted.
 
     Parameters
     ----------
     ax
-        Whose limits are final.
+        Axes whose limits are final.
     x, y
         All points, (N,).
     named
-        Position and name of those that are named.
+        Position and name of the points to name.
     """
     per_point = ax.figure.dpi / 72
     points_N2 = ax.transData.transform(np.column_stack([x, y])) / per_point
@@ -264,7 +271,7 @@ GAP = 4.5
 
 
 def _boxes(point_2: np.ndarray, size_2: np.ndarray) -> list[np.ndarray]:
-    """Places of a name around its point, the best ones first: (left, bottom, right, top) in points."""
+    """Boxes for a name around its point, preferred ones first: (left, bottom, right, top) in points."""
     width, height = size_2
     corners = [
         (GAP, -height / 2), (-GAP - width, -height / 2), (-width / 2, GAP), (-width / 2, -GAP - height),
@@ -275,7 +282,7 @@ def _boxes(point_2: np.ndarray, size_2: np.ndarray) -> list[np.ndarray]:
 
 
 def _cost(box: np.ndarray, placed: Sequence[np.ndarray], points_N2: np.ndarray, frame: np.ndarray) -> float:
-    """Points under a name; :data:`COVERED` or more where it touches another name or leaves the Axes."""
+    """Number of points under a name; at least :data:`COVERED` if it touches another name or leaves the Axes."""
     for other in placed:
         if (box[:2] < other[2:]).all() and (other[:2] < box[2:]).all():
             return COVERED

@@ -1,4 +1,4 @@
-"""Volcano plots: size of a change against the evidence for it."""
+"""Volcano plots: change against p value."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def volcano(
 ) -> Axes:
     """Change of every gene against -log10 of its p value; genes that pass are marked by direction.
 
-    Predicted changes carry no p value of their own. Use that of the observed cells
-    (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see what was predicted for genes that do change;
-    or, of an ensemble, :func:`spread_p_values`.
+    Predicted changes have no p values. Use those of the observed cells
+    (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see the predictions for genes that change;
+    or, for an ensemble, :func:`spread_p_values`.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def volcano(
     min_change
         Smallest absolute change of a gene that passes.
     title
-        Such as the condition.
+        Title, such as the condition.
     n_labels
-        How many genes that pass are named, those of largest absolute change first.
+        Number of significant genes to name, those of largest absolute change first.
     evidence
-        What the p values are of, for the label of the axis.
+        Label of the p values on the axis.
     ax
         Axes to draw on; by default those of a new figure.
 
@@ -71,7 +71,7 @@ def volcano(
             "0 and 1 and p values from 0 to 1 (not their logarithms)"
         )
         raise ValueError(msg)
-    from gears.evaluation.metrics.differential import differential  # the report draws with this room
+    from gears.evaluation.metrics.differential import differential  # loaded when a figure is drawn
 
     ax = new_axes(5.2, 4.4) if ax is None else ax
     height = -np.log10(np.maximum(p, np.min(p[p > 0], initial=1.0) / 10))
@@ -81,10 +81,10 @@ def volcano(
         ("up", passed & (delta > 0), ORANGE, "^", 26),
         ("down", passed & (delta <= 0), BLUE, "v", 26),
     )
-    for label, chosen, colour, mark, size in groups:
+    for label, in_group, colour, mark, size in groups:
         ax.scatter(
-            delta[chosen], height[chosen], s=size, color=colour, marker=mark, linewidths=0.3, edgecolors="white",
-            label=f"{label} ({int(chosen.sum())})", zorder=2,
+            delta[in_group], height[in_group], s=size, color=colour, marker=mark, linewidths=0.3, edgecolors="white",
+            label=f"{label} ({int(in_group.sum())})", zorder=2,
         )  # fmt: skip
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     if passed.any():

@@ -1,4 +1,4 @@
-"""Predictions in memory and in files, and the loop that makes them."""
+"""Predictions in memory and in files, and the loop that computes them."""
 
 from __future__ import annotations
 

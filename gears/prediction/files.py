@@ -1,4 +1,4 @@
-"""Predictions as h5ad or zarr, written chunk by chunk in anndata's format, atomically."""
+"""Write predictions as h5ad or zarr, chunk by chunk in anndata's format, atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ARRAY_ATTRIBUTES = {"encoding-type": "array", "encoding-version": "0.2.0"}
 SUFFIXES = (".h5ad", ".zarr")
-ROWS_PER_BLOCK = 64  # of a file's storage chunks: a condition is read without reading many others
+ROWS_PER_BLOCK = 64  # rows of a storage chunk: few others are read with a condition
 
 CreateArray = Callable[[str, tuple[int, int], tuple[int, int]], Any]
 
@@ -34,12 +34,12 @@ def write_predictions(
     *,
     clip: bool,
 ) -> Path:
-    """Write the predictions of `conditions` as they come.
+    """Write the predictions of `conditions` chunk by chunk.
 
     Parameters
     ----------
     path
-        An ``.h5ad`` file or a ``.zarr`` folder; replaced when all is written, untouched when not.
+        An ``.h5ad`` file or a ``.zarr`` folder; replaced when complete, unchanged after an error.
     conditions
         All conditions, in the order of the chunks.
     parts
@@ -52,7 +52,7 @@ def write_predictions(
     Returns
     -------
     Path
-        Holds what :meth:`Predictions.to_adata` holds, as float32: ``X`` expression,
+        The path. It has the content of :meth:`Predictions.to_adata`, as float32: ``X`` expression,
         ``layers["delta"]``, and ``layers["sd"]`` with uncertainty.
     """
     path = user_path(path)
@@ -69,7 +69,7 @@ def write_predictions(
 
 
 def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool) -> AnnData:
-    """The file without its large arrays, as :meth:`Predictions.to_adata` makes it."""
+    """The AnnData of :meth:`Predictions.to_adata` without its large arrays."""
     from anndata import AnnData
 
     origin = Origin.of(parts)
@@ -101,7 +101,7 @@ def _write_zarr(folder: Path, shell: AnnData, layers: Sequence[str], chunks: Ite
     from anndata import io
 
     store = folder / "data"
-    # format 2: what readers of today and of some years ago open; named, for anndata warns of its changing default
+    # format 2 can be read by current and older readers; explicit, because anndata warns that its default changes
     group = zarr.open_group(str(store), mode="w", zarr_format=2)
     io.write_elem(group, "/", shell)
 
@@ -120,24 +120,24 @@ def _write_zarr(folder: Path, shell: AnnData, layers: Sequence[str], chunks: Ite
 def _fill(
     create: CreateArray, shape: tuple[int, int], layers: Sequence[str], chunks: Iterable[Predictions]
 ) -> None:
-    """Create X and layers and write the chunks into them; all rows must come."""
+    """Create X and layers and write the chunks into them; raises if rows are missing."""
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
     x = create("X", shape, blocks)
     arrays = {name: create(f"layers/{name}", shape, blocks) for name in layers}
     row = 0
-    for part in chunks:
-        rows = slice(row, row + len(part))
-        x[rows] = part.expression_UG.astype(np.float32)
+    for predictions in chunks:
+        rows = slice(row, row + len(predictions))
+        x[rows] = predictions.expression_UG.astype(np.float32)
         for name, array in arrays.items():
-            array[rows] = _layer(part, name).astype(np.float32)
-        row += len(part)
+            array[rows] = _layer(predictions, name).astype(np.float32)
+        row += len(predictions)
     if row != shape[0]:
         msg = f"{row} predictions came for {shape[0]} conditions"
         raise RuntimeError(msg)
 
 
-def _layer(part: Predictions, name: str) -> np.ndarray:
+def _layer(predictions: Predictions, name: str) -> np.ndarray:
     if name == "delta":
-        return part.delta_UG
-    assert part.logvar_UG is not None
-    return np.exp(0.5 * part.logvar_UG)
+        return predictions.delta_UG
+    assert predictions.logvar_UG is not None
+    return np.exp(0.5 * predictions.logvar_UG)

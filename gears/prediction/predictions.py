@@ -1,4 +1,4 @@
-"""What :meth:`gears.GEARS.predict` returns: predicted profiles by condition, also as AnnData.
+"""Predicted expression profiles by condition, the result of :meth:`gears.GEARS.predict`, also as AnnData.
 
 ``X`` is predicted expression, ``layers["delta"]`` its change over the control mean, ``layers["sd"]`` the predicted
 standard deviation where the model has one. The names follow scverse: rows are named by condition, columns by gene.
@@ -39,24 +39,24 @@ class Predictions(Mapping[str, np.ndarray]):
     A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression*
     (not the change), shape (G,), in the order of `gene_names`. Keys may be ``"A_B"``,
     ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a key that fits two
-    conditions (gene names that hold "_") is refused.
+    conditions (gene names that hold "_") is an error.
 
     Attributes
     ----------
     conditions
-        The U conditions in the order asked for.
+        The U conditions in the requested order.
     gene_names
         The G genes.
     expression_UG
         Predicted expression (log-normalised scale of the screen), clipped if `clip`.
     control_mean_G
-        Mean of the control cells, from which changes count; (U, G) where each condition's context has its own.
+        Mean of the control cells, relative to which changes are; (U, G) where contexts have separate controls.
     logvar_UG
         Predicted log-variance, or None.
     clip
         Whether negative predictions were set to zero.
     origin
-        What is known of the model and its screen, or None.
+        Facts about the model and its screen, or None.
     """
 
     conditions: tuple[Condition, ...]
@@ -126,13 +126,13 @@ class Predictions(Mapping[str, np.ndarray]):
         sd_UG = self._sd_UG()
         if sd_UG is not None:
             layers["sd"] = sd_UG
-        of_all = self.control_mean_G.ndim == 1
-        if not of_all:
+        one_control_mean = self.control_mean_G.ndim == 1
+        if not one_control_mean:
             layers["control_mean"] = self.control_mean_G.copy()
         return AnnData(
             X=self.expression_UG.copy(),
             obs=condition_table(self.conditions, self.origin),
-            var=gene_table(self.gene_names, self.control_mean_G if of_all else None, self.origin),
+            var=gene_table(self.gene_names, self.control_mean_G if one_control_mean else None, self.origin),
             layers=layers,
             uns={"gears": self._provenance()},
         )
@@ -158,12 +158,12 @@ class Predictions(Mapping[str, np.ndarray]):
         """
         n = min(whole_number("n", n), len(self.gene_names))
         names = np.asarray(self.gene_names)
-        parts = []
+        tables = []
         for condition, delta_G, expression_G in zip(
             self.conditions, self.delta_UG, self.expression_UG, strict=True
         ):
             order = np.lexsort((names, -np.abs(delta_G)))[:n]
-            parts.append(
+            tables.append(
                 pd.DataFrame(
                     {
                         "condition": condition.name,
@@ -174,7 +174,7 @@ class Predictions(Mapping[str, np.ndarray]):
                     }
                 )
             )
-        return pd.concat(parts, ignore_index=True)
+        return pd.concat(tables, ignore_index=True)
 
     def _values(self, values: str) -> np.ndarray:
         if values not in VALUES:
@@ -192,7 +192,7 @@ class Predictions(Mapping[str, np.ndarray]):
 
     @cached_property
     def _joined(self) -> dict[str, set[int]]:
-        """Rows behind each "_"-joined spelling of a condition, genes in any order."""
+        """Rows of each "_"-joined key of a condition, genes in any order."""
         joined: dict[str, set[int]] = {}
         for condition, row in self._rows.items():
             orders = itertools.permutations(condition.genes) if len(condition) <= 5 else [condition.genes]
@@ -203,50 +203,50 @@ class Predictions(Mapping[str, np.ndarray]):
 
     def _row(self, key: Key) -> int:
         if isinstance(key, str):
-            found = set(self._joined.get(key, ()))
-            if not found or "+" in key:
-                found |= {row for row in [self._rows.get(Condition.parse(key))] if row is not None}
-            if len(found) > 1:
-                names = sorted(self.conditions[row].name for row in found)
+            rows = set(self._joined.get(key, ()))
+            if not rows or "+" in key:
+                rows |= {row for row in [self._rows.get(Condition.parse(key))] if row is not None}
+            if len(rows) > 1:
+                names = sorted(self.conditions[row].name for row in rows)
                 msg = f"key {key!r} fits several conditions: {', '.join(names)}; use a tuple of gene names"
                 raise KeyError(msg)
-            if found:
-                return found.pop()
+            if rows:
+                return rows.pop()
         elif (row := self._rows.get(Condition.of(key))) is not None:
             return row
         name = key if isinstance(key, str) else Condition.of(key).name
         raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))
 
 
-def placed(
+def in_contexts(
     conditions: Sequence[Condition],
     parts: ModelParts,
     context: str | Sequence[str] | None = None,
     kind: str | None = None,
 ) -> tuple[tuple[Condition, ...], list[Sequence[int]], np.ndarray]:
-    """Conditions in the contexts asked for, their nodes, and the control mean of each (or of all).
+    """Conditions in the requested contexts, their nodes, and the control mean of each (or of all).
 
     Raises
     ------
     ValueError
         A gene is no node, or a context or type is unknown to the model (or the model has none).
     """
-    known = parts.contexts
-    if known is None:
+    contexts = parts.contexts
+    if contexts is None:
         if context is not None or kind is not None or any(condition.suffix for condition in conditions):
             msg = (
                 "this model has one context and one type of perturbation; prepare the screen with context_key= or "
-                "perturbation_type_key= and train on it, or leave context and type out"
+                "perturbation_type_key= and train on it, or omit context and type"
             )
             raise ValueError(msg)
         return tuple(conditions), list(nodes_of(conditions, parts.pert_names)), parts.control_mean_G
-    units = known.placed(conditions, context, kind)
-    sets = known.node_sets(units, nodes_of(units, parts.pert_names))
-    return units, list(sets), known.control_means(units)
+    units = contexts.placed(conditions, context, kind)
+    sets = contexts.node_sets(units, nodes_of(units, parts.pert_names))
+    return units, list(sets), contexts.control_means(units)
 
 
 def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list[list[int]]:
-    """Perturbation-graph nodes of conditions; a gene that is none is an error with near matches."""
+    """Perturbation-graph nodes of conditions; raises for a gene that is no node, with similar names."""
     index = {name: node for node, name in enumerate(pert_names)}
     unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
     if unknown:
@@ -260,21 +260,21 @@ def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list
     return [[index[gene] for gene in condition.genes] for condition in conditions]
 
 
-def asked_conditions(
+def requested_conditions(
     entries: str | Condition | Iterable[str | Sequence[str] | Condition],
 ) -> tuple[Condition, ...]:
-    """The distinct conditions that a user asks for, in order; at least one."""
+    """The distinct conditions that a user requests, in order; at least one."""
     if isinstance(entries, str | Condition):
         entries = [entries]
-    conditions = tuple(dict.fromkeys(asked_condition(entry) for entry in entries))
+    conditions = tuple(dict.fromkeys(requested_condition(entry) for entry in entries))
     if not conditions:
         msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
         raise ValueError(msg)
     return conditions
 
 
-def asked_condition(entry: str | Sequence[str] | Condition) -> Condition:
-    """A condition as a user asks for it: a label, a gene, or a list of genes (not empty)."""
+def requested_condition(entry: str | Sequence[str] | Condition) -> Condition:
+    """A condition from a user's entry: a label, a gene, or a list of genes (not empty)."""
     if isinstance(entry, Sequence) and len(entry) == 0:
         msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"
         raise ValueError(msg)
@@ -283,14 +283,14 @@ def asked_condition(entry: str | Sequence[str] | Condition) -> Condition:
 
 @dataclass(frozen=True)
 class Origin:
-    """What predictions came from.
+    """The model and the screen that predictions come from.
 
     Attributes
     ----------
     gene_ids
-        Ids of the G genes, as the index of the screen's ``var`` has them.
+        Ids of the G genes: the index of the screen's ``var``.
     fitted_to
-        Conditions that the model was fitted to, the control among them; None where the model knows no split.
+        Conditions that the model was fitted to, with the control; None for a model without a split.
     description
         Plain values for ``uns``: dataset, hash of the screen, split.
     """
@@ -301,16 +301,16 @@ class Origin:
 
     @classmethod
     def of(cls, parts: ModelParts) -> Origin:
-        """The origin of what a model predicts."""
-        split, told = parts.split, {}
+        """The origin of a model's predictions."""
+        split, split_facts = parts.split, {}
         fitted = None
         if split is not None:
-            controls = (one for one in parts.training_conditions() if one.is_control)
+            controls = (condition for condition in parts.training_conditions() if condition.is_control)
             fitted = frozenset([*parts.fitted_conditions(), *controls])
-            told = {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
+            split_facts = {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
         plain = {
             name: value
-            for name, value in {**parts.provenance, **told}.items()
+            for name, value in {**parts.provenance, **split_facts}.items()
             if isinstance(value, str | int | float)
         }
         return cls(parts.gene_ids, fitted, plain)
@@ -319,9 +319,9 @@ class Origin:
 def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> pd.DataFrame:
     """One row per condition: ``condition``, ``genes`` (joined by ","), ``n_genes``, ``subgroup``, ``trained``.
 
-    ``subgroup`` says how many of the genes the conditions that the model was fitted to perturb ("combo_seen1",
-    "unseen_single", "ctrl"), ``trained`` whether the condition is among them; both are omitted where that is
-    not known.
+    ``subgroup`` counts the genes that are perturbed in the conditions that the model was fitted to ("combo_seen1",
+    "unseen_single", "ctrl"), ``trained`` is whether the condition is one of these; both are omitted where these
+    conditions are unknown.
     """
     names = [condition.name for condition in conditions]
     table = pd.DataFrame(
@@ -354,6 +354,6 @@ def gene_table(
 
 
 def provenance(clip: bool, origin: Origin | None, **more: Any) -> dict[str, Any]:
-    """What stands in ``uns["gears"]``: plain values that h5ad and zarr hold."""
-    told = {} if origin is None else dict(origin.description)
-    return {"content": CONTENT, "clip": clip, "version": __version__, **told, **more}
+    """Content of ``uns["gears"]``: plain values that h5ad and zarr can store."""
+    description = {} if origin is None else dict(origin.description)
+    return {"content": CONTENT, "clip": clip, "version": __version__, **description, **more}

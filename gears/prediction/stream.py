@@ -1,4 +1,4 @@
-"""The prediction loop: chunk by chunk, into memory, to a file or to a user's score."""
+"""Predict chunk by chunk, into memory, into a file or for a user's score."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from gears.core.progress import followed
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
 from gears.prediction.files import ROWS_PER_BLOCK, write_predictions
-from gears.prediction.predictions import Origin, Predictions, asked_conditions, nodes_of, placed
+from gears.prediction.predictions import Origin, Predictions, in_contexts, nodes_of, requested_conditions
 from gears.priors.prior import Prior
 
 Score = Callable[[Predictions], Any]
 T = TypeVar("T")
 
 MEMORY_MB = 256
-"""What a chunk may hold where its size is left open."""
-BYTES_PER_VALUE = (
-    56  # of a chunk: float32 results, float64 expression and change, what a caller makes of them
-)
+"""Memory of a chunk, MiB, where its size is omitted."""
+BYTES_PER_VALUE = 56  # float32 results, float64 expression and change, and copies by a caller
 MOST_PER_CHUNK = 1024
 
 
@@ -46,14 +44,14 @@ def stream(
     clip: bool = True,
     chunk: int | None = None,
 ) -> Iterator[Predictions]:
-    """Predict conditions chunk by chunk; what all of them share is computed once.
+    """Predict conditions chunk by chunk; everything that conditions share is computed once.
 
     Parameters
     ----------
     network, parts
-        A model; later changes of its weights do not reach a stream that has begun.
+        A model; later changes of its weights do not affect a stream that has begun.
     conditions
-        Conditions in any number, read as they are needed.
+        Any number of conditions, read when needed.
     clip
         Set negative predictions to zero.
     chunk
@@ -62,14 +60,14 @@ def stream(
     Yields
     ------
     Predictions
-        Of the next `chunk` conditions, in their order.
+        Predictions of the next `chunk` conditions, in their order.
     """
     size = _checked_chunk(chunk, len(parts.gene_names))
-    rest = iter(conditions)
+    remaining = iter(conditions)
 
     def chunks() -> Iterator[tuple[Sequence[Sequence[int]], tuple[tuple[Condition, ...], np.ndarray]]]:
-        while part := tuple(islice(rest, size)):
-            units, nodes, control_mean = placed(part, parts)
+        while chunk_conditions := tuple(islice(remaining, size)):
+            units, nodes, control_mean = in_contexts(chunk_conditions, parts)
             yield nodes, (units, control_mean)
 
     origin = Origin.of(parts)
@@ -83,8 +81,8 @@ def _changes(
 ) -> Iterator[tuple[T, np.ndarray, np.ndarray | None]]:
     """The prediction loop: changes and log-variances, (U, G) float64, of one chunk after another.
 
-    A chunk is the nodes of its conditions and anything that is yielded beside their changes. What all chunks
-    share is computed once. The network is not run where nothing depends on it: its weight is 0, and it
+    A chunk is a pair of its conditions' nodes and a value that is yielded with their changes. Everything that chunks
+    share is computed once. The network does not run where nothing depends on it: its weight is 0 and it
     predicts no variance.
     """
     unused = prior is not None and prior.network_weight == 0 and not network.config.uncertainty
@@ -127,7 +125,9 @@ def predict(
     perturbation_type: str | None = None,
 ) -> Predictions:
     """Predict conditions into memory; see :meth:`gears.GEARS.predict`."""
-    units, nodes, control_mean = placed(asked_conditions(conditions), parts, context, perturbation_type)
+    units, nodes, control_mean = in_contexts(
+        requested_conditions(conditions), parts, context, perturbation_type
+    )
     delta_UG, logvar_UG = predict_changes(
         network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk)
     )
@@ -150,7 +150,7 @@ def predict_changes(
     nodes
         Perturbation-graph nodes of each condition, (U,) lists.
     prior
-        What the network's changes are added to.
+        Prior that the network's changes are added to.
     chunk
         Conditions per forward pass (bounds memory; the result does not depend on it).
 
@@ -175,7 +175,7 @@ def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:
 
 
 def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]:
-    """The genes whose pairs are asked for, each once; those that the model was trained on when None.
+    """The genes to pair, each once; by default those that the model was trained on.
 
     Raises
     ------
@@ -187,12 +187,12 @@ def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]
     elif isinstance(genes, str):
         msg = f"genes is the text {genes!r}; give a list of gene names"
         raise ValueError(msg)
-    chosen = list(dict.fromkeys(genes))
-    if len(chosen) < 2:
-        msg = f"pairs need at least two genes; found {shorten(chosen) if chosen else 'none'}"
+    candidates = list(dict.fromkeys(genes))
+    if len(candidates) < 2:
+        msg = f"pairs need at least two genes; found {shorten(candidates) if candidates else 'none'}"
         raise ValueError(msg)
-    nodes_of([Condition((gene,)) for gene in chosen], parts.pert_names)
-    return chosen
+    nodes_of([Condition((gene,)) for gene in candidates], parts.pert_names)
+    return candidates
 
 
 def predict_all_pairs(
@@ -206,11 +206,11 @@ def predict_all_pairs(
     chunk: int | None = None,
 ) -> Iterator[pd.DataFrame] | Path:
     """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
-    chosen = candidate_genes(parts, genes)
-    chunks = stream(network, parts, all_pairs(chosen), clip=clip, chunk=chunk)
+    candidates = candidate_genes(parts, genes)
+    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk)
     if output is None:
         return (predictions.to_frame(values) for predictions in chunks)
-    pairs = _units(all_pairs(chosen), parts)
+    pairs = _units(all_pairs(candidates), parts)
     chunks = followed(chunks, len(pairs), "predicting", "conditions", len)
     return write_predictions(output, pairs, parts, chunks, clip=clip)
 
@@ -225,11 +225,11 @@ def predict_to_file(
     chunk: int | None = None,
 ) -> Path:
     """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
-    asked = asked_conditions(conditions)
-    nodes_of(asked, parts.pert_names)  # an unknown gene ends it before a file is begun
-    units = _units(asked, parts)
+    requested = requested_conditions(conditions)
+    nodes_of(requested, parts.pert_names)  # raises for an unknown gene before a file is written
+    units = _units(requested, parts)
     chunks = followed(
-        stream(network, parts, asked, clip=clip, chunk=chunk), len(units), "predicting", "conditions", len
+        stream(network, parts, requested, clip=clip, chunk=chunk), len(units), "predicting", "conditions", len
     )
     return write_predictions(output, units, parts, chunks, clip=clip)
 
@@ -255,7 +255,7 @@ def screen(
 
 
 class _Best:
-    """The best of what was added so far; equal scores in the order in which they came."""
+    """The best conditions so far; equal scores stay in the order in which they were added."""
 
     def __init__(self, top: int, largest: bool) -> None:
         self.top, self.sign = top, -1.0 if largest else 1.0
@@ -266,9 +266,10 @@ class _Best:
         defined = np.flatnonzero(~np.isnan(scores))
         merged = np.concatenate([self.scores, scores[defined]])
         order = np.argsort(self.sign * merged, kind="stable")[: self.top]
-        kept = len(self.conditions)
+        n_previous = len(self.conditions)
         self.conditions = [
-            self.conditions[i] if i < kept else conditions[defined[i - kept]] for i in order.tolist()
+            self.conditions[i] if i < n_previous else conditions[defined[i - n_previous]]
+            for i in order.tolist()
         ]
         self.scores = merged[order]
 
@@ -297,17 +298,17 @@ def _scores(score: Score, predictions: Predictions) -> np.ndarray:
 
 
 def _trained_genes(parts: ModelParts) -> list[str]:
-    found = sorted(parts.pert_names[node] for node in parts.trained_nodes())
-    if not found:
-        msg = "this model knows no training conditions to take genes from; give the genes whose pairs are wanted"
+    genes = sorted(parts.pert_names[node] for node in parts.trained_nodes())
+    if not genes:
+        msg = "this model has no training conditions to take genes from; pass the genes to pair"
         raise ValueError(msg)
-    return found
+    return genes
 
 
 def _units(conditions: Iterable[Condition], parts: ModelParts) -> list[Condition]:
-    """What a stream of conditions yields: each in every context and by every type that the model knows."""
-    known = parts.contexts
-    return list(conditions) if known is None else list(known.placed(conditions, None, None))
+    """The conditions of a stream: each in every context and with every perturbation type of the model."""
+    contexts = parts.contexts
+    return list(conditions) if contexts is None else list(contexts.placed(conditions, None, None))
 
 
 def _checked_chunk(chunk: int | None, n_genes: int) -> int:
@@ -317,5 +318,5 @@ def _checked_chunk(chunk: int | None, n_genes: int) -> int:
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Float64, in rows of conditions."""
+    """A float64 array with a row per condition."""
     return np.ascontiguousarray(tensor.cpu().numpy(), dtype=np.float64)

@@ -1,4 +1,15 @@
-"""Weights of covariances by the evidence of the data (marginal likelihood of a Gaussian process)."""
+"""Weights of covariances that maximise the evidence (the marginal likelihood of a Gaussian process).
+
+With the G genes as independent draws over C conditions, A = sum_k w_k K_k the covariance and S = Y Y' / G the second
+moments of the changes Y (C, G), minus the log-evidence per gene is, up to a constant,
+
+    f(log w) = 1/2 log det A + 1/2 trace(A^-1 S),    df / d log w_k = 1/2 w_k sum((A^-1 - A^-1 S A^-1) * K_k)
+
+S is computed once, so that a step costs C^3 whatever the number of genes; the gradient of all weights needs one
+inverse. Weights are optimised as logarithms, which keeps them positive, and relative to the mean squared change, which
+makes the start and the bounds independent of the screen's scale. The kernels, (C, C) each, are kept: there are few of
+them, and C is at most :data:`MOST_CONDITIONS`. The plain version differentiates f numerically (``tests/priors``).
+"""
 
 from __future__ import annotations
 
@@ -10,17 +21,17 @@ from scipy import linalg
 from scipy.optimize import minimize
 
 MOST_CONDITIONS = 300
-"""More conditions than these do not change the weights much; a fixed sample of this size is used."""
+"""With more conditions a fixed sample of this size is used: the weights hardly depend on the others."""
 _START, _NUGGET_START = 0.2, 0.05
 _LOW, _HIGH = -9.0, 4.0
-_NOISE_BOUNDS = (-0.7, 1.5)  # log; sampling noise is known from the cells, up to what they have in common
-_PRIOR_SD = 12.0  # of the logarithms: keeps weights that the data say nothing about finite
-_MULTIPLE_AT_LEAST = 8
+_NOISE_BOUNDS = (-0.7, 1.5)  # log; the sampling noise is known except for correlations between cells
+_PRIOR_SD = 12.0  # of the logarithms: keeps weights finite that the data do not determine
+_MULTIPLE_AT_LEAST = 8  # conditions of several genes for a separate variance of theirs
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What evidence settles; variances in units of squared expression.
+    """Variances of the parts of a change, in units of squared expression.
 
     Attributes
     ----------
@@ -31,7 +42,7 @@ class Weights:
     nugget
         Variance that no covariance explains, for every condition.
     multiple
-        The same, on top, for conditions of several genes: departures from additivity.
+        Additional variance of conditions of several genes: departures from additivity.
     """
 
     kernels: tuple[float, ...]
@@ -45,7 +56,7 @@ class Weights:
 
 
 def sample(n_conditions: int, most: int = MOST_CONDITIONS) -> np.ndarray:
-    """Rows of all conditions, or of a fixed sample of many, ascending."""
+    """Rows of all conditions, or of a fixed sample of `most`, ascending."""
     if n_conditions <= most:
         return np.arange(n_conditions)
     draw = np.random.Generator(np.random.Philox(key=n_conditions))
@@ -73,38 +84,43 @@ def settle_weights(
         Perturbed genes of each condition.
     """
     scale = float((delta_CG**2).mean())
-    several = size_C > 1
-    separate = bool(several.sum() >= _MULTIPLE_AT_LEAST and not several.all())
-    parts = [scale * kernel for kernel in kernels]
-    parts += [np.diag(noise_C), scale * np.eye(len(delta_CG))]
-    if separate:
-        parts.append(scale * np.diag(several.astype(float)))
-    second_CC = delta_CG @ delta_CG.T / delta_CG.shape[1]
+    is_multiple_C = size_C > 1
+    has_multiple = bool(is_multiple_C.sum() >= _MULTIPLE_AT_LEAST and not is_multiple_C.all())
+    components = [scale * kernel for kernel in kernels]
+    components += [np.diag(noise_C), scale * np.eye(len(delta_CG))]
+    if has_multiple:
+        components.append(scale * np.diag(is_multiple_C.astype(float)))
+    second_moment_CC = delta_CG @ delta_CG.T / delta_CG.shape[1]
     n = len(kernels)
-    start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * separate)
-    bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + separate)
-    found = minimize(
-        _negative_evidence, start, args=(parts, second_CC), jac=True, method="L-BFGS-B", bounds=bounds
+    start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * has_multiple)
+    bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + has_multiple)
+    optimum = minimize(
+        _negative_evidence,
+        start,
+        args=(components, second_moment_CC),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
     )
-    value = np.exp(found.x)
+    multipliers = np.exp(optimum.x)
     return Weights(
-        tuple(float(scale * weight) for weight in value[:n]),
-        float(value[n]),
-        float(scale * value[n + 1]),
-        float(scale * value[n + 2]) if separate else 0.0,
+        tuple(float(scale * weight) for weight in multipliers[:n]),
+        float(multipliers[n]),
+        float(scale * multipliers[n + 1]),
+        float(scale * multipliers[n + 2]) if has_multiple else 0.0,
     )
 
 
 def _negative_evidence(
-    log_weights: np.ndarray, parts: Sequence[np.ndarray], second_CC: np.ndarray
+    log_weights: np.ndarray, kernels: Sequence[np.ndarray], second_moment_CC: np.ndarray
 ) -> tuple[float, np.ndarray]:
     weights = np.exp(log_weights)
-    covariance = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    covariance = sum(weight * kernel for weight, kernel in zip(weights, kernels, strict=True))
     factor = linalg.cholesky(covariance, lower=True)
     inverse = linalg.cho_solve((factor, True), np.eye(len(factor)))
-    explained = inverse @ second_CC
+    explained = inverse @ second_moment_CC
     value = np.log(np.diag(factor)).sum() + 0.5 * np.trace(explained)
     slope = 0.5 * (inverse - explained @ inverse)
-    gradient = [(slope * part).sum() * weight for weight, part in zip(weights, parts, strict=True)]
+    gradient = [(slope * kernel).sum() * weight for weight, kernel in zip(weights, kernels, strict=True)]
     penalty = 0.5 * ((log_weights / _PRIOR_SD) ** 2).sum()
     return float(value + penalty), np.array(gradient) + log_weights / _PRIOR_SD**2

@@ -1,4 +1,15 @@
-"""Covariances of conditions under additive effects of their genes, as matrices or as features."""
+"""Covariances of conditions under additive effects of their genes, as matrices or as features.
+
+With member (C, T) the genes of each condition, size (C,) their number, and S (T, T) the similarity of genes,
+
+    covariance = offset 1 1' + shared size size' + member (own I + similar S) member'
+
+where own and similar are variances of a gene's specific effect and of the part that similar genes share. Up to
+:data:`MOST_EXACT` conditions each term is a (C, C) matrix. Beyond, C^2 memory and C^3 time are too much, and the sum is
+kept as features F (C, M) with covariance = F F' + a diagonal: exact for up to :data:`MOST_FEATURES` genes, and
+otherwise from the leading eigenvectors of the (T, T) matrix, whose remainder goes to the diagonal. Tests compare the
+two forms (``tests/priors/test_prior_features.py``).
+"""
 
 from __future__ import annotations
 
@@ -9,18 +20,17 @@ import numpy as np
 from scipy import linalg, sparse
 
 NAMES = ("offset", "shared", "own", "similar", "similar vectors")
-"""Parts of a condition's change: common to all conditions, common to all genes (counted per
-gene of the condition), each gene's own, that which similar genes share, and where vectors of genes
-are given that which genes of similar vectors share."""
+"""Parts of a condition's change: common to all conditions, common to all genes (once per gene of the
+condition), specific to each gene, shared by similar genes, and shared by genes of similar embeddings."""
 
 _LEAST_SHARE = 1e-3
 
 MOST_EXACT = 3000
-"""Conditions up to which the covariance of all pairs of conditions is made and solved exactly."""
+"""Up to this many conditions the covariance of all pairs of conditions is computed and solved exactly."""
 MOST_FEATURES = 2000
-"""Features of more conditions: with as many perturbed genes or fewer nothing is lost."""
-_MORE = 32  # directions beyond those wanted in the search for leading ones
-_PASSES = 3
+"""Number of features for more conditions; exact for as many perturbed genes or fewer."""
+_MORE = 32  # extra directions in the search for the leading ones, whose accuracy they raise
+_PASSES = 3  # products with the matrix in that search: each raises the ratio of large to small eigenvalues
 
 
 @dataclass(frozen=True)
@@ -32,25 +42,27 @@ class GeneSimilarity:
     trained_T
         Nodes perturbed in training, ascending, (T,) int64.
     similar_PT
-        Similarity of all P nodes to these, CSR (P, T); a node is wholly similar (1) to itself.
+        Similarity of all P nodes to these, CSR (P, T); 1 for a node with itself.
     """
 
     trained_T: np.ndarray
     similar_PT: sparse.csr_matrix
 
     def among(self, sets: Sequence[Sequence[int]]) -> GeneSimilarity:
-        """Similarity to those trained nodes alone that occur in some sets."""
-        kept = np.isin(self.trained_T, [node for nodes in sets for node in nodes])
-        return GeneSimilarity(self.trained_T[kept], self.similar_PT[:, np.flatnonzero(kept)])
+        """Similarity to the trained nodes that occur in some sets."""
+        is_used_T = np.isin(self.trained_T, [node for nodes in sets for node in nodes])
+        return GeneSimilarity(self.trained_T[is_used_T], self.similar_PT[:, np.flatnonzero(is_used_T)])
 
     def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
         """Which trained nodes each set holds, ones in CSR (U, T) float64; other nodes are excluded."""
-        column = {int(node): place for place, node in enumerate(self.trained_T)}
-        places = [sorted({column[node] for node in nodes if node in column}) for nodes in sets]
-        bounds = np.concatenate(([0], np.cumsum([len(own) for own in places], dtype=np.int64)))
-        at = np.fromiter((place for own in places for place in own), dtype=np.int64, count=int(bounds[-1]))
+        column = {int(node): position for position, node in enumerate(self.trained_T)}
+        positions = [sorted({column[node] for node in nodes if node in column}) for nodes in sets]
+        bounds = np.concatenate(([0], np.cumsum([len(members) for members in positions], dtype=np.int64)))
+        columns = np.fromiter(
+            (position for members in positions for position in members), dtype=np.int64, count=int(bounds[-1])
+        )
         shape = (len(sets), len(self.trained_T))
-        return sparse.csr_matrix((np.ones(len(at)), at, bounds), shape=shape)
+        return sparse.csr_matrix((np.ones(len(columns)), columns, bounds), shape=shape)
 
     def membership(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Which trained nodes each set holds, (U, T) float64; other nodes are excluded."""
@@ -61,18 +73,22 @@ class GeneSimilarity:
         rows = np.repeat(np.arange(len(sets)), [len(nodes) for nodes in sets])
         nodes = np.fromiter((node for nodes in sets for node in nodes), dtype=np.int64, count=len(rows))
         ones = np.ones(len(rows))
-        pick = sparse.csr_matrix((ones, (rows, nodes)), shape=(len(sets), self.similar_PT.shape[0]))
-        return np.asarray((pick @ self.similar_PT).toarray(), dtype=np.float64)
+        node_UP = sparse.csr_matrix((ones, (rows, nodes)), shape=(len(sets), self.similar_PT.shape[0]))
+        return np.asarray((node_UP @ self.similar_PT).toarray(), dtype=np.float64)
 
 
 def mixed(parts: Sequence[GeneSimilarity], weights: Sequence[float]) -> GeneSimilarity:
-    """Weighted mean of similarities to the same trained nodes; parts that count for nothing are excluded."""
+    """Weighted mean of similarities to the same trained nodes; those of negligible weight are omitted."""
     total = sum(weights)
-    counted = [(part, weight / total) for part, weight in zip(parts, weights, strict=True) if total > 0]
-    counted = [(part, share) for part, share in counted if share > _LEAST_SHARE] or [(parts[0], 1.0)]
-    if len(counted) == 1:
-        return counted[0][0]
-    mean_PT = sparse.csr_matrix(sum(share * part.similar_PT for part, share in counted))
+    shares = [
+        (similarity, weight / total) for similarity, weight in zip(parts, weights, strict=True) if total > 0
+    ]
+    shares = [(similarity, share) for similarity, share in shares if share > _LEAST_SHARE] or [
+        (parts[0], 1.0)
+    ]
+    if len(shares) == 1:
+        return shares[0][0]
+    mean_PT = sparse.csr_matrix(sum(share * similarity.similar_PT for similarity, share in shares))
     return GeneSimilarity(parts[0].trained_T, mean_PT)
 
 
@@ -90,14 +106,14 @@ def training_kernels(
         np.ones((len(sets), len(sets))),
         np.outer(size_C, size_C),
         member_CT @ member_CT.T,
-        *(_symmetric(part.similarity(sets) @ member_CT.T) for part in (genes, *further)),
+        *(_symmetric(similarity.similarity(sets) @ member_CT.T) for similarity in (genes, *further)),
     ]
 
 
 def specific_covariance(
     sets: Sequence[Sequence[int]], genes: GeneSimilarity, shared: float, own: float, similar: float
 ) -> np.ndarray:
-    """Weighted sum of the training kernels without the offset, (C, C), with no kernel held by itself."""
+    """Weighted sum of the training kernels without the offset, (C, C), without a matrix for each kernel."""
     size_C, member_CT = sizes_of(sets), genes.membership(sets)
     covariance_CC = (own * member_CT + similar * genes.similarity(sets)) @ member_CT.T
     covariance_CC += np.outer(shared * size_C, size_C)
@@ -126,19 +142,19 @@ def gene_features(
 ) -> Features:
     """Features whose products are ``member (own I + similar S + shared) member'``.
 
-    S is the similarity of the T genes perturbed in training. With at most `most` genes this is exact. With
-    more, half of the features or more are the leading directions of what genes share, the others the own effects of
-    those genes that occur in most conditions; what is left over of a condition's variance counts as its own.
-    A gene that occurs in one condition alone loses nothing by that but the similarities beyond the leading ones.
+    S is the similarity of the T genes perturbed in training. With at most `most` genes this is exact. With more, at
+    least half of the features are the leading directions of the shared part, and the others the specific effects of
+    the genes that occur in most conditions. The remaining variance of each condition goes to the diagonal, which is
+    exact for the specific effect of a gene that occurs in a single condition.
 
     Parameters
     ----------
     member_CT
         Genes of each condition, with their weights.
     genes
-        Their similarity.
+        Similarity of the genes.
     shared, own, similar
-        Variances.
+        Variances of the three parts.
     most
         :data:`MOST_FEATURES` by default.
     """
@@ -170,7 +186,7 @@ def _scaled(member_CT: sparse.csr_matrix, values: np.ndarray, vectors: np.ndarra
 
 
 def _leading(matrix_TT: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n largest eigenvalues of a symmetric matrix and their vectors, by iteration of a drawn subspace.
+    """The n largest eigenvalues of a symmetric matrix and their vectors, by iteration of a random subspace.
 
     Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 2011; the draw is fixed.
     """

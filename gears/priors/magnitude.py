@@ -1,4 +1,4 @@
-"""Departure of several genes together from the sum of their effects: a factor on that sum."""
+"""Departure of several genes from the sum of their effects, as a factor on that sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_SETS = 8
 _CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
 _LARGEST = 4.0
 _PRIOR_SD = 3.0
-_MOST_SETTLED = 1000  # sets that the weights are settled on
+_MOST_FITTED = 1000  # sets that the weights are fitted to
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Magnitude:
     offset
         Common to all sets.
     own, similar
-        Variance of a gene's own tendency and of that shared with similar genes.
+        Variance of a gene's specific tendency and of the part shared with similar genes.
     coefficient_T
         Coefficients over the trained nodes, (T,).
     """
@@ -61,14 +61,14 @@ def fit_magnitude(
     delta_CG
         Their changes.
     summed_CG
-        What their genes' effects add up to, predicted without the condition itself.
+        Sums of their genes' effects, predicted from the other conditions.
     genes
         Similarity of genes.
 
     Returns
     -------
     tuple or None
-        The fit, and the factor of each training condition without itself, (C,); None with
+        The fit, and the factor of each training condition predicted from the others, (C,); None with
         fewer than 8 sets of several genes.
     """
     rows = np.array([row for row, nodes in enumerate(sets) if len(nodes) > 1], dtype=np.int64)
@@ -77,11 +77,11 @@ def fit_magnitude(
     rows, factor_S, error_S = rows[defined], factor_S[defined], error_S[defined]
     if len(rows) < LEAST_SETS:
         return None
-    chosen = [sets[row] for row in rows]
-    weight, left_over = _settled(factor_S - 1, error_S, chosen, genes)
+    multiple_sets = [sets[row] for row in rows]
+    weight, unexplained = _fit_weights(factor_S - 1, error_S, multiple_sets, genes)
     solve = _by_pairs if len(rows) <= MOST_EXACT else _by_features
-    solved_S, diagonal_S = solve(factor_S - 1, error_S + left_over, chosen, genes, weight)
-    coefficient_T = _halved(chosen, genes).T @ solved_S
+    solved_S, diagonal_S = solve(factor_S - 1, error_S + unexplained, multiple_sets, genes, weight)
+    coefficient_T = _doubled_shares(multiple_sets, genes).T @ solved_S
     fit = Magnitude(float(weight[0] * solved_S.sum()), weight[1], weight[2], coefficient_T)
     left_out_C = np.ones(len(sets))
     left_out_C[rows] = np.clip(factor_S - solved_S / diagonal_S, 0, _LARGEST)
@@ -89,40 +89,40 @@ def fit_magnitude(
 
 
 def _factors(delta_CG: np.ndarray, summed_CG: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Factor on the sum that fits each of some conditions best, and its variance; NaN where nothing is summed."""
+    """Best factor on the sum for each of some conditions, and its variance; NaN where the sum is zero."""
     factor_S, error_S = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    for place, row in enumerate(rows.tolist()):
+    for index, row in enumerate(rows.tolist()):
         size = float(summed_CG[row] @ summed_CG[row])
         if size > 0:
-            factor_S[place] = float(delta_CG[row] @ summed_CG[row]) / size
-            residual_G = delta_CG[row] - factor_S[place] * summed_CG[row]
-            error_S[place] = _CORRELATED_GENES * float((residual_G**2).mean()) / size
+            factor_S[index] = float(delta_CG[row] @ summed_CG[row]) / size
+            residual_G = delta_CG[row] - factor_S[index] * summed_CG[row]
+            error_S[index] = _CORRELATED_GENES * float((residual_G**2).mean()) / size
     return factor_S, error_S
 
 
-def _halved(chosen: Sequence[Sequence[int]], genes: GeneSimilarity) -> sparse.csr_matrix:
+def _doubled_shares(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> sparse.csr_matrix:
     """Twice each gene's share of its set, (S, T)."""
-    return sparse.csr_matrix(sparse.diags(2 / sizes_of(chosen)) @ genes.members(chosen))
+    return sparse.csr_matrix(sparse.diags(2 / sizes_of(sets)) @ genes.members(sets))
 
 
-def _parts(chosen: Sequence[Sequence[int]], genes: GeneSimilarity) -> list[np.ndarray]:
+def _kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> list[np.ndarray]:
     """Covariances of the factors of sets: common to all, by their genes, by similar genes."""
-    half_ST = _halved(chosen, genes)
-    near_ST = genes.similarity(chosen) * (2 / sizes_of(chosen))[:, None]
-    alike = near_ST @ half_ST.T
-    own = np.asarray((half_ST @ half_ST.T).toarray())
-    return [np.ones((len(chosen), len(chosen))), own, np.asarray(alike + alike.T) / 2]
+    half_ST = _doubled_shares(sets, genes)
+    near_ST = genes.similarity(sets) * (2 / sizes_of(sets))[:, None]
+    similar_SS = near_ST @ half_ST.T
+    own_SS = np.asarray((half_ST @ half_ST.T).toarray())
+    return [np.ones((len(sets), len(sets))), own_SS, np.asarray(similar_SS + similar_SS.T) / 2]
 
 
 def _by_pairs(
     departure_S: np.ndarray,
     noise_S: np.ndarray,
-    chosen: Sequence[Sequence[int]],
+    sets: Sequence[Sequence[int]],
     genes: GeneSimilarity,
     weight: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Solution of the departures and diagonal of the inverse, by the covariance of all pairs of sets."""
-    covariance = sum(w * part for w, part in zip(weight, _parts(chosen, genes), strict=True))
+    covariance = sum(w * kernel for w, kernel in zip(weight, _kernels(sets, genes), strict=True))
     inverse = np.linalg.inv(covariance + np.diag(noise_S))
     return inverse @ departure_S, np.diag(inverse)
 
@@ -130,14 +130,14 @@ def _by_pairs(
 def _by_features(
     departure_S: np.ndarray,
     noise_S: np.ndarray,
-    chosen: Sequence[Sequence[int]],
+    sets: Sequence[Sequence[int]],
     genes: GeneSimilarity,
     weight: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same by features of genes, for very many sets."""
-    found = gene_features(_halved(chosen, genes), genes, 0.0, weight[1], weight[2])
-    feature_SM = np.hstack([np.full((len(chosen), 1), np.sqrt(weight[0])), found.feature_CM])
-    noise_S = noise_S + found.rest_C
+    """The same from features of genes, for very many sets."""
+    features = gene_features(_doubled_shares(sets, genes), genes, 0.0, weight[1], weight[2])
+    feature_SM = np.hstack([np.full((len(sets), 1), np.sqrt(weight[0])), features.feature_CM])
+    noise_S = noise_S + features.rest_C
     scaled_SM = feature_SM / noise_S[:, None]
     inner_MM = feature_SM.T @ scaled_SM
     inner_MM[np.diag_indices(len(inner_MM))] += 1.0
@@ -147,24 +147,24 @@ def _by_features(
     return solved_S, 1 / noise_S - explained_S
 
 
-def _settled(
-    departure_S: np.ndarray, error_S: np.ndarray, chosen: Sequence[Sequence[int]], genes: GeneSimilarity
+def _fit_weights(
+    departure_S: np.ndarray, error_S: np.ndarray, sets: Sequence[Sequence[int]], genes: GeneSimilarity
 ) -> tuple[np.ndarray, float]:
-    """Weights of the parts and of what none explains, by evidence; of very many sets a fixed sample is looked at."""
-    rows = sample(len(chosen), _MOST_SETTLED)
+    """Weights of the kernels and of unexplained variance, by evidence; from a fixed sample of very many sets."""
+    rows = sample(len(sets), _MOST_FITTED)
     departure_S, error_S = departure_S[rows], error_S[rows]
-    parts = _parts([chosen[row] for row in rows.tolist()], genes)
+    kernels = _kernels([sets[row] for row in rows.tolist()], genes)
     scale = max(float(departure_S.var()), 1e-6)
 
     def negative_evidence(log_weights: np.ndarray) -> float:
         weight = scale * np.exp(log_weights)
-        total = sum(w * part for w, part in zip(weight[:-1], parts, strict=True))
+        total = sum(w * kernel for w, kernel in zip(weight[:-1], kernels, strict=True))
         factor = linalg.cholesky(total + np.diag(error_S + weight[-1]), lower=True)
         white = linalg.solve_triangular(factor, departure_S, lower=True)
         penalty = 0.5 * ((log_weights / _PRIOR_SD) ** 2).sum()
         return float(np.log(np.diag(factor)).sum() + 0.5 * white @ white + penalty)
 
-    n = len(parts) + 1
-    found = minimize(negative_evidence, np.full(n, -1.0), method="L-BFGS-B", bounds=[(-8, 3)] * n)
-    weight = scale * np.exp(found.x)
+    n = len(kernels) + 1
+    optimum = minimize(negative_evidence, np.full(n, -1.0), method="L-BFGS-B", bounds=[(-8, 3)] * n)
+    weight = scale * np.exp(optimum.x)
     return weight[:-1], float(weight[-1])

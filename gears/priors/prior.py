@@ -1,4 +1,4 @@
-"""The fitted prior: what is known of a condition's change before a network is trained."""
+"""The fitted Gaussian-process prior: it predicts changes of expression without a network."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _SHARED = ("trained", "similar_data", "similar_indices", "similar_indptr", "colu
 
 @dataclass(frozen=True)
 class GenePrior:
-    """Change of every gene under any set of perturbed genes, in closed form.
-
+    """The Gaussian-process prior: change of every gene under any set of perturbed genes.
     ::
 
         change = slope (factor (offset + size shared + sum_j effect_j) + target)
@@ -37,7 +36,7 @@ class GenePrior:
     offset_G, shared_G
         Change that all conditions share, and that every perturbed gene adds.
     own, similar
-        Variances of a gene's own effect and of the part that similar genes share.
+        Variances of a gene's specific effect and of the part that similar genes share.
     coefficient_TG
         Coefficients over the trained nodes.
     column_P
@@ -51,7 +50,7 @@ class GenePrior:
     network_weight
         Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
     report
-        How the choices were made, plain values.
+        Plain values that describe the fit.
     """
 
     genes: GeneSimilarity
@@ -120,7 +119,7 @@ class GenePrior:
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
     ) -> GenePrior:
-        """The prior that :meth:`arrays` was taken of.
+        """The prior that :meth:`arrays` describes.
 
         Raises
         ------
@@ -158,7 +157,7 @@ class GenePrior:
 
 
 def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: np.ndarray) -> np.ndarray:
-    """Change of perturbed genes that are measured, by their own perturbation, (U, G)."""
+    """Change of each measured gene that is perturbed itself, (U, G); zero for all others."""
     part_UG = np.zeros((len(sets), len(target_G)))
     for row, nodes in enumerate(sets):
         columns = column_P[list(nodes)] if len(nodes) else np.empty(0, dtype=np.int64)
@@ -169,18 +168,18 @@ def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: n
 
 @dataclass(frozen=True)
 class ContextPrior:
-    """Change of every gene under any set of perturbed genes in any setting, in closed form.
+    """The Gaussian-process prior of a screen with settings: change of every gene in any setting.
 
     A *setting* is a context with a type of perturbation. The change is that of `pooled`, fitted to all
-    settings, plus that of the setting itself, which is zero but for the target's own change in a context
-    that training never saw.
+    settings, plus that of the setting. In a context without training conditions the latter is zero, except for the
+    change of the perturbed gene itself.
 
     Attributes
     ----------
     pooled
-        Shared by all settings.
+        Prior that all settings share.
     own
-        Of each setting, number ``context x n_kinds + kind``.
+        Prior of each setting, number ``context x n_kinds + kind``.
     n_kinds
         Number of types of perturbation, at least 1.
     network_weight, report
@@ -223,11 +222,13 @@ class ContextPrior:
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
         arrays = {f"pooled_{name}": array for name, array in self.pooled.arrays().items()}
-        for place, prior in enumerate(self.own):
-            own = prior.arrays()
-            if prior.genes is not self.pooled.genes and place == 0:  # another mixture of similarities
-                arrays |= {f"own_{name}": own[name] for name in _SHARED}
-            arrays |= {f"own{place}_{name}": own[name] for name in own if name not in _SHARED}
+        for setting, prior in enumerate(self.own):
+            setting_arrays = prior.arrays()
+            if prior.genes is not self.pooled.genes and setting == 0:  # another mixture of similarities
+                arrays |= {f"own_{name}": setting_arrays[name] for name in _SHARED}
+            arrays |= {
+                f"own{setting}_{name}": setting_arrays[name] for name in setting_arrays if name not in _SHARED
+            }
         return arrays | {
             "settings": np.array([len(self.own), self.n_kinds]),
             "network_weight": np.array(self.network_weight),
@@ -237,20 +238,22 @@ class ContextPrior:
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
     ) -> ContextPrior:
-        """The prior that :meth:`arrays` was taken of."""
+        """The prior that :meth:`arrays` describes."""
 
-        def part(prefix: str) -> dict[str, np.ndarray]:
+        def arrays_of(prefix: str) -> dict[str, np.ndarray]:
             return {
                 name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
             }
 
-        pooled = part("pooled_")
-        shared = {name: pooled[name] for name in _SHARED} | part("own_")
+        pooled = arrays_of("pooled_")
+        shared = {name: pooled[name] for name in _SHARED} | arrays_of("own_")
         n, n_kinds = map(int, arrays["settings"])
-        own = tuple(GenePrior.from_arrays(shared | part(f"own{place}_")) for place in range(n))
+        setting_priors = tuple(
+            GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n)
+        )
         return cls(
             GenePrior.from_arrays(pooled),
-            own,
+            setting_priors,
             n_kinds,
             float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]),
             dict(report or {}),
@@ -261,5 +264,5 @@ Prior = GenePrior | ContextPrior
 
 
 def read_prior(arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None) -> Prior:
-    """A prior of either kind from its arrays."""
+    """A prior from its arrays."""
     return (ContextPrior if "settings" in arrays else GenePrior).from_arrays(arrays, report)

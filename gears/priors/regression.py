@@ -1,4 +1,26 @@
-"""Gaussian-process regression with a separate signal strength for each gene."""
+"""Gaussian-process regression with a separate signal strength for each gene.
+
+For gene g, with changes y_g (C,), level m_g, signal covariance K (C, C) and diagonal noise N,
+
+    y_g - m_g  ~  Normal(0, A_g),   A_g = s_g K + noise_g N,   prediction = m_g + s_g k A_g^-1 (y_g - m_g)
+
+Only s_g and noise_g differ between genes. So K is divided by sqrt(N) on both sides and decomposed once,
+N^-1/2 K N^-1/2 = V diag(lambda) V'. Along an eigenvector the covariance of each gene and strength is then a number,
+s_g lambda_k + noise_g, and inverse, determinant and likelihood are sums over k: C^3 once instead of for each of G genes
+and 13 strengths. A free level (generalised least squares) is removed by working in the C - 1 directions orthogonal to
+it.
+
+The strength of a gene is averaged instead of chosen: each of :data:`STRENGTHS` has a posterior weight from its
+likelihood and from how common it is among all genes. The prediction of a training condition from the others needs no
+second fit: y_c - (A^-1 (y - m))_c / (A^-1)_cc.
+
+Order of loops: blocks of genes for the likelihoods, (13, G); then the weights, which need all genes; then the same
+blocks again, and in each the strengths. Changes along the eigenvectors, (K, G), are kept from the first loop; the
+variances, (K, genes of a block) for each strength, are computed again, because those of 13 strengths need too much
+memory.
+The plain version solves the system of each gene and strength, and again without each condition in turn
+(``tests/priors/test_prior_amplitudes.py``).
+"""
 
 from __future__ import annotations
 
@@ -10,27 +32,26 @@ from scipy import linalg
 from gears.priors.kernels import Features
 
 STRENGTHS = np.exp(np.linspace(np.log(1 / 64), np.log(64), 13))
-"""Strengths that a gene's signal may have, relative to the average gene's."""
-_ROUNDS = 30
-_BLOCK_VALUES = 1 << 23  # conditions x genes of a block
-_LEAST_SHARE = 1e-3  # of a strength for a gene: less is not worth the product of matrices
-
-_LEAST_VALUE = 1e-10  # of the largest: an eigenvalue below is rounding
+"""Strengths that a gene's signal may have, relative to the average gene's: a factor of 2 apart."""
+_ROUNDS = 30  # of empirical Bayes
+_BLOCK_VALUES = 1 << 23  # conditions x genes of a block: 64 MiB for each of its tables
+_LEAST_SHARE = 1e-3  # smaller weights of a strength become 0, which saves the matrix products for these genes
+_LEAST_VALUE = 1e-10  # eigenvalues below this share of the largest are rounding errors
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Coefficients of the predictions, and what is predicted for each condition without itself.
+    """Coefficients of the predictions, and the prediction of each training condition from the others.
 
     Attributes
     ----------
     coefficient_CG
-        With covariance k (U, C) to new conditions the prediction is ``level_G + k @ coefficient_CG``, k
-        without the level's.
+        With signal covariance k (U, C) of new and training conditions the prediction is
+        ``level_G + k @ coefficient_CG``.
     left_out_CG
-        Left-one-out predictions, at the same strengths.
+        Leave-one-out predictions, with the same weights of the strengths.
     level_G
-        What all conditions share.
+        Change that all conditions share.
     """
 
     coefficient_CG: np.ndarray
@@ -45,12 +66,11 @@ def solve(
     noise_G: np.ndarray,
     level: float | None = None,
 ) -> Solution:
-    """Gaussian-process regression of every gene around a level of its own.
+    """Gaussian-process regression of every gene around its level.
 
-    Gene g's departures from its level have covariance ``strength_g signal_CC + noise_G[g] diag(noise_C)``. The
-    strength of each gene is weighed over :data:`STRENGTHS` by its likelihood and how common a
-    strength is among the genes (empirical Bayes): genes without signal shrink to zero, strong
-    ones hardly.
+    Gene g's departures from its level have covariance ``strength_g signal_CC + noise_G[g] diag(noise_C)``. Predictions
+    are averaged over :data:`STRENGTHS`, weighted by the likelihood of each and by how common it is among the genes
+    (empirical Bayes): genes without signal shrink to zero, strong ones hardly.
 
     Parameters
     ----------
@@ -68,7 +88,7 @@ def solve(
 
 
 def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray) -> Solution:
-    """:func:`solve` by a covariance's eigenvalues; block of genes by block, whose tables are small."""
+    """:func:`solve` from the eigenvalues of the covariance, in blocks of genes to bound memory."""
     noise_G = noise_G * spectrum.noise
     blocks = _gene_blocks(delta_CG)
     rotated_KG = np.empty((len(spectrum.values_K), delta_CG.shape[1]))
@@ -79,8 +99,10 @@ def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray) -> S
     coefficient_CG, left_out_CG = np.empty_like(delta_CG), np.empty_like(delta_CG)
     squared_CK, across_C = spectrum.vectors_CK**2, spectrum.across_C
     for genes in blocks:
-        part = _Part(spectrum, delta_CG[:, genes], rotated_KG[:, genes], noise_G[genes], squared_CK, across_C)
-        coefficient_CG[:, genes], left_out_CG[:, genes] = part.solved(share_MG[:, genes])
+        block = _GeneBlock(
+            spectrum, delta_CG[:, genes], rotated_KG[:, genes], noise_G[genes], squared_CK, across_C
+        )
+        coefficient_CG[:, genes], left_out_CG[:, genes] = block.solved(share_MG[:, genes])
     return Solution(coefficient_CG, left_out_CG, spectrum.level_of(delta_CG, coefficient_CG))
 
 
@@ -93,7 +115,7 @@ def _gene_blocks(delta_CG: np.ndarray) -> list[slice]:
 def _likelihood(
     spectrum: Spectrum, delta_CN: np.ndarray, noise_N: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values along the vectors (K, N), and the log-likelihood of each strength for each gene (M, N)."""
+    """Changes along the eigenvectors (K, N), and the log-likelihood of each strength for each gene (M, N)."""
     white_CN = delta_CN / spectrum.root_C[:, None]
     rotated_KN = spectrum.vectors_CK.T @ white_CN
     rest_N = (spectrum.across(white_CN, rotated_KN) ** 2).sum(axis=0) if spectrum.n_rest else None
@@ -108,7 +130,7 @@ def _likelihood(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _GeneBlock:
     """The regression of some genes."""
 
     spectrum: Spectrum
@@ -119,30 +141,33 @@ class _Part:
     across_C: np.ndarray
 
     def solved(self, share_MN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients and left-one-out predictions, weighed over the strengths."""
+        """Coefficients and leave-one-out predictions, (C, N) each, averaged over the strengths."""
         spectrum, delta_CN = self.spectrum, self.delta_CN
         root_C1 = spectrum.root_C[:, None]
         coefficient_CN, left_out_CN = np.zeros_like(delta_CN), np.zeros_like(delta_CN)
         rest_CN = spectrum.across(delta_CN / root_C1, self.rotated_KN) if spectrum.n_rest else None
         for strength, share_N in zip(STRENGTHS, share_MN, strict=True):
-            at = np.flatnonzero(share_N)
-            if not len(at):
+            genes = np.flatnonzero(share_N)
+            if not len(genes):
                 continue
-            share_A = share_N[at]
-            variance_KA = strength * spectrum.values_K[:, None] + self.noise_N[at]
-            solved_CA = spectrum.vectors_CK @ (self.rotated_KN[:, at] / variance_KA)
+            share_N1 = share_N[genes]
+            variance_KA = strength * spectrum.values_K[:, None] + self.noise_N[genes]
+            # A^-1 (y - m) and the diagonal of A^-1, both in units of sqrt(noise)
+            solved_CA = spectrum.vectors_CK @ (self.rotated_KN[:, genes] / variance_KA)
             diagonal_CA = self.squared_CK @ (1 / variance_KA)
             if rest_CN is not None:
-                variance_A = strength * spectrum.rest + self.noise_N[at]
-                solved_CA += rest_CN[:, at] / variance_A
+                variance_A = strength * spectrum.rest + self.noise_N[genes]
+                solved_CA += rest_CN[:, genes] / variance_A
                 diagonal_CA += np.outer(self.across_C, 1 / variance_A)
-            left_out_CN[:, at] += share_A * (delta_CN[:, at] - root_C1 * solved_CA / diagonal_CA)
-            coefficient_CN[:, at] += share_A * strength * solved_CA / root_C1
+            left_out_CN[:, genes] += share_N1 * (delta_CN[:, genes] - root_C1 * solved_CA / diagonal_CA)
+            coefficient_CN[:, genes] += share_N1 * strength * solved_CA / root_C1
         return coefficient_CN, left_out_CN
 
 
 def _strength_shares(log_MG: np.ndarray) -> np.ndarray:
     """Posterior weight of each strength for each gene, (M, G), from their log-likelihoods; columns sum to 1."""
+    # expectation maximisation of the shares of strengths among the genes, with one extra gene of each strength so that
+    # no share becomes 0
     common_M = np.full(len(STRENGTHS), 1 / len(STRENGTHS))
     for _ in range(_ROUNDS):
         weight_MG = log_MG + np.log(common_M)[:, None]
@@ -155,13 +180,13 @@ def _strength_shares(log_MG: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of a covariance of C conditions, noise made equal, within what no level reaches.
+    """Eigenvalues of a covariance of C conditions after division by the noise, orthogonal to a free level.
 
     Gene g's departures from its level have covariance ``strength_g signal + noise_g noise``. Divided by `root_C`
-    on both sides it is, for every strength and gene, a multiple of each eigenvector::
+    on both sides its eigenvalues are, for every strength and gene::
 
-        strength_g (values_k) + noise_g noise        along vector k
-        strength_g rest + noise_g noise              across all vectors
+        strength_g values_k + noise_g noise          along vector k
+        strength_g rest + noise_g noise              in all directions orthogonal to the vectors
 
     Attributes
     ----------
@@ -170,11 +195,11 @@ class Spectrum:
     root_C
         Square root of each condition's noise.
     weighed_C
-        The signal's product with each condition's weight in a free level, (C,).
+        Product of the signal with each condition's weight in a free level, (C,).
     level
         Variance of a level that is shrunk with the signal; None where the level is free.
     rest, n_rest
-        Signal across the vectors and the number of those directions; none where the vectors are complete.
+        Signal orthogonal to the vectors and the number of these directions, 0 where the vectors are complete.
     noise
         Factor of the noise.
     """
@@ -190,7 +215,7 @@ class Spectrum:
 
     @classmethod
     def of(cls, signal_CC: np.ndarray, noise_C: np.ndarray, level: float | None = None) -> Spectrum:
-        """Of a whole covariance: exact, at the cost of C^3."""
+        """From the complete covariance: exact, at the cost of C^3."""
         root_C = np.sqrt(noise_C)
         whitened_CC = (signal_CC + (level or 0.0)) / np.outer(root_C, root_C)
         if level is None:
@@ -204,50 +229,50 @@ class Spectrum:
     def of_features(
         cls, features: Features, unexplained_C: np.ndarray, noise_C: np.ndarray, typical: float
     ) -> Spectrum:
-        """Of features and a variance that each condition has for itself, around a free level.
+        """From features and a specific variance of each condition, around a free level.
 
-        Costs C M^2 for M features. Exact where that variance is the same multiple of the noise for all conditions.
-        Elsewhere the two are weighed against each other as they are at a typical gene's strength.
+        Costs C M^2 for M features. Exact where the specific variance is the same multiple of the noise for all
+        conditions; otherwise their ratio is that of a gene of typical noise.
 
         Parameters
         ----------
         features
-            What conditions share.
+            Features whose products are the covariance that conditions share.
         unexplained_C
-            Signal that each condition has for itself, beside what the features leave over.
+            Signal specific to each condition, beside the part that the features omit.
         noise_C
             Sampling variance of each condition, to be multiplied by each gene's.
         typical
             A typical gene's sampling variance.
         """
-        own_C = features.rest_C + unexplained_C
-        noise_of_C = noise_C + own_C / typical
+        specific_C = features.rest_C + unexplained_C
+        noise_of_C = noise_C + specific_C / typical
         root_C = np.sqrt(noise_of_C)
         level_C = (1 / root_C) / np.linalg.norm(1 / root_C)
         white_CM = features.feature_CM / root_C[:, None]
         white_CM -= np.outer(level_C, level_C @ white_CM)
-        values, inner = _eigh(white_CM.T @ white_CM)
-        kept = values > _LEAST_VALUE * max(values[-1], 0.0)
-        vectors = white_CM @ (inner[:, kept] / np.sqrt(values[kept]))
-        rest = float((own_C / noise_of_C).mean())
+        values, inner_MM = _eigh(white_CM.T @ white_CM)
+        is_kept_M = values > _LEAST_VALUE * max(values[-1], 0.0)
+        vectors = white_CM @ (inner_MM[:, is_kept_M] / np.sqrt(values[is_kept_M]))
+        rest = float((specific_C / noise_of_C).mean())
         return cls(
-            values[kept] + rest,
+            values[is_kept_M] + rest,
             vectors,
             root_C,
             features.feature_CM @ (features.feature_CM.T @ (1 / noise_of_C)),
             rest=rest,
-            n_rest=len(root_C) - 1 - int(kept.sum()),
+            n_rest=len(root_C) - 1 - int(is_kept_M.sum()),
             noise=float((noise_C / noise_of_C).mean()),
         )
 
     @property
     def across_C(self) -> np.ndarray:
-        """Share of each condition's axis that lies across vectors and level, (C,)."""
+        """Share of each condition's axis that is orthogonal to vectors and level, (C,)."""
         mirror_C = (1 / self.root_C) / np.linalg.norm(1 / self.root_C)
         return 1 - mirror_C**2 - (self.vectors_CK**2).sum(axis=1)
 
     def across(self, white_CG: np.ndarray, rotated_KG: np.ndarray) -> np.ndarray:
-        """The part of values (divided by `root_C`) that lies across vectors and level, (C, G)."""
+        """The part of values (divided by `root_C`) that is orthogonal to vectors and level, (C, G)."""
         mirror_C = (1 / self.root_C) / np.linalg.norm(1 / self.root_C)
         rest_CG = white_CG - self.vectors_CK @ rotated_KG
         rest_CG -= np.outer(mirror_C, mirror_C @ white_CG)
@@ -262,24 +287,26 @@ class Spectrum:
 
 
 def _eigen_of_contrasts(covariance_CC: np.ndarray, level_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues (C - 1,) and vectors (C, C - 1) of a covariance within what is orthogonal to a level.
+    """Eigenvalues (C - 1,) and vectors (C, C - 1) of a covariance, orthogonal to a level.
 
-    By the reflection that takes the level to the first axis, so that nothing but the eigenvalues costs C^3.
+    A Householder reflection P = I - 2 v v' maps the level to the first axis. Without its first row and column, P K P is
+    the covariance orthogonal to the level, and P maps its eigenvectors back. P is applied as rank-one updates, so that
+    only the eigenvalues cost C^3.
     """
     mirror_C = level_C / np.linalg.norm(level_C)
     mirror_C[0] += np.copysign(1.0, mirror_C[0])
     mirror_C /= np.linalg.norm(mirror_C)
     product_C = covariance_CC @ mirror_C
     product_C -= (mirror_C @ product_C) * mirror_C
-    cross = np.outer(2 * mirror_C, product_C)
-    values, inner = _eigh((covariance_CC - cross - cross.T)[1:, 1:])
-    vectors = np.vstack([np.zeros((1, inner.shape[1])), inner])
+    cross_CC = np.outer(2 * mirror_C, product_C)
+    values, inner_vectors = _eigh((covariance_CC - cross_CC - cross_CC.T)[1:, 1:])
+    vectors = np.vstack([np.zeros((1, inner_vectors.shape[1])), inner_vectors])
     vectors -= np.outer(2 * mirror_C, mirror_C @ vectors)
     return np.maximum(values, 0.0), vectors
 
 
 def _eigh(matrix_CC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and vectors; the fastest method fails where very many eigenvalues are alike, another then does it."""
+    """Eigenvalues and vectors; a slower method where the fastest one fails on very many equal eigenvalues."""
     try:
         return linalg.eigh(matrix_CC)
     except linalg.LinAlgError:

@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: CSV, JSON, figures, and one self-contained HTML page."""
+"""Reports of an evaluation: CSV, JSON, figures, and one self-contained HTML page."""
 
 from gears.report.write import Profiles, write_report
 

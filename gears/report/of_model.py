@@ -1,4 +1,4 @@
-"""The evaluation of a model: its table beside the baselines, and its report."""
+"""Evaluate a model: its scores beside the baselines, and its report."""
 
 from __future__ import annotations
 
@@ -40,20 +40,24 @@ def evaluate_model(
     shown: Sequence[str] = (),
     **options: Any,
 ) -> pd.DataFrame | None:
-    """What :meth:`gears.GEARS.evaluate` does."""
+    """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
     pert_data, parts = model._need_data("evaluate"), model._need_model()
     split = pert_data.split
     assert split is not None
     if part not in split.parts:
         raise ValueError(unknown_name("part of the split", part, list(split.parts)))
-    chosen = perturbed_in(split, part)
-    if not chosen:
-        logger.info("part %r of the split holds no perturbed condition: there is nothing to evaluate", part)
+    conditions = perturbed_in(split, part)
+    if not conditions:
+        logger.info("part %r of the split has no perturbed condition to evaluate", part)
         return None
     fitted_split = split if parts.split is None else parts.split
-    known = set(pert_data.screen.conditions)
-    fitted = [one for one in fitted_conditions(fitted_split, parts.fitted_parts) if one in known]
-    predictions = model_predictions(model, chosen, name)
+    in_screen = set(pert_data.screen.conditions)
+    fitted = [
+        condition
+        for condition in fitted_conditions(fitted_split, parts.fitted_parts)
+        if condition in in_screen
+    ]
+    predictions = model_predictions(model, conditions, name)
     defaults: dict[str, Any] = {
         "others": {method: values_UG for method, values_UG in predictions.items() if method != name},
         "method": name,
@@ -64,15 +68,17 @@ def evaluate_model(
         "fitted_parts": parts.fitted_parts,
         "fitted": fitted,
     }
-    table = comparison_table(predictions[name], chosen, pert_data.screen, fitted_split, **defaults | options)
-    line = subgroup_line(split, part, chosen, fitted)
+    table = comparison_table(
+        predictions[name], conditions, pert_data.screen, fitted_split, **defaults | options
+    )
+    line = subgroup_line(split, part, conditions, fitted)
     table.attrs["notes"] += [] if line is None else [line]
     if parts.prior is not None and parts.prior.network_weight == 0:
         table.attrs["labels"] = {name: f"{name} (the prior alone)"}
     if report is not None:
         profiles = None
-        if not any(condition.suffix for condition in chosen):  # figures of conditions need one control
-            profiles = _profiles(pert_data, part, fitted, chosen, {name: predictions[name]}, clip, shown)
+        if not any(condition.suffix for condition in conditions):  # figures of conditions need one control
+            profiles = _profiles(pert_data, part, fitted, conditions, {name: predictions[name]}, clip, shown)
         details = {
             "screen": str(pert_data.dataset_name),
             "split": f"{split.name}, seed {split.seed}, part {part}",
@@ -86,10 +92,10 @@ def evaluate_model(
 def model_predictions(
     model: GEARS, conditions: Sequence[Condition], name: str = "gears"
 ) -> dict[str, np.ndarray]:
-    """Predicted means (U, G), not clipped, of the model as saved and of what it is compared with beside baselines.
+    """Predicted means (U, G), not clipped, of the model and of its variants.
 
-    That is "prior alone" where prior and network are added, and "prior + network x W", at the best
-    weight W that was tried, where the network was trained and is not used.
+    The variant is "prior alone" for a model of prior and network, and "prior + network x W", with the best
+    weight W above 0, for a model whose network is not used.
     """
     predictions = {name: model.predict(conditions, clip=False).expression_UG}
     prior = model._need_model().prior
@@ -112,16 +118,18 @@ def _profiles(
     pert_data: PertData,
     part: str,
     fitted: Sequence[Condition],
-    chosen: Sequence[Condition],
+    conditions: Sequence[Condition],
     predictions: dict[str, np.ndarray],
     clip: bool,
     shown: Sequence[str],
 ) -> Profiles:
     screen = pert_data.screen_of(part)
-    truth = Truth.of(screen, chosen, fitted, cells=ScreenCells(screen))
-    drawn, _ = baseline_predictions(chosen, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation)
+    truth = Truth.of(screen, conditions, fitted, cells=ScreenCells(screen))
+    profiles, _ = baseline_predictions(
+        conditions, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation
+    )
     names = [Condition.of(condition).name for condition in shown]
-    drawn = {**predictions, **drawn}
+    profiles = {**predictions, **profiles}
     if clip:
-        drawn = {method: np.maximum(values_UG, 0.0) for method, values_UG in drawn.items()}
-    return Profiles(truth, drawn, pert_data.screen.gene_names, names)
+        profiles = {method: np.maximum(values_UG, 0.0) for method, values_UG in profiles.items()}
+    return Profiles(truth, profiles, pert_data.screen.gene_names, names)

@@ -1,4 +1,4 @@
-"""The page of a report: the tables that the template `report.html.j2` shows."""
+"""Build the page of a report: the tables for the template `report.html.j2`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECISIVE = ["metric", "verdict", "baseline", "model_mean", "baseline_mean", "dif
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page: small notes by (row, column), small text under the heads, rows that stand out."""
+    """A table of the page, with notes by (row, column), text under the column heads, and highlighted rows."""
 
     caption: str
     frame: pd.DataFrame
@@ -34,12 +34,12 @@ class Table:
 
 
 def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str:
-    """The whole page; it refers to nothing outside itself.
+    """The complete page, without references to other files.
 
     Parameters
     ----------
     images
-        PNG bytes and description of each figure; ``"differences"`` stands beside its tables.
+        PNG bytes and description of each figure; ``"differences"`` is shown beside its tables.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -94,7 +94,7 @@ def _decisive(results: Results) -> Iterator[Table]:
 
 
 def _averages(results: Results) -> Iterator[Table]:
-    # metrics of a whole set of conditions, such as the spread of predictions, have no interval
+    # metrics of a set of conditions, such as the spread of predictions, have no interval
     sets = summary_table(results.table)
     sets = sets[sets["metric"].map(lambda name: name in METRICS and METRICS[name].scope == "set")]
     for subgroup, rows in results.summary.groupby("subgroup", sort=False):
@@ -111,13 +111,13 @@ def _scaled(results: Results) -> Iterator[Table]:
 
 
 def _differences(results: Results, drawn: bool) -> Iterator[Table]:
-    """Each model against every other method; folded away where a figure shows the same."""
+    """Each model against every other method; folded where a figure shows the same."""
     if results.differences.empty:
         return
     for model in results.verdicts:
-        of_model = results.differences[results.differences["model"] == model]
-        for subgroup, part in of_model.groupby("subgroup", sort=False):
-            rows = part.drop(columns=["model", "subgroup"]).reset_index(drop=True)
+        model_rows = results.differences[results.differences["model"] == model]
+        for subgroup, subgroup_rows in model_rows.groupby("subgroup", sort=False):
+            rows = subgroup_rows.drop(columns=["model", "subgroup"]).reset_index(drop=True)
             rows["against"] = rows["against"].map(marked)
             shown = rows.drop(columns=["low", "high"])
             folded = subgroup != ALL or drawn
@@ -154,8 +154,8 @@ def _wide(
         bounds = f"({number(low)}, {number(high)}) " if pd.notna(row[value]) and pd.notna(low) else ""
         notes[methods.index(row["method"]), str(row["metric"])] = f"{bounds}{undefined}".strip()
     if sets is not None:
-        for metric, part in sets.groupby("metric", sort=False):
-            wide[str(metric)] = part.set_index("method")["mean"].reindex(methods)
+        for metric, metric_rows in sets.groupby("metric", sort=False):
+            wide[str(metric)] = metric_rows.set_index("method")["mean"].reindex(methods)
     labels = {method: marked(method) for method in methods} | dict(results.table.attrs.get("labels", {}))
     frame = wide.rename(index=labels).rename_axis(index="method", columns=None).reset_index()
     heads = {m: f"{METRICS[m].direction} is better" for m in frame.columns if m in METRICS}
@@ -168,7 +168,7 @@ def _title(subgroup: Any) -> str:
 
 
 def number(value: float) -> str:
-    """A number as the page shows it: four significant digits, "undefined" for NaN."""
+    """A number as text: four significant digits, "undefined" for NaN."""
     if math.isnan(value):
         return "undefined"
     if value == 0:
@@ -177,7 +177,7 @@ def number(value: float) -> str:
 
 
 def cell(value: Any) -> tuple[str, str | None]:
-    """The text of a cell, and the number behind it with all digits ("" for NaN, None where it is no number)."""
+    """The text of a cell, and its number with all digits ("" for NaN, None for text)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value), None
     shown = str(value) if isinstance(value, int) else number(value)

@@ -78,19 +78,18 @@ def write_report(
     Parameters
     ----------
     evaluation
-        What :func:`gears.evaluation.compare` returns, or a tidy table such as that of
+        The result of :func:`gears.evaluation.compare`, or a tidy table such as that of
         :func:`gears.evaluation.comparison_table`.
     folder
-        Made when it is missing; files of the same names are replaced one by one.
+        Folder of the report, created if missing; files of the same names are replaced one by one.
     title
         Title of the page; "Comparison" or "Evaluation" by default.
     models
         Methods that are compared with all others; by default the models of the comparison, or the table's first.
     runs, left_out
-        Costs of fits, and methods that were excluded with the reason; by default what the comparison or the
-        table says.
+        Costs of fits, and excluded methods with the reason; by default those of the comparison or the table.
     profiles
-        For the figures of changes; without them the page has none.
+        Profiles for the figures of changes; without them the page has no such figures.
     details
         Further facts about the data, by name.
     bootstrap
@@ -124,13 +123,13 @@ def write_report(
 
 def _figures(differences: pd.DataFrame, model: str, profiles: Profiles | None) -> dict[str, tuple[Any, str]]:
     figures: dict[str, tuple[Any, str]] = {}
-    own = differences[(differences["model"] == model) & (differences["subgroup"] == ALL)]
-    metrics = [name for name in DECISIVE if name in set(own["metric"])]
-    if metrics and len(own):
+    model_rows = differences[(differences["model"] == model) & (differences["subgroup"] == ALL)]
+    metrics = [name for name in DECISIVE if name in set(model_rows["metric"])]
+    if metrics and len(model_rows):
         text = (
             f"{model} minus each other method over all conditions, with intervals from resampled conditions."
         )
-        figures["differences"] = (difference_figure(own, metrics, model=model), text)
+        figures["differences"] = (difference_figure(model_rows, metrics, model=model), text)
     if profiles is None:
         return figures
     text = "Changes over control: the truth and predictions, conditions in rows, the most variable genes in columns."
@@ -146,7 +145,7 @@ def _figures(differences: pd.DataFrame, model: str, profiles: Profiles | None) -
 
 
 def _shown_rows(profiles: Profiles) -> list[int]:
-    """Rows of the asked conditions, else those at the quantiles of the first method's correlation of changes."""
+    """Rows of the requested conditions, else those at the quantiles of the first method's correlation of changes."""
     names = [condition.name for condition in profiles.truth.conditions]
     if profiles.shown:
         return [names.index(name) for name in profiles.shown]
@@ -155,8 +154,8 @@ def _shown_rows(profiles: Profiles) -> list[int]:
     first = next(iter(profiles.predictions.values()))
     score_U = condition_metrics(first, profiles.truth, ["pearson_delta"])[:, 0]
     order = np.argsort(np.nan_to_num(score_U, nan=-2.0), kind="stable")
-    at = np.linspace(0, len(order) - 1, min(N_SHOWN, len(order))).round().astype(int)
-    return [int(order[place]) for place in at[::-1]]
+    positions = np.linspace(0, len(order) - 1, min(N_SHOWN, len(order))).round().astype(int)
+    return [int(order[position]) for position in positions[::-1]]
 
 
 def _put(data: bytes, path: Path) -> None:
@@ -175,7 +174,7 @@ def difference_figure(
     metrics
         Panels.
     model
-        What the model is called.
+        Name of the model.
     """
     n_others = differences["against"].nunique()
     figure = new_figure(3.1 * len(metrics) + 1.2, 0.3 * n_others + 1.35)
@@ -190,7 +189,7 @@ def difference_figure(
 def top_de_figure(
     truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]
 ) -> Figure:
-    """Observed change of one condition's top differential genes, and what methods predict.
+    """Observed and predicted changes of one condition's top differential genes.
 
     Parameters
     ----------
@@ -204,11 +203,11 @@ def top_de_figure(
         (G,) names.
     """
     condition, genes = truth.conditions[row], truth.top_de[row]
-    chosen = list(predictions.items())[: len(MARKS)]
+    drawn = list(predictions.items())[: len(MARKS)]
     cells = None if truth.cells is None else truth.cells.of(condition) - truth.control_mean_G
     ax = gene_changes(
         truth.delta_UG[row],
-        {name: values_UG[row] - truth.control_mean_G for name, values_UG in chosen},
+        {name: values_UG[row] - truth.control_mean_G for name, values_UG in drawn},
         gene_names,
         genes=genes if len(genes) else None,
         cells_delta_NG=cells,

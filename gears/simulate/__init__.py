@@ -18,7 +18,7 @@ The generator, in order (all logarithms natural):
    effect); counts are negative binomial, variance ``m + dispersion m^2``.
 5. *Expression.* ``log1p(count / total x target)``.
 
-:class:`Truth` holds what the cells were drawn from.
+:class:`Truth` holds the parameters that the cells were drawn from.
 """
 
 from gears.simulate.options import SimulationOptions

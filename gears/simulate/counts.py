@@ -11,7 +11,7 @@ from scipy.interpolate import CubicSpline
 from gears.simulate.design import stage_generator
 from gears.simulate.options import SimulationOptions
 
-# Cells that share one generator. Fixed, so that counts do not depend on the size of chunks.
+# Cells that share a random generator. Constant, so that counts do not depend on the size of chunks.
 BLOCK = 256
 _GRID_POINTS, _LIBRARY_NODES, _EXACT_COUNTS = 128, 9, 128
 
@@ -24,7 +24,7 @@ def draw_block(options: SimulationOptions, share_BG: np.ndarray, block: int) -> 
     share_BG
         (cells, G) expected share of each gene in its cell's counts; rows sum to 1.
     block
-        Number of the block; with the seed it fixes the draw.
+        Number of the block; it determines the draw together with the seed.
 
     Returns
     -------
@@ -76,8 +76,8 @@ def _expectation(options: SimulationOptions, share_S: np.ndarray) -> np.ndarray:
     below = _count_distribution(options, mean_SL[..., None]).cdf(edges - 1)
     probability_SLK = np.diff(below, axis=-1)
     count_K = (edges[:-1] + edges[1:] - 1) / 2
-    rest_SL1 = ((1 - share_S)[:, None] * library_L)[..., None]
-    value_SLK = np.log1p(options.target * count_K / np.maximum(count_K + rest_SL1, 1e-12))
+    others_SL1 = ((1 - share_S)[:, None] * library_L)[..., None]
+    value_SLK = np.log1p(options.target * count_K / np.maximum(count_K + others_SL1, 1e-12))
     return (probability_SLK * value_SLK).sum(axis=-1) @ weight_L / math.sqrt(math.pi)
 
 

@@ -1,4 +1,4 @@
-"""Which genes are measured and perturbed, and which conditions the screen has."""
+"""Draw the measured and perturbed genes and the conditions of a simulated screen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gears.simulate.options import SimulationOptions
 
 GROUP_SIZE = 6
 _SMALLEST_GROUP = 3
-# Genes with few terms have the same annotation as hundreds of others; with very many, as nobody.
+# Genes with few terms share their annotation with hundreds of others; those with very many with none.
 _FEWEST_TERMS, _MOST_TERMS = 8, 100
 _LEAST_SIMILARITY = 0.4
 
@@ -60,12 +60,13 @@ def make_design(options: SimulationOptions, annotation: GeneAnnotation) -> Desig
     if options.gene_names is None:
         perturbed = _similar_genes(rng, annotation, usable, options.n_singles)
         measured = perturbed[: options.n_measured_targets]
-        others = sorted(set(usable) - set(perturbed))
-        n_others = options.genes - len(measured)
-        if n_others > len(others):
-            msg = f"n_genes={options.genes}, but only {len(others) + len(measured)} annotated genes can be measured"
+        unperturbed = sorted(set(usable) - set(perturbed))
+        n_unperturbed = options.genes - len(measured)
+        if n_unperturbed > len(unperturbed):
+            n_available = len(unperturbed) + len(measured)
+            msg = f"n_genes={options.genes}, but only {n_available} annotated genes can be measured"
             raise ValueError(msg)
-        drawn = [others[i] for i in rng.choice(len(others), n_others, replace=False)]
+        drawn = [unperturbed[i] for i in rng.choice(len(unperturbed), n_unperturbed, replace=False)]
         names = rng.permutation([*measured, *drawn]).tolist()
     else:
         names = list(options.gene_names)
@@ -81,7 +82,7 @@ def make_design(options: SimulationOptions, annotation: GeneAnnotation) -> Desig
 def _similar_genes(
     rng: np.random.Generator, annotation: GeneAnnotation, names: list[str], n: int
 ) -> list[str]:
-    """Draw `n` of `names` in groups: a random gene and those most like it; then any, where groups run out."""
+    """Draw `n` of `names` in groups of a random gene and the most similar ones; if groups run out, any others."""
     rows = annotation.rows(names)
     n_terms = np.diff(rows.indptr)
     pool = np.flatnonzero((n_terms >= _FEWEST_TERMS) & (n_terms <= _MOST_TERMS))
@@ -92,13 +93,13 @@ def _similar_genes(
             break
         similarity = jaccard(pool_rows[[centre]], pool_rows)[0]
         free = (similarity >= _LEAST_SIMILARITY) & ~np.isin(pool, taken)
-        similarity[centre] = 2  # before genes with the very same terms
+        similarity[centre] = 2  # before genes with exactly the same terms
         nearest = np.flatnonzero(free)[np.argsort(-similarity[free], kind="stable")][:GROUP_SIZE]
         if free[centre] and len(nearest) >= _SMALLEST_GROUP:
             taken += pool[nearest].tolist()
     taken = taken[:n]
-    rest = np.setdiff1d(np.arange(len(names)), taken)
-    taken += rng.permutation(rest)[: n - len(taken)].tolist()
+    remaining = np.setdiff1d(np.arange(len(names)), taken)
+    taken += rng.permutation(remaining)[: n - len(taken)].tolist()
     return [names[i] for i in taken]
 
 
@@ -116,10 +117,10 @@ def _distinct_sets(rng: np.random.Generator, n_items: int, size: int, n: int) ->
     if possible <= 200_000:
         every = list(itertools.combinations(range(n_items), size))
         return [every[i] for i in rng.choice(possible, n, replace=False)] if n else []
-    chosen: dict[tuple[int, ...], None] = {}
-    while len(chosen) < n:
-        chosen[tuple(sorted(rng.choice(n_items, size, replace=False).tolist()))] = None
-    return list(chosen)
+    sets: dict[tuple[int, ...], None] = {}
+    while len(sets) < n:
+        sets[tuple(sorted(rng.choice(n_items, size, replace=False).tolist()))] = None
+    return list(sets)
 
 
 def _cell_numbers(options: SimulationOptions, n_conditions: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from gears.simulate.design import Design, stage_generator
 from gears.simulate.options import SimulationOptions
 
 ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
-# s.d. of what decides about interactions beside the genes' tendencies (s.d. 1 each).
+# s.d. of the random part of an interaction, beside the genes' tendencies (s.d. 1 each).
 _INTERACTION_NOISE = 0.5
 # Genes with the same terms have the same row in the kernel, which then has no Cholesky factor.
 _JITTER = 1e-6
@@ -22,7 +22,7 @@ _JITTER = 1e-6
 
 @dataclass(frozen=True)
 class Effects:
-    """Log-fold changes of expected counts, before the cell's total is held fixed.
+    """Log-fold changes of expected counts, before normalisation to the cell's total.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def make_effects(options: SimulationOptions, design: Design, annotation: GeneAnn
     for row, gene in enumerate(design.perturbed):
         if gene in column:
             target_PG[row, column[gene]] = options.target_effect
-            # With an effect of its own a target's change is known exactly; 0 keeps a low rank exact.
+            # with a target effect the target's change is known exactly; without one a low rank stays exact
             if options.target_effect != 0:
                 spread_PG[row, column[gene]] = 0
     members_CP = design.members_CP
@@ -62,7 +62,7 @@ def make_effects(options: SimulationOptions, design: Design, annotation: GeneAnn
     factor = {ADDITIVE: 1.0, SYNERGY: 1 + options.interaction_size}
     factor[SUPPRESSION] = 1 / factor[SYNERGY]
     factor_C = np.array([factor.get(kind, 1.0) for kind in kinds])
-    # What a perturbation does to its own gene does not depend on the partner.
+    # the effect on the target itself does not depend on the partner
     condition_CG = factor_C[:, None] * (members_CP @ spread_PG) + members_CP @ target_PG
     return Effects(similarity_PP, spread_PG + target_PG, condition_CG, kinds)
 
@@ -85,7 +85,7 @@ def _spread_effects(options: SimulationOptions, kernel_PP: np.ndarray) -> np.nda
 
 
 def soft_threshold(latent: np.ndarray, share: float) -> np.ndarray:
-    """Shrink standard normal values to 0 so that `share` of them stay, scaled to root mean square 1 of those."""
+    """Soft-threshold standard normal values so that `share` of them are not 0, with root mean square 1 of these."""
     if share == 0:
         return np.zeros_like(latent)
     cut = float(stats.norm.isf(share / 2))
@@ -104,13 +104,13 @@ def _interaction_kinds(
     tendency_P = factor_PP @ rng.standard_normal(n_perturbed)
     noise_C = _INTERACTION_NOISE * rng.standard_normal(len(members_CP))
     size_C = members_CP.sum(axis=1)
-    several = np.flatnonzero(size_C > 1)
+    multiple = np.flatnonzero(size_C > 1)
     kinds = np.array([ADDITIVE if size > 1 else "" for size in size_C], dtype=object)
-    if not len(several):
+    if not len(multiple):
         return tuple(kinds)
-    score = (members_CP[several] @ tendency_P) / np.sqrt(size_C[several]) + noise_C[several]
-    order = several[np.argsort(score, kind="stable")]
-    n_changed = round(options.interaction_share * len(several))
+    score = (members_CP[multiple] @ tendency_P) / np.sqrt(size_C[multiple]) + noise_C[multiple]
+    order = multiple[np.argsort(score, kind="stable")]
+    n_changed = round(options.interaction_share * len(multiple))
     n_suppressed = n_changed // 2
     kinds[order[:n_suppressed]] = SUPPRESSION
     kinds[order[len(order) - (n_changed - n_suppressed) :]] = SYNERGY

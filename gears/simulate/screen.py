@@ -1,4 +1,4 @@
-"""Simulated screens as AnnData in memory, or as an h5ad file written chunk by chunk."""
+"""Simulate screens as AnnData in memory, or as an h5ad file written chunk by chunk."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class Simulation:
-    """A screen that is drawn cell block by cell block, on demand.
+    """A screen that is simulated in blocks of cells, on demand.
 
     Parameters
     ----------
     options
-        What to simulate.
+        Options of the simulation.
     annotation
         GO annotation that effects follow; None: the packaged human one.
 
     Notes
     -----
-    Any part of the cells can be drawn at any time, and is the same whatever
-    was drawn before and in chunks of whatever size.
+    Any part of the cells can be drawn at any time; the result does not depend on what was drawn before or on the
+    size of chunks.
     """
 
     def __init__(self, options: SimulationOptions, *, annotation: GeneAnnotation | None = None) -> None:
@@ -59,19 +59,19 @@ class Simulation:
 
     @property
     def n_cells(self) -> int:
-        """Cells of the whole screen."""
+        """Number of cells of the screen."""
         return int(self._design.n_cells.sum())
 
     def counts(self, start: int, stop: int) -> sparse.csr_matrix:
         """Counts of cells ``start`` to ``stop`` (CSR float32, (cells, G))."""
-        parts = []
+        blocks = []
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             first, last = block * BLOCK, min((block + 1) * BLOCK, self.n_cells)
             rows = draw_block(self.options, self._shares(slice(first, last)), block)
-            parts.append(sparse.csr_matrix(rows[max(start - first, 0) : stop - first].astype(np.float32)))
-        if not parts:
+            blocks.append(sparse.csr_matrix(rows[max(start - first, 0) : stop - first].astype(np.float32)))
+        if not blocks:
             return sparse.csr_matrix((0, self.options.genes), dtype=np.float32)
-        return sparse.csr_matrix(sparse.vstack(parts, format="csr"))
+        return sparse.csr_matrix(sparse.vstack(blocks, format="csr"))
 
     def _shares(self, cells: slice) -> np.ndarray:
         log_share_BG = self._effects.condition_CG[self._condition_N[cells]] + self._baseline_G
@@ -117,7 +117,7 @@ class Simulation:
 
     @functools.cached_property
     def truth(self) -> Truth:
-        """What the cells are drawn from."""
+        """The parameters that the cells are drawn from."""
         design, effects = self._design, self._effects
         mean_CG = np.zeros_like(effects.condition_CG)
         contexts = [(k, t) for k in self._batch_KG for t in self._type_TG]
@@ -147,7 +147,7 @@ def simulated_screen(
     Parameters
     ----------
     options
-        What to simulate; None: the defaults.
+        Options of the simulation; None: the defaults.
     annotation
         GO annotation that effects follow; None: the packaged human one.
     **changes
@@ -159,7 +159,7 @@ def simulated_screen(
         ``X`` log1p-normalised (CSR float32), ``layers["counts"]``, ``obs.condition`` ("ctrl",
         "A+ctrl", "A+B"), ``obs.cell_type``, ``obs.batch``, ``var.gene_name``. Cells in random order.
     Truth
-        What it was drawn from.
+        The parameters that it was drawn from.
 
     Examples
     --------
@@ -196,7 +196,7 @@ def simulate_to_h5ad(
     Returns
     -------
     Truth
-        What the screen was drawn from.
+        The parameters that the screen was drawn from.
     """
     if chunk_cells < 1:
         msg = f"chunk_cells={chunk_cells}: expected a positive whole number"

@@ -1,4 +1,4 @@
-"""What a simulated screen was drawn from."""
+"""The truth of a simulated screen: the parameters that it was drawn from."""
 
 from __future__ import annotations
 
@@ -37,16 +37,15 @@ class Truth:
     delta_CG
         Expected log-expression of each condition minus that of the control; row 0 is zero.
     effect_CG
-        Log-fold changes of expected counts that each condition's cells were drawn with, before
-        the cell's total is held fixed.
+        Log-fold changes of expected counts in each condition, before normalisation to the cell's total.
     gene_effect_PG
-        The same of each perturbed gene alone.
+        The same for each single perturbed gene.
     interactions
         Kind of each condition with two or more genes: "additive", "synergy" or "suppression".
     go_similarity_PP
         GO Jaccard similarity of the perturbed genes.
     options
-        What the screen was asked to be.
+        Options of the simulation.
     """
 
     genes: tuple[str, ...]
@@ -61,13 +60,13 @@ class Truth:
     options: SimulationOptions
 
     def index(self, condition: Condition | str | Iterable[str]) -> int:
-        """Row of a condition, given as Condition, label or genes in any order."""
-        wanted = Condition.of(condition)
+        """Row of a condition: a Condition, a label, or genes in any order."""
+        requested = Condition.of(condition)
         try:
-            return self.conditions.index(wanted)
+            return self.conditions.index(requested)
         except ValueError:
-            names = [known.name for known in self.conditions]
-            raise KeyError(unknown_name("condition", wanted.name, names)) from None
+            names = [own_condition.name for own_condition in self.conditions]
+            raise KeyError(unknown_name("condition", requested.name, names)) from None
 
     def delta(self, condition: Condition | str | Iterable[str]) -> np.ndarray:
         """(G,) expected log-expression of a condition minus that of the control."""
@@ -96,7 +95,7 @@ class Truth:
 
     @classmethod
     def load(cls, path: str | Path) -> Truth:
-        """Read what :meth:`save` wrote."""
+        """Read a file of :meth:`save`."""
         arrays = read_npz(path)
         missing = {*_ARRAYS, "genes", "perturbed", "conditions", "kinds", "options"} - set(arrays)
         if missing:

@@ -1,4 +1,4 @@
-"""Training: the engine, what GEARS adds to it, schedules and checkpoints. Knows no GPU ids, spawns nothing."""
+"""Training: the engine, the tasks of GEARS, options, schedules, checkpoints and loggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training any model on several workers: a function, or factories for its parts."""
+"""Train any model on several workers, from a function or from factories of its parts."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def launch_distributed_training(
     train_fn
         Any function, also a lambda or one defined in a notebook; it runs inside a process group.
     world_size
-        Number of workers: all visible GPUs by default; CPU processes where there is no GPU. 0, which
-        ``torch.cuda.device_count()`` is without a GPU, is one CPU process, with a warning.
+        Number of workers: by default all visible GPUs, or CPU processes without a GPU. 0, the value of
+        ``torch.cuda.device_count()`` without a GPU, is one CPU process, with a warning.
     backend, gpu_ids, device, timeout
         As in :func:`gears.train_distributed.train_multi_gpu`.
     **kwargs
-        Passed on; small, plain data.
+        Arguments of `train_fn`: small, plain data.
     """
     n_workers = None if world_size is None else whole_number("world_size", world_size, 0)
     if torch.cuda.device_count() == 0:
@@ -76,7 +76,7 @@ def distributed_train_worker(
     Parameters
     ----------
     rank, world_size
-        Place of this worker (given by :func:`launch_distributed_training`).
+        Rank of this worker and number of workers (passed by :func:`launch_distributed_training`).
     model_fn, optimizer_fn, criterion_fn, scheduler_fn
         Make the model, ``optimizer_fn(parameters)``, the criterion (a mean over samples)
         and ``scheduler_fn(optimizer)``. The model must come out the same on all workers
@@ -86,7 +86,7 @@ def distributed_train_worker(
     batch_size
         Samples per worker and step.
     seed
-        Of the shuffling.
+        Seed of the shuffling.
     engine_kwargs, train_kwargs
         Further arguments of :class:`TrainingEngine` and of its `train`.
 
@@ -102,9 +102,11 @@ def distributed_train_worker(
     )  # fmt: skip
     engine.check_same_start()
     optimizer = optimizer_fn(engine.model.parameters())
-    train = _opened(train_dataset)
-    sampler: DistributedSampler = DistributedSampler(train, world_size, rank, seed=seed, drop_last=True)
-    loader = DataLoader(train, batch_size, sampler=sampler, drop_last=True, num_workers=num_workers)
+    training_set = _opened(train_dataset)
+    sampler: DistributedSampler = DistributedSampler(
+        training_set, world_size, rank, seed=seed, drop_last=True
+    )
+    loader = DataLoader(training_set, batch_size, sampler=sampler, drop_last=True, num_workers=num_workers)
     history = engine.train(
         loader,
         None if val_dataset is None else _shard(_opened(val_dataset), batch_size, rank, world_size),
@@ -121,5 +123,5 @@ def _opened(dataset: Dataset | Callable[[], Dataset]) -> Any:
 
 
 def _shard(dataset: Any, batch_size: int, rank: int, world_size: int) -> DataLoader:
-    """Samples rank, rank + W, ...: nothing padded, nothing twice."""
+    """Samples rank, rank + W, ...: without padding or repeats."""
     return DataLoader(Subset(dataset, range(rank, len(dataset), world_size)), batch_size)

@@ -1,4 +1,4 @@
-"""Training state on disk, and whether a run may be resumed from it."""
+"""Write and read training state, and check whether a run may be resumed from it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> None:
-    """Write on rank 0; every rank waits for it, and every rank raises if it failed."""
+    """Write on rank 0; all ranks wait for it, and all raise if it failed."""
     failure: BaseException | None = None
     if engine.is_main:
         try:
             write()
         except (OSError, ValueError, RuntimeError) as error:
             failure = error
-    mine = torch.tensor([float(failure is not None)], dtype=torch.float32, device=engine.device)
-    failed = engine.reducer.sum(mine)
+    failed_here = torch.tensor([float(failure is not None)], dtype=torch.float32, device=engine.device)
+    failed = engine.reducer.sum(failed_here)
     if failure is not None:
         raise failure
     if float(failed) > 0:
@@ -57,16 +57,16 @@ def save(
     """Write a checkpoint on rank 0 (see :func:`on_main`)."""
     random = engine.reducer.gather(torch.get_rng_state().to(engine.device)).cpu()
     losses = engine.reducer.gather(epoch_sums(engine)).cpu()
-    of_ranks = {"random": random, "losses": losses}
+    rank_content = {"random": random, "losses": losses}
     on_main(
         engine,
         str(path),
-        lambda: write_tensors(path, _content(engine, include_optimizer, metadata) | of_ranks),
+        lambda: write_tensors(path, _content(engine, include_optimizer, metadata) | rank_content),
     )
 
 
 def epoch_sums(engine: TrainingEngine, *more: float) -> torch.Tensor:
-    """This worker's losses of the present epoch (and other sums), in the widest type of the device."""
+    """This worker's losses of the current epoch (and other sums), in the widest type of the device."""
     dtype = torch.float64 if engine.device.type != "mps" else torch.float32
     return torch.tensor([engine.progress.loss_sum, *more], dtype=dtype, device=engine.device)
 
@@ -97,18 +97,18 @@ def read(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     Raises
     ------
     ValueError
-        The file is damaged or no checkpoint of this format.
+        The file is damaged, or is no checkpoint of this format.
     """
     content = read_tensors(path, device)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        msg = f"{path} is no training checkpoint of format {FORMAT}; found {found}"
+        description = content.get("format") if isinstance(content, dict) else type(content).__name__
+        msg = f"{path} is no training checkpoint of format {FORMAT}; found {description}"
         raise ValueError(msg)
     return content
 
 
 def restore(engine: TrainingEngine, content: dict[str, Any], *, restore_random: bool = True) -> None:
-    """Put a checkpoint's state into an engine (its optimiser and scheduler too, where set)."""
+    """Load a checkpoint's state into an engine, with its optimiser and scheduler where set."""
     engine.model.load_state_dict(content["model"])
     engine.progress = Progress(**content["progress"])
     if "best" in content:
@@ -123,9 +123,9 @@ def restore(engine: TrainingEngine, content: dict[str, Any], *, restore_random: 
     same_workers = content["world_size"] == engine.reducer.world_size
     losses = content.get("losses")
     if losses is not None:
-        # with other workers each takes the mean of what all had: the epoch's mean loss comes out the same
-        own = losses[engine.reducer.rank] if same_workers else losses.mean()
-        engine.progress.loss_sum = float(own)
+        # with another number of workers each takes the mean of all losses: the epoch's mean loss stays the same
+        loss_sum = losses[engine.reducer.rank] if same_workers else losses.mean()
+        engine.progress.loss_sum = float(loss_sum)
     if restore_random and same_workers:
         engine.restored_random = content["random"][engine.reducer.rank].cpu()
 
@@ -144,13 +144,13 @@ def check_replicas(model: nn.Module, reducer: Reducer) -> None:
     all_signatures = reducer.gather(signature)
     if not bool((all_signatures == all_signatures[0]).all()):
         names = list(model.state_dict())
-        where = (all_signatures != all_signatures[0]).any(dim=0).nonzero().flatten().tolist()
-        msg = f"the workers' models differ in {', '.join(names[index] for index in where[:5])}"
+        differing = (all_signatures != all_signatures[0]).any(dim=0).nonzero().flatten().tolist()
+        msg = f"the workers' models differ in {', '.join(names[index] for index in differing[:5])}"
         raise RuntimeError(msg)
 
 
 def _plain(value: Any) -> Any:
-    """Schedulers keep functions beside their numbers: only the numbers are saved."""
+    """State of a scheduler without its functions: only numbers are saved."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if not callable(item)}
     if isinstance(value, list | tuple):
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """When a run ends before its last epoch.
+    """Rule that ends a run before its last epoch.
 
     Attributes
     ----------
@@ -169,8 +169,8 @@ class EarlyStopping:
     after
         Epochs up to this one (from 1) are not counted.
     to_beat
-        Value of the metric that counts as success like a best epoch, such as that of the prior alone; None: only
-        a best epoch is one.
+        Value of the metric, such as that of the prior alone, that an epoch can beat instead of the best epoch; None:
+        only a new best epoch is a success.
     """
 
     patience: int
@@ -179,35 +179,35 @@ class EarlyStopping:
 
     @property
     def reason(self) -> str:
-        """Why a run ended, as a sentence for the user."""
+        """Why a run ended, for messages."""
         return f"early stopping: {count(self.patience, 'epoch')} in a row did not beat {self.beaten}"
 
     @property
     def beaten(self) -> str:
-        """What an epoch must beat, in words."""
+        """What an epoch must beat, for messages."""
         return "the best epoch" if self.to_beat is None else "the prior or the best epoch"
 
 
 @dataclass
 class Progress:
-    """Where a run stands; plain values and tensors, saved in checkpoints.
+    """Progress of a run; plain values and tensors, saved in checkpoints.
 
     Attributes
     ----------
     epoch, step, total_steps
-        Complete epochs, optimiser steps of the present one and of the whole run.
+        Complete epochs, optimiser steps of the current one and of the run.
     best_epoch, best_metric
         Best evaluated epoch (from 1) and its metric.
     epochs_without_success
         Epochs since the last success (see :class:`EarlyStopping`).
     loss_sum
-        This worker's losses of the present epoch.
+        Sum of this worker's losses of the current epoch.
     finished
         Whether the run has ended.
     stopped_because
         Why it ended before its last epoch; None where it did not.
     condition_scores
-        Of each evaluated epoch the monitored metric by network weight and validation condition, (K, U).
+        The monitored metric by network weight and validation condition, (K, U), for each evaluated epoch.
     """
 
     epoch: int = 0
@@ -225,7 +225,7 @@ class Progress:
     def note(
         self, epoch: int, value: float, *, lower_is_better: bool, rule: EarlyStopping | None = None
     ) -> bool:
-        """Whether `epoch` (from 1) is the best so far; an undefined metric never counts as better."""
+        """Record an epoch's metric; True if `epoch` (from 1) is the best so far. NaN is never better."""
 
         def beats(other: float | None) -> bool:
             return other is None or (value < other if lower_is_better else value > other)
@@ -245,12 +245,12 @@ class Progress:
 
 
 def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> dict[str, Any]:
-    """What decides the course of a run, as plain values.
+    """Values that must stay the same when a run is resumed.
 
     Parameters
     ----------
     options
-        With defaults filled in.
+        Options with defaults filled in.
     per_step
         Cells or conditions of a micro-batch over all workers, where known.
     """
@@ -262,12 +262,12 @@ def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> d
 
 
 def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
-    """Raise where options that a run keeps are others than before; a batch size that is unknown is passed over.
+    """Raise if fixed options differ from those of the saved run; an unknown batch size is not compared.
 
     Raises
     ------
     ValueError
-        Both sides of what differs.
+        The message gives both values of each difference.
     """
     unknown = [name for name in here if None in (here[name], there.get(name)) and name == BATCH]
     differing = [
@@ -275,42 +275,50 @@ def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -
         for name in here
         if name in there and name not in unknown and there[name] != here[name]
     ]
-    _refuse(differing, where, "give the same options, or train into another folder or without resume")
+    _raise_if_different(
+        differing, where, "give the same options, or train into another folder or without resume"
+    )
 
 
 def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
-    """Refuse to continue a run of another model, split, gene list, graph or screen.
+    """Raise if the saved run has another model, split, gene list, graph or screen.
 
     Raises
     ------
     ValueError
-        Both sides of what differs.
+        The message gives both values of each difference.
     """
-    ours, theirs = _identity(here), _identity(there)
-    differing = [f"{key}: {theirs[key]} there, {ours[key]} here" for key in ours if ours[key] != theirs[key]]
+    this_model, saved_model = _identity(here), _identity(there)
+    differing = [
+        f"{key}: {saved_model[key]} there, {this_model[key]} here"
+        for key in this_model
+        if this_model[key] != saved_model[key]
+    ]
     for kind in ("gene_names", "pert_names"):
         if getattr(here, kind) != getattr(there, kind):
             differing.append(f"{kind}: {difference(getattr(there, kind), getattr(here, kind))}")
-    _refuse(differing, where, "train into another folder or without resume")
+    _raise_if_different(differing, where, "train into another folder or without resume")
 
 
-def check_same_place(epoch: int, step: int, reducer: Reducer, device: torch.device) -> None:
-    """All workers must continue at the same step.
+def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.device) -> None:
+    """Raise unless all workers continue at the same step.
 
     Raises
     ------
     RuntimeError
-        They found different checkpoints: the folder is not the same on all machines.
+        The workers found different checkpoints: the folder is not shared by all machines.
     """
-    places = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
-    if any(place != places[0] for place in places):
-        found = ", ".join(f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(places))
-        msg = f"the workers found different checkpoints ({found}); save_path must be storage that all machines share"
+    positions = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
+    if any(position != positions[0] for position in positions):
+        listing = ", ".join(
+            f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(positions)
+        )
+        msg = f"the workers found different checkpoints ({listing}); save_path must be storage that all machines share"
         raise RuntimeError(msg)
 
 
 def _identity(parts: ModelParts) -> dict[str, Any]:
-    """Short values by which two models can be told apart."""
+    """Short values that identify a model."""
     go, coexpress = parts.go, parts.coexpress
     return {
         "split": parts.split.hash if parts.split else None,
@@ -323,7 +331,7 @@ def _identity(parts: ModelParts) -> dict[str, Any]:
     }
 
 
-def _refuse(differing: list[str], where: str, advice: str) -> None:
+def _raise_if_different(differing: list[str], where: str, advice: str) -> None:
     if differing:
         msg = f"{where} belongs to another run ({shorten(differing)}); {advice}"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""The engine of every training run: one process or many, GEARS or another model."""
+"""The engine that trains GEARS or any other model, in one process or in several."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from gears.core.messages import shorten
 from gears.distributed import group, signals, world
 from gears.model.reducer import IDENTITY
 from gears.training import checkpoints, step
-from gears.training.checkpoints import EarlyStopping, Progress
+from gears.training.checkpoints import Progress
+from gears.training.engine_options import EngineOptions
 from gears.training.step import Clock, Stepper
 from gears.training.tasks import Blaming, Reducer, SupervisedTask, Task
 from gears.training.wrapping import for_several_workers, unwrap, wrap
 
 MOST_STEPS, LONGEST_SECONDS = 16, 10.0
-"""Between two votes on stopping: steps at most, and seconds about."""
+"""Between two votes on stopping: at most this many steps, and about this many seconds."""
 
 
 class TrainingEngine:
     """Trains a model on this worker's device, alone or with the others of its process group.
 
-    W workers with batch b take the same steps as one worker with batch W b, provided that
-    the task's loss counts over the global batch (see :class:`gears.training.tasks.Task`).
+    W workers with batch b take the same steps as one worker with batch W b, if the task's loss is a mean over
+    the global batch (see :class:`gears.training.tasks.Task`).
 
     Parameters
     ----------
@@ -39,39 +40,15 @@ class TrainingEngine:
     device
         Device of this worker.
     distributed
-        Whether to work with the others of the running process group (see `setup_distributed`).
+        Whether to train with the other workers of the running process group (see `setup_distributed`).
     local_rank, world_size
-        Place on this machine and number of workers, checked against the running group.
-    use_amp
-        Automatic mixed precision: bfloat16, or float16 with gradient scaling
-        (`amp_dtype`).
-    init_scale, growth_interval
-        Of the gradient scaling: its first factor, and steps without overflow until it doubles.
-    tf32
-        On CUDA, multiply float32 matrices in TF32 during `train`.
-    compile
-        Train through ``torch.compile``; where no compiler exists, without it and with a warning.
-    sync_batchnorm
-        With several workers on CUDA, let ordinary batch norms of the model see the global batch.
-    use_ema, ema_decay
-        Keep an exponential moving average of the weights; it is validated and saved.
-    accumulation_steps
-        Micro-batches per optimiser step.
-    clip_value, clip_norm
-        Gradient clipping by value or by norm, of the global gradient.
-    gradient_compression
-        ``"fp16"`` or ``"bf16"``: gradients travel in half precision (no longer exact in W).
-    check_replicas
-        Compare a checksum of parameters and buffers over workers after each epoch.
-    early_stopping
-        End after this many epochs without improvement, or by a rule.
-    eval_every
-        Epochs between evaluations; the last epoch is always evaluated. The best epoch is an
-        evaluated one, and a run ends early at one.
-    max_steps
-        Optimiser steps after which the epoch under way is the last.
-    experiment_name
-        Folder name for what `train` saves.
+        Rank on this machine and number of workers, checked against the running group.
+    backend
+        ``torch.distributed`` backend of a group that the engine joins itself.
+    experiment_name, folder
+        Folder of what `train` saves; its name is `experiment_name` where `folder` is omitted.
+    **options
+        Fields of :class:`gears.training.engine_options.EngineOptions`.
     """
 
     def __init__(
@@ -82,55 +59,25 @@ class TrainingEngine:
         distributed: bool = False,
         local_rank: int = 0,
         world_size: int = 1,
-        use_amp: bool = False,
-        amp_dtype: torch.dtype = torch.bfloat16,
-        init_scale: float = 65536.0,
-        growth_interval: int = 2000,
-        tf32: bool = False,
-        compile: bool = False,
-        sync_batchnorm: bool = True,
-        use_ema: bool = False,
-        ema_decay: float = 0.999,
-        accumulation_steps: int = 1,
-        clip_value: float | None = None,
-        clip_norm: float | None = None,
-        gradient_compression: str | None = None,
-        check_replicas: bool = False,
-        early_stopping: int | EarlyStopping | None = None,
-        eval_every: int = 1,
-        max_steps: int | None = None,
         backend: str | None = None,
         experiment_name: str = "experiment",
         folder: str | Path | None = None,
+        **options: Any,
     ) -> None:
+        self.options = EngineOptions(**options)
+        self.early_stopping = self.options.stopping_rule
         self.device = torch.device(device)
         self.model = unwrap(model).to(self.device)
         if distributed:
-            self.model = for_several_workers(self.model, self.device, convert=sync_batchnorm)
+            self.model = for_several_workers(self.model, self.device, convert=self.options.sync_batchnorm)
         self.distributed = distributed
         self.local_rank = local_rank
         self.world_size = world_size
         self.backend = backend
         self.experiment_name = experiment_name
         self.folder = Path(folder) if folder is not None else Path(experiment_name)
-        self.accumulation_steps = accumulation_steps
-        self.gradient_compression = gradient_compression
-        self.check_replicas = check_replicas
-        rule = EarlyStopping(early_stopping) if isinstance(early_stopping, int) else early_stopping
-        self.early_stopping, self.eval_every = rule, eval_every
         self._num_epochs = 0
-        self.max_steps = max_steps
-        self.tf32, self.compile = tf32, compile
-        scaling = use_amp and amp_dtype == torch.float16 and self.device.type == "cuda"
-        self.scaler = torch.amp.GradScaler(
-            self.device.type, init_scale=init_scale, growth_interval=growth_interval, enabled=scaling
-        )
-        self.ema: AveragedModel | None = None
-        if use_ema:
-            self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
-        self.stepper = Stepper(
-            self.model, self.device, self.scaler, self.ema, use_amp, amp_dtype, clip_value, clip_norm
-        )
+        self.stepper = Stepper.of(self.model, self.device, self.options)
         self.progress = Progress()
         self._voted, self._steps_between_votes = (0, time.monotonic()), 1
         self.best_state: dict[str, torch.Tensor] | None = None
@@ -158,8 +105,8 @@ class TrainingEngine:
         Parameters
         ----------
         rank, world_size
-            Place of this process among the workers (:func:`gears.train_distributed.setup_ddp`, which reads
-            ``MASTER_ADDR`` and ``MASTER_PORT``); by default what torchrun says.
+            Rank of this process and number of workers (see :func:`gears.train_distributed.setup_ddp`, which reads
+            ``MASTER_ADDR`` and ``MASTER_PORT``); by default from torchrun's variables.
         backend, timeout
             As for ``setup_ddp``.
 
@@ -173,8 +120,8 @@ class TrainingEngine:
             raise ValueError(msg)
         if rank is None or world_size is None:
             return group.setup_distributed(backend=backend, timeout=timeout)
-        place = group.setup_ddp(rank, world_size, backend=backend, timeout=timeout)
-        return place.rank, place.local_rank, place.world_size
+        this_worker = group.setup_ddp(rank, world_size, backend=backend, timeout=timeout)
+        return this_worker.rank, this_worker.local_rank, this_worker.world_size
 
     @staticmethod
     def cleanup_distributed() -> None:
@@ -182,7 +129,7 @@ class TrainingEngine:
         group.cleanup_ddp()
 
     def _join_workers(self) -> None:
-        """Work with the running process group, or with the one that torchrun describes."""
+        """Use the running process group, or join the one that torchrun describes."""
         if not world.is_running():
             group.setup_distributed(backend=self.backend)
         if not world.is_running():
@@ -196,18 +143,28 @@ class TrainingEngine:
         self.distributed = True
 
     def check_same_start(self) -> None:
-        """Refuse to train models that differ between workers (initial weights drawn without a common seed)."""
+        """Raise if models differ between workers (initial weights drawn without a common seed)."""
         checkpoints.check_replicas(self.model, self.reducer)
 
     def reduce_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over workers (the value itself in one process): reduce sums and counts, then divide."""
+        """Sum over workers (the value itself in one process); sum numerators and counts, then divide."""
         return self.reducer.sum(tensor)
 
-    _reduce_tensor = reduce_tensor  # under this name in guides
+    _reduce_tensor = reduce_tensor  # name in published guides
 
     @property
     def is_main(self) -> bool:
         return self.reducer.rank == 0
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler:
+        """Scales gradients under float16."""
+        return self.stepper.scaler
+
+    @property
+    def ema(self) -> AveragedModel | None:
+        """Moving average of the weights, if one is kept."""
+        return self.stepper.ema
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -263,8 +220,8 @@ class TrainingEngine:
         if self.distributed:
             check_equal_lengths(train_loader, self.reducer, self.device)
         with (
-            step.tf32(self.tf32, self.device),
-            step.compiled(wrapped, self.device, wanted=self.compile) as wrapped,
+            step.tf32(self.options.tf32, self.device),
+            step.compiled(wrapped, self.device, enabled=self.options.compile) as wrapped,
         ):
             while self.progress.epoch < num_epochs and not self.progress.finished:
                 record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
@@ -280,7 +237,7 @@ class TrainingEngine:
 
     def evaluates(self, epoch: int) -> bool:
         """Whether an epoch (from 1) is evaluated."""
-        return epoch % self.eval_every == 0 or epoch >= self._num_epochs
+        return epoch % self.options.eval_every == 0 or epoch >= self._num_epochs
 
     def _epoch(
         self,
@@ -290,15 +247,18 @@ class TrainingEngine:
         task: Task,
         interval: str,
     ) -> dict[str, Any] | None:
-        """One epoch of steps and its evaluation; None when a stop was asked for on the way."""
+        """One epoch of steps and its evaluation; None if the run is stopped during the epoch."""
         clock = Clock(self.reducer)
         set_epoch(train_loader, self.progress.epoch)
         self.model.train()
         batches = windows(
-            train_loader, self.accumulation_steps, skip=self.progress.step, skipped=self._restore_random
+            train_loader,
+            self.options.accumulation_steps,
+            skip=self.progress.step,
+            skipped=self._restore_random,
         )
         for window in clock.timed(batches):
-            if self.max_steps is not None and self.progress.total_steps >= self.max_steps:
+            if self.options.max_steps is not None and self.progress.total_steps >= self.options.max_steps:
                 break
             self.progress.loss_sum += self._step(wrapped, window, task)
             self.progress.step += 1
@@ -307,14 +267,14 @@ class TrainingEngine:
                 self.scheduler.step()
             if self.on_step_end is not None:
                 self.on_step_end(self)
-            if self._asked_to_stop():
+            if self._stop_requested():
                 return None
         if self.scheduler is not None and interval == "epoch":
             self.scheduler.step()
         return self._close_epoch(task, val_loader, clock)
 
     def _step(self, wrapped: nn.Module, window: list[Any], task: Task) -> float:
-        """One optimiser step; returns this worker's loss. A loss that is not finite names the place."""
+        """One optimiser step; returns this worker's loss. An error names epoch and step."""
         assert self.optimizer is not None
         try:
             return self.stepper.step(wrapped, window, task, self.optimizer, self.reducer)
@@ -328,7 +288,7 @@ class TrainingEngine:
             raise FloatingPointError(msg) from None
 
     def _close_epoch(self, task: Task, val_loader: Iterable[Any] | None, clock: Clock) -> dict[str, Any]:
-        """Evaluate, record, and move the progress to the next epoch."""
+        """Evaluate, record, and advance to the next epoch."""
         metrics: dict[str, float] = {}
         if self.evaluates(self.progress.epoch + 1):
             model = self.evaluated_model
@@ -337,7 +297,7 @@ class TrainingEngine:
                 metrics = task.evaluate(model, val_loader, self.reducer)
         sums = self.reducer.sum(checkpoints.epoch_sums(self, clock.seen)).tolist()
         loss = sums[0] / self.reducer.world_size
-        if self.check_replicas:
+        if self.options.check_replicas:
             checkpoints.check_replicas(self.model, self.reducer)
         assert self.optimizer is not None
         record: dict[str, Any] = {
@@ -366,16 +326,16 @@ class TrainingEngine:
 
     def _stop_early(self) -> None:
         rule, progress = self.early_stopping, self.progress
-        # where no metric was ever defined, nothing can be said to have stopped improving
+        # without any defined metric there is no improvement to wait for
         if rule is None or progress.best_epoch is None or progress.epoch >= self._num_epochs:
             return
         if progress.epochs_without_success >= rule.patience:
             progress.finished, progress.stopped_because = True, rule.reason
 
-    def _asked_to_stop(self) -> bool:
-        """Whether any worker was asked to stop: all leave at the same step.
+    def _stop_requested(self) -> bool:
+        """Whether any worker received a signal to stop; all workers get the same answer at the same step.
 
-        Workers ask each other every 16 steps, or more often where steps are long: every 10 seconds or so.
+        Workers vote every 16 steps, or about every 10 seconds where steps are long.
         """
         if not self.distributed:
             return signals.stop_requested()
@@ -383,8 +343,10 @@ class TrainingEngine:
         if 0 < steps < self._steps_between_votes:
             return False
         seconds = 0.0 if steps <= 0 else (time.monotonic() - self._voted[1]) / steps
-        mine = [float(signals.stop_requested()), seconds]
-        stops, seconds = self.reducer.sum(torch.tensor(mine, dtype=torch.float32).to(self.device)).tolist()
+        local_values = [float(signals.stop_requested()), seconds]
+        stops, seconds = self.reducer.sum(
+            torch.tensor(local_values, dtype=torch.float32).to(self.device)
+        ).tolist()
         mean = seconds / self.reducer.world_size  # the same on all workers
         self._steps_between_votes = max(1, min(MOST_STEPS, int(LONGEST_SECONDS / max(mean, 1e-6))))
         self._voted = self.progress.total_steps, time.monotonic()
@@ -393,14 +355,14 @@ class TrainingEngine:
     # -- parts of a step ----------------------------------------------------------------
 
     def _wrapped_model(self) -> nn.Module:
-        """The model as gradients need it: DDP with several workers, bare in one process."""
+        """The model to call: DDP with several workers, the bare module in one process."""
         wrapped = self.model
         if self.reducer.world_size > 1:
-            wrapped = wrap(self.model, self.device, compression=self.gradient_compression)
+            wrapped = wrap(self.model, self.device, compression=self.options.gradient_compression)
         return wrapped
 
     def _restore_random(self) -> None:
-        """Go on with the random numbers of a checkpoint, now that no batch before it is read again."""
+        """Restore the random state of a checkpoint, after the batches before it were skipped."""
         if self.restored_random is not None:
             torch.set_rng_state(self.restored_random)
             self.restored_random = None
@@ -408,8 +370,8 @@ class TrainingEngine:
     # -- files ----------------------------------------------------------------------------
 
     def _save(self, best: bool, last: bool) -> None:
-        for wanted, name in ((best, "best.pt"), (last, "last.pt")):
-            if wanted:
+        for enabled, name in ((best, "best.pt"), (last, "last.pt")):
+            if enabled:
                 self.save_checkpoint(self.folder / name)
 
     def save_checkpoint(
@@ -421,8 +383,8 @@ class TrainingEngine:
     def load_checkpoint(self, path: str | Path) -> dict[str, Any]:
         """Continue from a checkpoint, at the step at which it was written; returns its metadata.
 
-        On the CPU the run goes on bit for bit with as many workers, provided that the order of
-        a loader's batches follows from the epoch alone (samplers with ``set_epoch``).
+        On the CPU, with the same number of workers, the run continues bit for bit if the order of a loader's
+        batches depends on the epoch alone (samplers with ``set_epoch``).
         """
         content = checkpoints.read(path, self.device)
         checkpoints.restore(self, content)
@@ -430,20 +392,20 @@ class TrainingEngine:
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell a loader, its sampler and its data set which epoch begins."""
-    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
-        tell = getattr(part, "set_epoch", None)
-        if tell is not None:
-            tell(epoch)
+    """Call ``set_epoch`` of a loader, its sampler and its data set, where they have it."""
+    for target in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+        method = getattr(target, "set_epoch", None)
+        if method is not None:
+            method(epoch)
 
 
 def windows(
     loader: Iterable[Any], size: int, *, skip: int = 0, skipped: Callable[[], None] | None = None
 ) -> Iterator[list[Any]]:
-    """Group batches into windows of `size` (the last may be smaller), leaving out the first `skip`.
+    """Group batches into windows of `size` (the last may be smaller), without the first `skip` windows.
 
-    `skipped` is called between the last batch that is excluded and the reading of the next; before
-    the loader is opened where none is excluded, since opening may draw random numbers.
+    `skipped` is called after the last skipped batch is read and before the next one; with ``skip=0`` before the
+    loader is opened, because opening may draw random numbers.
     """
     if skipped is not None and skip == 0:
         skipped()
@@ -457,7 +419,7 @@ def windows(
 
 
 def check_equal_lengths(loader: Iterable[Any], reducer: Reducer, device: torch.device) -> None:
-    """All workers must take the same number of steps; said before the first.
+    """Raise before the first step if workers would take different numbers of steps.
 
     Raises
     ------

@@ -1,11 +1,10 @@
-"""The network weight: how much the network's change counts beside the prior, chosen on the validation part.
+"""Choose the network weight, the factor on the network's change beside the prior, on the validation part.
 
-Training keeps the monitored metric of every validation condition, for every evaluated epoch and every weight of
+Training records the monitored metric of every validation condition, for every evaluated epoch and every weight of
 :data:`WEIGHTS`. The best epoch and weight are chosen on the same conditions, so their gain over the prior alone is
-flattered. The network gets its weight only where that gain is larger than choosing among noise would make it: with
-the gain of each condition given a random sign (all epochs and weights of a condition together), the best epoch
-and weight of each draw show what choosing alone yields. ``benchmarks/network_weight.py`` compares this rule with
-others.
+optimistic. The network gets a weight above 0 only if that gain is larger than selection among noise explains: the
+gains of each condition get a random sign (the same for all its epochs and weights), and the best epoch and weight of
+each such draw show the gain of selection alone. ``benchmarks/network_weight.py`` compares this rule with others.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-"""What the network's change may be multiplied by, above 0."""
+"""Candidates for the network weight above 0."""
 LEVEL = 0.05
-"""Share of random signs that may do as well as what was seen."""
+"""Largest share of random signs that may reach the observed gain."""
 FEWEST_CONDITIONS = 5
-"""With fewer validation conditions no gain is beyond chance: of the 2^4 signs of four one is as good, 6 %."""
+"""With fewer validation conditions no gain is significant: one of the 2^4 signs of four is the observed one, 6 %."""
 N_DRAWS = 2000
 _ALL_SIGNS = 10
 
@@ -33,15 +32,15 @@ class NetworkWeight:
     Attributes
     ----------
     weight
-        0 where the prior is used alone.
+        Network weight; 0 where the prior is used alone.
     tried
         Best weight above 0 of the best epoch; None where no network was trained or scored.
     gain
         Mean gain of that weight over the prior alone in the monitored metric, positive is better.
     p_value
-        Share of random signs whose best epoch and weight gain as much.
+        Share of random signs whose best epoch and weight reach that gain.
     n_conditions
-        Validation conditions that decided.
+        Number of validation conditions.
     """
 
     weight: float = 0.0
@@ -64,14 +63,14 @@ class NetworkWeight:
 def choose_network_weight(
     scores_EKU: Sequence[np.ndarray], prior_U: np.ndarray, *, lower_is_better: bool
 ) -> NetworkWeight:
-    """Weight of the network at its best epoch, 0 unless its gain over the prior is beyond chance.
+    """Weight of the network at its best epoch; 0 unless its gain over the prior is significant.
 
     Parameters
     ----------
     scores_EKU
         Monitored metric of each evaluated epoch, weight of :data:`WEIGHTS` and validation condition.
     prior_U
-        The same of the prior alone.
+        The same metric of the prior alone, (U,).
     lower_is_better
         Whether a lower metric is better.
 
@@ -93,12 +92,12 @@ def choose_network_weight(
     best = int(mean_C.argmax())
     tried, gain = WEIGHTS[best % len(WEIGHTS)], float(mean_C[best])
     p_value = chance_of(gain_CU) if gain > 0 else 1.0
-    decided = len(prior_U) >= FEWEST_CONDITIONS and p_value <= LEVEL
-    return NetworkWeight(tried if decided else 0.0, tried, gain, p_value, len(prior_U))
+    is_significant = len(prior_U) >= FEWEST_CONDITIONS and p_value <= LEVEL
+    return NetworkWeight(tried if is_significant else 0.0, tried, gain, p_value, len(prior_U))
 
 
 def chance_of(gain_CU: np.ndarray) -> float:
-    """Share of sign changes of conditions whose best candidate gains as much on average as the best one seen.
+    """Share of random signs of conditions whose best candidate reaches the mean gain of the observed best.
 
     Parameters
     ----------
@@ -111,7 +110,7 @@ def chance_of(gain_CU: np.ndarray) -> float:
     else:
         draw = np.random.Generator(np.random.Philox(key=n_conditions))
         signs_DU = draw.choice((1.0, -1.0), size=(N_DRAWS, n_conditions))
-        signs_DU[0] = 1.0  # what was seen is one of the draws
-    seen = gain_CU.sum(axis=1).max()
+        signs_DU[0] = 1.0  # the observed gains are one of the draws
+    observed = gain_CU.sum(axis=1).max()
     best_D = (signs_DU @ gain_CU.T).max(axis=1)
-    return float((best_D >= seen - 1e-12 * abs(seen)).mean())
+    return float((best_D >= observed - 1e-12 * abs(observed)).mean())

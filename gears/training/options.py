@@ -19,13 +19,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "moments": {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0},
     "cells": {"lr": 1e-3, "schedule": "step", "weight_decay": 5e-4, "batch_size": 32},
 }
-"""What an omitted option becomes under each objective; those of cells are the published ones."""
+"""Defaults of omitted options for each objective; those for cells are the published ones."""
 EPOCHS = 20
-"""Epochs of a run that names no length (published)."""
+"""Default number of epochs (published)."""
 CONDITIONS_PER_STEP = 32
 """Conditions of a step over all workers, where `batch_size` is omitted (moments)."""
 STEPS_PER_EPOCH = 20
-"""Optimiser steps of an epoch over moments, at least: 20 epochs of them train a network (docs/objectives.md)."""
+"""Fewest optimiser steps of an epoch over moments: 20 such epochs train a network (docs/objectives.md)."""
 AUTO = "auto"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -33,7 +33,7 @@ AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What decides, beside the options themselves, whether an option has an effect.
+    """Facts about a run that decide, beside the options, whether an option has an effect.
 
     Attributes
     ----------
@@ -53,37 +53,37 @@ class RunSetup:
     validated: bool = True
 
 
-def _scales(chosen: TrainOptions, run: RunSetup) -> bool:
-    return chosen.use_amp and chosen.amp_dtype == "float16" and run.device_type == "cuda"
+def _scales(options: TrainOptions, run: RunSetup) -> bool:
+    return options.use_amp and options.amp_dtype == "float16" and run.device_type == "cuda"
 
 
-def _may_stop_early(chosen: TrainOptions, run: RunSetup) -> bool:
-    patience, epochs = chosen.early_stopping, chosen.epochs
+def _may_stop_early(options: TrainOptions, run: RunSetup) -> bool:
+    patience, epochs = options.early_stopping, options.epochs
     return not isinstance(patience, int) or (run.validated and (epochs is None or patience < epochs))
 
 
-_AMP = Needs(lambda chosen, run: chosen.use_amp, "use_amp=True")
+_AMP = Needs(lambda options, run: options.use_amp, "use_amp=True")
 _SCALING = Needs(_scales, "use_amp=True, amp_dtype='float16' and CUDA")
-_WORKERS = Needs(lambda chosen, run: run.world_size > 1, "several workers")
-_SAVED = Needs(lambda chosen, run: chosen.save_path is not None, "save_path")
-_WANDB = Needs(lambda chosen, run: "wandb" in chosen.loggers, "loggers=['wandb']")
-_PRIOR = Needs(lambda chosen, run: chosen.prior is not None, "prior='auto'")
+_WORKERS = Needs(lambda options, run: run.world_size > 1, "several workers")
+_SAVED = Needs(lambda options, run: options.save_path is not None, "save_path")
+_WANDB = Needs(lambda options, run: "wandb" in options.loggers, "loggers=['wandb']")
+_PRIOR = Needs(lambda options, run: options.prior is not None, "prior='auto'")
 _TF32 = Needs(
-    lambda chosen, run: run.device_type == "cuda" and chosen.dtype == "float32", "CUDA and dtype='float32'"
+    lambda options, run: run.device_type == "cuda" and options.dtype == "float32", "CUDA and dtype='float32'"
 )
 _FALLING = Needs(
-    lambda chosen, run: chosen.schedule in ("cosine", "one-cycle"), "schedule='cosine' or 'one-cycle'"
+    lambda options, run: options.schedule in ("cosine", "one-cycle"), "schedule='cosine' or 'one-cycle'"
 )
-_EMA = Needs(lambda chosen, run: chosen.use_ema, "use_ema=True")
-_VALIDATED = Needs(lambda chosen, run: run.validated, "a validation condition to score")
+_EMA = Needs(lambda options, run: options.use_ema, "use_ema=True")
+_VALIDATED = Needs(lambda options, run: run.validated, "a validation condition to score")
 _STOPPING = Needs(
     _may_stop_early,
-    lambda chosen, run: f"a validation condition to score and more than {chosen.early_stopping} epochs",
+    lambda options, run: f"a validation condition to score and more than {options.early_stopping} epochs",
 )
 _WARMED = Needs(
-    lambda chosen, run: run.steps is None or chosen.warmup_steps < run.steps,
-    lambda chosen, run: (
-        f"more than {chosen.warmup_steps} steps (the run has {run.steps} and never reaches its learning rate)"
+    lambda options, run: run.steps is None or options.warmup_steps < run.steps,
+    lambda options, run: (
+        f"more than {options.warmup_steps} steps (the run has {run.steps} and never reaches its learning rate)"
     ),
 )
 _BY_OBJECTIVE = "by objective"
@@ -116,7 +116,7 @@ class TrainOptions(Options):
     steps: int | None = option(
         default=None,
         check=whole(1).or_none(),
-        help="length of the run in optimiser steps instead of epochs; the last epoch may be a part",
+        help="length of the run in optimiser steps instead of epochs; the last epoch may be incomplete",
     )
     objective: str = option(
         default="moments",
@@ -129,9 +129,9 @@ class TrainOptions(Options):
     prior: str | None = option(
         default=AUTO,
         check=one_of([AUTO]).or_none("None for the network alone"),
-        help="""auto: a Gaussian-process prior is fitted to the training conditions, the network learns
-        what it leaves, and the network's weight beside it is chosen on the validation conditions. None:
-        the network alone, as published""",
+        help="""auto: fit a Gaussian-process prior to the training conditions, train the network on the
+        residuals, and choose the network's weight beside the prior on the validation conditions. None:
+        train the network alone, as published""",
         fixed=True,
     )
     refit: bool = option(
@@ -234,7 +234,7 @@ class TrainOptions(Options):
     use_ema: bool = option(
         default=False,
         check=switch(),
-        help="keep a moving average of the weights; it is what is validated and saved",
+        help="keep a moving average of the weights, and validate and save it",
         fixed=True,
     )
     ema_decay: float = option(
@@ -272,15 +272,15 @@ class TrainOptions(Options):
     monitor: str = option(
         default="mse_top20_de",
         check=text(),
-        help="validation metric that chooses the best epoch and the network weight",
+        help="validation metric that selects the best epoch and the network weight",
         needs=_VALIDATED,
         fixed=True,
     )
     save_path: str | None = option(
         default=None,
         check=text().or_none(),
-        help="""folder of the model, written as soon as an epoch is best; a model that is there is
-        replaced, a folder that is no model is an error""",
+        help="""folder of the model, written whenever an epoch is the best so far; an existing model is
+        replaced, a folder with other content is an error""",
     )
     resume: bool = option(
         default=False, check=switch(), help="continue the run whose checkpoints lie under save_path"
@@ -291,16 +291,16 @@ class TrainOptions(Options):
     checkpoint_every_steps: int | None = option(
         default=None,
         check=whole(1).or_none(),
-        help="also write a training checkpoint after every so many optimiser steps; a resumed run goes on at that step",
+        help="also write a training checkpoint every this many optimiser steps; a resumed run continues at that step",
         needs=_SAVED,
     )
     keep_last: int = option(
-        default=2, check=whole(1), help="training checkpoints that are kept", needs=_SAVED
+        default=2, check=whole(1), help="number of training checkpoints to keep", needs=_SAVED
     )
     loggers: tuple[str, ...] = option(
         default=(),
         check=anything(),
-        help="where the numbers of each epoch go, besides CSV and JSONL in save_path: any of tensorboard and wandb",
+        help="log the numbers of each epoch to tensorboard or wandb, besides CSV and JSONL in save_path",
     )
     project: str | None = option(
         default=None, check=text().or_none(), help="project of the wandb run", needs=_WANDB
@@ -333,7 +333,7 @@ class TrainOptions(Options):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Options as a caller gives them: unknown names, and epochs together with steps, are errors."""
+        """Options from a caller's values; unknown names, and epochs together with steps, are errors."""
         cls.check_names(values)
         if values.get("epochs") is not None and values.get("steps") is not None:
             both = f"epochs={values['epochs']} and steps={values['steps']}"
@@ -343,12 +343,12 @@ class TrainOptions(Options):
 
     @property
     def trains_on_request(self) -> bool:
-        """Whether the caller asks for a trained network, even where its weight can only be 0."""
+        """Whether the caller requests a trained network, even where its weight can only be 0."""
         length = self.epochs is not None or self.steps is not None
         return self.epochs != 0 and (length or self.early_stopping is None)
 
     def with_defaults(self, loader_size: int | None = None) -> TrainOptions:
-        """The same with every omitted option filled in, but for the number of conditions of a step.
+        """The same options with defaults filled in, except for the number of conditions of a step.
 
         Parameters
         ----------
@@ -361,7 +361,7 @@ class TrainOptions(Options):
         }
         if self.steps is None:
             values["epochs"] = EPOCHS
-        if self.save_path is None:  # nothing is written: what was given stays visible as having no effect
+        if self.save_path is None:  # an explicit value stays, so that it is reported to have no effect
             del values["checkpoint_every"]
         omitted = {name: value for name, value in values.items() if getattr(self, name) is None}
         if self.early_stopping == AUTO and self.prior is None:
@@ -369,6 +369,6 @@ class TrainOptions(Options):
         return dataclasses.replace(self, **omitted)
 
     def conditions_per_step(self, n_conditions: int, world_size: int) -> int:
-        """Conditions of a step over all workers, of `n_conditions` that train (moments)."""
+        """Conditions of a step over all workers, at most the `n_conditions` of training (moments)."""
         size = CONDITIONS_PER_STEP if self.batch_size is None else self.batch_size * world_size
         return min(size, n_conditions)

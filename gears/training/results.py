@@ -1,4 +1,4 @@
-"""What training returns."""
+"""The result of training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainResult:
-    """What :meth:`gears.GEARS.train` and :func:`gears.train_multi_gpu` return; printed, how good the model is.
+    """Result of :meth:`gears.GEARS.train` and :func:`gears.train_multi_gpu`; printed, it compares with the baselines.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class TrainResult:
         Test scores of the model beside the baselines, tidy (condition, subgroup, n_cells,
         method, metric, value); None without a test part or on a worker other than rank 0.
     stopped
-        Whether the run was asked to stop before its end.
+        Whether a signal stopped the run before its end.
     stopped_because
         Why fewer epochs ran than planned; None where all ran.
     epochs
-        Epochs that were planned; ``len(history)`` ran.
+        Planned epochs; ``len(history)`` were run.
     network_weight
         Factor on the network's change beside the prior; None without a prior.
     refitted
@@ -98,8 +98,11 @@ class TrainResult:
         summary = self.summary
         if summary is None:
             return {}
-        own = summary[(summary["method"] == "gears") & (summary["subgroup"] == "all")]
-        return {str(name): float(value) for name, value in zip(own["metric"], own["mean"], strict=True)}
+        model_rows = summary[(summary["method"] == "gears") & (summary["subgroup"] == "all")]
+        return {
+            str(name): float(value)
+            for name, value in zip(model_rows["metric"], model_rows["mean"], strict=True)
+        }
 
     def __repr__(self) -> str:
         table = "test part: not scored" if self.table is None else short_table(self.table)
@@ -109,22 +112,22 @@ class TrainResult:
         return f"<pre>{escape(repr(self))}</pre>"
 
     def _facts(self) -> list[str]:
-        ran = len(self.history)
-        epochs = f"{ran} of {count(self.epochs, 'epoch')}" + (
+        n_epochs = len(self.history)
+        epochs = f"{n_epochs} of {count(self.epochs, 'epoch')}" + (
             f", best {self.best_epoch}" if self.best_epoch else ""
         )
         if self.stopped_because:
             epochs += f" ({self.stopped_because})"
         if self.network_weight is None:
-            made_of = "the network alone (prior=None)"
+            predictions = "the network alone (prior=None)"
         elif self.network_weight > 0:
-            made_of = f"prior + {self.network_weight:g} x network"
+            predictions = f"prior + {self.network_weight:g} x network"
         else:
             conditions = "training and validation" if self.refitted else "training"
-            made_of = f"the prior alone (network weight 0), fitted to {conditions} conditions"
+            predictions = f"the prior alone (network weight 0), fitted to {conditions} conditions"
         stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
         facts = {
-            "predictions": made_of,
+            "predictions": predictions,
             "epochs": epochs,
             "devices": ", ".join(self.devices),
             "seconds": stages,

@@ -1,4 +1,4 @@
-"""One training run of a GEARS network: engine, objective, optimiser, schedule and files put together."""
+"""One training run of a GEARS network: engine, objective, optimiser, schedule and files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gears.model.network import GEARSNetwork
 from gears.model.reducer import IDENTITY, Reducer
 from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
 from gears.training.engine import TrainingEngine
+from gears.training.engine_options import EngineOptions
 from gears.training.loggers.registry import LoggerSetup, RunLoggers
 from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
 from gears.training.run_folder import RunFolder
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RunResult:
-    """What a run leaves behind.
+    """Result of a run.
 
     Attributes
     ----------
@@ -47,11 +48,11 @@ class RunResult:
     best_state
         Weights of that epoch; of the last epoch when no metric was defined.
     stopped
-        Whether the run was asked to stop before its end.
+        Whether a signal stopped the run before its end.
     stopped_because
         Why it ended before its last epoch; None where it did not.
     condition_scores
-        Of each evaluated epoch the monitored metric by network weight and validation condition, (K, U).
+        The monitored metric by network weight and validation condition, (K, U), for each evaluated epoch.
     devices
         Device of each worker, rank by rank.
     """
@@ -77,7 +78,7 @@ def run_training(
     device: torch.device,
     distributed: bool = False,
 ) -> RunResult:
-    """Train a network; the same code for one process and for many.
+    """Train a network, in one process or as one of several workers.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def run_training(
     pairs
         Makes the moments of the conditions, where the objective needs them.
     loader
-        This worker's training batches, of cells or of conditions as the objective says.
+        This worker's training batches, of cells or of conditions, depending on the objective.
     parts
         The model without weights, for the files of the run.
     options
@@ -102,91 +103,43 @@ def run_training(
     if options.steps is not None:
         options = dataclasses.replace(options, epochs=-(-options.steps // steps_per_epoch))
     assert options.epochs is not None
-    assert options.lr is not None
     assert options.schedule is not None
-    assert options.weight_decay is not None
     dtype = DTYPES[options.dtype]
     network.to(device, dtype)
     horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
     rate = learning_rate(
         options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
     )
+    rule = _stopping_rule(options, validation, rising_epochs(rate, horizon))
     engine = TrainingEngine(
-        network,
-        device,
-        distributed=distributed,
-        use_amp=options.use_amp,
-        amp_dtype=AMP_DTYPES[options.amp_dtype],
-        init_scale=options.init_scale,
-        growth_interval=options.growth_interval,
-        tf32=options.tf32,
-        compile=options.compile,
-        use_ema=options.use_ema,
-        ema_decay=options.ema_decay,
-        accumulation_steps=options.accumulation_steps,
-        clip_value=options.clip_value,
-        clip_norm=options.clip_norm,
-        gradient_compression=options.gradient_compression,
-        check_replicas=options.check_replicas,
-        early_stopping=_stopping_rule(options, validation, rising_epochs(rate, horizon)),
-        eval_every=options.eval_every or 1,
-        max_steps=options.steps,
+        network, device, distributed=distributed, **_engine_options(options), early_stopping=rule
     )
     world_size = engine.reducer.world_size
     if world_size > 1:
         network.reducer = cast(Reducer, engine.reducer)
-    lr = scaled_lr(options.lr, options.lr_scaling, world_size)
-    optimizer = Adam(
-        network.parameters(),
-        lr=lr,
-        weight_decay=options.weight_decay,
-        fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
-    )
+    engine.optimizer = _optimizer(network, options, device, world_size)
     devices = _devices(engine)
     if engine.is_main:
         setup = RunSetup(device.type, world_size, horizon.steps, validated=validation.n_conditions > 0)
-        for sentence in options.without_effect(setup):
-            logger.warning("%s", sentence)
-        if options.verbose:
-            logger.info("%s", _header(options, loader, horizon, lr, devices, engine.early_stopping))
-    scheduler = make_scheduler(optimizer, rate)
+        _log_start(options, setup, _header(options, loader, horizon, devices, rule))
+    engine.scheduler = make_scheduler(engine.optimizer, rate)
     folder = None
     if options.save_path is not None:
         facts = run_facts(options, _batch_over_workers(loader, world_size), world_size)
         folder = RunFolder(options, parts, facts)
-    metric = validation.monitor
-    chooses: Any = {"monitor": metric.name, "lower_is_better": not metric.higher_is_better}
+    monitor: Any = {
+        "monitor": validation.monitor.name,
+        "lower_is_better": not validation.monitor.higher_is_better,
+    }
     task: CellsTask | MomentsTask
     if options.objective == "moments":
-        task = MomentsTask(tables(device, dtype), pairs(), parts.config, validation, **chooses)
+        task = MomentsTask(tables(device, dtype), pairs(), parts.config, validation, **monitor)
     else:
-        task = CellsTask(tables(device, dtype), parts.config, validation, **chooses)
-    engine.optimizer, engine.scheduler = optimizer, scheduler
+        task = CellsTask(tables(device, dtype), parts.config, validation, **monitor)
     if folder is not None and options.resume:
         folder.resume(engine)
-    loggers = _loggers(engine, options, parts)
-    engine.on_epoch_end = _Report(folder, options, task.metric, loggers, validation)
-    traced = folder.path if folder is not None and options.profile and engine.is_main else None
     try:
-        with (
-            loggers,
-            full_memory_explained(loader, options),
-            profiled(traced, device) as traced_step,
-            progress(
-                horizon.steps, "training", "steps", wanted=options.verbose and engine.is_main
-            ) as advance,
-        ):
-            advance(engine.progress.total_steps)
-            engine.on_step_end = _each_step(folder, traced_step, advance)
-            engine.train(
-                loader,
-                None,
-                optimizer,
-                scheduler=scheduler,
-                num_epochs=options.epochs,
-                task=task,
-                scheduler_interval="step",
-            )
+        _train(engine, task, loader, options, horizon, folder, _loggers(engine, options, parts), validation)
         stopped = engine.progress.epoch < options.epochs and not engine.progress.finished
         if stopped and folder is not None:
             folder.checkpoint(engine)
@@ -196,8 +149,75 @@ def run_training(
     return _result(engine, task.metric, stopped, devices)
 
 
+def _engine_options(options: TrainOptions) -> dict[str, Any]:
+    """Options of the engine, most of which have the same name."""
+    names = {field.name for field in dataclasses.fields(EngineOptions)} & set(TrainOptions.names())
+    values = {name: getattr(options, name) for name in names - {"early_stopping"}}
+    return values | {
+        "amp_dtype": AMP_DTYPES[options.amp_dtype],
+        "eval_every": options.eval_every or 1,
+        "max_steps": options.steps,
+    }
+
+
+def _optimizer(
+    network: GEARSNetwork, options: TrainOptions, device: torch.device, world_size: int
+) -> torch.optim.Optimizer:
+    assert options.lr is not None
+    assert options.weight_decay is not None
+    return Adam(
+        network.parameters(),
+        lr=scaled_lr(options.lr, options.lr_scaling, world_size),
+        weight_decay=options.weight_decay,
+        fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
+    )
+
+
+def _log_start(options: TrainOptions, setup: RunSetup, header: str) -> None:
+    """Warn about options without effect, and log what is about to run."""
+    for sentence in options.without_effect(setup):
+        logger.warning("%s", sentence)
+    if options.verbose:
+        logger.info("%s", header)
+
+
+def _train(
+    engine: TrainingEngine,
+    task: CellsTask | MomentsTask,
+    loader: Any,
+    options: TrainOptions,
+    horizon: Horizon,
+    folder: RunFolder | None,
+    loggers: RunLoggers,
+    validation: Validation,
+) -> None:
+    """Run the engine with its progress bar, trace, files and loggers."""
+    assert engine.optimizer is not None
+    assert options.epochs is not None
+    engine.on_epoch_end = _Report(folder, options, task.metric, loggers, validation)
+    trace_folder = folder.path if folder is not None and options.profile and engine.is_main else None
+    shown = options.verbose and engine.is_main
+    with (
+        loggers,
+        full_memory_explained(loader, options),
+        profiled(trace_folder, engine.device) as trace_step,
+        progress(horizon.steps, "training", "steps", enabled=shown) as advance,
+    ):
+        advance(engine.progress.total_steps)
+        engine.on_step_end = _each_step(folder, trace_step, advance)
+        engine.train(
+            loader,
+            None,
+            engine.optimizer,
+            scheduler=engine.scheduler,
+            num_epochs=options.epochs,
+            task=task,
+            scheduler_interval="step",
+        )
+
+
 def untrained(network: GEARSNetwork, device: torch.device) -> RunResult:
-    """What a run that trains no network leaves behind: the network as it is."""
+    """Result of a run that trains no network: its initial weights."""
     network.to(device)
     return RunResult([], None, plain_state(network), devices=(str(device),))
 
@@ -219,20 +239,22 @@ def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -
 def _devices(engine: TrainingEngine) -> tuple[str, ...]:
     """Device of each worker, rank by rank."""
     index = -1 if engine.device.index is None else engine.device.index
-    own = torch.tensor([index], dtype=torch.int64, device=engine.device)
-    kind = engine.device.type
-    return tuple(kind if n < 0 else f"{kind}:{n}" for n in engine.reducer.gather(own).flatten().tolist())
+    index_1 = torch.tensor([index], dtype=torch.int64, device=engine.device)
+    indices = engine.reducer.gather(index_1).flatten().tolist()
+    name = engine.device.type
+    return tuple(name if index < 0 else f"{name}:{index}" for index in indices)
 
 
 def _header(
     options: TrainOptions,
     loader: Any,
     horizon: Horizon,
-    lr: float,
     devices: Sequence[str],
     rule: EarlyStopping | None,
 ) -> str:
-    """One line: what is about to be run, and where."""
+    """One line that says what is about to run, and where."""
+    assert options.lr is not None
+    lr = scaled_lr(options.lr, options.lr_scaling, len(devices))
     unit = "conditions" if options.objective == "moments" else "cells"
     size = _batch_over_workers(loader, len(devices))
     per_step = "batches" if size is None else f"{size * options.accumulation_steps} {unit}"
@@ -251,17 +273,17 @@ def _header(
 
 
 def _result(engine: TrainingEngine, metric: str, stopped: bool, devices: tuple[str, ...]) -> RunResult:
-    best, progress = engine.best_state, engine.progress
-    if best is None:
+    best_state, progress = engine.best_state, engine.progress
+    if best_state is None:
         if engine.is_main and not stopped:
             logger.warning(
                 "%s was never defined (no validation condition to score?): the weights of the last epoch are kept",
                 metric,
             )
-        best = plain_state(engine.evaluated_model)
-    because = "the process was asked to stop" if stopped else progress.stopped_because
+        best_state = plain_state(engine.evaluated_model)
+    reason = "the process was asked to stop" if stopped else progress.stopped_because
     scores = [table.numpy() for table in progress.condition_scores]
-    return RunResult(progress.history, progress.best_epoch, best, stopped, because, scores, devices)
+    return RunResult(progress.history, progress.best_epoch, best_state, stopped, reason, scores, devices)
 
 
 def _steps_per_epoch(loader: Any, accumulation_steps: int) -> int:
@@ -290,7 +312,7 @@ def _each_step(
 
 
 def _loggers(engine: TrainingEngine, options: TrainOptions, parts: ModelParts) -> RunLoggers:
-    """What follows the run besides its files, on rank 0."""
+    """Loggers of the run besides its files, on rank 0."""
     setup = LoggerSetup(
         folder=None if options.save_path is None else Path(options.save_path),
         config={
@@ -308,7 +330,7 @@ def _loggers(engine: TrainingEngine, options: TrainOptions, parts: ModelParts) -
 
 @contextlib.contextmanager
 def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
-    """Name the batch and what to do where the GPU's memory does not suffice."""
+    """Where the GPU's memory is full, name the batch size and the remedies in the error."""
     try:
         yield
     except torch.OutOfMemoryError as error:

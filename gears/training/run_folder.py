@@ -1,4 +1,4 @@
-"""What a run writes while it trains: the best model, its history, training checkpoints."""
+"""Files that a run writes while it trains: the best model, its history, training checkpoints."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gears.model.folder import (
     CHECKPOINTS,
     WEIGHTS,
     ModelParts,
+    check_replaceable,
     is_model,
     load_parts,
-    refuse_foreign_folder,
     save_model,
 )
 from gears.training import checkpoints
-from gears.training.checkpoints import check_facts, check_parts, check_same_place
+from gears.training.checkpoints import check_facts, check_parts, check_same_step
 from gears.training.engine import TrainingEngine
 from gears.training.loggers import files
 from gears.training.options import TrainOptions
@@ -32,16 +32,16 @@ _NAME = re.compile(r"epoch-(\d{5})-step-(\d{7})\.pt")
 
 
 class RunFolder:
-    """Keeps ``save_path`` complete from the first epoch on; written by rank 0, waited for by all.
+    """Keeps ``save_path`` complete from the first epoch on; rank 0 writes and all ranks wait.
 
     Parameters
     ----------
     options
         Training options with a `save_path`.
     parts
-        The model without its weights.
+        The model without weights.
     facts
-        What decides the course of the run (see :func:`gears.training.checkpoints.run_facts`).
+        Values that must stay the same on resume (see :func:`gears.training.checkpoints.run_facts`).
     """
 
     def __init__(self, options: TrainOptions, parts: ModelParts, facts: Mapping[str, Any]) -> None:
@@ -50,10 +50,10 @@ class RunFolder:
         self.options, self.parts, self.facts = options, parts, dict(facts)
         self._ready = False
         self._last_checkpoint = 0
-        refuse_foreign_folder(self.path)
+        check_replaceable(self.path)
 
     def resume(self, engine: TrainingEngine) -> bool:
-        """Load the newest readable checkpoint into the engine; False where there is none.
+        """Load the newest readable checkpoint into the engine; False if there is none.
 
         Raises
         ------
@@ -62,11 +62,11 @@ class RunFolder:
         RuntimeError
             The workers see different files.
         """
-        found = self._restore_newest(engine)
-        check_same_place(engine.progress.epoch, engine.progress.step, engine.reducer, engine.device)
+        resumed = self._restore_newest(engine)
+        check_same_step(engine.progress.epoch, engine.progress.step, engine.reducer, engine.device)
         if engine.is_main:
             _remove_leftovers(self.path)
-        return found
+        return resumed
 
     def _restore_newest(self, engine: TrainingEngine) -> bool:
         if not is_model(self.path):
@@ -81,15 +81,15 @@ class RunFolder:
                 continue
             check_facts(self.facts, content["metadata"].get("facts", {}), str(file))
             checkpoints.restore(engine, content, restore_random=False)
-            self._take_up(engine, file, content["metadata"].get("epochs"))
+            self._continue_from(engine, file, content["metadata"].get("epochs"))
             return True
         logger.warning(
             "no readable checkpoint under %s: starting from the beginning", self.path / CHECKPOINTS
         )
         return False
 
-    def _take_up(self, engine: TrainingEngine, file: Path, planned: int | None) -> None:
-        """Say where the run goes on; patience and length may be others than before."""
+    def _continue_from(self, engine: TrainingEngine, file: Path, planned: int | None) -> None:
+        """Log where the run continues; patience and length may differ from before."""
         progress, options = engine.progress, self.options
         self._ready, self._last_checkpoint = True, progress.epoch
         rule = engine.early_stopping
@@ -106,14 +106,14 @@ class RunFolder:
             )
         if progress.epoch >= (options.epochs or 0):
             logger.warning(
-                "the run in %s has %d epochs already and epochs=%s: nothing is left to train",
+                "the run in %s has %d epochs already and epochs=%s: nothing to train",
                 self.path,
                 progress.epoch,
                 options.epochs,
             )
 
     def epoch_end(self, engine: TrainingEngine, record: Mapping[str, Any], improved: bool) -> None:
-        """Write the best weights as soon as they are best, the history, and a checkpoint when due."""
+        """Write new best weights, the history, and a checkpoint when due."""
         best = engine.best_state
         if improved or best is None or not self._ready:
             self._put_weights(engine)
@@ -129,7 +129,7 @@ class RunFolder:
             self.checkpoint(engine)
 
     def checkpoint(self, engine: TrainingEngine) -> None:
-        """Write the training state as it is now, and drop the oldest checkpoints."""
+        """Write the current training state, and delete the oldest checkpoints."""
         if not self._ready:
             self._put_weights(engine)
         progress = engine.progress
@@ -149,7 +149,7 @@ class RunFolder:
         files.write_history(self.path, history)
 
     def _put_weights(self, engine: TrainingEngine) -> None:
-        """The best weights, or the present ones while there is no best; the whole folder the first time."""
+        """Write the best weights, or the current ones while there is no best; the complete folder the first time."""
         weights = engine.best_state or checkpoints.plain_state(engine.evaluated_model)
 
         def write() -> None:
@@ -168,6 +168,6 @@ class RunFolder:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """What a killed process of this run, which nobody else writes, left in its folder or of its first writing."""
+    """Remove leftovers of a killed process of this run, which no other process writes."""
     for folder, name in ((path, None), (path / CHECKPOINTS, None), (path.parent, path.name)):
         clean_leftovers(folder, name, alone=True)

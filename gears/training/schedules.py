@@ -1,4 +1,4 @@
-"""Learning-rate schedules, and Adam without what torch imports for compiled optimisers."""
+"""Learning-rate schedules, and an Adam that does not import torch's compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gears.core.registry import Registry
 
 @dataclass(frozen=True)
 class Horizon:
-    """How long a run is: optimiser steps per epoch and epochs, or a number of steps in all."""
+    """Length of a run: steps per epoch and epochs, or at most a number of steps."""
 
     steps_per_epoch: int
     epochs: int
@@ -86,9 +86,7 @@ def learning_rate(
 
 
 def rising_epochs(rate: Callable[[int], float], horizon: Horizon) -> int:
-    """Epochs that end before the learning rate is at its highest for the last time before it falls.
-
-    0 where it falls or stays from the first step on.
+    """Number of epochs that end before the learning rate reaches its maximum; 0 for a rate that never rises.
 
     Examples
     --------
@@ -124,7 +122,7 @@ def scaled_lr(lr: float, scaling: str, world_size: int) -> float:
 
 
 def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method without torch's wrapper that keeps it out of compiled graphs (where there is one)."""
+    """A method without the wrapper (if any) by which torch keeps it out of compiled graphs."""
     return getattr(function, "__wrapped__", function)
 
 

@@ -1,4 +1,16 @@
-"""One optimiser step over the micro-batches of a window, with its precision, trace and timing."""
+"""One optimiser step over the micro-batches of a window, with precision, profiling and timing.
+
+With W workers and the losses l_wb of the window's micro-batches b on worker w, a step uses
+
+    gradient = mean over w of  sum over b of  d l_wb / d weights
+
+which is the gradient of the global window's loss, because the task scales each l_wb by counts of the whole window.
+Order: forward and backward of each micro-batch, which adds to ``.grad``; gradients are sent with the last one only;
+then unscale (float16), check that loss and gradients are finite, clip the global gradient, update, moving average.
+Running statistics of batch norms change in the forward, before the loss is known, so a copy is kept and put back if
+the check fails: after an error the model is that of the step before. The check reads one number from the device per
+step.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +22,29 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn, profiler
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gears.files.atomic import write_atomically
+from gears.training.engine_options import EngineOptions
 from gears.training.tasks import Reducer, Task
 from gears.training.wrapping import note_waiting, synchronised, unwrap
 
 logger = logging.getLogger(__name__)
 
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers of batch norms."""
+"""Buffers of batch norms that a forward in training mode changes."""
 
 COMPILERS = ("g++", "clang++", "c++", "cl")
 
 TRACE = "trace.json"
 WARM_UP, RECORDED = 1, 8
-"""Optimiser steps that are excluded and recorded (a whole run would fill gigabytes)."""
+"""Optimiser steps before the trace and in it (the trace of a complete run would fill gigabytes)."""
 
 
 @dataclass
@@ -46,26 +59,36 @@ class Stepper:
         Scales gradients under float16; disabled otherwise.
     ema
         Moving average to update after each step, if one is kept.
-    use_amp, amp_dtype
-        Mixed precision.
-    clip_value, clip_norm
-        Clipping of the global gradient by value or by norm.
+    options
+        Mixed precision and gradient clipping.
     """
 
     model: nn.Module
     device: torch.device
     scaler: torch.amp.GradScaler
     ema: AveragedModel | None = None
-    use_amp: bool = False
-    amp_dtype: torch.dtype = torch.bfloat16
-    clip_value: float | None = None
-    clip_norm: float | None = None
+    options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
         self.begin()
 
+    @classmethod
+    def of(cls, model: nn.Module, device: torch.device, options: EngineOptions) -> Stepper:
+        """A stepper with the gradient scaling and the moving average that the options name."""
+        scaling = options.use_amp and options.amp_dtype == torch.float16 and device.type == "cuda"
+        scaler = torch.amp.GradScaler(
+            device.type,
+            init_scale=options.init_scale,
+            growth_interval=options.growth_interval,
+            enabled=scaling,
+        )
+        ema = None
+        if options.use_ema:
+            ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(options.ema_decay))
+        return cls(model, device, scaler, ema, options)
+
     def begin(self) -> None:
-        """Look up the model's parameters and running statistics: once a training, not once a step."""
+        """Collect the model's parameters and running statistics: once per training instead of once per step."""
         self._parameters = list(self.model.parameters())
         self._buffers = [b for name, b in self.model.named_buffers() if name.rpartition(".")[2] in RUNNING]
 
@@ -77,12 +100,12 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         reducer: Reducer,
     ) -> float:
-        """Take one step; returns this worker's loss.
+        """Take one step and return this worker's loss.
 
         Parameters
         ----------
         wrapped
-            The model as gradients need it (DDP with several workers).
+            The model to call: DDP with several workers.
         window
             The micro-batches of the step.
 
@@ -108,7 +131,7 @@ class Stepper:
         return total
 
     def _running(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Running statistics, which a forward pass changes before its loss is known, with a copy of each."""
+        """Running statistics with a copy of each; one fused call copies all that are floating point."""
         floats = [b for b in self._buffers if b.is_floating_point()]
         copies = torch._foreach_mul(floats, 1.0) if floats else ()
         counts = [b for b in self._buffers if not b.is_floating_point()]
@@ -124,13 +147,13 @@ class Stepper:
         self, wrapped: nn.Module, window: Sequence[Any], task: Task, reducer: Reducer
     ) -> torch.Tensor:
         """Gradients of the window; its loss as a float64 tensor that stays on the device."""
-        context = task.prepare_window(window, reducer)
+        options, context = self.options, task.prepare_window(window, reducer)
         total = torch.zeros(
             (), dtype=torch.float64 if self.device.type != "mps" else torch.float32, device=self.device
         )
         for position, batch in enumerate(window):
             with synchronised(wrapped, last=position == len(window) - 1):
-                with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.use_amp):
+                with torch.autocast(self.device.type, dtype=options.amp_dtype, enabled=options.use_amp):
                     loss = task.loss(wrapped, batch, context, position)
                 self.scaler.scale(loss).backward()
             note_waiting(wrapped, reducer)
@@ -138,9 +161,9 @@ class Stepper:
         return total
 
     def _checked(self, loss: torch.Tensor) -> float:
-        """The loss as a number, once it and every gradient are known to be finite: one read from the device.
+        """The loss as a number; raises unless it and every gradient are finite. Reads one number from the device.
 
-        Under float16 scaling the gradients may overflow now and then: the scaler leaves such steps out itself.
+        Under float16 scaling gradients overflow now and then: the scaler skips such steps itself.
         """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         watched = loss
@@ -160,16 +183,16 @@ class Stepper:
         return total
 
     def _clip(self) -> None:
-        if self.clip_value is not None:
-            nn.utils.clip_grad_value_(self._parameters, self.clip_value)
-        if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self.clip_norm)
+        if self.options.clip_value is not None:
+            nn.utils.clip_grad_value_(self._parameters, self.options.clip_value)
+        if self.options.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm)
 
 
 @contextlib.contextmanager
-def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
-    """On CUDA, multiply float32 matrices in TF32 (10 bits of mantissa); the setting of before comes back."""
-    if not wanted or device.type != "cuda":
+def tf32(enabled: bool, device: torch.device) -> Iterator[None]:
+    """On CUDA, multiply float32 matrices in TF32 (10 bits of mantissa); restores the previous precision."""
+    if not enabled or device.type != "cuda":
         yield
         return
     before = torch.get_float32_matmul_precision()
@@ -181,35 +204,35 @@ def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def compiled(model: nn.Module, device: torch.device, *, wanted: bool = True) -> Iterator[Any]:
-    """The model through ``torch.compile``, or as it is where there is no compiler (said once).
+def compiled(model: nn.Module, device: torch.device, *, enabled: bool = True) -> Iterator[Any]:
+    """The model through ``torch.compile``, or unchanged and with a warning where there is no compiler.
 
-    What a model names in ``hand_written()`` (pairs of a module and a method, with passes backwards
-    and collectives of its own) is called as it is, not traced.
+    The methods that a model lists in ``hand_written()`` (pairs of a module and a method's name, with a hand-written
+    backward and collectives) are called and not traced.
     """
-    reason = no_compiler(device.type) if wanted else None
+    reason = no_compiler(device.type) if enabled else None
     if reason is not None:
         logger.warning("compile=True has no effect: %s", reason)
-    if not wanted or reason is not None:
+    if not enabled or reason is not None:
         yield model
         return
-    own: list[tuple[nn.Module, str]] = getattr(unwrap(model), "hand_written", list)()
-    for module, method in own:
+    untraced: list[tuple[nn.Module, str]] = getattr(unwrap(model), "hand_written", list)()
+    for module, method in untraced:
         setattr(module, method, torch.compiler.disable(getattr(module, method)))
     try:
         # batches differ in their numbers of conditions: sizes are left open
         yield torch.compile(model, dynamic=True)
     finally:
-        for module, method in own:
-            delattr(module, method)  # the class's own is there again
+        for module, method in untraced:
+            delattr(module, method)  # uncovers the class's method
 
 
 def no_compiler(device_type: str) -> str | None:
-    """What ``torch.compile`` lacks on this machine for a kind of device; None where nothing."""
-    named = os.environ.get("CXX")
-    names = (named,) if named else COMPILERS
-    if not any(shutil.which(name) for name in names):
-        return f"no C++ compiler was found (looked for {', '.join(names)}; CXX names another)"
+    """What ``torch.compile`` lacks on this machine for a device type; None if nothing."""
+    cxx = os.environ.get("CXX")
+    compilers = (cxx,) if cxx else COMPILERS
+    if not any(shutil.which(name) for name in compilers):
+        return f"no C++ compiler was found (looked for {', '.join(compilers)}; CXX names another)"
     if device_type == "cuda" and importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     return None
@@ -217,12 +240,12 @@ def no_compiler(device_type: str) -> str | None:
 
 @contextlib.contextmanager
 def profiled(folder: Path | None, device: torch.device) -> Iterator[Callable[[], None]]:
-    """Record while the block runs; what is yielded is to be called after each step.
+    """Record a trace while the block runs; yields a function to call after each step.
 
     Parameters
     ----------
     folder
-        Gets ``trace.json`` at the end; None records nothing.
+        Folder for ``trace.json``; None records nothing.
     """
     if folder is None:
         yield lambda: None
@@ -233,24 +256,24 @@ def profiled(folder: Path | None, device: torch.device) -> Iterator[Callable[[],
     plan = profiler.schedule(wait=0, warmup=WARM_UP, active=RECORDED, repeat=1)
     with profiler.profile(activities=activities, schedule=plan, acc_events=True) as recorder:
         yield recorder.step
-    # the folder is put in place as a whole by the first epoch: written only now
+    # written at the end, because the first epoch replaces the folder
     if folder.is_dir() and recorder.profiler is not None and recorder.step_num > WARM_UP:
         write_atomically(folder / TRACE, lambda temporary: recorder.export_chrome_trace(str(temporary)))
 
 
 def size_of(batch: Any) -> int:
-    """Cells, conditions or samples of a batch: those of its ``condition``, of its first part, or its length."""
+    """Cells, conditions or samples of a batch: length of its ``condition``, of its first element, or of itself."""
     if hasattr(batch, "condition"):
         return len(batch.condition)
     return len(batch[0]) if isinstance(batch, tuple | list) and batch else len(batch)
 
 
 class Clock:
-    """Seconds of an epoch on this worker: waiting for data, communication, evaluation, the rest (compute).
+    """Seconds of an epoch on this worker: waiting for data, communication, evaluation, and compute (the remainder).
 
     Communication is the time in which the worker could do nothing else: its sums and gathers,
-    and gradients on their way after the last one was computed. It includes waiting for slower
-    workers. On a GPU these are seconds of the host, which every step waits for the device.
+    and sending gradients after the last one was computed. It includes waiting for slower
+    workers. On a GPU these are seconds of the host, which waits for the device in every step.
     """
 
     def __init__(self, reducer: Any) -> None:
@@ -261,7 +284,7 @@ class Clock:
         self.seen = 0
 
     def timed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield windows of batches, noting how long each took to arrive and what it holds."""
+        """Yield windows of batches; adds up the time until each arrives and its number of samples."""
         iterator = iter(items)
         while True:
             start = time.perf_counter()
@@ -271,19 +294,19 @@ class Clock:
                 return
             finally:
                 self._data += time.perf_counter() - start
-            with contextlib.suppress(TypeError):  # batches of one's own may have no length
+            with contextlib.suppress(TypeError):  # batches of other loaders may have no length
                 self.seen += sum(size_of(batch) for batch in item)
             yield item
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Count a block as evaluation, without its communication."""
+        """Measure a block as evaluation, without its communication."""
         start, spent = time.perf_counter(), self._spent()
         yield
         self._evaluation += time.perf_counter() - start - (self._spent() - spent)
 
     def report(self, seen: float, unit: str) -> dict[str, float]:
-        """Seconds by part, and the rate at which all workers together went through `seen` cells (conditions)."""
+        """Seconds by part, and the rate of all workers together over `seen` cells (conditions)."""
         total = time.perf_counter() - self._start
         communication = self._spent() - self._communication
         compute = max(0.0, total - self._data - communication - self._evaluation)

@@ -1,4 +1,4 @@
-"""Wrapping a model for several workers, and finding the bare module again."""
+"""Wrap a model for several workers, and unwrap it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPRESSIONS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.
 
 # Workers' buffers are equal by construction: none is sent. The argument was renamed in torch 2.13.
 _RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
-_OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
+_NO_BUFFER_SYNC: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
 
 
 def unwrap(model: nn.Module) -> Any:
@@ -39,11 +39,11 @@ def unwrap(model: nn.Module) -> Any:
 def wrap(
     model: nn.Module, device: torch.device, *, compression: str | None = None
 ) -> DistributedDataParallel:
-    """DDP as the exactness of a run asks for it: own buffers, no unused parameters, optional compression."""
+    """DDP without exchange of buffers or search for unused parameters, with optional compression."""
     wrapped = DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
-        **_OWN_BUFFERS,
+        **_NO_BUFFER_SYNC,
         gradient_as_bucket_view=True,
     )
     if compression is not None and compression not in COMPRESSIONS:
@@ -56,13 +56,13 @@ def wrap(
 
 
 class GradientTimer:
-    """Notes when the last gradients of a backward pass were sent: what follows is waiting."""
+    """Records when the last gradients of a backward were sent; the time after that is communication."""
 
     def __init__(self) -> None:
         self.sent: float | None = None
 
     def around(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        """A communication hook that notes the time and sends."""
+        """A communication hook that records the time and sends."""
         # without annotations: DDP compares them with classes, and here they would be strings
         return lambda state, bucket: self._send(send, state, bucket)
 
@@ -72,7 +72,7 @@ class GradientTimer:
 
 
 def note_waiting(wrapped: nn.Module, reducer: Any) -> None:
-    """After a backward pass: count the time since the last gradients were sent as communication."""
+    """After a backward: add the time since the last gradients were sent to communication."""
     timer = getattr(unwrap_compiled(wrapped), "gradient_timer", None)
     if timer is not None and timer.sent is not None:
         reducer.seconds += time.perf_counter() - timer.sent
@@ -80,15 +80,15 @@ def note_waiting(wrapped: nn.Module, reducer: Any) -> None:
 
 
 def unwrap_compiled(model: nn.Module) -> Any:
-    """What ``torch.compile`` was given."""
+    """The module inside a ``torch.compile`` wrapper."""
     return getattr(model, "_orig_mod", model)
 
 
 def for_several_workers(model: nn.Module, device: torch.device, *, convert: bool = True) -> nn.Module:
-    """A model whose ordinary batch norms see the global batch, where torch can do that (CUDA).
+    """A model whose ordinary batch norms are computed over the global batch, on CUDA.
 
-    On the CPU torch has no such layer: a model that has batch norms is warned about, since
-    W workers then no longer train as one.
+    On the CPU torch has no such layer: a model with batch norms causes a warning, because the result then
+    depends on the number of workers.
     """
     if not has_batch_norm(model) or not convert:
         return model
@@ -102,13 +102,13 @@ def for_several_workers(model: nn.Module, device: torch.device, *, convert: bool
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Whether a model holds torch's batch norms that are not synchronised yet."""
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    return any(isinstance(module, kinds) for module in model.modules())
+    """Whether a model has batch norms of torch that are not synchronised."""
+    batch_norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return any(isinstance(module, batch_norms) for module in model.modules())
 
 
 def synchronised(wrapped: nn.Module, *, last: bool) -> contextlib.AbstractContextManager[Any]:
-    """Let gradients travel with the last micro-batch of a window only."""
+    """Send gradients with the last micro-batch of a window only."""
     inner = unwrap_compiled(wrapped)
     if last or not isinstance(inner, DistributedDataParallel):
         return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Busy cards and what CUDA_VISIBLE_DEVICES leaves of them, with recorded answers of NVML."""
+"""Busy gpus and what CUDA_VISIBLE_DEVICES leaves of them, with recorded answers of NVML."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 
 from gears.distributed.devices import plan_devices
 from gears.distributed.gpus import (
-    Card,
-    nvml_cards,
-    refuse_slices,
+    Gpu,
+    check_no_slices,
+    nvml_gpus,
     resolve_gpu_ids,
-    visible_cards,
-    warn_about_cards,
+    visible_gpus,
+    warn_about_gpus,
 )
 
 GIB = 2**30
-CARDS = [
-    Card("GPU-aaaa", "H100", 80 * GIB, 60 * GIB, 97, 1),
-    Card("GPU-abbb", "H100", 80 * GIB, 1 * GIB, 0, 0),
-    Card("GPU-cccc", "A100", 40 * GIB, 0, 0, 0),
-    Card("GPU-dddd", "H100", 80 * GIB, 2 * GIB, 55, 2),
+GPUS = [
+    Gpu("GPU-aaaa", "H100", 80 * GIB, 60 * GIB, 97, 1),
+    Gpu("GPU-abbb", "H100", 80 * GIB, 1 * GIB, 0, 0),
+    Gpu("GPU-cccc", "A100", 40 * GIB, 0, 0, 0),
+    Gpu("GPU-dddd", "H100", 80 * GIB, 2 * GIB, 55, 2),
 ]
 
 
@@ -50,18 +50,18 @@ CARDS = [
 )
 def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str) -> None:
     environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
-    letters = dict(zip([card.uuid for card in CARDS], "abcd", strict=True))
-    assert "".join(letters[card.uuid] for card in visible_cards(CARDS, environment)) == expected
+    letters = dict(zip([gpu.uuid for gpu in GPUS], "abcd", strict=True))
+    assert "".join(letters[gpu.uuid] for gpu in visible_gpus(GPUS, environment)) == expected
 
 
 DIVIDED = [
-    Card("GPU-eeee", "A100", 40 * GIB, 39 * GIB, 90, divided=True),
-    Card("GPU-ffff", "A100", 40 * GIB, 0),
+    Gpu("GPU-eeee", "A100", 40 * GIB, 39 * GIB, 90, divided=True),
+    Gpu("GPU-ffff", "A100", 40 * GIB, 0),
 ]
 
 
 @pytest.mark.parametrize(
-    ("cards", "visible"),
+    ("gpus", "visible"),
     [
         (DIVIDED, None),
         (DIVIDED, "1,0"),
@@ -71,24 +71,24 @@ DIVIDED = [
     ],
 )
 def test_slices_are_not_chosen_among_and_take_one_worker(
-    cards: list[Card], visible: str | None, caplog
+    gpus: list[Gpu], visible: str | None, caplog
 ) -> None:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     with pytest.raises(ValueError, match=r"gpu_ids='free:1' was requested, but .* slices .*without gpu_ids"):
-        resolve_gpu_ids("free:1", cards=lambda: cards, environment=environment)
+        resolve_gpu_ids("free:1", list_gpus=lambda: gpus, environment=environment)
     with pytest.raises(ValueError, match=r"2 workers, but.*use one worker \(n_gpus=1\)"):
-        refuse_slices("2 workers", cards=lambda: cards, environment=environment)
-    assert resolve_gpu_ids([0], cards=lambda: cards, environment=environment) == [0]
+        check_no_slices("2 workers", list_gpus=lambda: gpus, environment=environment)
+    assert resolve_gpu_ids([0], list_gpus=lambda: gpus, environment=environment) == [0]
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_cards(["cuda:0"], cards=lambda: cards, environment=environment)
-    assert not caplog.records, "what others do on a divided card says nothing of one slice"
+        warn_about_gpus(["cuda:0"], list_gpus=lambda: gpus, environment=environment)
+    assert not caplog.records, "what others do on a divided gpu says nothing of one slice"
 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-f"])
 def test_whole_cards_beside_a_divided_one(visible: str) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": visible}
-    assert resolve_gpu_ids("free:1", cards=lambda: DIVIDED, environment=environment) == [0]
-    refuse_slices("2 workers", cards=lambda: DIVIDED, environment=environment)
+    assert resolve_gpu_ids("free:1", list_gpus=lambda: DIVIDED, environment=environment) == [0]
+    check_no_slices("2 workers", list_gpus=lambda: DIVIDED, environment=environment)
 
 
 def test_several_workers_on_one_visible_slice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +105,12 @@ def test_several_workers_on_one_visible_slice_are_refused(monkeypatch: pytest.Mo
 
 def test_different_models_may_be_numbered_otherwise(caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"):
-        resolve_gpu_ids("free:1", cards=lambda: CARDS, environment={})
+        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS, environment={})
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="gears"):
-        resolve_gpu_ids("free:1", cards=lambda: CARDS, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-        resolve_gpu_ids("free:1", cards=lambda: CARDS[:2], environment={})
+        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS[:2], environment={})
     assert caplog.text == ""
 
 
@@ -127,41 +127,41 @@ def test_different_models_may_be_numbered_otherwise(caplog) -> None:
 )
 def test_least_busy_cards(asked, visible, expected) -> None:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert resolve_gpu_ids(asked, cards=lambda: CARDS, environment=environment) == expected
+    assert resolve_gpu_ids(asked, list_gpus=lambda: GPUS, environment=environment) == expected
 
 
 @pytest.mark.parametrize("asked", ["free", "free:0", "busy:1", "free:x", "0,1"])
 def test_other_texts_are_refused(asked: str) -> None:
     with pytest.raises(ValueError, match=r"free:N"):
-        resolve_gpu_ids(asked, cards=lambda: CARDS, environment={})
+        resolve_gpu_ids(asked, list_gpus=lambda: GPUS, environment={})
 
 
 def test_more_free_cards_than_there_are() -> None:
     with pytest.raises(ValueError, match="only 4"):
-        resolve_gpu_ids("free:5", cards=lambda: CARDS, environment={})
+        resolve_gpu_ids("free:5", list_gpus=lambda: GPUS, environment={})
 
 
 def test_busy_cards_and_unequal_memory_are_warned_about(caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_cards(["cuda:1", "cuda:3"], cards=lambda: CARDS, environment={})
+        warn_about_gpus(["cuda:1", "cuda:3"], list_gpus=lambda: GPUS, environment={})
     assert [record.args[0] for record in caplog.records] == [3]
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_cards(["cuda:1", "cuda:2"], cards=lambda: CARDS, environment={})
+        warn_about_gpus(["cuda:1", "cuda:2"], list_gpus=lambda: GPUS, environment={})
     assert "GPU 1: 80 GiB, GPU 2: 40 GiB" in caplog.text
 
 
 def test_cpu_workers_ask_nobody() -> None:
-    def refuse() -> list[Card]:
+    def refuse() -> list[Gpu]:
         raise AssertionError
 
-    assert warn_about_cards(["cpu", "cpu"], cards=refuse) is None
+    assert warn_about_gpus(["cpu", "cpu"], list_gpus=refuse) is None
 
 
 def test_missing_library_is_explained(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(RuntimeError, match="nvidia-ml-py"):
-        nvml_cards()
+        nvml_gpus()
 
 
 def test_answers_of_the_library_are_read(monkeypatch) -> None:
@@ -188,12 +188,12 @@ def test_answers_of_the_library_are_read(monkeypatch) -> None:
 
     answers.nvmlDeviceGetComputeRunningProcesses = processes
     monkeypatch.setitem(sys.modules, "pynvml", answers)
-    cards = nvml_cards()
-    assert [(card.uuid, card.memory_used, card.utilisation) for card in cards] == [
+    gpus = nvml_gpus()
+    assert [(gpu.uuid, gpu.memory_used, gpu.utilisation) for gpu in gpus] == [
         ("GPU-0", 0, 7),
         ("GPU-1", GIB, 7),
     ]
-    assert [card.processes for card in cards] == [2, 0]
-    assert [card.divided for card in cards] == [False, True]
-    assert cards[0].users[0] == f"pid {2**30} (3.0 GiB)"
-    assert cards[0].users[1].startswith(f"pid {os.getpid()}")
+    assert [gpu.processes for gpu in gpus] == [2, 0]
+    assert [gpu.divided for gpu in gpus] == [False, True]
+    assert gpus[0].users[0] == f"pid {2**30} (3.0 GiB)"
+    assert gpus[0].users[1].startswith(f"pid {os.getpid()}")

@@ -16,7 +16,7 @@ from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.distributed.torchrun import share_loaders
-from gears.distributed.world import Place
+from gears.distributed.world import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -140,14 +140,14 @@ def test_a_launched_process_that_trains_alone_is_told(folder: Path, alone: None,
 
 def test_loaders_become_shares(folder: Path) -> None:
     pert_data = prepared(folder)
-    share_loaders(pert_data, Place(1, 1, 2, 2))
+    share_loaders(pert_data, Ranks(1, 1, 2, 2))
     assert pert_data.dataloader is None, "none were made: the training makes its own"
     pert_data.get_dataloader(12, 30)
-    share_loaders(pert_data, Place(1, 1, 2, 2))
+    share_loaders(pert_data, Ranks(1, 1, 2, 2))
     loaders = pert_data.dataloader
     assert (loaders["train_loader"].batch_size, loaders["val_loader"].batch_size) == (12, 30)
     assert (loaders["train_loader"].sampler.num_replicas, loaders["train_loader"].sampler.rank) == (2, 1)
-    share_loaders(pert_data, Place(1, 1, 2, 2))
+    share_loaders(pert_data, Ranks(1, 1, 2, 2))
     assert pert_data.dataloader is loaders, "what fits is left alone"
     with pytest.raises(ValueError, match="worker 1 of 2, but this process is worker 0 of 3"):
-        share_loaders(pert_data, Place(0, 0, 3, 3))
+        share_loaders(pert_data, Ranks(0, 0, 3, 3))

@@ -18,7 +18,7 @@ import pytest
 import torch
 from anndata import AnnData
 
-from gears.distributed.world import Place, own_device
+from gears.distributed.world import Ranks, own_device
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -64,16 +64,16 @@ if __name__ == "__main__":
         ({"RANK": "1", "WORLD_SIZE": "4"}, None),
         (
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"},
-            Place(3, 1, 4, 2),
+            Ranks(3, 1, 4, 2),
         ),
     ],
 )
-def test_place_of_a_launched_process(environment: dict[str, str], expected: Place | None) -> None:
-    assert Place.read(environment) == expected
+def test_place_of_a_launched_process(environment: dict[str, str], expected: Ranks | None) -> None:
+    assert Ranks.read(environment) == expected
 
 
 def test_own_device() -> None:
-    place = Place(3, 1, 4, 2)
+    place = Ranks(3, 1, 4, 2)
     assert own_device(place, None, None, None, visible=2) == "cuda:1"
     assert own_device(place, 4, [5, 7], None, visible=8) == "cuda:7"
     assert own_device(place, 2, None, "cpu", visible=8) == "cpu"
@@ -87,10 +87,10 @@ def test_own_device() -> None:
 def test_one_mps_device_is_not_shared(monkeypatch, caplog) -> None:
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     with caplog.at_level("WARNING", logger="gears"):
-        assert own_device(Place(0, 0, 2, 2), None, None, None, visible=0) == "cpu"
+        assert own_device(Ranks(0, 0, 2, 2), None, None, None, visible=0) == "cpu"
     assert "MPS device of this machine cannot be shared: the 2 process(es)" in caplog.text
     with pytest.raises(ValueError, match="an MPS machine has one device"):
-        own_device(Place(0, 0, 2, 2), None, None, "mps", visible=0)
+        own_device(Ranks(0, 0, 2, 2), None, None, "mps", visible=0)
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_genes_without_terms_get_the_mean_change_and_no_terms_at_all_are_refused
     for kind in (GORidge, GOKnn):
         baseline = kind(annotation=annotation, clip=False).fit_means(table_of(means, labels(), SINGLES[:6]))
         np.testing.assert_allclose(baseline.predict(["nobody"])[0], means[1:7].mean(axis=0), rtol=1e-12)
-        with pytest.raises(ValueError, match="none has a GO term"):
+        with pytest.raises(ValueError, match=r"none of .* has a GO term"):
             kind(annotation=GeneAnnotation.from_dict({"other": ["t"]})).fit_means(
                 table_of(means, labels(), [1])
             )

@@ -39,7 +39,7 @@ def test_pair_holds_the_same_controls_and_cells_with_the_predicted_means(tmp_pat
         write_cell_eval_pair(tmp_path / "other", -predicted, conditions, data.screen)
     with pytest.raises(ValueError, match="one row for each of 1"):
         write_cell_eval_pair(tmp_path / "other", predicted, conditions[:1], data.screen)
-    with pytest.raises(ValueError, match="does not say its conditions"):
+    with pytest.raises(ValueError, match="needs conditions"):
         write_cell_eval_pair(tmp_path / "other", predicted, None, data.screen)
     genes, labels = tuple(data.screen.gene_names), tuple(map(Condition.parse, conditions))
     swapped = Predictions(labels, (genes[1], genes[0], *genes[2:]), predicted, np.zeros(30))

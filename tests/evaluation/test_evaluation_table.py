@@ -141,7 +141,7 @@ def test_text_has_directions_counts_marks_and_reasons(additive_screen):
     assert "unseen_single: 1 condition\n" in text
     assert "nan [4]" in text
     assert "additive_all_singles*" in text
-    assert "*: looks at held-out conditions" in text
+    assert "*: uses held-out conditions" in text
     whole = render_table(table)
     assert "all: 4 conditions" in whole
     assert "combo_seen2" not in whole

@@ -70,7 +70,8 @@ def test_hdf5_files_that_point_elsewhere_or_swell(tmp_path: Path) -> None:
         file.create_group("obs")["again"] = file["/"]
         file.create_group("var")
     for name, words in (
-        ("raw", "kept in other files"), ("link", "kept in other files"), ("swell", "would become"), ("circle", "read"),
+        ("raw", "stored in other files"), ("link", "stored in other files"),
+        ("swell", "would become"), ("circle", "read"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=rf"{name}\.h5ad .*{words}"):
             open_screen(tmp_path / f"{name}.h5ad")

@@ -102,7 +102,7 @@ def test_a_score_without_a_neutral_value_has_one_sided_colours():
 
 def test_wrong_tables_are_refused():
     with pytest.raises(
-        ValueError, match=r"lacks kind \(its columns: gene_1, gene_2, strength\); expected what gears"
+        ValueError, match=r"lacks kind \(its columns: gene_1, gene_2, strength\); expected a table of gears"
     ):
         interaction_map(UPPER.drop(columns="kind"))
     with pytest.raises(ValueError, match="unknown score 'strenght'; did you mean 'strength'"):

@@ -59,7 +59,7 @@ def test_wrong_embeddings_are_refused(conditions, delta_UG):
         embedding(delta_UG, conditions, true_delta_UG=delta_UG[:4])
     with pytest.raises(ValueError, match="4 entries of 1 groups for 5 conditions"):
         embedding(delta_UG, conditions, groups=["x"] * 4)
-    with pytest.raises(ValueError, match="cannot be placed among given coordinates"):
+    with pytest.raises(ValueError, match="has no coordinates in coordinates_U2"):
         embedding(delta_UG, conditions, true_delta_UG=delta_UG, coordinates_U2=np.zeros((5, 2)))
 
 

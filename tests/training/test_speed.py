@@ -128,7 +128,7 @@ def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) ->
         assert "forward" in vars(model)
     assert len(seen) == 1
     assert "forward" not in vars(model)
-    with step.compiled(model, CPU, wanted=False) as found:
+    with step.compiled(model, CPU, enabled=False) as found:
         assert found is model
 
 

@@ -1,4 +1,12 @@
-"""Moments of expression by condition, in one pass over the cells of a screen."""
+"""Moments of expression by condition, in one pass over the cells of a screen.
+
+For condition c and gene g, over the values x of its n cells: mean = sum x / n and S_k = sum (x - mean)^k, k = 2, 3, 4.
+Only n, mean, S_k, (C, G), and counts of cells are kept. Within a chunk of cells the S_k are taken about its own mean
+(sums of x^k would lose the digits of a small variance beside a large mean); zeros, which are not stored, add n_zero
+(-mean)^k. Chunks are merged by n, mean and S_k alone (Chan et al. 1979, Pébay 2008), in any order and size, also from
+processes. The control cells are read first, because cells above and below their mean are counted. The plain version
+takes the moments of each condition's dense matrix (``tests/data/test_data_moments.py``).
+"""
 
 from __future__ import annotations
 
@@ -30,8 +38,7 @@ _DASK_BLOCKS = 16
 class SignCentre:
     """What values are compared with to be above or below the control mean.
 
-    Rounding of the mean must not decide for a gene that is constant in the
-    control cells, so values between the bounds are neither above nor below.
+    Rounding must not decide for a gene that is constant in the control cells: values between the bounds are neither.
 
     Attributes
     ----------
@@ -53,13 +60,7 @@ class SignCentre:
 class ConditionMoments:
     """Cell number, mean, central moments 2-4 and shares of cells per condition and gene.
 
-    The shares are of cells with a value other than 0 and, given a centre, of
-    cells above and below it.
-
-    Values enter in chunks of cells. Within a chunk the moments are taken about
-    the chunk's own mean in float64 (two passes); chunks are merged by the
-    pairwise formulas of Chan et al. (1979) and Pébay (2008), which hold for any
-    order and size of the chunks.
+    The shares are of cells with a value other than 0 and, given a centre, of cells above and below it.
 
     Parameters
     ----------
@@ -129,6 +130,7 @@ class ConditionMoments:
 
     def merge_conditions(self, rows: np.ndarray, other: ConditionMoments) -> None:
         """Add moments whose row i is about condition ``rows[i]`` (distinct) here, with the same centre."""
+        # binomial expansion of sum (x - mean)^k about the merged mean, mean_a + delta nb / n; terms with S_1 vanish
         na = self.n[rows][:, None].astype(np.float64)
         nb = other.n[:, None].astype(np.float64)
         n = np.maximum(na + nb, 1.0)
@@ -191,6 +193,7 @@ def _moments_of(
         return np.bincount(cell, weights=weights, minlength=size).reshape(shape)
 
     part.n = np.bincount(row_U, minlength=n_conditions).astype(np.int64)
+    # entries (condition, gene) of a flat table: bincount sums into it without a dense copy of the cells
     cell = np.repeat(row_U.astype(np.int64) * n_genes, np.diff(chunk.indptr)) + chunk.indices
     values = chunk.data.astype(np.float64)
     n = part.n[:, None].astype(np.float64)
@@ -218,8 +221,7 @@ def condition_chunks(
 ) -> Iterator[np.ndarray]:
     """Yield row numbers in chunks, ordered by condition so that a chunk touches few conditions.
 
-    A chunk holds at most about `chunk_values` stored values and so few rows
-    that its condition x gene tables stay as small.
+    A chunk has about `chunk_values` stored values at most, and as many entries at most in its condition x gene tables.
 
     Parameters
     ----------
@@ -358,8 +360,7 @@ def condition_moments(
     chunk_values
         Stored values that one chunk may hold.
     workers
-        Processes that share the pass (newly started; a script needs its
-        ``if __name__ == "__main__":`` guard).
+        Processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
 
     Raises
     ------

@@ -13,7 +13,7 @@ from gears.evaluation.baselines.go import GOKnn, GORidge
 from gears.evaluation.baselines.linear import Linear
 from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, TrainMean
 
-# Those that look at training conditions only; `additive_all_singles` is there to be asked for.
+# Those that use training conditions only; `additive_all_singles` is available by name.
 DEFAULT_BASELINES = (
     "no_change",
     "train_mean",

@@ -1,4 +1,4 @@
-"""What every baseline is, and the condition means that it is fitted to."""
+"""The base class of baselines, and the condition means that they are fitted to."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ConditionMeans:
     train_ids
         Rows of the training conditions, each once; the control is excluded.
     gene_names
-        Names of the G measured genes; needed by baselines that look a target up among them.
+        Names of the G measured genes; needed by baselines that use a target's own expression.
     n_cells_C
-        Cells of each condition; needed by means that weigh by cells.
+        Cells of each condition; needed by means weighted by cells.
 
     Raises
     ------
     ValueError
-        If shapes disagree, the control is missing, or a condition stands twice.
+        If shapes disagree, the control is missing, or a condition occurs twice.
     """
 
     mean_CG: np.ndarray
@@ -56,7 +56,7 @@ class ConditionMeans:
             )
             raise ValueError(msg)
         if len(set(self.conditions)) != len(self.conditions):
-            msg = "a condition stands more than once among the conditions; give each one row"
+            msg = "a condition occurs more than once among the conditions; give each one row"
             raise ValueError(msg)
         if Condition() not in self.conditions:
             msg = "the control ('ctrl') is not among the conditions; its mean is the origin of every change"
@@ -71,9 +71,11 @@ class ConditionMeans:
         if len(train_ids) and not (train_ids.min() >= 0 and train_ids.max() < len(mean_CG)):
             msg = f"train_ids lie between {train_ids.min()} and {train_ids.max()}; expected 0 to {len(mean_CG) - 1}"
             raise ValueError(msg)
-        kept = list(dict.fromkeys(row for row in train_ids.tolist() if not self.conditions[row].is_control))
+        perturbed_ids = list(
+            dict.fromkeys(row for row in train_ids.tolist() if not self.conditions[row].is_control)
+        )
         object.__setattr__(self, "mean_CG", mean_CG)
-        object.__setattr__(self, "train_ids", np.asarray(kept, dtype=np.int64))
+        object.__setattr__(self, "train_ids", np.asarray(perturbed_ids, dtype=np.int64))
 
     @classmethod
     def of(cls, screen: PreparedScreen, fitted: Iterable[Condition]) -> ConditionMeans:
@@ -128,29 +130,29 @@ class ConditionMeans:
         }
 
     def require_training(self, what: str) -> None:
-        """Refuse means without a training condition."""
+        """Raise if there is no training condition."""
         if not len(self.train_ids):
             msg = f"{what} needs at least one training condition besides the control; the split has none"
             raise ValueError(msg)
 
     def require_gene_names(self, what: str) -> tuple[str, ...]:
-        """The gene names, or an error that says who needs them."""
+        """The gene names; raises if there are none."""
         if self.gene_names is None:
-            msg = f"{what} looks targets up among the measured genes; give gene_names"
+            msg = f"{what} needs the names of the measured genes; give gene_names"
             raise ValueError(msg)
         return self.gene_names
 
 
 def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[Condition, ...]:
     """Perturbed conditions of some parts of a split, each once; a part that the split lacks has none."""
-    named = (c for part in parts if part in split.parts for c in split.conditions(part))
-    return tuple(dict.fromkeys(condition for condition in named if not condition.is_control))
+    conditions = (c for part in parts if part in split.parts for c in split.conditions(part))
+    return tuple(dict.fromkeys(condition for condition in conditions if not condition.is_control))
 
 
 class Estimator(Protocol):
-    """What a table, a comparison or a prior asks of a method: fit to a screen's training part, predict means.
+    """A method that can be compared: it fits to a screen's training part and predicts means.
 
-    Any object with these two methods can be compared; :class:`Baseline` is the usual way to make one.
+    Any object with these two methods is one; :class:`Baseline` is a base class for them.
     """
 
     def fit(self, screen: PreparedScreen, split: Split) -> Any:
@@ -170,17 +172,17 @@ class Baseline(ABC):
     Parameters
     ----------
     clip
-        Set predictions below zero to zero; give what the model was given.
+        Set predictions below zero to zero; use the model's option.
     """
 
-    uses_held_out = False  # True: it looks at held-out conditions, and is marked so in tables
+    uses_held_out = False  # True: it uses held-out conditions, and is marked in tables
     takes_annotation = False  # True: its constructor takes `annotation`
 
     def __init__(self, *, clip: bool = True) -> None:
         self.clip = clip
 
     def fit(self, screen: PreparedScreen, split: Split) -> Baseline:
-        """Read what is needed from the screen's statistics and return the baseline itself.
+        """Fit to the screen's statistics and return the baseline itself.
 
         Raises
         ------
@@ -205,10 +207,10 @@ class Baseline(ABC):
         return self
 
     def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
-        """Predicted mean expression, (U, G) float64; the control is predicted by its own mean."""
-        chosen = [Condition.of(condition) for condition in conditions]
-        predicted_UG = np.empty((len(chosen), len(self.control_mean_G)))
-        for row, condition in enumerate(chosen):
+        """Predicted mean expression, (U, G) float64; that of the control is its mean."""
+        parsed = [Condition.of(condition) for condition in conditions]
+        predicted_UG = np.empty((len(parsed), len(self.control_mean_G)))
+        for row, condition in enumerate(parsed):
             predicted_UG[row] = self.control_mean_G if condition.is_control else self._predict(condition)
         return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG
 
@@ -223,7 +225,7 @@ class Baseline(ABC):
 
 @dataclass(frozen=True)
 class BaselineEntry:
-    """A registered baseline: its class, its arguments, and one line on what it predicts."""
+    """A registered baseline: its class, its arguments, and its formula."""
 
     name: str
     kind: type[Baseline]
@@ -232,7 +234,7 @@ class BaselineEntry:
 
     @property
     def uses_held_out(self) -> bool:
-        """Whether it looks at held-out conditions."""
+        """Whether it uses held-out conditions."""
         return self.kind(**self.arguments).uses_held_out
 
 
@@ -251,7 +253,7 @@ def register_baseline(name: str, formula: str, **arguments: Any) -> Callable[[Ki
 
 
 def make_baseline(name: str, *, clip: bool = True, annotation: GeneAnnotation | None = None) -> Baseline:
-    """The (unfitted) baseline of that name; an unknown name is answered with near matches.
+    """The unfitted baseline of that name; the error for an unknown name suggests similar ones.
 
     Parameters
     ----------

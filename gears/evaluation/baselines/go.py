@@ -1,4 +1,4 @@
-"""Baselines from Gene Ontology neighbours: a gene not seen alone answers as genes of similar annotation do."""
+"""Baselines from Gene Ontology neighbours: genes without a training single respond like genes of similar annotation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from gears.graphs.annotation import GeneAnnotation
 
-# Penalties that are tried, in units of the largest squared singular value of the components.
+# Candidate penalties, in units of the largest squared singular value of the components.
 RIDGES = tuple(np.geomspace(1e-10, 1e3, 53).tolist())
 
 
 class GONeighbours(Baseline):
-    """Sum of single deltas; a gene's own where training has it, else one predicted from its GO terms.
+    """Sum of single deltas: from training where the gene has a training single, else predicted from its GO terms.
 
     A gene without GO terms gets the mean change of the training conditions, O - c.
 
@@ -47,18 +47,18 @@ class GONeighbours(Baseline):
         annotated = np.diff(rows.indptr) > 0
         if not annotated.any():
             msg = (
-                f"a GO baseline needs a training condition of one annotated gene; of {len(self.delta)} genes that "
-                "were perturbed alone none has a GO term (the annotation is that of PertData(gene2go=...))"
+                f"a GO baseline needs a training condition of one annotated gene; none of {len(self.delta)} genes with "
+                "such a condition has a GO term (the annotation is that of PertData(gene2go=...))"
             )
             raise ValueError(msg)
-        known = [gene for gene, kept in zip(self.delta, annotated, strict=True) if kept]
-        self._learn(rows[annotated], np.stack([self.delta[gene] for gene in known]))
+        annotated_genes = [gene for gene, has_terms in zip(self.delta, annotated, strict=True) if has_terms]
+        self._learn(rows[annotated], np.stack([self.delta[gene] for gene in annotated_genes]))
 
     def _predict(self, condition: Condition) -> np.ndarray:
         return self.control_mean_G + np.sum([self.gene_delta(gene) for gene in condition.genes], axis=0)
 
     def gene_delta(self, gene: str) -> np.ndarray:
-        """Predicted change by perturbing one gene alone, (G,)."""
+        """Predicted change after perturbing a single gene, (G,)."""
         if gene in self.delta:
             return self.delta[gene]
         row = self._terms([gene])
@@ -73,7 +73,7 @@ class GONeighbours(Baseline):
 
     @abstractmethod
     def _learn(self, rows: sparse.csr_matrix, delta_SG: np.ndarray) -> None:
-        """Take in the term rows (S, terms) and changes of S annotated genes."""
+        """Learn from the term rows (S, terms) and changes of S annotated genes."""
 
     @abstractmethod
     def _from_terms(self, row: sparse.csr_matrix) -> np.ndarray:
@@ -129,15 +129,15 @@ class GORidge(GONeighbours):
         target_kG = self.left_Sk.T @ delta_SG  # the columns of left_Sk have mean 0
         largest = float(self.size_k[0] ** 2) if len(order) else 1.0
         penalties = RIDGES if self.ridge is None else (self.ridge,)
-        errors = [self._left_out_error(delta_SG, target_kG, r * largest) for r in penalties]
+        errors = [self._leave_one_out_error(delta_SG, target_kG, r * largest) for r in penalties]
         self.penalty = penalties[int(np.argmin(errors))] * largest
         self.weight_kG = target_kG * (self.size_k / (self.size_k**2 + self.penalty))[:, None]
 
-    def _left_out_error(self, delta_SG: np.ndarray, target_kG: np.ndarray, penalty: float) -> float:
-        """Mean squared error of each single predicted from the others (closed form of a linear smoother)."""
+    def _leave_one_out_error(self, delta_SG: np.ndarray, target_kG: np.ndarray, penalty: float) -> float:
+        """Mean squared leave-one-out error over the singles: residual over 1 - leverage, as of any linear smoother."""
         if len(delta_SG) == 1:
             return 0.0
-        # what the fit leaves of each component, and of the rest (which it cannot explain)
+        # share of each component in the residual; the part outside of the components is entirely residual
         left_k = penalty / (self.size_k**2 + penalty)
         rest_SG = delta_SG - self.centre_G - self.left_Sk @ target_kG
         rest_S = 1.0 - 1.0 / len(delta_SG) - (self.left_Sk**2).sum(axis=1)
@@ -159,7 +159,7 @@ class GORidge(GONeighbours):
 class GOKnn(GONeighbours):
     """Mean delta of the `k` training singles that share most GO terms, weighted by Jaccard similarity.
 
-    Singles as similar as the k-th all count. A gene that shares no term with any gets O - c.
+    All singles as similar as the k-th are used. A gene that shares no term with any gets O - c.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The linear baseline of Ahlmann-Eltze, Huber and Anders (2025), in closed form."""
+"""The linear baseline of Ahlmann-Eltze, Huber and Anders (2025)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Linear(Baseline):
     training means, the control's included. A condition's vector is its
     target's row of E (zero for the control), and the prediction is
     ``E K q + c + b`` with b the control mean and c the mean residual.
-    Extensions of ours: the vector of a set of genes is the sum over those
-    that are measured; without a measured gene the prediction is ``c + b``.
+    Extensions: the vector of a set of genes is the sum over the measured
+    ones; without a measured gene the prediction is ``c + b``.
 
     Parameters
     ----------
@@ -41,15 +41,15 @@ class Linear(Baseline):
         }
         all_rows = [means.control_id, *means.train_ids]
         self.embedding_Gk = principal_scores(self._columns(means, all_rows), self.n_components)
-        kept = [
+        single_rows = [
             row
             for row in means.train_ids
             if len(means.conditions[row]) == 1 and means.conditions[row].genes[0] in self.gene_row
         ]
-        y_GC = self._columns(means, [means.control_id, *kept]) - self.control_mean_G[:, None]
+        y_GC = self._columns(means, [means.control_id, *single_rows]) - self.control_mean_G[:, None]
         self.centre_G = y_GC.mean(axis=1)
         no_target_k = np.zeros(self.embedding_Gk.shape[1])
-        targets = [self.gene_row[means.conditions[row].genes[0]] for row in kept]
+        targets = [self.gene_row[means.conditions[row].genes[0]] for row in single_rows]
         q_kC = np.stack([no_target_k, *(self.embedding_Gk[target] for target in targets)], axis=1)
         self.k_kk = bilinear_ridge(y_GC - self.centre_G[:, None], self.embedding_Gk, q_kC, self.ridge)
 

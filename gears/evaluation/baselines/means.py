@@ -1,4 +1,4 @@
-"""Baselines made of means: no change, train mean, matching mean, additive."""
+"""Baselines from means: no change, train mean, matching mean, additive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_b
 
 @register_baseline("no_change", "c: the control mean")
 class NoChange(Baseline):
-    """Nothing happens: the control mean."""
+    """Predicts the control mean."""
 
     def _fit(self, means: ConditionMeans) -> None:
         return None
@@ -22,7 +22,7 @@ class NoChange(Baseline):
 @register_baseline("train_mean_cells", "mean over all perturbed training cells", weights="cells")
 @register_baseline("train_mean", "O: mean of the training conditions' means, without the control")
 class TrainMean(Baseline):
-    """One profile for all: the mean of the training conditions.
+    """Predicts the mean of the training conditions for every condition.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class TrainMean(Baseline):
     "matching_mean", "mean over the genes of their training single's mean, O where there is none"
 )
 class MatchingMean(Baseline):
-    """Mean of the training singles of the condition's genes; O stands in for a gene not seen alone."""
+    """Mean of the training singles of the condition's genes; O for a gene without a training single."""
 
     def _fit(self, means: ConditionMeans) -> None:
         means.require_training("the matching mean")
@@ -69,9 +69,8 @@ class Additive(Baseline):
     Parameters
     ----------
     singles
-        ``"train"``: singles of the training part. ``"all"``: every single of
-        the screen, as the published additive baseline does; it then looks at
-        held-out conditions and is marked so. A single condition itself is
+        ``"train"``: singles of the training part. ``"all"``: every single of the screen, as in the published
+        additive baseline, which then uses held-out conditions and is marked in tables. A single is
         never predicted from its own held-out cells.
     """
 
@@ -94,6 +93,6 @@ class Additive(Baseline):
         return {gene: mean - self.control_mean_G for gene, mean in singles.items()}
 
     def _predict(self, condition: Condition) -> np.ndarray:
-        known = self.train_delta if len(condition) == 1 else self.pair_delta
-        deltas = [known.get(gene, self.fallback_G) for gene in condition.genes]
+        delta_of = self.train_delta if len(condition) == 1 else self.pair_delta
+        deltas = [delta_of.get(gene, self.fallback_G) for gene in condition.genes]
         return self.control_mean_G + np.sum(deltas, axis=0)

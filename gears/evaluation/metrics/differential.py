@@ -27,10 +27,10 @@ TESTS = ("welch", "wilcoxon")
     source="DES of cell-eval; NaN where S is empty (0 in cell-eval)",
 )
 def de_overlap(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Share of the truly differential genes that the prediction finds, (U,).
+    """Share of the truly differential genes that are differential in the prediction, (U,).
 
-    A predicted mean says nothing on the spread of cells: the prediction is
-    tested as control cells moved to it, as many as the condition has.
+    A predicted mean has no spread of cells: it is tested with the spread of the
+    control cells and the condition's number of cells.
     """
     if truth.control_std_G is None or truth.n_control < 2:
         return np.full(len(predicted_UG), np.nan)
@@ -38,11 +38,11 @@ def de_overlap(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     n_cells_U1 = truth.n_cells_U[:, None].astype(np.float64)
     spread_UG = np.broadcast_to(truth.control_std_G, predicted_UG.shape)
     true_UG = differential(welch_p_values(truth))
-    found_UG = differential(_welch_p((predicted_UG, spread_UG, n_cells_U1), control))
+    predicted_de_UG = differential(_welch_p((predicted_UG, spread_UG, n_cells_U1), control))
     size_UG = fold_change_size(predicted_UG, truth.control_mean_G)
-    known_U = (truth.n_cells_U > 1) & np.isfinite(truth.std_UG).all(axis=1)
-    shares = [overlap_share(*sets) for sets in zip(true_UG, found_UG, size_UG, strict=True)]
-    return np.where(known_U, shares, np.nan)
+    is_defined_U = (truth.n_cells_U > 1) & np.isfinite(truth.std_UG).all(axis=1)
+    shares = [overlap_share(*sets) for sets in zip(true_UG, predicted_de_UG, size_UG, strict=True)]
+    return np.where(is_defined_U, shares, np.nan)
 
 
 def welch_p_values(truth: Truth) -> np.ndarray:
@@ -60,21 +60,21 @@ def welch_p_values(truth: Truth) -> np.ndarray:
     return _welch_p(cells, (truth.control_mean_G, truth.control_std_G, truth.n_control))
 
 
-def overlap_share(true_G: np.ndarray, found_G: np.ndarray, size_G: np.ndarray) -> float:
+def overlap_share(true_G: np.ndarray, predicted_G: np.ndarray, size_G: np.ndarray) -> float:
     """``|S and S'| / |S|`` for sets as bool (G,); S' is cut to \\|S\\| by descending `size_G`.
 
-    Genes that tie at the cut enter by their expected number, so that the
+    Genes that tie at the cut are counted by their expected number, so that the
     order of genes does not matter. NaN where S is empty.
     """
     n_true = int(true_G.sum())
     if n_true == 0:
         return float("nan")
-    if int(found_G.sum()) <= n_true:
-        return float((true_G & found_G).sum()) / n_true
-    cut = np.sort(size_G[found_G])[::-1][n_true - 1]
-    surely_G, tied_G = found_G & (size_G > cut), found_G & (size_G == cut)
-    places = n_true - int(surely_G.sum())
-    hits = int((true_G & surely_G).sum()) + places * int((true_G & tied_G).sum()) / int(tied_G.sum())
+    if int(predicted_G.sum()) <= n_true:
+        return float((true_G & predicted_G).sum()) / n_true
+    cut = np.sort(size_G[predicted_G])[::-1][n_true - 1]
+    above_G, tied_G = predicted_G & (size_G > cut), predicted_G & (size_G == cut)
+    n_tied_in = n_true - int(above_G.sum())
+    hits = int((true_G & above_G).sum()) + n_tied_in * int((true_G & tied_G).sum()) / int(tied_G.sum())
     return hits / n_true
 
 
@@ -95,15 +95,15 @@ def de_overlap_of_cells(
     test
         ``"welch"`` or ``"wilcoxon"`` (rank sums with correction for ties).
     pseudo_count
-        Of the fold changes; 0 as in cell-eval.
+        Pseudo-count of the fold changes; 0 as in cell-eval.
     """
     if test not in TESTS:
         raise ValueError(unknown_name("test", test, TESTS))
     p_value = _welch_p_of_cells if test == "welch" else _wilcoxon_p
     true_G = differential(p_value(real_MG, control_KG))
-    found_G = differential(p_value(predicted_NG, control_KG))
+    predicted_G = differential(p_value(predicted_NG, control_KG))
     change_G = fold_change_size(predicted_NG.mean(axis=0), control_KG.mean(axis=0), pseudo_count)
-    return overlap_share(true_G, found_G, change_G)
+    return overlap_share(true_G, predicted_G, change_G)
 
 
 def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.ndarray:
@@ -115,7 +115,7 @@ def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.nda
     n_genes = filled_UG.shape[-1]
     ranked_UG = np.sort(filled_UG, axis=-1)
     below_UG = ranked_UG * n_genes < rate * np.arange(1, n_genes + 1)
-    # everything up to the last p below its line is taken
+    # all genes up to the last p below its line are differential
     last_U1 = np.where(below_UG, ranked_UG, -1.0).max(axis=-1, keepdims=True, initial=-1.0)
     return filled_UG <= last_U1
 
@@ -140,10 +140,12 @@ def _welch_p(
 ) -> np.ndarray:
     """Two-sided p of Welch's t from (mean, s.d. with ddof 0, n) of both sides; 1 where nothing varies or differs."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [side[1] ** 2 / (side[2] - 1) for side in (one, other)]
-        t_G = (one[0] - other[0]) / np.sqrt(parts[0] + parts[1])
-        squares = sum(part**2 / (side[2] - 1) for part, side in zip(parts, (one, other), strict=True))
-        freedom_G = (parts[0] + parts[1]) ** 2 / squares
+        variances = [side[1] ** 2 / (side[2] - 1) for side in (one, other)]
+        t_G = (one[0] - other[0]) / np.sqrt(variances[0] + variances[1])
+        squares = sum(
+            variance**2 / (side[2] - 1) for variance, side in zip(variances, (one, other), strict=True)
+        )
+        freedom_G = (variances[0] + variances[1]) ** 2 / squares
     freedom_G = np.where(np.isfinite(freedom_G), freedom_G, 1.0)
     t_G = np.nan_to_num(t_G, nan=0.0, posinf=np.inf, neginf=-np.inf)
     return np.asarray(np.where(one[0] == other[0], 1.0, 2 * special.stdtr(freedom_G, -np.abs(t_G))))

@@ -70,7 +70,7 @@ def squared_distances(a_NG: np.ndarray, b_MG: np.ndarray) -> np.ndarray:
     centre_G = b_MG.mean(axis=0)
     a_NG, b_MG = a_NG - centre_G, b_MG - centre_G
     square = (a_NG**2).sum(axis=1)[:, None] + (b_MG**2).sum(axis=1)[None, :] - 2 * (a_NG @ b_MG.T)
-    # what is only rounding of the product is no distance
+    # rounding errors of the product are set to 0
     noise = 1e-13 * (square.max(initial=0.0) + 1e-300)
     return np.where(square > noise, square, 0.0)
 

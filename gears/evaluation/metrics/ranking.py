@@ -1,4 +1,4 @@
-"""Metrics that ask whether predictions tell the conditions apart."""
+"""Metrics of how well predictions distinguish the conditions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TIE = 1e-9  # cosine distances nearer than this are equal: matrix products round
     ),
     higher_is_better=True,
     bounds=(0.0, 1.0),
-    source="PDS of cell-eval, which leaves out the target of single-gene perturbations only; here all targets",
+    source="PDS of cell-eval, which excludes the target of single-gene perturbations only; here all targets",
 )
 def discrimination(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Perturbation discrimination score among the panel, the condition's own target genes excluded, (U,)."""
     scores_U = np.full(len(predicted_UG), np.nan)
-    for row, own in enumerate(truth.panel_row_U):
+    for row, own_row in enumerate(truth.panel_row_U):
         distance_V = _l1_without(predicted_UG[row], truth.panel_mean_VG, truth.targets[row])
-        scores_U[row] = 1.0 - _rank(distance_V, own) / len(distance_V)
+        scores_U[row] = 1.0 - _rank(distance_V, own_row) / len(distance_V)
     return scores_U
 
 
@@ -39,12 +39,14 @@ def discrimination(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     source="Systema (Vinas Torne et al. 2025)",
 )
 def centroid_accuracy(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Share of other conditions that are farther from the prediction than the own one, (U,)."""
+    """Share of other conditions that are farther from the prediction than its own condition, (U,)."""
     n_others = len(truth.panel_mean_VG) - 1
     if n_others == 0:
         return np.full(len(predicted_UG), np.nan)
     distance_UV = cdist(predicted_UG, truth.panel_mean_VG)
-    ranks = [_rank(distances, own) for distances, own in zip(distance_UV, truth.panel_row_U, strict=True)]
+    ranks = [
+        _rank(distances, own_row) for distances, own_row in zip(distance_UV, truth.panel_row_U, strict=True)
+    ]
     return 1.0 - np.array(ranks, dtype=np.float64) / n_others
 
 
@@ -60,7 +62,7 @@ def centroid_accuracy(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     needs_all=True,
 )
 def rank(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Rank of the own prediction among all predictions, seen from the true change, (U,)."""
+    """Rank of a condition's prediction among all predictions by distance from its true change, (U,)."""
     n_conditions = len(predicted_UG)
     if n_conditions < 2:
         return np.full(n_conditions, np.nan)
@@ -89,17 +91,17 @@ def spread(predicted_UG: np.ndarray, truth: Truth) -> float:
     return float(pdist(predicted_UG).mean()) / true_spread if true_spread > 0 else float("nan")
 
 
-def _rank(distance_V: np.ndarray, own: int) -> float:
-    closer = int((distance_V < distance_V[own]).sum())
-    tied = int((distance_V == distance_V[own]).sum()) - 1
+def _rank(distance_V: np.ndarray, row: int) -> float:
+    closer = int((distance_V < distance_V[row]).sum())
+    tied = int((distance_V == distance_V[row]).sum()) - 1
     return closer + 0.5 * tied
 
 
-def _l1_without(predicted_G: np.ndarray, panel_VG: np.ndarray, left_out: np.ndarray) -> np.ndarray:
+def _l1_without(predicted_G: np.ndarray, panel_VG: np.ndarray, excluded: np.ndarray) -> np.ndarray:
     # the control mean cancels in the difference of the two deltas
-    if len(left_out):
-        predicted_G = np.delete(predicted_G, left_out)
-        panel_VG = np.delete(panel_VG, left_out, axis=1)
+    if len(excluded):
+        predicted_G = np.delete(predicted_G, excluded)
+        panel_VG = np.delete(panel_VG, excluded, axis=1)
     return cdist(predicted_G[None, :], panel_VG, "cityblock")[0]
 
 

@@ -1,4 +1,4 @@
-"""Metrics: what each one is, how it is found by name, and its values by condition and on average."""
+"""Registry of metrics, and their values by condition and on average."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ ALL = "all"  # name of the subgroup that holds every condition
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with everything that a table or a page says about it.
+    """A metric with its description in tables and pages.
 
     Parameters
     ----------
     name
-        How it is called in tables.
+        Name in tables.
     function
-        ``function(predicted_UG, truth)`` gives one value per condition, shape
-        (U,), NaN where undefined; one number for ``scope="set"``.
+        ``function(predicted_UG, truth)`` returns one value per condition, (U,), NaN where undefined; one
+        number for ``scope="set"``.
     formula
         In plain text: m predicted mean, mu true mean, c control mean, O the
         mean of the training conditions' means.
@@ -47,14 +47,14 @@ class Metric:
     bounds
         Least and greatest possible value.
     source
-        Where the definition comes from.
+        Source of the definition.
     needs_all
-        It compares with the *predictions* of all evaluated conditions, so
-        that a worker's shard is not enough: gather the predictions first.
+        Whether it uses the *predictions* of all evaluated conditions, which
+        a worker's shard does not have: gather the predictions first.
     needs_de
-        It is NaN without a ranking of differential genes.
+        Whether it is NaN without a ranking of differential genes.
     needs_cells
-        It is NaN without the truth's cells (``truth.cells``).
+        Whether it is NaN without the truth's cells (``truth.cells``).
     scope
         ``"condition"``, or ``"set"`` for one number over a set of conditions.
     """
@@ -115,7 +115,7 @@ def get_metric(name: str) -> Metric:
     Raises
     ------
     ValueError
-        With near matches, if there is none.
+        There is no such metric; the message suggests similar names.
     """
     return METRICS[name]
 
@@ -127,24 +127,24 @@ def condition_metrics(
 
     A shard (``truth.subset(rows)`` with the same rows of the predictions)
     gives the values of its conditions, so workers can share the work;
-    metrics with ``needs_all`` are refused on a shard.
+    metrics with ``needs_all`` raise on a shard.
 
     Parameters
     ----------
     predicted_UG
         Predicted mean expression, (U, G), in the order of ``truth.conditions``.
     truth
-        What they are compared with.
+        True values of the same conditions.
     names
         Metrics of scope ``"condition"``.
     mask_target
-        Leave each condition's own target genes out, as far as they are measured. Metrics that compare all
-        predictions at once (``needs_all``) or cells count every gene all the same.
+        Exclude the measured target genes of each condition. Metrics that compare all predictions at once
+        (``needs_all``) or cells use every gene.
 
     Returns
     -------
     np.ndarray
-        (U, M) float64. A row with a prediction that is not finite is NaN throughout.
+        (U, M) float64. All values of a row are NaN if a prediction of the row is not finite.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def condition_metrics(
         return _without_targets(predicted_UG, truth, names)
     finite_U = np.isfinite(predicted_UG).all(axis=1)
     values_UM = np.full((len(predicted_UG), len(names)), np.nan)
-    some_U, some_truth = predicted_UG[finite_U], truth.subset(finite_U)
+    finite_UG, finite_truth = predicted_UG[finite_U], truth.subset(finite_U)
     for column, name in enumerate(names):
         metric = get_metric(name)
         if metric.scope != "condition":
@@ -169,26 +169,26 @@ def condition_metrics(
             )
             raise ValueError(msg)
         if finite_U.any() and not (metric.needs_all and not finite_U.all()):
-            values_UM[finite_U, column] = metric.function(some_U, some_truth)
+            values_UM[finite_U, column] = metric.function(finite_UG, finite_truth)
     return values_UM
 
 
 def _without_targets(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str]) -> np.ndarray:
     """Per-condition metrics over the genes that a condition does not target."""
-    whole = [name for name in names if get_metric(name).needs_all or get_metric(name).needs_cells]
+    over_all_genes = [name for name in names if get_metric(name).needs_all or get_metric(name).needs_cells]
     values_UM = np.full((len(predicted_UG), len(names)), np.nan)
-    at = [names.index(name) for name in whole]
-    values_UM[:, at] = condition_metrics(predicted_UG, truth, whole)
-    masked = [name for name in names if name not in whole]
-    columns = [names.index(name) for name in masked]
+    positions = [names.index(name) for name in over_all_genes]
+    values_UM[:, positions] = condition_metrics(predicted_UG, truth, over_all_genes)
+    over_others = [name for name in names if name not in over_all_genes]
+    columns = [names.index(name) for name in over_others]
     rows_of: dict[tuple[int, ...], list[int]] = {}
     for row, genes in enumerate(truth.targets):
         rows_of.setdefault(tuple(sorted(genes.tolist())), []).append(row)
     for targets, rows in rows_of.items():
         genes = np.array(targets, dtype=np.int64)
-        own = truth.subset(rows) if not targets else truth.subset(rows).without_genes(genes)
+        group_truth = truth.subset(rows) if not targets else truth.subset(rows).without_genes(genes)
         values_UM[np.ix_(rows, columns)] = condition_metrics(
-            np.delete(predicted_UG[rows], genes, axis=1), own, masked
+            np.delete(predicted_UG[rows], genes, axis=1), group_truth, over_others
         )
     return values_UM
 
@@ -222,7 +222,7 @@ def summarise(
     names
         The M metrics.
     subgroups
-        One name per condition, or rows by name. Subgroups without conditions do not appear.
+        One name per condition, or rows by name. Subgroups without conditions are omitted.
 
     Returns
     -------

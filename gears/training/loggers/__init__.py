@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: CSV and JSONL always, TensorBoard and Weights & Biases when asked."""
+"""Loggers of a run: CSV and JSONL files always, TensorBoard and Weights & Biases on request."""
 
 from gears.training.loggers import files, tensorboard, wandb
 from gears.training.loggers.registry import (

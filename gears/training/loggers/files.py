@@ -1,4 +1,4 @@
-"""The history of a run as files in its folder, written whole each time: a resumed run leaves no line twice."""
+"""The history of a run as files, rewritten each time, so that a resumed run repeats no line."""
 
 from __future__ import annotations
 

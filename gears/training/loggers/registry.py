@@ -1,4 +1,4 @@
-"""The registry of loggers, and the one object through which a run uses those that were asked for."""
+"""The registry of loggers, and the object through which a run uses the requested ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class LoggerSetup:
-    """What a logger may want to know of a run.
+    """Facts about a run for its loggers.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class LoggerSetup:
     config
         Options of the run, plain values.
     project, name
-        Where and under which name a tracking service keeps the run.
+        Project and name of the run in a tracking service.
     init_timeout
         Seconds to wait for a tracking service at the start.
     logged
@@ -44,13 +44,13 @@ class LoggerSetup:
 
 
 class RunLogger(Protocol):
-    """Takes the records of a run; made and called on rank 0 only."""
+    """Receives the records of a run; created and called on rank 0 only."""
 
     def log(self, records: Sequence[Record]) -> None:
-        """Take the records of epochs that are new since the last call."""
+        """Log the records of the epochs since the last call."""
 
     def finish(self, failed: bool) -> None:
-        """The run has ended, well or not."""
+        """End the log; `failed` if the run raised an error."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def register(
 
 
 def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
-    """Refuse loggers that are unknown or cannot work here, before a run begins.
+    """Raise for loggers that are unknown or not available, before a run begins.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
         if kind.package is not None and importlib.util.find_spec(kind.package) is None:
             msg = (
                 f"loggers={name!r} needs the package {kind.package}; run: pip install 'gears-perturb[{name}]', "
-                "or leave it out (CSV and JSONL are written to save_path in any case)"
+                "or omit it (CSV and JSONL are written to save_path in any case)"
             )
             raise ValueError(msg)
         if kind.needs_folder and not has_folder:
@@ -99,9 +99,9 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
 
 
 def tracked(options: Mapping[str, Any], project: str, name: str) -> dict[str, Any]:
-    """Training options with a wandb run added; a project and a name that are given win."""
-    given = options.get("loggers") or ()
-    names = (given,) if isinstance(given, str) else tuple(given)
+    """Training options with a wandb run added; an explicit project or name has precedence."""
+    loggers = options.get("loggers") or ()
+    names = (loggers,) if isinstance(loggers, str) else tuple(loggers)
     return {"project": project, "name": name, **options, "loggers": (*names, "wandb")}
 
 
@@ -110,24 +110,23 @@ def flat(record: Record) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for name, value in record.items():
         if isinstance(value, Mapping):
-            numbers.update({f"{name}/{part}": float(number) for part, number in value.items()})
+            numbers.update({f"{name}/{key}": float(number) for key, number in value.items()})
         elif isinstance(value, int | float):
             numbers[name] = value
     return numbers
 
 
 class RunLoggers:
-    """The loggers of a run, as a context: finished also when the run fails.
+    """Context of the loggers of a run, which also ends them when the run fails.
 
-    One that fails on the way is excluded with a warning: the training goes on. One that
-    cannot begin is an error.
+    A logger that cannot start is an error. One that fails later is dropped with a warning, and the training continues.
 
     Parameters
     ----------
     names
         Registered loggers.
     setup
-        What they are told.
+        Facts about the run for the loggers.
     active
         Whether this is the worker that logs (rank 0).
     """
@@ -153,14 +152,14 @@ class RunLoggers:
         self._finish(failed=error is not None)
 
     def log(self, history: Sequence[Record]) -> None:
-        """Hand on the records that are new since the last call."""
+        """Log the records since the last call."""
         new, self._logged = list(history[self._logged :]), len(history)
-        for name, one in list(self._loggers.items()):
-            self._try(name, lambda one=one: one.log(new))  # type: ignore[misc]
+        for name, run_logger in list(self._loggers.items()):
+            self._try(name, lambda run_logger=run_logger: run_logger.log(new))  # type: ignore[misc]
 
     def _finish(self, failed: bool) -> None:
-        for name, one in list(self._loggers.items()):
-            self._try(name, lambda one=one: one.finish(failed))  # type: ignore[misc]
+        for name, run_logger in list(self._loggers.items()):
+            self._try(name, lambda run_logger=run_logger: run_logger.finish(failed))  # type: ignore[misc]
         self._loggers.clear()
 
     def _try(self, name: str, action: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ FOLDER = "tensorboard"
 class TensorBoard:
     """Scalars per epoch and the options as text.
 
-    The event file is opened with the first record: the model's folder is put in place as a whole before it.
+    The event file is opened with the first record, after the model's folder was swapped in.
     """
 
     def __init__(self, setup: LoggerSetup) -> None:
@@ -38,7 +38,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         assert self._setup.folder is not None
-        writer = SummaryWriter(  # what a killed run logged beyond its checkpoint is hidden
+        writer = SummaryWriter(  # hides the records of a killed run after its last checkpoint
             str(self._setup.folder / FOLDER),
             purge_step=self._setup.logged + 1 if self._setup.logged else None,
         )

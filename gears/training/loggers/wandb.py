@@ -16,7 +16,7 @@ class WandB:
     Raises
     ------
     RuntimeError
-        The service does not answer within ``init_timeout``, or refuses.
+        The service does not respond within ``init_timeout``, or denies access.
     """
 
     def __init__(self, setup: LoggerSetup) -> None:
@@ -32,7 +32,7 @@ class WandB:
                 name=setup.name,
                 config=dict(setup.config),
                 dir=None if folder is None else str(folder),
-                reinit="create_new",  # a run that the caller has open stays the caller's
+                reinit="create_new",  # a run that the caller has open stays open
                 settings=wandb.Settings(init_timeout=setup.init_timeout, console="off", silent=True),
             )
         except Exception as error:
@@ -48,5 +48,5 @@ class WandB:
 
     def finish(self, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))
-        if multiprocessing.parent_process() is not None:  # in a worker its helper process would stay
+        if multiprocessing.parent_process() is not None:  # in a worker its helper process would go on
             self._wandb.teardown()

@@ -1,0 +1,69 @@
+"""Options of the training engine, for GEARS and for any other model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gears.training.checkpoints import EarlyStopping
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How :class:`gears.training.engine.TrainingEngine` trains.
+
+    Attributes
+    ----------
+    use_amp, amp_dtype
+        Automatic mixed precision: bfloat16, or float16 with gradient scaling.
+    init_scale, growth_interval
+        First factor of the gradient scaling, and steps without overflow until it doubles.
+    tf32
+        On CUDA, multiply float32 matrices in TF32 during `train`.
+    compile
+        Train through ``torch.compile``; without a compiler this has no effect but a warning.
+    sync_batchnorm
+        With several workers on CUDA, compute ordinary batch norms of the model over the global batch.
+    use_ema, ema_decay
+        Keep an exponential moving average of the weights; it is validated and saved.
+    accumulation_steps
+        Micro-batches per optimiser step.
+    clip_value, clip_norm
+        Gradient clipping by value or by norm, of the global gradient.
+    gradient_compression
+        ``"fp16"`` or ``"bf16"``: send gradients in half precision (results then depend on the number of workers).
+    check_replicas
+        Compare a checksum of parameters and buffers over workers after each epoch.
+    early_stopping
+        End after this many epochs without improvement, or by a rule.
+    eval_every
+        Epochs between evaluations; the last epoch is always evaluated. The best epoch is an
+        evaluated one, and a run ends early at one.
+    max_steps
+        Optimiser steps after which the current epoch is the last.
+    """
+
+    use_amp: bool = False
+    amp_dtype: torch.dtype = torch.bfloat16
+    init_scale: float = 65536.0
+    growth_interval: int = 2000
+    tf32: bool = False
+    compile: bool = False
+    sync_batchnorm: bool = True
+    use_ema: bool = False
+    ema_decay: float = 0.999
+    accumulation_steps: int = 1
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    gradient_compression: str | None = None
+    check_replicas: bool = False
+    early_stopping: int | EarlyStopping | None = None
+    eval_every: int = 1
+    max_steps: int | None = None
+
+    @property
+    def stopping_rule(self) -> EarlyStopping | None:
+        """`early_stopping` as a rule."""
+        patience = self.early_stopping
+        return EarlyStopping(patience) if isinstance(patience, int) else patience
