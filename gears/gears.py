@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ from gears.model.folder import (
     ModelParts,
     build_parts,
     check_names,
-    check_save_path,
+    is_model,
     load_parts,
     load_weights,
     save_model,
@@ -39,6 +40,7 @@ from gears.training.fitting import Fit, Seconds, Worker
 from gears.training.loggers.registry import check_loggers, tracked
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
+from gears.training.run_folder import reserved
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
@@ -248,9 +250,10 @@ class GEARS(PublishedNames):
         given = TrainOptions.from_mapping(
             {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
         )
+        writing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if given.save_path is not None and self.rank == 0:
-            check_save_path(given.save_path)
-        with shown(given.verbose):
+            writing = reserved(given.save_path, None if given.resume else parts)
+        with shown(given.verbose), writing:
             seconds = Seconds()
             with joined(self, distributed):
                 worker = Worker(self.device, self.rank, self.world_size, self.is_distributed)
@@ -416,6 +419,7 @@ class GEARS(PublishedNames):
         values: str = "expression",
         clip: bool = True,
         chunk: int | None = None,
+        overwrite: bool = False,
     ) -> Iterator[pd.DataFrame] | Path:
         """Predict every pair of genes, chunk by chunk: memory does not grow with their number.
 
@@ -432,6 +436,8 @@ class GEARS(PublishedNames):
             Set negative predictions to zero.
         chunk
             Conditions at a time; as many as fit into 256 MiB when None.
+        overwrite
+            Replace an `output` that is there.
 
         Returns
         -------
@@ -441,7 +447,7 @@ class GEARS(PublishedNames):
         parts = self._need_model()
         assert self.best_model is not None
         return stream.predict_all_pairs(
-            self.best_model, parts, genes, output, values=values, clip=clip, chunk=chunk
+            self.best_model, parts, genes, output, values=values, clip=clip, chunk=chunk, overwrite=overwrite
         )
 
     def predict_to_file(
@@ -451,11 +457,14 @@ class GEARS(PublishedNames):
         *,
         clip: bool = True,
         chunk: int | None = None,
+        overwrite: bool = False,
     ) -> Path:
         """Predict any conditions, as :meth:`predict` takes them, into ``.h5ad`` or ``.zarr``, chunk by chunk."""
         parts = self._need_model()
         assert self.best_model is not None
-        return stream.predict_to_file(self.best_model, parts, pert_list, output, clip=clip, chunk=chunk)
+        return stream.predict_to_file(
+            self.best_model, parts, pert_list, output, clip=clip, chunk=chunk, overwrite=overwrite
+        )
 
     def screen(
         self,
@@ -501,10 +510,20 @@ class GEARS(PublishedNames):
     # -- files -----------------------------------------------------------------------------
 
     def save_model(self, path: str | Path) -> None:
-        """Write the best model as a folder that needs nothing else to be loaded; an existing model is replaced."""
+        """Write the best model as a folder that needs nothing else to be loaded.
+
+        A model of the same screen is replaced, and a line is logged.
+
+        Raises
+        ------
+        FileExistsError
+            The folder holds a model of another screen, or something else.
+        """
         parts = self._need_model()
         assert self.best_model is not None
         if self.rank == 0:
+            if is_model(path):
+                logger.info("replacing the model in %s", path)
             state = {key: value.detach().cpu() for key, value in unwrap(self.best_model).state_dict().items()}
             save_model(path, parts, state)
 

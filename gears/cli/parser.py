@@ -205,6 +205,7 @@ def option_names() -> frozenset[str]:
         "num_workers",
         "test_batch_size",
         "drop_unmapped",
+        "overwrite",
         "guides",
     }
     return frozenset(

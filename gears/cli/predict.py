@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
 from gears.core.messages import count, unknown_name
-from gears.files.paths import user_path
+from gears.files.paths import check_output, user_path
 from gears.files.untrusted import listed_names
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace an OUTPUT that is there")
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
     parser.add_argument("--clip", action=_yes_no(), default=True, help="set negative predictions to zero")
@@ -112,7 +113,7 @@ def _checked_output(options: Any) -> Path | None:
     if options.all_pairs and (path is None or path.suffix == ".csv"):
         msg = "--all-pairs writes to a file; give --output with a name that ends in .h5ad or .zarr"
         raise ValueError(msg)
-    return path
+    return None if path is None else check_output(path, options.overwrite)
 
 
 def _write(model: GEARS, asked: list[str], path: Path, options: Any) -> int:
@@ -120,7 +121,7 @@ def _write(model: GEARS, asked: list[str], path: Path, options: Any) -> int:
     if options.all_pairs:
         from gears.prediction.stream import candidate_genes
 
-        model.predict_all_pairs(asked or None, path, clip=options.clip)
+        model.predict_all_pairs(asked or None, path, clip=options.clip, overwrite=options.overwrite)
         n = len(candidate_genes(model._need_model(), asked or None))
         return n * (n - 1) // 2
     from gears.prediction.predictions import asked_conditions
@@ -130,5 +131,5 @@ def _write(model: GEARS, asked: list[str], path: Path, options: Any) -> int:
 
         write_text(path, model.predict(asked, clip=options.clip).to_frame(options["values"]).to_csv())
     else:
-        model.predict_to_file(asked, path, clip=options.clip)
+        model.predict_to_file(asked, path, clip=options.clip, overwrite=options.overwrite)
     return len(asked_conditions(asked))

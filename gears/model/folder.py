@@ -219,21 +219,26 @@ def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
 
 
 def save_model(
-    path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor], *, keep_run: bool = False
+    path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor], *, run: Path | None = None
 ) -> None:
-    """Write a complete model folder and swap it in; an existing model is replaced, anything else is an error.
+    """Write a complete model folder and swap it in; a model of the same screen is replaced.
 
     Parameters
     ----------
-    keep_run
-        Keep what a run wrote beside the model that is there: history, checkpoints, logs.
+    run
+        Folder in which a run trained this model: its history, checkpoints and logs are kept beside the model.
+
+    Raises
+    ------
+    FileExistsError
+        `path` holds a model of another screen, or something else.
     """
     path = user_path(path)
-    refuse_foreign_folder(path)
+    check_replaceable(path, parts)
     with new_folder(path) as folder:
         parts.write(folder, weights)
-        if keep_run and path.is_dir():
-            _keep_files(path, folder)
+        if run is not None and run.is_dir():
+            _keep_files(run, folder)
 
 
 def _keep_files(old: Path, new: Path) -> None:
@@ -249,27 +254,46 @@ def _keep_files(old: Path, new: Path) -> None:
             shutil.copy2(file, new / relative)
 
 
-def check_save_path(path: str | Path) -> Path:
+def check_save_path(path: str | Path, parts: ModelParts | None = None) -> Path:
     """The folder that a model is to go to, tried before any work is done; nothing is left there.
+
+    Parameters
+    ----------
+    parts
+        The model, once its screen is known.
 
     Raises
     ------
     FileExistsError
-        It is a file, or a folder that holds something other than a model.
+        It is a file, or a folder that holds something other than a model, or a model of another screen.
     OSError
         It cannot be made or written to (:func:`gears.files.paths.check_folder`).
     """
     path = check_folder(path, "save_path")
-    refuse_foreign_folder(path)
+    check_replaceable(path, parts)
     return path
 
 
-def refuse_foreign_folder(path: Path) -> None:
-    """Raise unless `path` is free, empty, or a model."""
-    if not path.exists() or is_model(path) or (path.is_dir() and not any(path.iterdir())):
+def check_replaceable(path: Path, parts: ModelParts | None = None) -> None:
+    """Raise unless `path` is free, empty, or a model (where `parts` are given: of the same screen)."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
-    raise FileExistsError(msg)
+    if not is_model(path):
+        msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
+        raise FileExistsError(msg)
+    if parts is None:
+        return
+    there, here = read_json(path / MANIFEST).get("provenance", {}), parts.provenance
+    if there.get("screen_hash") != here.get("screen_hash"):
+        msg = (
+            f"{path} holds a model of another screen ({_screen_name(there)}; this one is {_screen_name(here)}); "
+            "choose another save_path, or delete that folder first"
+        )
+        raise FileExistsError(msg)
+
+
+def _screen_name(provenance: Mapping[str, Any]) -> str:
+    return f"{provenance.get('dataset', 'unknown')!r} {str(provenance.get('screen_hash', ''))[:8]}".rstrip()
 
 
 def is_model(path: str | Path) -> bool:

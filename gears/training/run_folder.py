@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gears.files.atomic import clean_leftovers
+from gears.files.atomic import clean_leftovers, only_writer
 from gears.files.paths import user_path
 from gears.files.tensors import write_tensors
 from gears.model.folder import (
     CHECKPOINTS,
     WEIGHTS,
     ModelParts,
+    check_replaceable,
+    check_save_path,
     is_model,
     load_parts,
-    refuse_foreign_folder,
     save_model,
 )
 from gears.training import checkpoints
@@ -29,6 +31,38 @@ from gears.training.options import TrainOptions
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"epoch-(\d{5})-step-(\d{7})\.pt")
+
+
+def run_path(save_path: str | Path, *, resume: bool) -> Path:
+    """The folder in which a run writes: `save_path`, or ``NAME.unfinished`` beside it while an earlier model is there.
+
+    The earlier model stays until the new one is complete. A resumed run goes on where it was interrupted.
+    """
+    path = user_path(save_path)
+    beside = path.with_name(f"{path.name}.unfinished")
+    return beside if is_model(beside if resume else path) else path
+
+
+@contextlib.contextmanager
+def reserved(save_path: str | Path, parts: ModelParts | None = None) -> Iterator[None]:
+    """Keep other trainings out of `save_path` within the block.
+
+    Parameters
+    ----------
+    parts
+        The model, where it may only replace one of the same screen.
+
+    Raises
+    ------
+    FileExistsError
+        Another training writes there now, or the folder holds something else
+        (:func:`gears.model.folder.check_save_path`).
+    """
+    path = check_save_path(save_path, parts)
+    with only_writer(
+        path, f"another training is writing to {path}; wait for it, or choose another save_path"
+    ):
+        yield
 
 
 class RunFolder:
@@ -50,7 +84,7 @@ class RunFolder:
         self.options, self.parts, self.facts = options, parts, dict(facts)
         self._ready = False
         self._last_checkpoint = 0
-        refuse_foreign_folder(self.path)
+        check_replaceable(self.path, parts)
 
     def resume(self, engine: TrainingEngine) -> bool:
         """Load the newest readable checkpoint into the engine; False where there is none.
