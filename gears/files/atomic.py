@@ -74,7 +74,7 @@ def only_writer(path: Path, message: str) -> Iterator[None]:
         Another process is within such a block; with `message`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.parent / f".{path.name}.lock")
+    lock = FileLock(_lock_of(path))
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
@@ -83,6 +83,17 @@ def only_writer(path: Path, message: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def check_no_writer(path: Path, message: str) -> None:
+    """Raise what :func:`only_writer` would raise now; nothing is left behind."""
+    if _lock_of(path).exists():
+        with only_writer(path, message):
+            pass
+
+
+def _lock_of(path: Path) -> Path:
+    return path.parent / f".{path.name}.lock"
 
 
 def need_space(path: str | Path, n_bytes: int) -> None:

@@ -37,7 +37,7 @@ from gears.pertdata import PertData
 from gears.training.fitting import Seconds, fitted_prior
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
-from gears.training.run_folder import reserved
+from gears.training.run_folder import check_unused
 from gears.training.validation import check_monitor
 
 logger = logging.getLogger(__name__)
@@ -107,8 +107,7 @@ class TrainingJob:
             raise FileNotFoundError(msg)
         place = Place.current()
         if place is None or place.rank == 0:  # who writes
-            with reserved(options["save_path"]):
-                pass
+            check_unused(options["save_path"])
         return cls(data_path, str(dataset_name), split, model, data, checked, **loader)
 
     @property

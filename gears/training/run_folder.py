@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gears.files.atomic import clean_leftovers, only_writer
+from gears.files.atomic import check_no_writer, clean_leftovers, only_writer
 from gears.files.paths import user_path
 from gears.files.tensors import write_tensors
 from gears.model.folder import (
@@ -28,6 +28,7 @@ from gears.training.engine import TrainingEngine
 from gears.training.loggers import files
 from gears.training.options import TrainOptions
 
+IN_USE = "another training is writing to {}; wait for it, or choose another save_path"
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"epoch-(\d{5})-step-(\d{7})\.pt")
@@ -44,7 +45,7 @@ def run_path(save_path: str | Path, *, resume: bool) -> Path:
 
 
 @contextlib.contextmanager
-def reserved(save_path: str | Path, parts: ModelParts | None = None) -> Iterator[None]:
+def reserved(save_path: str | Path, parts: ModelParts | None) -> Iterator[None]:
     """Keep other trainings out of `save_path` within the block.
 
     Parameters
@@ -59,10 +60,14 @@ def reserved(save_path: str | Path, parts: ModelParts | None = None) -> Iterator
         (:func:`gears.model.folder.check_save_path`).
     """
     path = check_save_path(save_path, parts)
-    with only_writer(
-        path, f"another training is writing to {path}; wait for it, or choose another save_path"
-    ):
+    with only_writer(path, IN_USE.format(path)):
         yield
+
+
+def check_unused(save_path: str | Path) -> None:
+    """Raise what :func:`reserved` would raise now, before any work; nothing is left behind."""
+    path = check_save_path(save_path)
+    check_no_writer(path, IN_USE.format(path))
 
 
 class RunFolder:
@@ -84,7 +89,7 @@ class RunFolder:
         self.options, self.parts, self.facts = options, parts, dict(facts)
         self._ready = False
         self._last_checkpoint = 0
-        check_replaceable(self.path, parts)
+        check_replaceable(self.path)
 
     def resume(self, engine: TrainingEngine) -> bool:
         """Load the newest readable checkpoint into the engine; False where there is none.
