@@ -14,10 +14,9 @@ import torch
 from gears.cell_gears.folders import is_published, read_published_of
 from gears.cell_gears.names import PublishedNames
 from gears.conditions import Condition
-from gears.distributed.devices import find_device
 from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
-from gears.distributed.world import current_world, is_running
+from gears.distributed.world import current_world, is_running, model_device
 from gears.evaluation.interactions import predict_interaction
 from gears.evaluation.scaled import N_SPLIT_HALF
 from gears.evaluation.verdict import short_table
@@ -26,7 +25,7 @@ from gears.model.folder import (
     ModelParts,
     build_parts,
     check_names,
-    check_save_path,
+    is_model,
     load_parts,
     load_weights,
     save_model,
@@ -39,6 +38,7 @@ from gears.training.fitting import Fit, Seconds, Worker
 from gears.training.loggers.registry import check_loggers, tracked
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
+from gears.training.run_folder import reserved
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class GEARS(PublishedNames):
             msg = "the PertData has no split yet; call pert_data.prepare_split(split='simulation', seed=1) first"
             raise ValueError(msg)
         self.pert_data = pert_data
-        self.device = _own_device(device)
+        self.device = model_device(device)
         self.parts: ModelParts | None = None
         self.joined_as: tuple[int, int] | None = None
         self.model: Any = None
@@ -223,9 +223,7 @@ class GEARS(PublishedNames):
         train_options = TrainOptions.from_mapping(
             {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
         )
-        if train_options.save_path is not None and self.rank == 0:
-            check_save_path(train_options.save_path)
-        with shown(train_options.verbose):
+        with shown(train_options.verbose), reserved(train_options, parts, self.rank):
             seconds = Seconds()
             with joined(self, distributed):
                 worker = Worker(self.device, self.rank, self.world_size, self.is_distributed)
@@ -366,6 +364,7 @@ class GEARS(PublishedNames):
         values: str = "expression",
         clip: bool = True,
         chunk: int | None = None,
+        overwrite: bool = False,
     ) -> Iterator[pd.DataFrame] | Path:
         """Predict every pair of genes, chunk by chunk: memory does not grow with their number.
 
@@ -381,6 +380,8 @@ class GEARS(PublishedNames):
             Set negative predictions to zero.
         chunk
             Conditions at a time; by default as many as fit into 256 MiB.
+        overwrite
+            Replace an existing `output`.
 
         Returns
         -------
@@ -388,7 +389,9 @@ class GEARS(PublishedNames):
             Frames of `chunk` conditions x genes, or the path that was written.
         """
         network, parts = self._predictor()
-        return stream.predict_all_pairs(network, parts, genes, output, values=values, clip=clip, chunk=chunk)
+        return stream.predict_all_pairs(
+            network, parts, genes, output, values=values, clip=clip, chunk=chunk, overwrite=overwrite
+        )
 
     def predict_to_file(
         self,
@@ -397,9 +400,12 @@ class GEARS(PublishedNames):
         *,
         clip: bool = True,
         chunk: int | None = None,
+        overwrite: bool = False,
     ) -> Path:
         """Predict any conditions, as :meth:`predict` takes them, into ``.h5ad`` or ``.zarr``, chunk by chunk."""
-        return stream.predict_to_file(*self._predictor(), pert_list, output, clip=clip, chunk=chunk)
+        return stream.predict_to_file(
+            *self._predictor(), pert_list, output, clip=clip, chunk=chunk, overwrite=overwrite
+        )
 
     def screen(
         self,
@@ -434,9 +440,11 @@ class GEARS(PublishedNames):
         return stream.screen(*self._predictor(), score, genes, **options)
 
     def save_model(self, path: str | Path) -> None:
-        """Write the best model as a complete folder; an existing model is replaced."""
+        """Write the best model as a complete folder: a new one, or one with a model of the same screen."""
         network, parts = self._predictor()
         if self.rank == 0:
+            if is_model(path):
+                logger.info("replacing the model in %s", path)
             state = {key: value.detach().cpu() for key, value in unwrap(network).state_dict().items()}
             save_model(path, parts, state)
 
@@ -487,11 +495,3 @@ class GEARS(PublishedNames):
             msg = "there is no network yet; call model_initialize() or load_pretrained(path) first"
             raise ValueError(msg)
         return self.parts
-
-
-def _own_device(device: str | int | torch.device | None) -> torch.device:
-    if device is not None:
-        return find_device(device)
-    if is_running():
-        return current_world().device
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -114,9 +114,11 @@ def test_a_failure_leaves_the_old_file(model: GEARS, genes: list[str], tmp_path:
             raise OSError(msg)
 
         with pytest.raises(OSError, match="no more"):
-            write_predictions(path, conditions, model.parts, broken(), clip=True)
+            write_predictions(path, conditions, model.parts, broken(), clip=True, overwrite=True)
         with pytest.raises(RuntimeError, match="5 predictions came for 36"):
-            write_predictions(path, conditions, model.parts, [model.predict(conditions[:5])], clip=True)
+            write_predictions(
+                path, conditions, model.parts, [model.predict(conditions[:5])], clip=True, overwrite=True
+            )
         assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
 

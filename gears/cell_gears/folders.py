@@ -14,7 +14,8 @@ from gears.files.paths import user_path
 from gears.files.pickles import load_tensors
 from gears.files.tensors import read_tensors
 from gears.graphs.graph import Graph
-from gears.model.folder import WEIGHTS, ModelParts, published_config, published_state
+from gears.model.config import published_config
+from gears.model.folder import WEIGHTS, ModelParts, published_state
 from gears.pertdata import PertData
 
 CONFIG = "config.pkl"

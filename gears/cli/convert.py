@@ -41,6 +41,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--train-gene-set-size", type=float, default=0.75, help="train_gene_set_size of that split"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of the split")
     return parser
 
 
@@ -71,7 +72,7 @@ def _screen(options: Any) -> tuple[dict[str, Any], str]:
     value: dict[str, Any] = {"folder": str(data.dataset_path), "split": None}
     if data.split is not None:
         path = user_path(options.output) / f"{data.dataset_name}-{options.split}-{options.seed}.json"
-        value["split"] = str(data.split.save(path))
+        value["split"] = str(data.split.save(path, overwrite=options.overwrite))
     n_perturbed = len(data.screen.conditions) - 1
     value |= {"n_cells": len(data.screen.cells), "n_conditions": n_perturbed, "n_nodes": len(data.pert_names)}
     lines = [f"screen  {value['folder']}: {value['n_cells']} cells, {n_perturbed} perturbed conditions"]

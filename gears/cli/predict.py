@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, add_switch, show
 from gears.core.messages import count, unknown_name
-from gears.files.paths import user_path
+from gears.files.paths import check_output, user_path
 from gears.files.untrusted import listed_names
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
     add_switch(parser, "--clip", "set negative predictions to zero")
@@ -106,7 +107,7 @@ def _checked_output(options: Any) -> Path | None:
     if options.all_pairs and (path is None or path.suffix == ".csv"):
         msg = "--all-pairs writes to a file; give --output with a name that ends in .h5ad or .zarr"
         raise ValueError(msg)
-    return path
+    return None if path is None else check_output(path, options.overwrite)
 
 
 def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> int:
@@ -114,7 +115,7 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> 
     if options.all_pairs:
         from gears.prediction.stream import candidate_genes
 
-        model.predict_all_pairs(perturbations or None, path, clip=options.clip)
+        model.predict_all_pairs(perturbations or None, path, clip=options.clip, overwrite=options.overwrite)
         n = len(candidate_genes(model._need_model(), perturbations or None))
         return n * (n - 1) // 2
     from gears.prediction.predictions import requested_conditions
@@ -124,5 +125,5 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> 
 
         write_text(path, model.predict(perturbations, clip=options.clip).to_frame(options["values"]).to_csv())
     else:
-        model.predict_to_file(perturbations, path, clip=options.clip)
+        model.predict_to_file(perturbations, path, clip=options.clip, overwrite=options.overwrite)
     return len(requested_conditions(perturbations))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gears.cli.parser import CommandParser, show
-from gears.files.paths import user_path
+from gears.files.paths import check_output, user_path
 
 EPILOG = """examples:
   gears simulate screen.h5ad
@@ -20,6 +20,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("output", metavar="OUTPUT.h5ad", help="file to write")
     parser.add_argument("--truth", help="npz file for the simulation's parameters (gears.simulate.Truth)")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     parser.add_options("the screen", SimulationOptions)
     return parser
 
@@ -32,13 +33,16 @@ def run_simulate(arguments: list[str]) -> None:
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
         raise ValueError(msg)
+    for path in (output, options.truth):
+        if path is not None:
+            check_output(path, options.overwrite)
     from gears.simulate.options import SimulationOptions
     from gears.simulate.screen import simulate_to_h5ad
 
     simulation_options = SimulationOptions(**{name: options[name] for name in SimulationOptions.names()})
-    truth = simulate_to_h5ad(output, simulation_options)
+    truth = simulate_to_h5ad(output, simulation_options, overwrite=options.overwrite)
     if options.truth is not None:
-        truth.save(options.truth)
+        truth.save(options.truth, overwrite=options.overwrite)
     n_conditions = len(truth.conditions) - 1
     value = {"output": str(output), "n_genes": len(truth.genes), "n_conditions": n_conditions}
     text = f"{output}: {len(truth.genes)} genes, {n_conditions} perturbed conditions and the control"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gears.distributed.devices import DeviceLike, choose_devices
+from gears.distributed.devices import DeviceLike, choose_devices, find_device
 
 logger = logging.getLogger(__name__)
 
@@ -229,3 +229,12 @@ def own_device(
                 ranks.local_world_size,
             )
     return choose_devices(ranks.local_world_size, gpu_ids, device, visible=visible)[ranks.local_rank]
+
+
+def model_device(device: DeviceLike) -> torch.device:
+    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU."""
+    if device is not None:
+        return find_device(device)
+    if is_running():
+        return current_world().device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from gears.files.paths import user_path
 
 SECONDS_OF_REST = 24 * 3600.0
@@ -57,6 +59,40 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         elif not _exchange(temporary, path):
             _swap(temporary, path)
         _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def only_writer(path: Path, message: str) -> Iterator[None]:
+    """Keep out other processes that write `path` through this function, within the block.
+
+    The lock is a hidden file beside `path`; it ends with the process that holds it.
+
+    Raises
+    ------
+    FileExistsError
+        Another process is within such a block; with `message`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(_lock_of(path))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise FileExistsError(message) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def check_no_writer(path: Path, message: str) -> None:
+    """Raise what :func:`only_writer` would raise now; nothing is left behind."""
+    if _lock_of(path).exists():
+        with only_writer(path, message):
+            pass
+
+
+def _lock_of(path: Path) -> Path:
+    return path.parent / f".{path.name}.lock"
 
 
 def need_space(path: str | Path, n_bytes: int) -> None:

@@ -42,6 +42,21 @@ def need_file(path: str | os.PathLike[str], what: str) -> Path:
     return user_file
 
 
+def check_output(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
+    """The path of a file to write, which must be free unless `overwrite`.
+
+    Raises
+    ------
+    FileExistsError
+        Something is there, and `overwrite` is False.
+    """
+    output = user_path(path)
+    if output.exists() and not overwrite:
+        msg = f"{output} exists already; choose another name, or replace it with overwrite=True"
+        raise FileExistsError(msg)
+    return output
+
+
 def check_folder(path: str | os.PathLike[str], what: str) -> Path:
     """Check that a folder for results can be written, before any work is done; creates nothing.
 

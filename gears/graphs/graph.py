@@ -15,6 +15,7 @@ import numpy as np
 from gears.core.messages import shorten
 from gears.files.cache import cached_arrays
 from gears.files.formats import content_hash, read_npz, write_npz
+from gears.files.paths import check_output
 
 if TYPE_CHECKING:
     import networkx
@@ -282,8 +283,9 @@ class Graph:
             vars(graph)["normalised_weight"] = normalised
         return graph
 
-    def save(self, path: str | Path) -> Path:
-        """Write to an npz file, atomically."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write to an npz file; a file that is there is replaced only with `overwrite`."""
+        check_output(path, overwrite)
         return write_npz(path, self.arrays())
 
     @classmethod

@@ -31,11 +31,12 @@ from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
 from gears.graphs.custom import BUILT_IN, embedding_of, stored
 from gears.model.config import ModelConfig
-from gears.model.folder import ModelParts, check_save_path
+from gears.model.folder import ModelParts, check_replaceable
 from gears.pertdata import PertData
 from gears.training.fitting import Seconds, fitted_prior
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
+from gears.training.run_folder import check_unused
 from gears.training.validation import check_monitor
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class TrainingJob:
             raise FileNotFoundError(msg)
         ranks = Ranks.current()
         if ranks is None or ranks.rank == 0:  # the process that writes
-            check_save_path(options["save_path"])
+            check_unused(options["save_path"])
         return cls(data_path, str(dataset_name), split, model, data, checked, **loader)
 
     @property
@@ -164,6 +165,9 @@ class TrainingJob:
         with seconds.of("graphs"):
             parts = self.model(pert_data, device="cpu").parts
             assert parts is not None
+        assert self.options.save_path is not None
+        if not self.options.resume:
+            check_replaceable(user_path(self.options.save_path), parts)
         with seconds.of("prior"):
             fitted_prior(pert_data, parts, self.options)
         return pert_data, self._with_files(pert_data, parts)
@@ -206,15 +210,15 @@ class TrainingJob:
         model
             A GEARS object to load the trained model into, or None.
         """
-        assert self.options.save_path is not None
+        assert result.save_path is not None
         seconds.include(result.seconds)
         trained, table = GEARS(pert_data, device=result.devices[0]), None
-        trained.load_pretrained(self.options.save_path)
+        trained.load_pretrained(result.save_path)
         if not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)
         if model is not None:
-            model.load_pretrained(self.options.save_path)
+            model.load_pretrained(result.save_path)
         return dataclasses.replace(result, table=table, seconds=dict(seconds))
 
     def _with_files(self, pert_data: PertData, parts: ModelParts) -> TrainingJob:

@@ -9,6 +9,13 @@ from typing import Any
 from gears.core.messages import shorten
 from gears.core.options import Options, number, one_of, option, options, switch, whole
 
+# entries of a published config that are no options: sizes, graphs and devices
+RUNTIME_KEYS = frozenset(
+    {"device", "num_genes", "num_perts", "G_go", "G_go_weight", "G_coexpress", "G_coexpress_weight"}
+)
+# the published objective, which published configs do not name
+PUBLISHED_OBJECTIVE = {"direction": "sign", "uncertainty_kind": "gears"}
+
 
 @options
 class ModelConfig(Options):
@@ -103,3 +110,13 @@ class ModelConfig(Options):
             )
             warnings.warn(msg, stacklevel=2)
         return cls(**{key: value for key, value in values.items() if key in cls.names()})
+
+
+def published_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Options from a published ``config`` dictionary.
+
+    The published objective is kept (``direction="sign"``, ``uncertainty_kind="gears"``)
+    unless the dictionary names another. Unknown options cause a warning.
+    """
+    options = {key: value for key, value in values.items() if key not in RUNTIME_KEYS}
+    return ModelConfig.from_dict({**PUBLISHED_OBJECTIVE, **options})

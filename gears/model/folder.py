@@ -71,12 +71,6 @@ MODEL_FILES = frozenset(
 # parameters that the published network holds and never uses
 UNUSED_PREFIXES = ("pert_w.", "bn_pert_base_trans.")
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")
-# entries of a published config that are no options: sizes, graphs and devices
-RUNTIME_KEYS = frozenset(
-    {"device", "num_genes", "num_perts", "G_go", "G_go_weight", "G_coexpress", "G_coexpress_weight"}
-)
-# the published objective, which published configs do not name
-PUBLISHED_OBJECTIVE = {"direction": "sign", "uncertainty_kind": "gears"}
 
 
 @dataclass(frozen=True)
@@ -215,21 +209,26 @@ def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
 
 
 def save_model(
-    path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor], *, keep_run: bool = False
+    path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor], *, run: Path | None = None
 ) -> None:
-    """Write a complete model folder and swap it in; an existing model is replaced, anything else is an error.
+    """Write a complete model folder and swap it in; a model of the same screen is replaced.
 
     Parameters
     ----------
-    keep_run
-        Keep what a run wrote beside an existing model: history, checkpoints, logs.
+    run
+        Folder in which a run trained this model: its history, checkpoints and logs are kept beside the model.
+
+    Raises
+    ------
+    FileExistsError
+        `path` holds a model of another screen, or something else.
     """
     path = user_path(path)
-    check_replaceable(path)
+    check_replaceable(path, parts)
     with new_folder(path) as folder:
         parts.write(folder, weights)
-        if keep_run and path.is_dir():
-            _keep_files(path, folder)
+        if run is not None and run.is_dir():
+            _keep_files(run, folder)
 
 
 def _keep_files(old: Path, new: Path) -> None:
@@ -245,27 +244,46 @@ def _keep_files(old: Path, new: Path) -> None:
             shutil.copy2(file, new / relative)
 
 
-def check_save_path(path: str | Path) -> Path:
+def check_save_path(path: str | Path, parts: ModelParts | None = None) -> Path:
     """Check that a model can be written to a folder, before any work is done; creates nothing.
+
+    Parameters
+    ----------
+    parts
+        The model, once its screen is known.
 
     Raises
     ------
     FileExistsError
-        The path is a file, or a folder with other content than a model.
+        The path is a file, or a folder with other content than a model, or a model of another screen.
     OSError
         The folder cannot be written (:func:`gears.files.paths.check_folder`).
     """
     path = check_folder(path, "save_path")
-    check_replaceable(path)
+    check_replaceable(path, parts)
     return path
 
 
-def check_replaceable(path: Path) -> None:
-    """Raise unless `path` does not exist, is empty, or is a model."""
-    if not path.exists() or is_model(path) or (path.is_dir() and not any(path.iterdir())):
+def check_replaceable(path: Path, parts: ModelParts | None = None) -> None:
+    """Raise unless `path` does not exist, is empty, or is a model (with `parts`: of the same screen)."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
-    raise FileExistsError(msg)
+    if not is_model(path):
+        msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
+        raise FileExistsError(msg)
+    if parts is None:
+        return
+    there, here = read_json(path / MANIFEST).get("provenance", {}), parts.provenance
+    if there.get("screen_hash") != here.get("screen_hash"):
+        msg = (
+            f"{path} holds a model of another screen ({_screen_name(there)}; this one is {_screen_name(here)}); "
+            "choose another save_path, or delete that folder first"
+        )
+        raise FileExistsError(msg)
+
+
+def _screen_name(provenance: Mapping[str, Any]) -> str:
+    return f"{provenance.get('dataset', 'unknown')!r} {str(provenance.get('screen_hash', ''))[:8]}".rstrip()
 
 
 def is_model(path: str | Path) -> bool:
@@ -409,16 +427,6 @@ def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         )
         raise ValueError(msg)
     return mapped
-
-
-def published_config(values: Mapping[str, Any]) -> ModelConfig:
-    """Options from a published ``config`` dictionary.
-
-    The published objective is kept (``direction="sign"``, ``uncertainty_kind="gears"``)
-    unless the dictionary names another. Unknown options cause a warning.
-    """
-    options = {key: value for key, value in values.items() if key not in RUNTIME_KEYS}
-    return ModelConfig.from_dict({**PUBLISHED_OBJECTIVE, **options})
 
 
 def build_parts(

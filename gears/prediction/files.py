@@ -12,7 +12,7 @@ import numpy as np
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
 from gears.files.atomic import need_space, new_folder, write_atomically
-from gears.files.paths import user_path
+from gears.files.paths import check_output
 from gears.model.folder import ModelParts
 from gears.prediction.predictions import Origin, Predictions, condition_table, gene_table, provenance
 
@@ -33,13 +33,14 @@ def write_predictions(
     chunks: Iterable[Predictions],
     *,
     clip: bool,
+    overwrite: bool = False,
 ) -> Path:
     """Write the predictions of `conditions` chunk by chunk.
 
     Parameters
     ----------
     path
-        An ``.h5ad`` file or a ``.zarr`` folder; replaced when complete, unchanged after an error.
+        An ``.h5ad`` file or a ``.zarr`` folder.
     conditions
         All conditions, in the order of the chunks.
     parts
@@ -48,6 +49,8 @@ def write_predictions(
         Predictions, chunk by chunk.
     clip
         Recorded in ``uns["gears"]``.
+    overwrite
+        Replace what is there, once all is written.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def write_predictions(
         The path. It has the content of :meth:`Predictions.to_adata`, as float32: ``X`` expression,
         ``layers["delta"]``, and ``layers["sd"]`` with uncertainty.
     """
-    path = user_path(path)
+    path = check_output(path, overwrite)
     if path.suffix not in SUFFIXES:
         raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
     shell = _shell(conditions, parts, clip)

@@ -204,6 +204,7 @@ def predict_all_pairs(
     values: str = "expression",
     clip: bool = True,
     chunk: int | None = None,
+    overwrite: bool = False,
 ) -> Iterator[pd.DataFrame] | Path:
     """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
     candidates = candidate_genes(parts, genes)
@@ -212,7 +213,7 @@ def predict_all_pairs(
         return (predictions.to_frame(values) for predictions in chunks)
     pairs = _units(all_pairs(candidates), parts)
     chunks = followed(chunks, len(pairs), "predicting", "conditions", len)
-    return write_predictions(output, pairs, parts, chunks, clip=clip)
+    return write_predictions(output, pairs, parts, chunks, clip=clip, overwrite=overwrite)
 
 
 def predict_to_file(
@@ -223,6 +224,7 @@ def predict_to_file(
     *,
     clip: bool = True,
     chunk: int | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
     requested = requested_conditions(conditions)
@@ -231,7 +233,7 @@ def predict_to_file(
     chunks = followed(
         stream(network, parts, requested, clip=clip, chunk=chunk), len(units), "predicting", "conditions", len
     )
-    return write_predictions(output, units, parts, chunks, clip=clip)
+    return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
 
 
 def screen(

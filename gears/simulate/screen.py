@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files.atomic import write_atomically
+from gears.files.paths import check_output
 from gears.graphs.annotation import GeneAnnotation
 from gears.simulate.counts import BLOCK, draw_block, expected_expression, softmax
 from gears.simulate.design import make_design, stage_generator
@@ -182,6 +183,7 @@ def simulate_to_h5ad(
     *,
     chunk_cells: int = 4096,
     annotation: GeneAnnotation | None = None,
+    overwrite: bool = False,
     **changes: Any,
 ) -> Truth:
     """Write the screen of :func:`simulated_screen` to an h5ad file, holding `chunk_cells` cells at a time.
@@ -192,12 +194,20 @@ def simulate_to_h5ad(
         File to write (temporary name, then renamed).
     chunk_cells
         Cells in memory at once; the file's content does not depend on it.
+    overwrite
+        Replace a file that is there.
 
     Returns
     -------
     Truth
         The parameters that the screen was drawn from.
+
+    Raises
+    ------
+    FileExistsError
+        A file is there, and `overwrite` is False.
     """
+    check_output(path, overwrite)
     if chunk_cells < 1:
         msg = f"chunk_cells={chunk_cells}: expected a positive whole number"
         raise ValueError(msg)

@@ -14,6 +14,7 @@ import numpy as np
 from gears.conditions import Condition
 from gears.core.messages import shorten, unknown_name
 from gears.files.formats import read_npz, write_npz
+from gears.files.paths import check_output
 from gears.simulate.options import SimulationOptions
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ class Truth:
         names = pd.Index([condition.name for condition in self.conditions], name="condition")
         return pd.DataFrame(self.delta_CG, index=names, columns=list(self.genes))
 
-    def save(self, path: str | Path) -> Path:
-        """Write to an npz file (plain arrays)."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write to an npz file (plain arrays); a file that is there is replaced only with `overwrite`."""
+        check_output(path, overwrite)
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         for name in ("genes", "perturbed"):
             arrays[name] = np.array(getattr(self, name), dtype=str)

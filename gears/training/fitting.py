@@ -5,22 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gears.core.messages import count
-from gears.model.folder import ModelParts, save_model
+from gears.files.paths import user_path
+from gears.model.folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.priors.source import prior_of, prior_rows
 from gears.training.network_weight import FEWEST_CONDITIONS, NetworkWeight, choose_network_weight
 from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 from gears.training.run import RunResult, run_training, untrained
+from gears.training.run_folder import run_path
 from gears.training.tables import condition_tables
 from gears.training.tasks import ConditionLoader, pair_tables
 from gears.training.validation import Validation, validation_of
@@ -92,12 +96,18 @@ class Fit:
         self.options = filled_options(self.pert_data, self.given)
         self.choice: NetworkWeight | None = None
         self.run: RunResult
+        path = self.given.save_path
+        self.run_path = None if path is None else run_path(path, resume=self.given.resume)
 
     def train(self, network: GEARSNetwork) -> None:
         """Fit the prior, then train the network in place, together with the other workers.
 
         Nothing here is slow on one worker alone, so that none waits for another at a collective.
         """
+        if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
+            self._log(
+                f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
+            )
         with self.seconds.of("prior"):
             fitted, validation, prior_U = self._fit_prior(network)
         untrained_because = self._untrained_because(validation)
@@ -124,9 +134,17 @@ class Fit:
                 self._refit()
         if choice is not None:
             self._log(self._outcome(choice))
-        if self.worker.rank == 0 and self.given.save_path is not None:
+        if self.worker.rank == 0 and self.saved_in is not None:
             trained = bool(run.history) or run.stopped
-            save_model(self.given.save_path, self.parts, run.best_state, keep_run=trained)
+            save_model(self.saved_in, self.parts, run.best_state, run=self.run_path if trained else None)
+            if trained and self.run_path is not None and self.run_path != self.saved_in:
+                shutil.rmtree(self.run_path, ignore_errors=True)
+
+    @property
+    def saved_in(self) -> Path | None:
+        """Where the model is saved: `save_path`; for a run that was stopped, the folder in which it trained."""
+        path = self.given.save_path
+        return self.run_path if path is None or self.run.stopped else user_path(path)
 
     def _fit_prior(self, network: GEARSNetwork) -> tuple[FittedPrior | None, Validation, np.ndarray]:
         """The prior where one is wanted, the scorer of the validation part, and the prior's scores there."""
@@ -180,7 +198,11 @@ class Fit:
             partial(pair_tables, pert_data),
             loader,
             parts,
-            dataclasses.replace(self.options, monitor=validation.monitor.name),
+            dataclasses.replace(
+                self.options,
+                monitor=validation.monitor.name,
+                save_path=None if self.run_path is None else str(self.run_path),
+            ),
             validation,
             device=worker.device,
             distributed=worker.distributed,

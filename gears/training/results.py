@@ -78,7 +78,7 @@ class TrainResult:
             refitted="val" in fit.parts.fitted_parts,
             devices=run.devices,
             seconds=dict(fit.seconds),
-            save_path=fit.given.save_path,
+            save_path=None if fit.saved_in is None else str(fit.saved_in),
             rank=fit.worker.rank,
         )
 

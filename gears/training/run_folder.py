@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gears.files.atomic import clean_leftovers
+from gears.files.atomic import check_no_writer, clean_leftovers, only_writer
 from gears.files.paths import user_path
 from gears.files.tensors import write_tensors
 from gears.model.folder import (
@@ -16,6 +17,7 @@ from gears.model.folder import (
     WEIGHTS,
     ModelParts,
     check_replaceable,
+    check_save_path,
     is_model,
     load_parts,
     save_model,
@@ -26,9 +28,44 @@ from gears.training.engine import TrainingEngine
 from gears.training.loggers import files
 from gears.training.options import TrainOptions
 
+IN_USE = "another training is writing to {}; wait for it, or choose another save_path"
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"epoch-(\d{5})-step-(\d{7})\.pt")
+
+
+def run_path(save_path: str | Path, *, resume: bool) -> Path:
+    """The folder in which a run writes: `save_path`, or ``NAME.unfinished`` beside it while an earlier model is there.
+
+    The earlier model stays until the new one is complete. A resumed run goes on where it was interrupted.
+    """
+    path = user_path(save_path)
+    beside = path.with_name(f"{path.name}.unfinished")
+    return beside if is_model(beside if resume else path) else path
+
+
+@contextlib.contextmanager
+def reserved(options: TrainOptions, parts: ModelParts, rank: int) -> Iterator[None]:
+    """Keep other trainings out of `save_path` within the block (rank 0, which writes there).
+
+    Raises
+    ------
+    FileExistsError
+        Another training writes there now, or the folder holds something else
+        (:func:`gears.model.folder.check_save_path`).
+    """
+    if options.save_path is None or rank != 0:
+        yield
+        return
+    path = check_save_path(options.save_path, None if options.resume else parts)
+    with only_writer(path, IN_USE.format(path)):
+        yield
+
+
+def check_unused(save_path: str | Path) -> None:
+    """Raise what :func:`reserved` would raise now, before any work; nothing is left behind."""
+    path = check_save_path(save_path)
+    check_no_writer(path, IN_USE.format(path))
 
 
 class RunFolder:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from model_twin import small_network
 
-from gears.model.config import ModelConfig
-from gears.model.folder import published_config, published_state
+from gears.model.config import ModelConfig, published_config
+from gears.model.folder import published_state
 
 
 def test_prefixes_are_stripped_per_key_and_unused_tensors_dropped() -> None:

@@ -445,14 +445,8 @@ class PreparedScreen:
 class SettingView(PreparedScreen):
     """One setting of a screen with several: conditions without context and type, with one control.
 
-    Statistics are those of the whole screen, matched by experimental batch.
-
-    Parameters
-    ----------
-    parent
-        The whole screen.
-    context, kind
-        Name of the context and of the perturbation type.
+    Statistics are those of `parent`, the whole screen, matched by experimental batch; `context` and `kind` are the
+    names of the context and of the perturbation type.
     """
 
     contexts = kinds = ()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import CONTROL_LABEL, Condition, conditions_of
 from gears.core.messages import shorten, unknown_name
 from gears.files.formats import content_hash, read_json, write_json
+from gears.files.paths import check_output
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,8 +159,9 @@ class Split:
         exact = plain.get("exact", strict or plain["name"] in EXACT_BEFORE)
         return cls(**{name: plain[name] for name in FIELDS}, exact=bool(exact), parsed=parsed)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the split as JSON (atomically), its hash beside it."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the split as JSON with its hash; a file that is there is replaced only with `overwrite`."""
+        check_output(path, overwrite)
         return write_json(path, self.to_dict() | {"hash": self.hash})
 
     @classmethod

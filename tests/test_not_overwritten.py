@@ -1,0 +1,252 @@
+"""No file and no model of another screen is replaced; an earlier model stays until a run is complete."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from anndata import AnnData
+
+from gears import GEARS, PertData
+from gears.cli.main import main
+from gears.data.splits import Split
+from gears.files.atomic import only_writer
+from gears.files.tensors import read_tensors
+from gears.model.folder import is_model
+from gears.simulate import simulate_to_h5ad
+from gears.training.loggers.registry import LoggerSetup, Record, register
+
+RUN = {"epochs": 2, "prior": None, "evaluate_test": False, "verbose": False}
+MINE = b"a file of the user"
+
+
+def screen_in(folder: Path, adata: AnnData, name: str = "small") -> PertData:
+    pert_data = PertData(folder, default_pert_graph=False)
+    pert_data.new_data_process(name, adata)
+    pert_data.prepare_split("simulation", seed=1)
+    return pert_data
+
+
+def new_model(pert_data: PertData) -> GEARS:
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=4)
+    return model
+
+
+def weights_in(path: Path) -> dict[str, Any]:
+    return {name: value.numpy() for name, value in read_tensors(path / "model.pt").items()}
+
+
+def same_weights(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    return all(np.array_equal(left[name], right[name]) for name in left)
+
+
+@pytest.fixture(scope="module")
+def pert_data(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, Any]) -> PertData:
+    return screen_in(tmp_path_factory.mktemp("screen"), small_screen[0])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, pert_data: PertData) -> Path:
+    """A saved model."""
+    path = tmp_path_factory.mktemp("models") / "m"
+    model = new_model(pert_data)
+    model.train(epochs=0, evaluate_test=False, verbose=False, save_path=str(path))
+    return path
+
+
+# -- files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["h5ad", "csv", "zarr"])
+def test_predict_replaces_no_file_without_overwrite(
+    saved: Path, pert_data: PertData, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / f"mine.{suffix}"
+    output.write_bytes(MINE)
+    words = ["predict", str(saved), pert_data.pert_names[0], "--output", str(output), "--quiet"]
+    assert main(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert output.read_bytes() == MINE
+    if suffix != "zarr":  # a folder; a file of that name is no folder to replace
+        assert main([*words, "--overwrite"]) == 0
+        assert output.read_bytes() != MINE
+
+
+@pytest.mark.parametrize("taken", ["screen.h5ad", "truth.npz"])
+def test_simulate_replaces_no_file_without_overwrite(
+    taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / taken).write_bytes(MINE)
+    sizes = [
+        f"--{name}={n}"
+        for name, n in {
+            "n-genes": 20,
+            "n-singles": 3,
+            "n-pairs": 1,
+            "cells-per-condition": 4,
+            "n-control": 5,
+        }.items()
+    ]
+    words = [
+        "simulate",
+        str(tmp_path / "screen.h5ad"),
+        "--truth",
+        str(tmp_path / "truth.npz"),
+        *sizes,
+        "--quiet",
+    ]
+    assert main(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [taken]
+    assert main([*words, "--overwrite"]) == 0
+    assert (tmp_path / taken).read_bytes() != MINE
+
+
+def test_functions_replace_no_file_without_overwrite(
+    pert_data: PertData, saved: Path, tmp_path: Path
+) -> None:
+    model = GEARS.from_pretrained(saved, device="cpu")
+    genes = pert_data.pert_names[:3]
+    assert isinstance(pert_data.split, Split)
+    writers = {
+        "screen.h5ad": lambda path, **how: simulate_to_h5ad(
+            path, n_genes=20, n_singles=3, n_pairs=1, cells_per_condition=4, n_control=5, **how
+        ),
+        "predicted.h5ad": lambda path, **how: model.predict_to_file(genes, path, **how),
+        "pairs.h5ad": lambda path, **how: model.predict_all_pairs(genes, path, **how),
+        "split.json": pert_data.split.save,
+        "graph.npz": model._need_model().go.save,
+    }
+    for name, write in writers.items():
+        path = tmp_path / name
+        path.write_bytes(MINE)
+        with pytest.raises(FileExistsError, match=r"exists already.*overwrite=True"):
+            write(path)
+        assert path.read_bytes() == MINE, name
+        write(path, overwrite=True)
+        assert path.read_bytes() != MINE, name
+
+
+# -- model folders -----------------------------------------------------------------------
+
+
+def test_a_model_of_another_screen_is_not_replaced(
+    saved: Path, small_screen: tuple[AnnData, Any], tmp_path: Path
+) -> None:
+    before = weights_in(saved)
+    other = new_model(screen_in(tmp_path, small_screen[0][:, :-1].copy()))
+    with pytest.raises(FileExistsError, match="holds a model of another screen"):
+        other.train(**RUN, save_path=str(saved))
+    with pytest.raises(FileExistsError, match="holds a model of another screen"):
+        other.save_model(saved)
+    assert same_weights(before, weights_in(saved))
+
+
+def test_a_model_of_the_same_screen_is_replaced_with_one_line(
+    pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "m"
+    options = RUN | {"verbose": True, "save_path": str(path)}
+    with caplog.at_level(logging.INFO, logger="gears"):
+        new_model(pert_data).train(**options)
+        assert "replace" not in caplog.text
+        first = weights_in(path)
+        new_model(pert_data).train(**options | {"lr": 0.05})
+    assert caplog.text.count("is replaced when this run is complete") == 1
+    assert not same_weights(first, weights_in(path))
+    assert (path / "metrics.jsonl").exists()
+    assert not (tmp_path / "m.unfinished").exists()
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@register("interrupting")
+class Interrupting:
+    """Ends a run in its second epoch."""
+
+    def __init__(self, setup: LoggerSetup) -> None:
+        pass
+
+    def log(self, records: Sequence[Record]) -> None:
+        if records[-1]["epoch"] == 2:
+            raise Interrupted
+
+    def finish(self, failed: bool) -> None:
+        pass
+
+
+def test_an_earlier_model_stays_until_the_run_is_complete(pert_data: PertData, tmp_path: Path) -> None:
+    path, options = tmp_path / "m", RUN | {"checkpoint_every": 1}
+    new_model(pert_data).train(**options, save_path=str(path))
+    first = weights_in(path)
+
+    longer = options | {"epochs": 4, "lr": 0.05, "save_path": str(path)}
+    with pytest.raises(Interrupted):
+        new_model(pert_data).train(**longer, loggers=["interrupting"])
+    assert same_weights(first, weights_in(path)), "the earlier model was replaced by a part of a run"
+    unfinished = tmp_path / "m.unfinished"
+    assert is_model(unfinished)
+
+    result = new_model(pert_data).train(**longer, resume=True)
+    assert len(result.history) == 4
+    assert not same_weights(first, weights_in(path))
+    assert not unfinished.exists()
+
+    never_interrupted = tmp_path / "whole"
+    new_model(pert_data).train(**longer | {"save_path": str(never_interrupted)})
+    assert same_weights(weights_in(path), weights_in(never_interrupted))
+
+
+def test_a_folder_of_the_user_beside_the_model_is_no_run(pert_data: PertData, saved: Path) -> None:
+    theirs = saved.with_name(f"{saved.name}.unfinished")
+    theirs.mkdir()
+    (theirs / "notes.txt").write_bytes(MINE)
+    with pytest.raises(FileExistsError, match="no saved model"):
+        new_model(pert_data).train(**RUN, save_path=str(saved))
+    new_model(pert_data).train(epochs=0, evaluate_test=False, verbose=False, save_path=str(saved))
+    assert (theirs / "notes.txt").read_bytes() == MINE
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from gears.data.splits import Split
+from gears.files.atomic import only_writer
+with only_writer(Path(sys.argv[1]), "in use"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_trainings_exclude_each_other(pert_data: PertData, tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    assert holder.stdout.readline() == "held\n"
+    try:
+        with pytest.raises(FileExistsError, match="another training is writing"):
+            new_model(pert_data).train(**RUN, save_path=str(path))
+    finally:
+        holder.kill()  # the lock ends with its process
+        holder.communicate()
+    new_model(pert_data).train(**RUN, save_path=str(path))
+    assert is_model(path)
+
+
+def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), only_writer(tmp_path / "m", "in use"):
+        raise ZeroDivisionError
+    with only_writer(tmp_path / "m", "in use"):
+        pass
