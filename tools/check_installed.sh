@@ -3,7 +3,7 @@
 #
 #   tools/check_installed.sh python3.11 -c constraints.txt           # the pinned versions
 #   tools/check_installed.sh python3.13                              # the newest ones
-#   TESTS="tests/test_cli.py" tools/check_installed.sh python3.12
+#   TESTS="tests/cli/test_cli.py" tools/check_installed.sh python3.12
 #   WHOLE=1 tools/check_installed.sh python3.11 -c constraints.txt   # everything that `make test` runs
 #
 # Everything goes into a temporary folder; the checkout's own gears/ is not on the path of the tests.
@@ -11,8 +11,8 @@ set -euo pipefail
 python=${1:?name a Python, such as python3.12}
 shift
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-quick="tests/test_drop_in.py tests/test_published_model.py tests/test_published.py tests/test_cli_files.py
-  tests/test_pertdata.py tests/test_predictions.py tests/test_prediction_adata.py tests/test_conditions.py tests/test_files.py"
+quick="tests/cell_gears/test_drop_in.py tests/cell_gears/test_published_model.py tests/cell_gears/test_published.py tests/cli/test_cli_files.py
+  tests/test_pertdata.py tests/prediction/test_predictions.py tests/prediction/test_prediction_adata.py tests/test_conditions.py tests/files/test_files.py"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$root"

@@ -1,6 +1,6 @@
 """Record small models of the published package, cell-gears 0.1.2, and what it predicts with them.
 
-    .venv-cell-gears/bin/python tools/record_published_model.py tests/published
+    .venv-cell-gears/bin/python tools/record_published_model.py tests/cell_gears/published
 
 Runs in an environment of its own, in which ``gears`` is the published package (``benchmarks/environment.py``
 makes one). Each folder gets ``config.pkl`` and ``model.pt``, written by its ``save_model``, and

@@ -174,7 +174,7 @@ def read_split_dicts(folder: Path) -> Any:
 
 
 def make_cell_gears(folder: Path, _: AnnData) -> None:
-    source = Path(__file__).parents[1] / "published" / "plain"
+    source = Path(__file__).parents[1] / "cell_gears" / "published" / "plain"
     for name in ("config.pkl", "model.pt"):
         (folder / name).write_bytes((source / name).read_bytes())
 

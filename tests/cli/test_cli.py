@@ -156,7 +156,7 @@ def test_the_kind_of_error_gives_the_exit_code(
 def test_the_base_configuration_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     import yaml
 
-    base = Path(__file__).resolve().parents[1] / "configs" / "base.yaml"
+    base = Path(__file__).resolve().parents[2] / "configs" / "base.yaml"
     with pytest.raises(SystemExit):
         main(["train", "--config", str(base), "--seed", "7", "--print_config"])
     taken, given = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(base.read_text())

@@ -1,6 +1,6 @@
 """Models that cell-gears saved: the same predictions, and nothing in their pickles can run.
 
-The folders in ``tests/published`` were written by cell-gears 0.1.2 (``tools/record_published_model.py``).
+The folders in ``tests/cell_gears/published`` were written by cell-gears 0.1.2 (``tools/record_published_model.py``).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import pytest
 
 from gears.simulate import simulated_screen
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "published.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "published.py"
 
 
 @pytest.fixture

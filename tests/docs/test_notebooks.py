@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def load_tool() -> Any:

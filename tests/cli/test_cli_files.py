@@ -16,7 +16,7 @@ from gears.cli import main
 if TYPE_CHECKING:
     from anndata import AnnData
 
-PUBLISHED = Path(__file__).with_name("published")
+PUBLISHED = Path(__file__).parents[1] / "cell_gears" / "published"
 GENES = [f"G{i:02d}" for i in range(12)]
 PERTS = ["G00", "G01", "G03", "G05", "P0", "P1", "P2"]
 

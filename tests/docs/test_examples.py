@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(name: str, *arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
