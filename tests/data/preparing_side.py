@@ -44,7 +44,7 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
     if stage == "cells":
         writing.CellMatrix.write = staticmethod(die)  # type: ignore[method-assign]
     elif stage == "statistics":
-        writing.condition_moments = die  # type: ignore[assignment]
+        writing.moment_blocks = die  # type: ignore[assignment]
     elif stage == "h5ad":
         writing._write_h5ad = die
     elif stage == "tables":

@@ -89,13 +89,13 @@ def test_workers_are_an_option_of_loading(
     from gears.data.screen import files
 
     asked = []
-    one_process = files.condition_moments
+    one_process = files.moment_blocks
 
     def watched(*args, workers: int, **more):
         asked.append(workers)
         return one_process(*args, workers=1, **more)
 
-    monkeypatch.setattr(files, "condition_moments", watched)
+    monkeypatch.setattr(files, "moment_blocks", watched)
     screen = obtained(toy_file, tmp_path / "screens", workers=3)
     assert asked == [3]
     np.testing.assert_allclose(screen.statistics.m3, toy_screen.statistics.m3, rtol=0, atol=1e-12)

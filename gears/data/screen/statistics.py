@@ -114,17 +114,15 @@ class ConditionStatistics:
                 [np.asarray(table[rows]) for table in (self.m2, self.m3, self.m4)]
                 for rows in (conditions, self.controls_of(conditions))
             )
-            central = [
-                own[0] + control[0],
-                own[1] - control[1],
-                own[2] + control[2] + 6 * own[0] * control[0],
-            ]
+            central = [own[0] + control[0], own[1] - control[1], own[2] + control[2]]
+            central[2] += 6 * own[0] * control[0]
             release(self.m2, self.m3, self.m4)
         else:
             central = [np.asarray(table[conditions]) for table in (self.v2, self.v3, self.v4)]
             release(self.v2, self.v3, self.v4)
-        perturbed = (~self.is_control[conditions]).astype(np.float64)[:, None]
-        return tuple(moment * perturbed for moment in (self.delta(conditions), *central))
+        moments = (self.delta(conditions), *central)
+        is_control = self.is_control[conditions][:, None]
+        return tuple(moment * ~is_control for moment in moments) if is_control.any() else moments
 
     def subset(self, conditions: np.ndarray) -> ConditionStatistics:
         """Rows of the given conditions (ascending), whose controls are among them."""
