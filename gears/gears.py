@@ -248,7 +248,7 @@ class GEARS(PublishedNames):
         self,
         split: str = "test",
         *,
-        clip: bool = True,
+        clip: bool | None = None,
         n_split_half: int = N_SPLIT_HALF,
         report: str | Path | None = None,
         **options: Any,
@@ -260,7 +260,8 @@ class GEARS(PublishedNames):
         split
             The part: ``"test"``, ``"val"`` or ``"train"``.
         clip
-            Set negative predictions to zero, also those of the baselines.
+            Set negative predictions to zero, also those of the baselines; by default where the screen has no
+            negative values.
         n_split_half
             Number of split-half repeats of the cells for scaled scores; 0 for none.
         report
@@ -297,7 +298,7 @@ class GEARS(PublishedNames):
         self,
         pert_list: Iterable[str | Sequence[str] | Condition],
         *,
-        clip: bool = True,
+        clip: bool | None = None,
         chunk: int = 32,
         context: str | Sequence[str] | None = None,
         perturbation_type: str | None = None,
@@ -310,7 +311,7 @@ class GEARS(PublishedNames):
             Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``)
             or a single gene (``"A"``).
         clip
-            Set negative predictions to zero (log-normalised expression has none).
+            Set negative predictions to zero; by default where the training screen has no negative values.
         chunk
             Conditions computed at once; bounds memory, not the result.
         context, perturbation_type
@@ -362,7 +363,7 @@ class GEARS(PublishedNames):
         output: str | Path | None = None,
         *,
         values: str = "expression",
-        clip: bool = True,
+        clip: bool | None = None,
         chunk: int | None = None,
         overwrite: bool = False,
     ) -> Iterator[pd.DataFrame] | Path:
@@ -377,7 +378,7 @@ class GEARS(PublishedNames):
         values
             Content of the frames without `output`: ``"expression"``, ``"delta"``, ``"logvar"``.
         clip
-            Set negative predictions to zero.
+            Set negative predictions to zero; by default where the training screen has no negative values.
         chunk
             Conditions at a time; by default as many as fit into 256 MiB.
         overwrite
@@ -398,7 +399,7 @@ class GEARS(PublishedNames):
         pert_list: Iterable[str | Sequence[str] | Condition],
         output: str | Path,
         *,
-        clip: bool = True,
+        clip: bool | None = None,
         chunk: int | None = None,
         overwrite: bool = False,
     ) -> Path:
@@ -414,7 +415,7 @@ class GEARS(PublishedNames):
         *,
         top: int = 100,
         largest: bool = True,
-        clip: bool = True,
+        clip: bool | None = None,
         chunk: int | None = None,
     ) -> pd.DataFrame:
         """Rank every pair of genes by a function of its prediction; only the best are kept.

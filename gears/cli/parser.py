@@ -125,7 +125,7 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
         return super()._get_help_string(action)
 
 
-def add_switch(place: Any, option: str, text: str, *, default: bool = True) -> None:
+def add_switch(place: Any, option: str, text: str, *, default: bool | None = True) -> None:
     """Add an option and its opposite, such as ``--clip`` and ``--no-clip``, to a parser or a group."""
     place.add_argument(option, action=ActionYesNo(yes_prefix="", no_prefix="no-"), default=default, help=text)
 

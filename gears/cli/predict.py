@@ -54,7 +54,8 @@ def make_parser() -> CommandParser:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
-    add_switch(parser, "--clip", "set negative predictions to zero")
+    text = "set negative predictions to zero; by default where the training screen has no negative values"
+    add_switch(parser, "--clip", text, default=None)
     parser.add_argument(
         "--device", help="cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
     )

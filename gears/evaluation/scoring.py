@@ -48,8 +48,10 @@ class ScoreOptions(Options):
         check=list_of_names(),
         help="names of metrics; those over sets of conditions are computed per subgroup, for the condition '*'",
     )
-    clip: bool = option(
-        default=True, check=switch(), help="set negative predictions to zero, those of every method"
+    clip: bool | None = option(
+        default=None,
+        check=switch().or_none(),
+        help="set negative predictions of every method to zero; by default where the screen has no values below 0",
     )
     n_top: int = option(default=20, check=whole(1), help="number of top differential genes")
     n_split_half: int = split_half(0)
@@ -151,7 +153,7 @@ def score(
     values = {
         name: as_means(array, chosen, len(screen.gene_names), name) for name, array in predictions.items()
     }
-    if options.clip:
+    if screen.nonnegative if options.clip is None else options.clip:
         values = {name: np.maximum(predicted_UG, 0.0) for name, predicted_UG in values.items()}
     subgroups = np.array(subgroup_names(chosen, fitted), dtype=object)
     tables = [
@@ -311,6 +313,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
         np.array([conditions.index(one) for one in (*elsewhere, *means.train)], dtype=np.int64),
         means.gene_names,
         np.array([n_cells.get(one, 1.0) for one in conditions]),
+        means.nonnegative,
     )
 
 

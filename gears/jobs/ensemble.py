@@ -140,7 +140,11 @@ class Ensemble:
         return self.models[0].pert_list
 
     def predict(
-        self, pert_list: Iterable[str | Sequence[str] | Condition], *, clip: bool = True, chunk: int = 32
+        self,
+        pert_list: Iterable[str | Sequence[str] | Condition],
+        *,
+        clip: bool | None = None,
+        chunk: int = 32,
     ) -> EnsemblePredictions:
         """Mean and spread of the models' predictions (see :meth:`GEARS.predict`)."""
         if not isinstance(pert_list, str | Condition):
@@ -149,6 +153,8 @@ class Ensemble:
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
         mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)
         first = members[0]
+        if clip is None:
+            clip = all(model._need_model().nonnegative for model in self.models)
         return EnsemblePredictions(
             first.conditions,
             first.gene_names,

@@ -58,7 +58,7 @@ class GEARSEstimator:
     device
         Device to train on.
     clip
-        Set negative predictions to zero.
+        Set negative predictions to zero; by default where the screen has no negative values.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class GEARSEstimator:
         training: Mapping[str, Any] | None = None,
         seed: int | None = None,
         device: str | None = None,
-        clip: bool = True,
+        clip: bool | None = None,
     ) -> None:
         self.pert_data = pert_data
         self.network, self.training = dict(network or {}), dict(training or {})
@@ -122,7 +122,7 @@ class PriorEstimator:
     pert_data
         The screen; its split stays unchanged.
     clip
-        Set negative predictions to zero.
+        Set negative predictions to zero; by default where the screen has no negative values.
     refit
         Fit to the validation part as well, which is not used to choose anything here.
 
@@ -132,7 +132,7 @@ class PriorEstimator:
         Parts of the split that the prior is fitted to.
     """
 
-    def __init__(self, pert_data: PertData, *, clip: bool = True, refit: bool = True) -> None:
+    def __init__(self, pert_data: PertData, *, clip: bool | None = None, refit: bool = True) -> None:
         self.pert_data, self.clip = pert_data, clip
         self.fitted_parts: tuple[str, ...] = ("train", "val") if refit else ("train",)
         self.prior: Prior | None = None
@@ -157,4 +157,5 @@ class PriorEstimator:
         parsed = [Condition.of(condition) for condition in conditions]
         nodes = [self.pert_data.condition_nodes(condition) for condition in parsed]
         predicted_UG = self._contexts.control_means(parsed) + self.prior(nodes)
-        return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG
+        clip = self.pert_data.screen.nonnegative if self.clip is None else self.clip
+        return np.maximum(predicted_UG, 0.0) if clip else predicted_UG

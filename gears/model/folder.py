@@ -97,6 +97,8 @@ class ModelParts:
         The prior that the network's change is added to, if any.
     contexts
         Contexts and types of perturbation, if the model has any.
+    nonnegative
+        Whether the screen has no value below 0: predictions below 0 are then set to 0 by default.
     start_PH
         Initial rows of the perturbation embedding, NaN where they are random; not saved.
     provenance
@@ -114,6 +116,7 @@ class ModelParts:
     fitted_parts: tuple[str, ...] = ("train",)
     prior: Prior | None = None
     contexts: ModelContexts | None = None
+    nonnegative: bool = True
     start_PH: np.ndarray | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -161,7 +164,12 @@ class ModelParts:
         report = None if self.prior is None else dict(self.prior.report)
         write_json(
             folder / "config.json",
-            {"model": self.config.to_dict(), "prior": report, "fitted_parts": list(self.fitted_parts)},
+            {
+                "model": self.config.to_dict(),
+                "prior": report,
+                "fitted_parts": list(self.fitted_parts),
+                "nonnegative": self.nonnegative,
+            },
         )
         if self.prior is not None:
             write_npz(folder / PRIOR, self.prior.arrays())
@@ -354,6 +362,7 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         fitted_parts=tuple(config.get("fitted_parts", ("train",))),
         prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
         contexts=contexts,
+        nonnegative=bool(config.get("nonnegative", True)),
         provenance=manifest.get("provenance", {}),
     )
 
@@ -475,6 +484,7 @@ def build_parts(
         coexpress=coexpress_maker.make(coexpress),
         control_mean_G=screen.control_mean_G,
         contexts=None if screen.model_contexts.is_plain else screen.model_contexts,
+        nonnegative=screen.nonnegative,
         split=pert_data.split,
         start_PH=start_PH,
         provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash},

@@ -32,7 +32,7 @@ def write_predictions(
     parts: ModelParts,
     chunks: Iterable[Predictions],
     *,
-    clip: bool,
+    clip: bool | None,
     overwrite: bool = False,
 ) -> Path:
     """Write the predictions of `conditions` chunk by chunk.
@@ -71,7 +71,7 @@ def write_predictions(
     return path
 
 
-def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool) -> AnnData:
+def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool | None) -> AnnData:
     """The AnnData of :meth:`Predictions.to_adata` without its large arrays."""
     from anndata import AnnData
 
@@ -79,7 +79,7 @@ def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool) -> An
     return AnnData(
         obs=condition_table(conditions, origin),
         var=gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
-        uns={"gears": provenance(clip, origin)},
+        uns={"gears": provenance(parts.nonnegative if clip is None else clip, origin)},
     )
 
 

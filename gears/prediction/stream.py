@@ -41,7 +41,7 @@ def stream(
     parts: ModelParts,
     conditions: Iterable[Condition],
     *,
-    clip: bool = True,
+    clip: bool | None = None,
     chunk: int | None = None,
 ) -> Iterator[Predictions]:
     """Predict conditions chunk by chunk; everything that conditions share is computed once.
@@ -53,7 +53,7 @@ def stream(
     conditions
         Any number of conditions, read when needed.
     clip
-        Set negative predictions to zero.
+        Set negative predictions to zero; by default where the training screen has no negative values.
     chunk
         Conditions at a time; by :func:`chunk_size` when None.
 
@@ -105,10 +105,11 @@ def _predictions(
     control_mean: np.ndarray,
     delta_UG: np.ndarray,
     logvar_UG: np.ndarray | None,
-    clip: bool,
+    clip: bool | None,
     origin: Origin,
 ) -> Predictions:
     expression_UG = control_mean + delta_UG
+    clip = parts.nonnegative if clip is None else clip
     if clip:
         np.maximum(expression_UG, 0.0, out=expression_UG)
     return Predictions(conditions, parts.gene_names, expression_UG, control_mean, logvar_UG, clip, origin)
@@ -119,7 +120,7 @@ def predict(
     parts: ModelParts,
     conditions: Iterable[str | Sequence[str] | Condition],
     *,
-    clip: bool = True,
+    clip: bool | None = None,
     chunk: int = 32,
     context: str | Sequence[str] | None = None,
     perturbation_type: str | None = None,
@@ -202,7 +203,7 @@ def predict_all_pairs(
     output: str | Path | None = None,
     *,
     values: str = "expression",
-    clip: bool = True,
+    clip: bool | None = None,
     chunk: int | None = None,
     overwrite: bool = False,
 ) -> Iterator[pd.DataFrame] | Path:
@@ -222,7 +223,7 @@ def predict_to_file(
     conditions: Iterable[str | Sequence[str] | Condition],
     output: str | Path,
     *,
-    clip: bool = True,
+    clip: bool | None = None,
     chunk: int | None = None,
     overwrite: bool = False,
 ) -> Path:
@@ -244,7 +245,7 @@ def screen(
     *,
     top: int = 100,
     largest: bool = True,
-    clip: bool = True,
+    clip: bool | None = None,
     chunk: int | None = None,
 ) -> pd.DataFrame:
     """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.screen`."""

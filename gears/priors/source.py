@@ -106,7 +106,12 @@ def fit_to(
         if len(inside):
             members = [conditions[row] for row in rows.tolist()]
             truth = Truth.of(view, [members[row].plain for row in deciding.tolist()])
-            parts.append((inside, criterion_of(truth, means_without(screen, members, deciding))))
+            parts.append(
+                (
+                    inside,
+                    criterion_of(truth, means_without(screen, members, deciding), clip=screen.nonnegative),
+                )
+            )
 
     def mean_over_settings(delta_UG: np.ndarray) -> float:
         return float(sum(len(rows) * part(delta_UG[rows]) for rows, part in parts)) / len(judged)
@@ -146,7 +151,7 @@ def go_similarity(
     return GeneSimilarity(trained_T, sparse.csr_matrix(sparse.vstack(blocks, format="csr")))
 
 
-def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
+def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) -> Criterion:
     """Error of predicted changes of U conditions, for choices among predictions; lower is better.
 
     The sum of mse and mse_top20_de, each as a share of the train mean's, minus pearson_delta and
@@ -173,7 +178,9 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray) -> Criterion:
     def criterion(delta_UG: np.ndarray) -> float:
         values, specific = [], []
         for rows, part, specific_UG, noise_of_truth in blocks:
-            predicted_UG = np.maximum(truth.control_mean_G + delta_UG[rows], 0.0)
+            predicted_UG = truth.control_mean_G + delta_UG[rows]
+            if clip:
+                predicted_UG = np.maximum(predicted_UG, 0.0)
             values.append(condition_metrics(predicted_UG, part, [*errors, "pearson_delta"]))
             departure_UG, noise = changes(predicted_UG, known_mean_UG[rows])
             specific.append(pearson_rows(departure_UG, specific_UG, noise_a=noise, noise_b=noise_of_truth))

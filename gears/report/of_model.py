@@ -34,7 +34,7 @@ def evaluate_model(
     model: GEARS,
     part: str,
     *,
-    clip: bool = True,
+    clip: bool | None = None,
     name: str = "gears",
     report: str | Path | None = None,
     shown: Sequence[str] = (),
@@ -120,7 +120,7 @@ def _profiles(
     fitted: Sequence[Condition],
     conditions: Sequence[Condition],
     predictions: dict[str, np.ndarray],
-    clip: bool,
+    clip: bool | None,
     shown: Sequence[str],
 ) -> Profiles:
     screen = pert_data.screen_of(part)
@@ -130,6 +130,6 @@ def _profiles(
     )
     names = [Condition.of(condition).name for condition in shown]
     profiles = {**predictions, **profiles}
-    if clip:
+    if screen.nonnegative if clip is None else clip:
         profiles = {method: np.maximum(values_UG, 0.0) for method, values_UG in profiles.items()}
     return Profiles(truth, profiles, pert_data.screen.gene_names, names)

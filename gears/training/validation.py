@@ -46,7 +46,7 @@ class Validation:
     monitor
         The one of them that chooses epoch and weight.
     clip
-        Whether negative predictions are set to zero, as at prediction time.
+        Whether negative predictions are set to zero, as when predicting.
     prior
         What the network's changes are added to.
     mask_target
@@ -172,7 +172,15 @@ def validation_of(
         Truth.of(one.screen, one.conditions, reference_mean_G=one.means.reference_mean()) for one in settings
     ]
     nodes = [pert_data.condition_nodes(chosen[row]) for one in settings for row in one.rows]
-    return Validation(truths, nodes, metrics=metrics, monitor=monitor, prior=prior, mask_target=mask_target)
+    return Validation(
+        truths,
+        nodes,
+        metrics=metrics,
+        monitor=monitor,
+        prior=prior,
+        mask_target=mask_target,
+        clip=screen.nonnegative,
+    )
 
 
 def check_monitor(monitor: str) -> None:

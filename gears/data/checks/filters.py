@@ -166,11 +166,16 @@ def not_knocked_down(
     gone = np.zeros(len(table.cell_label), dtype=bool)
     if options.max_residual is None and options.max_cell_residual is None:
         return gone, [], []
+    targets = matrix[cells]
+    if len(targets.data) and targets.data.min() < 0:
+        what = "max_residual and max_cell_residual compare expression, and X has negative values"
+        remedy = "give log-normalised values or counts (layer=), or omit both options"
+        return gone, [], [Finding("residual-of-negative", what, remedy)]
     at = {name: i for i, name in enumerate(gene_names)}
     cell_condition = table.cell_condition
     control = next(i for i, condition in enumerate(table.conditions) if condition.is_control)
     wanted = sorted({gene for condition in table.conditions for gene in condition.genes if gene in at})
-    targets = matrix[:, [at[gene] for gene in wanted]][cells]
+    targets = targets[:, [at[gene] for gene in wanted]]
     levels = np.expm1(targets.toarray().astype(np.float64))
     base = levels[cell_condition == control].mean(axis=0)
     column = {gene: i for i, gene in enumerate(wanted) if base[i] > 0}

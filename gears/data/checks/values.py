@@ -130,8 +130,8 @@ def value_findings(
         remedy = "apply scanpy.pp.log1p on a copy first, or pass counts with normalize=True"
         return [Finding("not-logged", what, remedy, int((values > LOG_MAXIMUM).sum()), f"{high:g}")]
     if low < 0:
-        what = f"{place} has negative values (down to {low:g}): taken as they are"
-        remedy = "predictions should not be clipped at 0"
+        what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals; they are used unchanged"
+        remedy = "give log-normalised values if there are any; negative predictions are not set to 0 (clip=True does)"
         return [Finding("negative-values", what, remedy, int((values < 0).sum()), f"{low:g}", "warning")]
     return []
 

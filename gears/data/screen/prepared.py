@@ -209,6 +209,11 @@ class PreparedScreen:
     def _id_by_condition(self) -> dict[Condition, int]:
         return {condition: i for i, condition in enumerate(self.conditions)}
 
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no value is below 0, so that predictions below 0 can be set to 0 (not so for z-scores)."""
+        return not self.manifest["has_negative"]
+
     @cached_property
     def control_of(self) -> np.ndarray:
         """Id of each condition's control, that of its context, (C,) int64."""
@@ -229,10 +234,7 @@ class PreparedScreen:
             If every context has its own.
         """
         if len(self.control_ids) > 1:
-            msg = (
-                f"this screen has a control in each of {len(self.control_ids)} contexts; "
-                "use control_ids, or setting(context) for a single one"
-            )
+            msg = f"there is a control in each of {len(self.control_ids)} contexts; use control_ids, or setting(context)"
             raise ValueError(msg)
         return int(self.control_ids[0])
 

@@ -34,6 +34,8 @@ class ConditionMeans:
         Names of the G measured genes; needed by baselines that use a target's own expression.
     n_cells_C
         Cells of each condition; needed by means weighted by cells.
+    nonnegative
+        Whether no value of the screen is below 0.
 
     Raises
     ------
@@ -46,6 +48,7 @@ class ConditionMeans:
     train_ids: np.ndarray
     gene_names: tuple[str, ...] | None = None
     n_cells_C: np.ndarray | None = None
+    nonnegative: bool = True
 
     def __post_init__(self) -> None:
         mean_CG = np.asarray(self.mean_CG)
@@ -87,6 +90,7 @@ class ConditionMeans:
             np.asarray(rows, dtype=np.int64),
             tuple(screen.gene_names),
             np.asarray(screen.statistics.n),
+            screen.nonnegative,
         )
 
     @property
@@ -172,13 +176,13 @@ class Baseline(ABC):
     Parameters
     ----------
     clip
-        Set predictions below zero to zero; use the model's option.
+        Set predictions below zero to zero; by default where the values that it is fitted to have none below zero.
     """
 
     uses_held_out = False  # True: it uses held-out conditions, and is marked in tables
     takes_annotation = False  # True: its constructor takes `annotation`
 
-    def __init__(self, *, clip: bool = True) -> None:
+    def __init__(self, *, clip: bool | None = None) -> None:
         self.clip = clip
 
     def fit(self, screen: PreparedScreen, split: Split) -> Baseline:
@@ -203,6 +207,7 @@ class Baseline(ABC):
         [[2.0, 3.0]]
         """
         self.control_mean_G = means.control_mean_G
+        self._clips = means.nonnegative if self.clip is None else self.clip
         self._fit(means)
         return self
 
@@ -212,7 +217,7 @@ class Baseline(ABC):
         predicted_UG = np.empty((len(parsed), len(self.control_mean_G)))
         for row, condition in enumerate(parsed):
             predicted_UG[row] = self.control_mean_G if condition.is_control else self._predict(condition)
-        return np.maximum(predicted_UG, 0.0) if self.clip else predicted_UG
+        return np.maximum(predicted_UG, 0.0) if self._clips else predicted_UG
 
     @abstractmethod
     def _fit(self, means: ConditionMeans) -> None:
@@ -252,7 +257,9 @@ def register_baseline(name: str, formula: str, **arguments: Any) -> Callable[[Ki
     return add
 
 
-def make_baseline(name: str, *, clip: bool = True, annotation: GeneAnnotation | None = None) -> Baseline:
+def make_baseline(
+    name: str, *, clip: bool | None = None, annotation: GeneAnnotation | None = None
+) -> Baseline:
     """The unfitted baseline of that name; the error for an unknown name suggests similar ones.
 
     Parameters
@@ -260,7 +267,7 @@ def make_baseline(name: str, *, clip: bool = True, annotation: GeneAnnotation | 
     name
         A key of :data:`BASELINES`.
     clip
-        Set predictions below zero to zero.
+        Set predictions below zero to zero; by default where the values that it is fitted to have none below zero.
     annotation
         GO terms for the baselines that use them (the packaged human ones by default); the others ignore it.
     """

@@ -34,7 +34,7 @@ class GONeighbours(Baseline):
 
     takes_annotation = True
 
-    def __init__(self, *, annotation: GeneAnnotation | None = None, clip: bool = True) -> None:
+    def __init__(self, *, annotation: GeneAnnotation | None = None, clip: bool | None = None) -> None:
         super().__init__(clip=clip)
         self.annotation = annotation
 
@@ -107,7 +107,7 @@ class GORidge(GONeighbours):
         n_components: int = 50,
         ridge: float | None = None,
         annotation: GeneAnnotation | None = None,
-        clip: bool = True,
+        clip: bool | None = None,
     ) -> None:
         super().__init__(annotation=annotation, clip=clip)
         self.n_components = n_components
@@ -169,7 +169,9 @@ class GOKnn(GONeighbours):
         GO terms of genes; the packaged human ones by default.
     """
 
-    def __init__(self, *, k: int = 5, annotation: GeneAnnotation | None = None, clip: bool = True) -> None:
+    def __init__(
+        self, *, k: int = 5, annotation: GeneAnnotation | None = None, clip: bool | None = None
+    ) -> None:
         if k < 1:
             msg = f"k must be at least 1; found {k}"
             raise ValueError(msg)

@@ -29,7 +29,7 @@ class Linear(Baseline):
         Penalty on both sides.
     """
 
-    def __init__(self, *, n_components: int = 10, ridge: float = 0.1, clip: bool = True) -> None:
+    def __init__(self, *, n_components: int = 10, ridge: float = 0.1, clip: bool | None = None) -> None:
         super().__init__(clip=clip)
         self.n_components = n_components
         self.ridge = ridge

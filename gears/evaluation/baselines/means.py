@@ -30,7 +30,7 @@ class TrainMean(Baseline):
         ``"conditions"``: each condition once; ``"cells"``: as often as it has cells.
     """
 
-    def __init__(self, *, weights: str = "conditions", clip: bool = True) -> None:
+    def __init__(self, *, weights: str = "conditions", clip: bool | None = None) -> None:
         super().__init__(clip=clip)
         self.weights = weights
 
@@ -74,7 +74,7 @@ class Additive(Baseline):
         never predicted from its own held-out cells.
     """
 
-    def __init__(self, *, singles: str = "train", clip: bool = True) -> None:
+    def __init__(self, *, singles: str = "train", clip: bool | None = None) -> None:
         if singles not in ("train", "all"):
             msg = f"singles must be 'train' or 'all'; found {singles!r}"
             raise ValueError(msg)

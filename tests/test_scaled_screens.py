@@ -1,0 +1,174 @@
+"""Screens with values below 0 (z-scores, residuals): nothing sets their predictions to 0 unless the caller says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anndata
+import numpy as np
+import pytest
+from anndata import AnnData
+
+from gears import GEARS, PertData
+from gears.cli.main import main
+from gears.evaluation import BASELINES, compare, make_baseline
+from gears.jobs import Ensemble, PriorEstimator
+
+QUIET = {"evaluate_test": False, "verbose": False}
+
+
+def z_scored(adata: AnnData) -> AnnData:
+    """The screen with mean 0 and variance 1 for each gene."""
+    values = np.asarray(adata.X.todense(), dtype=np.float64)
+    scaled = adata.copy()
+    scaled.X = ((values - values.mean(0)) / np.maximum(values.std(0), 1e-6)).astype(np.float32)
+    return scaled
+
+
+@pytest.fixture(scope="module")
+def pert_data(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, Any]) -> PertData:
+    pert_data = PertData(tmp_path_factory.mktemp("scaled"), default_pert_graph=False)
+    pert_data.new_data_process("scaled", z_scored(small_screen[0]))
+    pert_data.prepare_split("simulation", seed=1)
+    return pert_data
+
+
+@pytest.fixture(scope="module", params=["auto", None], ids=["prior", "network"])
+def model(request: pytest.FixtureRequest, pert_data: PertData) -> GEARS:
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=4)
+    model.train(epochs=1, prior=request.param, **QUIET)
+    return model
+
+
+def below_zero(values: np.ndarray) -> float:
+    return float((np.asarray(values) < 0).mean())
+
+
+def exactly_zero(values: np.ndarray) -> float:
+    return float((np.asarray(values) == 0).mean())
+
+
+def perturbed(pert_data: PertData, part: str = "test") -> list[Any]:
+    return [one for one in pert_data.split.conditions(part) if not one.is_control]  # type: ignore[union-attr]
+
+
+def test_predictions_below_zero_stay(model: GEARS, pert_data: PertData, tmp_path: Path) -> None:
+    conditions = perturbed(pert_data)
+    predicted = model.predict(conditions)
+    assert predicted.clip is False
+    assert below_zero(predicted.expression_UG) > 0.2
+    assert exactly_zero(predicted.expression_UG) == 0
+    clipped = model.predict(conditions, clip=True)
+    assert below_zero(clipped.expression_UG) == 0
+    file = anndata.read_h5ad(model.predict_to_file(conditions, tmp_path / "predicted.h5ad"))
+    assert below_zero(file.X) > 0.2
+    assert file.uns["gears"]["clip"] == False  # noqa: E712  (numpy's)
+    frames = list(model.predict_all_pairs(pert_data.pert_names[:3]))
+    assert below_zero(frames[0].to_numpy()) > 0.2
+
+
+def test_a_saved_model_and_an_ensemble_know_it(model: GEARS, pert_data: PertData, tmp_path: Path) -> None:
+    conditions = perturbed(pert_data)
+    model.save_model(tmp_path / "m")
+    loaded = GEARS.from_pretrained(tmp_path / "m", device="cpu")
+    np.testing.assert_array_equal(
+        loaded.predict(conditions).expression_UG, model.predict(conditions).expression_UG
+    )
+    assert below_zero(Ensemble([loaded, model]).predict(conditions).expression_UG) > 0.2
+
+
+def test_the_command_knows_it(
+    model: GEARS, pert_data: PertData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.save_model(tmp_path / "m")
+    words = ["predict", str(tmp_path / "m"), pert_data.pert_names[0], "--quiet", "--output"]
+    assert main([*words, str(tmp_path / "default.csv")]) == 0
+    assert main([*words, str(tmp_path / "clipped.csv"), "--clip"]) == 0
+    default, clipped = (
+        np.loadtxt(tmp_path / f"{name}.csv", delimiter=",", skiprows=1, usecols=range(1, 10))
+        for name in ("default", "clipped")
+    )
+    assert below_zero(default) > 0
+    assert below_zero(clipped) == 0
+    capsys.readouterr()
+
+
+def test_scores_compare_what_is_predicted(model: GEARS) -> None:
+    table = model.evaluate("test", baselines=["no_change"])
+    assert table is not None
+    change = table[(table["method"] == "no_change") & (table["metric"] == "pearson_delta")]["value"]
+    assert len(change) > 0
+    assert change.isna().all(), "'no change' predicts no change, so its correlation is undefined"
+    clipped = model.evaluate("test", baselines=["no_change"], clip=True)
+    assert clipped is not None
+    assert (
+        clipped[(clipped["method"] == "no_change") & (clipped["metric"] == "pearson_delta")]["value"]
+        .notna()
+        .any()
+    )
+
+
+def test_validation_scores_the_prior_as_it_predicts(pert_data: PertData) -> None:
+    """The monitored score of the prior alone is that of its predictions below 0 as well."""
+    from gears.evaluation.metrics import condition_metrics
+    from gears.training.validation import validation_of
+
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=4)
+    model.train(epochs=0, refit=False, **QUIET)
+    prior = model._need_model().prior
+    validation = validation_of(pert_data, "mse", prior)
+    scores, _ = validation.of_prior()
+    conditions = validation.truths[0].conditions
+    predicted_UG = model.predict(list(conditions)).expression_UG
+    values = condition_metrics(predicted_UG, validation.truths[0], ["mse"])
+    assert scores["val_mse"] == pytest.approx(float(values.mean()), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_baselines_below_zero_stay(name: str, pert_data: PertData) -> None:
+    conditions = perturbed(pert_data)
+    baseline = make_baseline(name).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
+    assert below_zero(baseline.predict(conditions)) > 0.2
+    clipped = make_baseline(name, clip=True).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
+    assert below_zero(clipped.predict(conditions)) == 0
+
+
+def test_compare_and_the_prior_alone(pert_data: PertData) -> None:
+    estimator = PriorEstimator(pert_data).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
+    assert below_zero(estimator.predict(perturbed(pert_data))) > 0.2
+    result = compare({}, pert_data.screen, [pert_data.split], baselines=["no_change", "train_mean"])
+    table = result.table
+    change = table[(table["method"] == "no_change") & (table["metric"] == "pearson_delta")]["value"]
+    assert change.isna().all()
+
+
+@pytest.mark.parametrize("option", ["max_residual", "max_cell_residual"])
+def test_knock_down_filters_need_expression(
+    option: str, small_screen: tuple[AnnData, Any], tmp_path: Path
+) -> None:
+    pert_data = PertData(tmp_path, default_pert_graph=False)
+    with pytest.raises(ValueError, match="compare expression, and X has negative values"):
+        pert_data.new_data_process("scaled", z_scored(small_screen[0]), **{option: 0.5})
+
+
+def test_screens_without_negative_values_are_clipped_as_before(
+    small_screen: tuple[AnnData, Any], tmp_path: Path
+) -> None:
+    pert_data = PertData(tmp_path, default_pert_graph=False)
+    pert_data.new_data_process("small", small_screen[0])
+    pert_data.prepare_split("simulation", seed=1)
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=4)
+    model.train(epochs=1, prior=None, **QUIET)
+    conditions = perturbed(pert_data)
+    default = model.predict(conditions)
+    assert default.clip is True
+    np.testing.assert_array_equal(default.expression_UG, model.predict(conditions, clip=True).expression_UG)
+    assert (
+        below_zero(default.expression_UG)
+        == 0
+        < below_zero(model.predict(conditions, clip=False).expression_UG)
+    )
