@@ -234,7 +234,7 @@ class PreparedScreen:
             If every context has its own.
         """
         if len(self.control_ids) > 1:
-            msg = f"there is a control in each of {len(self.control_ids)} contexts; use control_ids, or setting(context)"
+            msg = f"there is a control in each of {len(self.control_ids)} contexts: use control_ids or setting(context)"
             raise ValueError(msg)
         return int(self.control_ids[0])
 
