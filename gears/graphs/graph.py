@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,8 +114,8 @@ class Graph:
         by ``torch_geometric`` when a graph is built, and kept in files: importing it takes 1.5 s and 140 MiB.
         """
         import torch
-        from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+        gcn_norm, _ = _torch_geometric()
         edges, weight = torch.from_numpy(self.edge_index.copy()), torch.from_numpy(self.weight.copy())
         normalised = gcn_norm(edges, weight, len(self.nodes))[1].numpy()
         normalised.setflags(write=False)
@@ -229,11 +230,11 @@ class Graph:
             The weights of D^-1/2 A D^-1/2 with every self edge, as the network uses them.
         """
         import torch
-        from torch_geometric.data import Data
 
+        _, data_class = _torch_geometric()
         edges = self.normalised_edge_index if normalised else self.edge_index.copy()
         weight = (self.normalised_weight if normalised else self.weight).copy()
-        return Data(
+        return data_class(
             edge_index=torch.from_numpy(edges),
             edge_weight=torch.from_numpy(weight),
             num_nodes=len(self.nodes),
@@ -292,6 +293,15 @@ class Graph:
     def load(cls, path: str | Path) -> Graph:
         """Read what :meth:`save` wrote."""
         return cls.from_arrays(read_npz(path))
+
+
+def _torch_geometric() -> tuple[Callable[..., Any], type[Data]]:
+    """``gcn_norm`` and ``Data``, without what their import warns of and the warning filters that it adds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.jit, and of a notebook without ipywidgets
+        from torch_geometric.data import Data
+        from torch_geometric.nn.conv.gcn_conv import gcn_norm
+    return gcn_norm, Data
 
 
 def check_selection(threshold: float, k: int) -> None:

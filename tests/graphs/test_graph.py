@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import networkx as nx
 import numpy as np
@@ -137,6 +139,21 @@ def test_normalised_weights_are_those_of_the_formula_and_kept_in_files():
     for wrong in (arrays["normalised_weight"][:-1], arrays["normalised_weight"] * np.nan):
         with pytest.raises(ValueError, match="normalised_weight does not fit"):
             Graph.from_arrays({**arrays, "normalised_weight": wrong})
+
+
+def test_building_a_graph_neither_warns_nor_changes_warning_filters():
+    check = (
+        "import warnings, numpy as np, torch, sys\n"
+        "from gears.graphs import Graph\n"
+        "graph = Graph(('A', 'B'), np.array([[0], [1]]), np.array([0.5]))\n"
+        "warnings.simplefilter('error')\n"
+        "before = list(warnings.filters)\n"
+        "graph.to_data(normalised=True)\n"
+        "assert 'torch_geometric' in sys.modules\n"
+        "assert warnings.filters == before, set(warnings.filters) - set(before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_data_are_copies_with_gene_names():
