@@ -55,7 +55,7 @@ def test_a_part_that_the_split_lacks_is_an_error_and_an_empty_one_is_no_table(da
     model.model_initialize(**NETWORK)
     with caplog.at_level(logging.INFO, logger="gears"):
         assert model.evaluate("test") is None
-    assert "part 'test' of the split holds no perturbed condition" in caplog.text
+    assert "part 'test' of the split has no perturbed condition" in caplog.text
     other.prepare_split("no_test")
     model = GEARS(other, device="cpu")
     model.model_initialize(**NETWORK)
