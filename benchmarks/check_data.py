@@ -36,6 +36,21 @@ def stand_in_for_missing():
     return missing
 
 
+def normalised(graph):
+    """The graph with D^-1/2 A D^-1/2, as a saved model holds it: torch-geometric computes it elsewhere."""
+    (source, target), n = graph.edge_index, len(graph.nodes)
+    loop = source == target
+    self_weight = np.ones(n)
+    self_weight[source[loop]] = graph.weight[loop]
+    degree = self_weight + np.bincount(target[~loop], graph.weight[~loop], n)
+    weight = graph.weight[~loop] / np.sqrt(degree[source[~loop]] * degree[target[~loop]])
+    arrays = {
+        "nodes": np.array(graph.nodes), "edge_index": graph.edge_index, "weight": graph.weight,
+        "normalised_weight": np.concatenate([weight, self_weight / degree]),
+    }  # fmt: skip
+    return type(graph).from_arrays(arrays)
+
+
 class Screen:
     """Arrays of a simulated screen: cells, conditions, their nodes, moments and graphs."""
 
@@ -67,9 +82,9 @@ class Screen:
         self.nodes = tuple(sorted({*self.genes, *perturbed}))
         index = {gene: node for node, gene in enumerate(self.nodes)}
         self.condition_nodes = [[index[gene] for gene in c.genes] for c in self.conditions]
-        self.go = go_graph(self.annotation, self.nodes, k=20)
+        self.go = normalised(go_graph(self.annotation, self.nodes, k=20))
         some = np.sort(np.random.default_rng(seed).permutation(drawn)[:8000])
-        self.coexpress = coexpression_graph(self.cells[some], self.genes, threshold=0.1, k=20)
+        self.coexpress = normalised(coexpression_graph(self.cells[some], self.genes, threshold=0.1, k=20))
         self.statistics = self._statistics()
 
     def _statistics(self):

@@ -65,7 +65,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 def only_writer(path: Path, message: str) -> Iterator[None]:
     """Keep out other processes that write `path` through this function, within the block.
 
-    The lock is a hidden file beside `path`; it ends with the process that holds it.
+    The lock is a hidden file beside `path` while the block runs; it ends with the process that holds it.
 
     Raises
     ------
@@ -76,11 +76,15 @@ def only_writer(path: Path, message: str) -> Iterator[None]:
     lock = FileLock(_lock_of(path))
     try:
         lock.acquire(blocking=False)
+        while not _lock_of(path).exists():  # the one before removed it between our opening and locking it
+            lock.release()
+            lock.acquire(blocking=False)
     except Timeout as error:
         raise FileExistsError(message) from error
     try:
         yield
     finally:
+        _lock_of(path).unlink(missing_ok=True)  # while it is held, so that it is nobody else's
         lock.release()
 
 

@@ -21,7 +21,7 @@ GENES = [f"G{i:04d}" for i in range(2000)]
 
 def _large_screen() -> AnnData:
     rng = np.random.default_rng(0)
-    n_cells = 12_000
+    n_cells = 24_000  # large beside what each worker needs for itself, about 5 MB
     matrix = sparse.random_array((n_cells, len(GENES)), density=0.2, format="csr", dtype=np.float32, rng=rng)
     labels = np.array(["ctrl", *(f"{gene}+ctrl" for gene in GENES[:19])])[np.arange(n_cells) % 20]
     return AnnData(
