@@ -106,7 +106,7 @@ def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: di
     data = PertData(tmp_path, gene2go=toy_go)
     toy_adata.write_h5ad(tmp_path / "Mine.h5ad")
     data.load("Mine")
-    assert data.dataset_path == tmp_path / "mine"
+    assert data.dataset_path == tmp_path / "Mine"
     data.load("Mine")  # the prepared folder now
     assert data.dataset_path == tmp_path / "mine"
     with pytest.raises(

@@ -150,7 +150,7 @@ def test_save_and_load_make_a_folder_anew(script: dict[str, Any]) -> None:
 
 
 def test_a_data_set_of_ones_own_is_processed_and_loaded(script: dict[str, Any]) -> None:
-    assert (script["folder"] / "data" / "xxx" / "perturb_processed.h5ad").is_file()
+    assert (script["folder"] / "data" / "XXX" / "perturb_processed.h5ad").is_file()
     data = PertData(script["folder"] / "data", gene2go={gene: {"T"} for gene in SYMBOLS})
     data.load(data_path=script["folder"] / "data" / "XXX")
     assert data.dataset_name == "xxx"

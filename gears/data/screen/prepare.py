@@ -91,6 +91,10 @@ def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
             logger.debug("reusing the prepared screen %s", folder)
             return reusable
         _refuse_foreign(folder)
+        if is_prepared(folder):
+            logger.warning(
+                "replacing the prepared screen %s: it was made from other data or with other options", folder
+            )
         left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
@@ -221,7 +225,7 @@ def make_data_path(data_path: str | Path) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """A dataset name as a folder name: lower case as published, and nothing but a name.
+    """A dataset name as a folder name: nothing but a name.
 
     Raises
     ------
@@ -231,9 +235,9 @@ def folder_name(name: str) -> str:
     Examples
     --------
     >>> folder_name("Norman_2019")
-    'norman_2019'
+    'Norman_2019'
     """
-    plain = str(name).strip().lower()
+    plain = str(name).strip()
     if not plain or plain.startswith(".") or any(sign in plain for sign in '/\\\0:*?"<>|'):
         msg = f"dataset name {name!r} cannot name a folder; use letters, digits, '-' and '_'"
         raise ValueError(msg)
@@ -256,10 +260,10 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
         If there is no such screen.
     """
     place = user_path(data)
-    # preparing gives a folder its name in lower case
-    lower = place.with_name(place.name.lower()) if place.name else place
-    if place.exists() or is_prepared(lower):
-        return place if place.exists() else lower
+    if not place.exists():
+        place = _in_other_case(place)
+    if place.exists():
+        return place
     msg = f"there is no file or folder {place}"
     if data_path is None or place.name != str(data) or name_of(place) != place.name:
         raise FileNotFoundError(msg)
@@ -277,11 +281,10 @@ def find_screen(data_path: Path, name: str) -> Path:
     FileNotFoundError
         If there is none; what is there is listed.
     """
-    folders = (data_path / name, data_path / name.lower())
-    for place in folders:
-        if is_prepared(place) or (place / H5AD).is_file():
-            return place
-    for place in (*folders, *(data_path / f"{name}{suffix}" for suffix in SUFFIXES)):
+    folder = _in_other_case(data_path / name)
+    if is_prepared(folder) or (folder / H5AD).is_file():
+        return folder
+    for place in (folder, *(data_path / f"{name}{suffix}" for suffix in SUFFIXES)):
         if place.is_file() or (place.is_dir() and _is_source(place)):
             return place
     if name.lower() in PUBLISHED_SCREENS:
@@ -295,6 +298,28 @@ def find_screen(data_path: Path, name: str) -> Path:
         f"({', '.join(PUBLISHED_SCREENS)}){hint}"
     )
     raise FileNotFoundError(msg)
+
+
+def _in_other_case(folder: Path) -> Path:
+    """A folder, or, where it is not there, the screen whose name differs in upper and lower case only.
+
+    Raises
+    ------
+    ValueError
+        There are several of them.
+    """
+    if folder.exists() or not folder.parent.is_dir():
+        return folder
+    names = sorted(
+        other.name for other in folder.parent.iterdir() if other.name.lower() == folder.name.lower()
+    )
+    others = [
+        name for name in names if is_prepared(folder.parent / name) or (folder.parent / name / H5AD).is_file()
+    ]
+    if len(others) > 1:
+        msg = f"there is no {folder}; which of {shorten(others)} is meant?"
+        raise ValueError(msg)
+    return folder.with_name(others[0]) if others else folder
 
 
 def _is_source(folder: Path) -> bool:
