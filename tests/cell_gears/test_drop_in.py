@@ -152,8 +152,8 @@ def test_save_and_load_make_a_folder_anew(script: dict[str, Any]) -> None:
 def test_a_data_set_of_ones_own_is_processed_and_loaded(script: dict[str, Any]) -> None:
     assert (script["folder"] / "data" / "XXX" / "perturb_processed.h5ad").is_file()
     data = PertData(script["folder"] / "data", gene2go={gene: {"T"} for gene in SYMBOLS})
-    data.load(data_path=script["folder"] / "data" / "XXX")
-    assert data.dataset_name == "xxx"
+    data.load(data_path=script["folder"] / "data" / "xxx")  # cell-gears writes names in lower case
+    assert data.dataset_name == "XXX"
     with pytest.raises(FileNotFoundError, match="no file or folder"):
         data.load(data_path=script["folder"] / "data" / "YYY")
 
