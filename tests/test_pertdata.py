@@ -110,7 +110,7 @@ def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: di
     data.load("Mine")  # the prepared folder now
     assert data.dataset_path == tmp_path / "Mine"
     with pytest.raises(
-        FileNotFoundError, match=r"neither a prepared screen 'Mien'.*Mine.h5ad, mine.*did you mean '[Mm]ine'"
+        FileNotFoundError, match=r"neither a prepared screen 'Mien'.*Mine, Mine.h5ad.*did you mean '[Mm]ine'"
     ):
         data.load("Mien")
     with pytest.raises(ValueError, match="either data_name"):
