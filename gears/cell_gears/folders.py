@@ -45,10 +45,7 @@ def read_published_of(path: str | Path, pert_data: PertData | None) -> ModelPart
 
 
 def read_published(
-    path: str | Path,
-    gene_names: Sequence[str],
-    pert_names: Sequence[str],
-    control_mean_G: np.ndarray,
+    path: str | Path, gene_names: Sequence[str], pert_names: Sequence[str], control_mean_G: np.ndarray
 ) -> ModelParts:
     """Everything of a published model except its weights, which ``load_weights`` reads.
 

@@ -24,10 +24,7 @@ NAMES = ("gene_names", "pert_names", "control_mean")
 def make_parser() -> CommandParser:
     """Options of ``gears convert``."""
     parser = CommandParser(
-        "convert",
-        "SOURCE OUTPUT",
-        "Convert cell-gears data: a folder of screens, or a saved model.",
-        EPILOG,
+        "convert", "SOURCE OUTPUT", "Convert cell-gears data: a folder of screens, or a saved model.", EPILOG
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="the data folder of cell-gears, or a model (config.pkl, model.pt)"

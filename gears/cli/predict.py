@@ -31,10 +31,7 @@ VALUES = ("expression", "delta", "logvar")
 def make_parser() -> CommandParser:
     """Options of ``gears predict``."""
     parser = CommandParser(
-        "predict",
-        "MODEL [GENES ...]",
-        "Predict with a trained model; no training data is needed.",
-        EPILOG,
+        "predict", "MODEL [GENES ...]", "Predict with a trained model; no training data is needed.", EPILOG
     )
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
     parser.add_argument(

@@ -24,10 +24,7 @@ EPILOG = """examples:
 The options of a run are saved beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130
 interrupted.
 """
-LOADING, DEVICES = (
-    ("test_batch_size", "num_workers"),
-    ("n_gpus", "gpu_ids", "device", "timeout"),
-)
+LOADING, DEVICES = (("test_batch_size", "num_workers"), ("n_gpus", "gpu_ids", "device", "timeout"))
 CONFIG = "run.yaml"
 PERTDATA_OPTIONS = ("gene2go", "obo", "gene_set_path", "default_pert_graph")
 CUSTOM_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}

@@ -246,9 +246,7 @@ def predicted_interactions(predictions: Predictions, *, by: str = "strength") ->
 
 
 def predict_interaction(
-    model: Any,
-    combo: str | Sequence[str] | Condition,
-    genes: str | Path | Iterable[str] | None = None,
+    model: Any, combo: str | Sequence[str] | Condition, genes: str | Path | Iterable[str] | None = None
 ) -> dict[str, float]:
     """What :meth:`gears.GEARS.GI_predict` does."""
     pair = Condition.of(combo)

@@ -168,10 +168,7 @@ class GeneEmbedding:
         return Graph(tuple(nodes), np.stack([order[source], order[target]]), weight)
 
     def start(
-        self,
-        nodes: Sequence[str],
-        size: int,
-        resolve: Callable[[str], str | None] = lambda name: None,
+        self, nodes: Sequence[str], size: int, resolve: Callable[[str], str | None] = lambda name: None
     ) -> np.ndarray:
         """Vectors to start an embedding table from, (P, size); NaN rows for nodes without a vector.
 

@@ -150,11 +150,7 @@ class _Blocks:
     """
 
     def __init__(
-        self,
-        base_GH: Tensor,
-        effect_UH: Tensor,
-        layers: Sequence[Layer],
-        matmul_dtype: torch.dtype | None,
+        self, base_GH: Tensor, effect_UH: Tensor, layers: Sequence[Layer], matmul_dtype: torch.dtype | None
     ) -> None:
         self.base_GH, self.effect_UH = base_GH, effect_UH
         self.layers, self.matmul_dtype = list(layers), matmul_dtype

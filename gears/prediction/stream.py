@@ -136,11 +136,7 @@ def predict(
 
 
 def predict_changes(
-    network: GEARSNetwork,
-    nodes: Sequence[Sequence[int]],
-    *,
-    prior: Prior | None = None,
-    chunk: int = 32,
+    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, prior: Prior | None = None, chunk: int = 32
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
 

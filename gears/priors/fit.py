@@ -136,10 +136,7 @@ def _choose(
         tried |= {(place, slope): criterion(slope * left_out_RG) for slope in SLOPES}
     place, slope = min(
         tried,
-        key=lambda choice: (
-            round(tried[choice] + MEAN_MARGIN * candidates[choice[0]].mean_only, 9),
-            choice,
-        ),
+        key=lambda choice: (round(tried[choice] + MEAN_MARGIN * candidates[choice[0]].mean_only, 9), choice),
     )
     return place, slope, tried[place, slope]
 

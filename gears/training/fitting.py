@@ -120,9 +120,7 @@ class Fit:
             )
         if fitted is not None:
             self.choice = choose_network_weight(
-                self.run.condition_scores,
-                prior_U,
-                lower_is_better=not validation.monitor.higher_is_better,
+                self.run.condition_scores, prior_U, lower_is_better=not validation.monitor.higher_is_better
             )
             self._use_weight(self.choice)
 
@@ -214,8 +212,7 @@ class Fit:
         assert prior is not None
         report = {**prior.report, **choice.report()}
         self.parts = dataclasses.replace(
-            self.parts,
-            prior=dataclasses.replace(prior, network_weight=choice.weight, report=report),
+            self.parts, prior=dataclasses.replace(prior, network_weight=choice.weight, report=report)
         )
 
     def _refit(self) -> None:

@@ -246,11 +246,7 @@ def _devices(engine: TrainingEngine) -> tuple[str, ...]:
 
 
 def _header(
-    options: TrainOptions,
-    loader: Any,
-    horizon: Horizon,
-    devices: Sequence[str],
-    rule: EarlyStopping | None,
+    options: TrainOptions, loader: Any, horizon: Horizon, devices: Sequence[str], rule: EarlyStopping | None
 ) -> str:
     """One line that says what is about to run, and where."""
     assert options.lr is not None

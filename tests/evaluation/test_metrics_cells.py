@@ -21,11 +21,7 @@ from gears.evaluation.metrics.differential import (
     differential,
     overlap_share,
 )
-from gears.evaluation.metrics.distributions import (
-    energy_distance_of_cells,
-    mmd_of_cells,
-    squared_distances,
-)
+from gears.evaluation.metrics.distributions import energy_distance_of_cells, mmd_of_cells, squared_distances
 from gears.evaluation.truth import ScreenCells, moved_cells
 
 CELL_METRICS = [name for name, metric in METRICS.items() if metric.needs_cells]

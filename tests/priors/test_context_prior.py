@@ -31,15 +31,7 @@ def setting_data(
     genes = GeneSimilarity(np.arange(N_NODES), sparse.eye(N_NODES, format="csr"))
     column = np.full(N_NODES, -1)
     sets = [NodeSet([node], context=context) for context, node in pairs]
-    conditions = PriorData(
-        tuple(sets),
-        delta_CG,
-        np.full(N_GENES, 0.5),
-        n_C,
-        np.ones(N_GENES),
-        column,
-        genes,
-    )
+    conditions = PriorData(tuple(sets), delta_CG, np.full(N_GENES, 0.5), n_C, np.ones(N_GENES), column, genes)
     setting = np.array([context for context, _ in pairs])
     group = np.array([node for _, node in pairs])
     return SettingData(conditions, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group), truth_KPG
