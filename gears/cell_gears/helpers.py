@@ -150,9 +150,8 @@ def evaluate(
     Returns
     -------
     dict
-        ``pert_cat`` (N,) labels as written in the screen, ``pred`` and ``truth``
-        (N, G), ``pred_de`` and ``truth_de`` (N, 20) over the top genes (NaN
-        for control cells), and ``logvar`` (N, G).
+        ``pert_cat`` (N,) labels as written in the screen, ``pred`` and ``truth`` (N, G), ``pred_de`` and ``truth_de``
+        (N, 20) over the top genes (NaN for control cells), and ``logvar`` (N, G).
     """
     import torch
 

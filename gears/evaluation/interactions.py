@@ -55,13 +55,12 @@ def interaction_scores(
     Returns
     -------
     dict
-        Plain floats: ``c1``, ``c2`` (``double = c1 first + c2 second`` by Theil-Sen), ``mag``
-        (sqrt(c1^2 + c2^2), sqrt(2) where effects add), ``strength`` (robust slope of the double over the sum of
-        the singles, 1 where effects add; other than c1 and c2 it is well determined where both singles do the
-        same), ``dominance`` (:func:`dominance`), ``corr_fit`` (correlation of the Theil-Sen fit with the double),
-        the distance correlations ``dcor`` (both singles with the double), ``dcor_singles``, ``dcor_first``,
-        ``dcor_second``, and ``eq_contr`` (smaller of the last two over the larger). NaN where undefined, as
-        ``corr_fit`` of a fit that is constant.
+        Plain floats: ``c1``, ``c2`` (``double = c1 first + c2 second`` by Theil-Sen), ``mag`` (sqrt(c1^2 + c2^2),
+        sqrt(2) where effects add), ``strength`` (robust slope of the double over the sum of the singles, 1 where
+        effects add; other than c1 and c2 it is well determined where both singles do the same), ``dominance``
+        (:func:`dominance`), ``corr_fit`` (correlation of the Theil-Sen fit with the double), the distance correlations
+        ``dcor`` (both singles with the double), ``dcor_singles``, ``dcor_first``, ``dcor_second``, and ``eq_contr``
+        (smaller of the last two over the larger). NaN where undefined, as ``corr_fit`` of a fit that is constant.
 
     Raises
     ------
@@ -291,8 +290,7 @@ def distance_correlation(a: np.ndarray, b: np.ndarray) -> float:
     Parameters
     ----------
     a, b
-        (n,) numbers or (n, d) points. Two samples of numbers take n log n
-        steps (squared: n log^2 n), others n^2.
+        (n,) numbers or (n, d) points. Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
 
     Raises
     ------
@@ -342,9 +340,8 @@ def _row_sums(x: np.ndarray) -> np.ndarray:
 def _sum_of_products(x: np.ndarray, y: np.ndarray) -> float:
     """Sum over i, j of |x_i - x_j| |y_i - y_j| (after Huo and Szekely 2016).
 
-    With points ordered by x the first factor has a known sign; the second
-    has one as soon as it is known which earlier points have the smaller y.
-    Those are summed by merging blocks of doubled length.
+    With points ordered by x the first factor has a known sign; the second has one as soon as it is known which earlier
+    points have the smaller y. Those are summed by merging blocks of doubled length.
     """
     order = np.argsort(x, kind="stable")
     x, y = x[order] - x.mean(), y[order] - y.mean()

@@ -70,10 +70,9 @@ def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
     Returns
     -------
     pd.DataFrame
-        Columns ``subgroup``, ``method``, ``metric``, ``mean``, ``low``,
-        ``high``, ``scaled``, ``scaled_low``, ``scaled_high``,
-        ``n_conditions``, ``n_undefined`` (value), ``n_unscaled`` (conditions
-        that the scaled score excludes).
+        Columns ``subgroup``, ``method``, ``metric``, ``mean``, ``low``, ``high``, ``scaled``, ``scaled_low``,
+        ``scaled_high``, ``n_conditions``, ``n_undefined`` (value), ``n_unscaled`` (conditions that the scaled score
+        excludes).
     """
     records = []
     for subgroup, metric, wide in _groups(table):
@@ -128,10 +127,9 @@ def difference_table(
     Returns
     -------
     pd.DataFrame
-        Columns ``subgroup``, ``metric``, ``against``, ``model_mean``,
-        ``other_mean``, ``difference``, ``low``, ``high``, ``better``
-        (``"model"``, ``"other"``, or ``"undecided"`` where the interval holds
-        0), ``n_conditions``, ``n_undefined`` (conditions excluded).
+        Columns ``subgroup``, ``metric``, ``against``, ``model_mean``, ``other_mean``, ``difference``, ``low``,
+        ``high``, ``better`` (``"model"``, ``"other"``, or ``"undecided"`` where the interval holds 0),
+        ``n_conditions``, ``n_undefined`` (conditions excluded).
     """
     model = model_name(table, method)
     records = []

@@ -45,9 +45,8 @@ def split_halves(
     Yields
     ------
     held_out
-        The truth with the means and cell numbers of one half of every
-        condition's cells (so that metrics which rank conditions see halves
-        only); differential genes and standard deviations stay those of all cells.
+        The truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
+        conditions see halves only); differential genes and standard deviations stay those of all cells.
     other_UG
         The means of the other halves; NaN for a condition of one cell.
     """
@@ -111,9 +110,8 @@ def scaled_by_weights(
 ) -> np.ndarray:
     """``(value - floor) / (ceiling - floor)``, each averaged over conditions first with each row of weights, (B,).
 
-    An undefined floor (the train mean has no correlation with itself) counts
-    as 0. Conditions whose value or ceiling is undefined are excluded; NaN
-    without any, or unless the ceiling is better than the floor.
+    An undefined floor (the train mean has no correlation with itself) counts as 0. Conditions whose value or ceiling is
+    undefined are excluded; NaN without any, or unless the ceiling is better than the floor.
     """
     kept = np.isfinite(value_U) & np.isfinite(ceiling_U)
     floor_U = np.where(np.isnan(floor_U), 0.0, floor_U)

@@ -126,8 +126,7 @@ def score(
     part_screen
         The screen of the part that is scored: true changes count from its control cells.
     fitted
-        The conditions that the methods are fitted to: the reference O is their mean, and subgroups
-        count their genes.
+        The conditions that the methods are fitted to: the reference O is their mean, and subgroups count their genes.
     options
         What is scored, and how.
 

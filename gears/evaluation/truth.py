@@ -26,9 +26,8 @@ MAX_CELLS = 300
 class Truth:
     """True profiles of U evaluated conditions over G genes, float64.
 
-    The *panel* is every evaluated condition: a shard made by :meth:`subset`
-    keeps it, so that metrics that rank a condition among all others give the
-    same value on any number of workers.
+    The *panel* is every evaluated condition: a shard made by :meth:`subset` keeps it, so that metrics that rank a
+    condition among all others give the same value on any number of workers.
 
     Parameters
     ----------
@@ -365,9 +364,8 @@ def dense_rows(screen: PreparedScreen, ids: np.ndarray) -> np.ndarray:
 def moved_cells(control_NG: np.ndarray, control_mean_G: np.ndarray, predicted_G: np.ndarray) -> np.ndarray:
     """Predicted cells of a model that predicts a mean: control cells moved from their mean to it, (N, G).
 
-    A gene that rises is shifted; one that falls is scaled down, so that no
-    value becomes negative and the mean is met exactly. Genes predicted below
-    zero, or falling from a control mean that is not positive, are shifted.
+    A gene that rises is shifted; one that falls is scaled down, so that no value becomes negative and the mean is met
+    exactly. Genes predicted below zero, or falling from a control mean that is not positive, are shifted.
 
     Parameters
     ----------

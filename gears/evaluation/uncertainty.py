@@ -119,11 +119,9 @@ def cell_calibration(
 ) -> Calibration:
     """Calibration of the variance of a model that is trained on pairs of cells, as with ``uncertainty_kind="nll"``.
 
-    Such a model predicts the spread of a perturbed cell about a *control cell*
-    plus the predicted change, with the noise of the control cell; so each cell is
-    compared with a random control cell. Log-normalised counts are far
-    from Gaussian where most cells are zero; there coverage is off
-    even for the correct variance.
+    Such a model predicts the spread of a perturbed cell about a *control cell* plus the predicted change, with the
+    noise of the control cell; so each cell is compared with a random control cell. Log-normalised counts are far from
+    Gaussian where most cells are zero; there coverage is off even for the correct variance.
 
     Parameters
     ----------

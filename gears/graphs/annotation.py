@@ -33,9 +33,8 @@ class GeneAnnotation:
     terms
         Term identifiers, unique; the columns of `matrix`.
     matrix
-        Sparse (genes, terms); entries other than zero mean "carries the term".
-        Kept as CSR int32 ones with sorted indices, so that products of rows
-        count shared terms without overflow.
+        Sparse (genes, terms); entries other than zero mean "carries the term". Kept as CSR int32 ones with sorted
+        indices, so that products of rows count shared terms without overflow.
     aliases
         Other names of genes: alias -> symbol in `genes`. An alias that is
         itself a symbol is refused: a symbol always means its own gene.

@@ -63,12 +63,10 @@ def coexpression_graph(
 ) -> Graph:
     """Graph of correlated genes.
 
-    The weight of an edge is the absolute Pearson correlation over the rows of
-    `x`. Each target keeps its `k` strongest sources above `threshold`; of
-    equally strong ones those whose names sort first. There are no self edges:
-    the graph convolution gives a node without one a self loop of weight 1,
-    which is what the correlation of a gene with itself would give. Genes that
-    do not vary have no edges.
+    The weight of an edge is the absolute Pearson correlation over the rows of `x`. Each target keeps its `k` strongest
+    sources above `threshold`; of equally strong ones those whose names sort first. There are no self edges: the graph
+    convolution gives a node without one a self loop of weight 1, which is what the correlation of a gene with itself
+    would give. Genes that do not vary have no edges.
 
     Parameters
     ----------

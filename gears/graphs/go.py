@@ -40,11 +40,10 @@ def go_graph(
 ) -> Graph:
     """Graph of genes that share GO terms.
 
-    The weight of an edge is the Jaccard similarity of the two genes' term
-    sets. Each target keeps its `k` strongest sources above `threshold` and,
-    where it has terms, a self edge of weight 1. Of equally similar sources
-    those whose names sort first are kept, so that the edges do not depend on
-    the order of `nodes`. Two nodes that are names of one gene have similarity
+    The weight of an edge is the Jaccard similarity of the two genes' term sets. Each target keeps its `k` strongest
+    sources above `threshold` and, where it has terms, a self edge of weight 1. Of equally similar sources those whose
+    names sort first are kept, so that the edges do not depend on the order of `nodes`. Two nodes that are names of one
+    gene have similarity
     1. A node without terms is isolated.
 
     Parameters

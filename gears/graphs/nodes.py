@@ -31,9 +31,8 @@ def read_gene_set(path: str | Path) -> list[str]:
     Parameters
     ----------
     path
-        Text (one gene a line), CSV or TSV (first column, or the column named
-        ``gene``, ``gene_name`` or ``symbol``), JSON (list, or dict with genes as
-        keys), a pickle of a plain list, set, dict or array, or ``.npy``.
+        Text (one gene a line), CSV or TSV (first column, or the column named ``gene``, ``gene_name`` or ``symbol``),
+        JSON (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``.
 
     Raises
     ------

@@ -155,8 +155,7 @@ class TrainingJob:
         Raises
         ------
         ValueError
-            The screen or the split cannot be used, or the training cells do not fill one
-            batch of all workers.
+            The screen or the split cannot be used, or the training cells do not fill one batch of all workers.
         """
         seconds = Seconds() if seconds is None else seconds
         with seconds.of("screen"):
@@ -299,9 +298,8 @@ def train_joined(
 ) -> TrainResult:
     """Train as one worker of a launcher or of a running process group.
 
-    The screen is prepared before the process group starts (a file lock lets one process do
-    it), so that nothing slow happens between collectives; the test part is scored on rank 0
-    after the group has ended.
+    The screen is prepared before the process group starts (a file lock lets one process do it), so that nothing slow
+    happens between collectives; the test part is scored on rank 0 after the group has ended.
 
     Returns
     -------
@@ -373,8 +371,7 @@ def train_multi_gpu(
         :meth:`GEARS.model_initialize`), ``batch_size`` (cells or conditions per worker and
         step), ``test_batch_size``, ``num_workers`` (0), and every option of :meth:`GEARS.train`.
     n_gpus
-        Number of workers; all visible GPUs when omitted. One CPU process where there is
-        no GPU.
+        Number of workers; all visible GPUs when omitted. One CPU process where there is no GPU.
     gpu_ids
         Indices into the visible GPUs (or one of them), rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is
         respected and never rewritten. ``"free:2"`` takes the two least busy GPUs.

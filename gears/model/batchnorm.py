@@ -115,9 +115,8 @@ class WeightedBatchNorm(nn.Module):
     ) -> Tensor:
         """ReLU of the normalised sums ``base[g] + effect[u]`` of all genes and conditions.
 
-        Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of
-        means and variances: the statistics cost G + U rows instead of G x U, and the terms are normalised
-        before they are added.
+        Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of means and
+        variances: the statistics cost G + U rows instead of G x U, and the terms are normalised before they are added.
 
         Parameters
         ----------

@@ -457,8 +457,7 @@ def build_parts(
     go, coexpress
         Custom graphs, in any form of :meth:`gears.graphs.custom.GraphMaker.make`.
     pert_embedding
-        Gene embeddings that the perturbation embedding starts from
-        (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
+        Gene embeddings that the perturbation embedding starts from (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
     """
     screen = pert_data.screen
     genes, nodes = tuple(map(str, screen.gene_names)), tuple(map(str, pert_data.pert_names))

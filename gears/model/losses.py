@@ -5,10 +5,9 @@ prediction x + delta_p, over the genes S_p that the condition expresses,
 
     l_i = mean over S_p of  (x + delta - y)^4 + uncertainty + lambda (sign(y - mu) - t)^2
 
-The batch's loss is the mean over conditions of the mean over their cells; the
-caller passes it as one weight per cell, so that batches can be split over
-workers or accumulated (weight = W / (n_c K): n_c cells of the cell's condition
-and K conditions in the whole batch, W workers whose gradients are averaged).
+The batch's loss is the mean over conditions of the mean over their cells; the caller passes it as one weight per cell,
+so that batches can be split over workers or accumulated (weight = W / (n_c K): n_c cells of the cell's condition and K
+conditions in the whole batch, W workers whose gradients are averaged).
 
 Over moments, y is a cell of the condition and x a control cell, drawn independently, and d = y - x has mean m and
 central moments v2, v3, v4. With e = delta - m the mean of the fourth power over all pairs is a polynomial in the
@@ -88,8 +87,7 @@ def cell_loss(
 def with_uncertainty(fourth: Tensor, square: Tensor, logvar: Tensor, config: ModelConfig) -> Tensor:
     """Add the uncertainty term to a power of the errors, given their squares.
 
-    ``"gears"`` falls with the log-variance s without a minimum; ``"nll"`` has its minimum at
-    s = log(square).
+    ``"gears"`` falls with the log-variance s without a minimum; ``"nll"`` has its minimum at s = log(square).
     """
     precision = torch.exp(-logvar)
     if config.uncertainty_kind == "gears":

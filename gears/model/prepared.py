@@ -5,9 +5,8 @@ the last linear map of ``recovery_w`` into the per-gene decoder: with r the hidd
 
     o_g = <W r + b, w1_g> + b1_g = <r, W^T w1_g> + (<b, w1_g> + b1_g),
 
-so the second of its two matrix products is never computed. Genes are computed in blocks whose
-intermediate values stay in the processor's cache: no tensor of size genes x conditions x hidden
-is ever in memory.
+so the second of its two matrix products is never computed. Genes are computed in blocks whose intermediate values stay
+in the processor's cache: no tensor of size genes x conditions x hidden is ever in memory.
 """
 
 from __future__ import annotations
@@ -226,9 +225,8 @@ def _with_prior(network: GEARSNetwork, sets: Sequence[NodeSet], change_UG: Tenso
 def per_gene_dot(genes_GUH: Tensor, weight_GH: Tensor) -> Tensor:
     """Inner product of each gene's representation with that gene's weights, (G, U).
 
-    Computed in the weights' precision, also under autocast. The products are oriented so that forward and
-    backward read the large tensor in the order of memory, which torch's gradient of the same ``bmm`` does not
-    (four times as slow).
+    Computed in the weights' precision, also under autocast. The products are oriented so that forward and backward read
+    the large tensor in the order of memory, which torch's gradient of the same ``bmm`` does not (four times as slow).
     """
     with torch.autocast(genes_GUH.device.type, enabled=False):
         return _PerGeneDot.apply(genes_GUH.to(weight_GH.dtype), weight_GH)

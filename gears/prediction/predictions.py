@@ -36,10 +36,9 @@ CONTENT = "predicted mean expression"
 class Predictions(Mapping[str, np.ndarray]):
     """Predicted mean expression of U conditions over G genes.
 
-    A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression*
-    (not the change), shape (G,), in the order of `gene_names`. Keys may be ``"A_B"``,
-    ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a key that fits two
-    conditions (gene names that hold "_") is an error.
+    A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression* (not the change), shape (G,),
+    in the order of `gene_names`. Keys may be ``"A_B"``, ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a
+    key that fits two conditions (gene names that hold "_") is an error.
 
     Attributes
     ----------

@@ -1,7 +1,6 @@
 """What closed form knows of a condition before a network is trained.
 
-An additive Gaussian process over perturbed genes whose weights maximise the evidence; see
-``docs/prior.md``.
+An additive Gaussian process over perturbed genes whose weights maximise the evidence; see ``docs/prior.md``.
 """
 
 from gears.priors.fit import FittedPrior, PriorData, fit_prior

@@ -24,10 +24,9 @@ class GenePrior:
 
         change = slope (factor (offset + size shared + sum_j effect_j) + target)
 
-    with ``effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the
-    genes t perturbed in training, and the change of a perturbed gene itself, where it is
-    measured, as a share of its control mean. It is linear in the genes but for `factor`, and
-    zero for the control.
+    with ``effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the genes t perturbed in
+    training, and the change of a perturbed gene itself, where it is measured, as a share of its control mean. It is
+    linear in the genes but for `factor`, and zero for the control.
 
     Attributes
     ----------

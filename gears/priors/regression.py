@@ -4,11 +4,10 @@ For gene g, with changes y_g (C,), level m_g, signal covariance K (C, C) and dia
 
     y_g - m_g  ~  Normal(0, A_g),   A_g = s_g K + noise_g N,   prediction = m_g + s_g k A_g^-1 (y_g - m_g)
 
-Only s_g and noise_g differ between genes. So K is divided by sqrt(N) on both sides and decomposed once,
-N^-1/2 K N^-1/2 = V diag(lambda) V'. Along an eigenvector the covariance of each gene and strength is then a number,
-s_g lambda_k + noise_g, and inverse, determinant and likelihood are sums over k: C^3 once instead of for each of G genes
-and 13 strengths. A free level (generalised least squares) is removed by working in the C - 1 directions orthogonal to
-it.
+Only s_g and noise_g differ between genes. So K is divided by sqrt(N) on both sides and decomposed once, N^-1/2 K N^-1/2
+= V diag(lambda) V'. Along an eigenvector the covariance of each gene and strength is then a number, s_g lambda_k +
+noise_g, and inverse, determinant and likelihood are sums over k: C^3 once instead of for each of G genes and 13
+strengths. A free level (generalised least squares) is removed by working in the C - 1 directions orthogonal to it.
 
 The strength of a gene is averaged instead of chosen: each of :data:`STRENGTHS` has a posterior weight from its
 likelihood and from how common it is among all genes. The prediction of a training condition from the others needs no

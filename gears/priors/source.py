@@ -82,9 +82,8 @@ def prior_data(
 def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hashable]:
     """What is held out together where predictions of unseen conditions are imitated.
 
-    Every condition by itself in a screen with one setting, or where the split holds out single conditions of
-    single contexts; contexts, where it holds whole contexts out and two or more train; else conditions in
-    all their contexts.
+    Every condition by itself in a screen with one setting, or where the split holds out single conditions of single
+    contexts; contexts, where it holds whole contexts out and two or more train; else conditions in all their contexts.
     """
     name = "" if pert_data.split is None else pert_data.split.name
     if len(pert_data.screen.settings) == 1 or name == "unit_held_out":

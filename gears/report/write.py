@@ -224,8 +224,7 @@ def heat_map_figure(
 ) -> Figure:
     """Changes of every condition (rows) over the most variable genes (columns): the truth and each method.
 
-    All panels have one colour scale, symmetric about 0 and cut at the 99th
-    percentile of the true changes.
+    All panels have one colour scale, symmetric about 0 and cut at the 99th percentile of the true changes.
     """
     genes = variable_genes(truth.delta_UG, min(n_genes, len(gene_names)))
     order = np.argsort([f"{len(c)}{c.name}" for c in truth.conditions], kind="stable")

@@ -7,9 +7,8 @@ With W workers and the losses l_wb of the window's micro-batches b on worker w, 
 which is the gradient of the global window's loss, because the task scales each l_wb by counts of the whole window.
 Order: forward and backward of each micro-batch, which adds to ``.grad``; gradients are sent with the last one only;
 then unscale (float16), check that loss and gradients are finite, clip the global gradient, update, moving average.
-Running statistics of batch norms change in the forward, before the loss is known, so a copy is kept and put back if
-the check fails: after an error the model is that of the step before. The check reads one number from the device per
-step.
+Running statistics of batch norms change in the forward, before the loss is known, so a copy is kept and put back if the
+check fails: after an error the model is that of the step before. The check reads one number from the device per step.
 """
 
 from __future__ import annotations

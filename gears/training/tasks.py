@@ -34,9 +34,8 @@ class Reducer(Protocol):
 class Task(Protocol):
     """A loss per micro-batch and metrics per epoch.
 
-    The engine calls `prepare_window` once per optimiser step with all its micro-batches,
-    on every worker, whatever they hold; the sum over micro-batches of the mean over
-    workers of `loss` is the loss of the global window.
+    The engine calls `prepare_window` once per optimiser step with all its micro-batches, on every worker, whatever they
+    hold; the sum over micro-batches of the mean over workers of `loss` is the loss of the global window.
     """
 
     metric: str

@@ -28,9 +28,8 @@ DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
 class Validation:
     """Scores a network on the validation conditions, beside the prior where there is one.
 
-    Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values
-    (float64, zero elsewhere) are summed, so that every worker averages the same numbers
-    in the same order as a single process would.
+    Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values (float64, zero elsewhere)
+    are summed, so that every worker averages the same numbers in the same order as a single process would.
 
     With a prior an epoch is scored as prior + weight x network, at the weight of
     :data:`gears.training.network_weight.WEIGHTS` whose mean of the monitored metric is best.

@@ -87,8 +87,7 @@ class GONeighbours(Baseline):
 class GORidge(GONeighbours):
     """Ridge regression of single deltas on principal components of the gene x GO-term matrix.
 
-    The components are those of the training singles' rows (columns centred);
-    the mean delta is not penalised.
+    The components are those of the training singles' rows (columns centred); the mean delta is not penalised.
 
     Parameters
     ----------

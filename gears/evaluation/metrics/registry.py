@@ -40,8 +40,7 @@ class Metric:
         ``function(predicted_UG, truth)`` returns one value per condition, (U,), NaN where undefined; one
         number for ``scope="set"``.
     formula
-        In plain text: m predicted mean, mu true mean, c control mean, O the
-        mean of the training conditions' means.
+        In plain text: m predicted mean, mu true mean, c control mean, O the mean of the training conditions' means.
     higher_is_better
         Direction.
     bounds
@@ -125,9 +124,8 @@ def condition_metrics(
 ) -> np.ndarray:
     """Values of per-condition metrics, NaN where undefined.
 
-    A shard (``truth.subset(rows)`` with the same rows of the predictions)
-    gives the values of its conditions, so workers can share the work;
-    metrics with ``needs_all`` raise on a shard.
+    A shard (``truth.subset(rows)`` with the same rows of the predictions) gives the values of its conditions, so
+    workers can share the work; metrics with ``needs_all`` raise on a shard.
 
     Parameters
     ----------
