@@ -145,9 +145,7 @@ def score(
     """
     chosen = [Condition.of(condition) for condition in conditions]
     if not chosen:
-        msg = (
-            "there is no condition to evaluate; give the conditions of a part of the split that is not empty"
-        )
+        msg = "there is no condition to evaluate; give the conditions of a part that is not empty"
         raise ValueError(msg)
     values = {
         name: as_means(array, chosen, len(screen.gene_names), name) for name, array in predictions.items()
@@ -280,15 +278,6 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
     A condition that is fitted in this setting has its measured mean. One that is fitted in others only has
     this setting's control mean plus its mean change there (of the same type of perturbation), each
     context once: what it would be if contexts did not matter.
-
-    Parameters
-    ----------
-    screen
-        All contexts.
-    view
-        The setting.
-    fitted
-        Fitted conditions of all settings.
     """
     same = [one for one in fitted if one.kind == view.kind and not one.is_control]
     here = dict.fromkeys(one.plain for one in same if one.context == view.context)
@@ -321,24 +310,8 @@ def predict_baseline(
 ) -> tuple[np.ndarray, dict[str, str]]:
     """Fit a baseline in every setting and predict the conditions there.
 
-    Parameters
-    ----------
-    baseline
-        Fitted again in each setting.
-    settings
-        Of all conditions (:func:`settings_of`).
-    name
-        What the baseline is called in messages.
-
-    Returns
-    -------
-    predicted_UG, left_out
-        Predicted means, NaN in settings that it cannot be fitted to; and why, by name and setting.
-
-    Raises
-    ------
-    ValueError
-        It can be fitted to no setting.
+    Returns the predicted means (U, G), NaN in settings that it cannot be fitted to, and why, by `name` and setting.
+    Raises ValueError if it can be fitted to no setting.
     """
     n_conditions = sum(len(setting.rows) for setting in settings)
     predicted_UG = np.full((n_conditions, len(settings[0].screen.gene_names)), np.nan)

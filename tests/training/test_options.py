@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,7 +215,7 @@ def test_without_validation_a_run_neither_stops_early_nor_is_silent(
     data.prepare_split("no_test", seed=1)
     whole = data.split
     parts = {name: labels for name, labels in whole.parts.items() if name != "val"}
-    data.split = type(whole)(**{**vars(whole), "parts": parts})
+    data.split = dataclasses.replace(whole, parts=parts)
     gears = GEARS(data, device="cpu")
     gears.model_initialize(hidden_size=4)
     with caplog.at_level(logging.WARNING, logger="gears"):

@@ -96,8 +96,6 @@ class GORidge(GONeighbours):
     ridge
         Penalty in units of the largest squared singular value; None: the one
         of least leave-one-out error over the training singles.
-    annotation
-        GO terms of genes; the packaged human ones by default.
     """
 
     def __init__(
@@ -164,8 +162,6 @@ class GOKnn(GONeighbours):
     ----------
     k
         Neighbours.
-    annotation
-        GO terms of genes; the packaged human ones by default.
     """
 
     def __init__(

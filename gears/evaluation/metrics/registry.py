@@ -16,15 +16,9 @@ MetricFunction = Callable[[np.ndarray, Truth], Any]
 
 # Changes come first: the plain correlation is near 1 for a prediction without any change.
 DEFAULT = (
-    "pearson_delta",
-    "pearson_delta_ref",
-    "pearson_delta_top20_de",
-    "mse_top20_de",
-    "mse",
-    "mae",
-    "discrimination",
+    "pearson_delta", "pearson_delta_ref", "pearson_delta_top20_de", "mse_top20_de", "mse", "mae", "discrimination",
     "pearson",
-)
+)  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition
 
 
@@ -109,13 +103,7 @@ def register(
 
 
 def get_metric(name: str) -> Metric:
-    """The metric of that name.
-
-    Raises
-    ------
-    ValueError
-        There is no such metric; the message suggests similar names.
-    """
+    """The metric of that name; the error for an unknown one suggests similar names."""
     return METRICS[name]
 
 
@@ -244,16 +232,8 @@ def summarise(
 def metric_table() -> pd.DataFrame:
     """Every registered metric: formula, better direction, bounds, source, and what it needs."""
     columns = [
-        "name",
-        "formula",
-        "direction",
-        "bounds",
-        "source",
-        "needs_all",
-        "needs_de",
-        "needs_cells",
-        "scope",
-    ]
+        "name", "formula", "direction", "bounds", "source", "needs_all", "needs_de", "needs_cells", "scope",
+    ]  # fmt: skip
     return pd.DataFrame(
         [[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns
     )
