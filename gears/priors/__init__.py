@@ -9,14 +9,6 @@ from gears.priors.prior import ContextPrior, GenePrior, Prior, read_prior
 from gears.priors.source import go_similarity, prior_of
 
 __all__ = [
-    "ContextPrior",
-    "FittedPrior",
-    "GenePrior",
-    "GeneSimilarity",
-    "Prior",
-    "PriorData",
-    "fit_prior",
-    "go_similarity",
-    "prior_of",
-    "read_prior",
-]
+    "ContextPrior", "FittedPrior", "GenePrior", "GeneSimilarity", "Prior", "PriorData", "fit_prior", "go_similarity",
+    "prior_of", "read_prior",
+]  # fmt: skip

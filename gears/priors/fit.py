@@ -38,15 +38,7 @@ _NOISE_FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class FittedPrior:
-    """A prior, and what it predicts for each training condition without that condition.
-
-    Attributes
-    ----------
-    prior
-        For any condition.
-    left_out_CG
-        Changes of the training conditions, each predicted without itself.
-    """
+    """A prior, and what it predicts for each training condition without that condition, (C, G)."""
 
     prior: Prior
     left_out_CG: np.ndarray
@@ -158,13 +150,7 @@ def share_of_targets(as_mean_CG: np.ndarray, delta_CG: np.ndarray) -> float:
     """Share of its control mean by which a gene changes when it is perturbed itself, shrunk.
 
     Zero with fewer than three perturbed genes that are measured.
-
-    Parameters
-    ----------
-    as_mean_CG
-        Control mean of the genes that each condition perturbs, 0 elsewhere.
-    delta_CG
-        Changes of the conditions.
+    `as_mean_CG` is the control mean of the genes that each condition perturbs, 0 elsewhere.
     """
     at = as_mean_CG != 0
     if at.sum() < _LEAST_TARGETS:
@@ -256,12 +242,7 @@ class Process:
     ) -> Process:
         """With weights by the evidence of the conditions (a fixed sample of many).
 
-        Parameters
-        ----------
-        data, rest_CG
-            The conditions; their changes without those of perturbed genes themselves.
-        setting_C, level_SG
-            Setting of each condition, and the level of each setting that changes depart from.
+        `setting_C` is the setting of each condition, `level_SG` the level of each setting that changes depart from.
         """
         noise_C, noise_G = data.sampling_noise()
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0

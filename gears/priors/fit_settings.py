@@ -149,15 +149,7 @@ class SettingData:
 
 @dataclass(frozen=True)
 class SettingProcess:
-    """The Gaussian process of the conditions of several settings.
-
-    Attributes
-    ----------
-    data, rest_CG
-        The conditions, and their changes without those of perturbed genes themselves.
-    process
-        Weights of every covariance over all conditions, then of each within settings; and the noise.
-    """
+    """The Gaussian process of the conditions of several settings: weights over all conditions, then within settings."""
 
     data: SettingData
     rest_CG: np.ndarray

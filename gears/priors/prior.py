@@ -66,13 +66,7 @@ class GenePrior:
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Predicted changes, (U, G) float64.
-
-        Parameters
-        ----------
-        sets
-            Perturbation-graph nodes of each condition; empty for the control.
-        """
+        """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
         summed_UG = self.summed(sets)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
@@ -118,13 +112,7 @@ class GenePrior:
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
     ) -> GenePrior:
-        """The prior that :meth:`arrays` describes.
-
-        Raises
-        ------
-        KeyError, ValueError
-            Arrays are missing or do not fit together.
-        """
+        """The prior that :meth:`arrays` describes; KeyError or ValueError for arrays that do not fit together."""
         trained_T = arrays["trained"]
         triple = tuple(arrays[f"similar_{name}"] for name in ("data", "indices", "indptr"))
         shape = (len(arrays["column"]), len(trained_T))
@@ -139,20 +127,11 @@ class GenePrior:
             offset, own_share, similar_share = map(float, arrays["factor"])
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
         own, similar, slope, network_weight = map(float, arrays["scalars"])
+        more = (magnitude, slope, network_weight, dict(report or {}))
         return cls(
-            GeneSimilarity(trained_T, similar_PT),
-            arrays["offset"],
-            arrays["shared"],
-            own,
-            similar,
-            arrays["coefficient"],
-            arrays["column"],
-            arrays["target"],
-            magnitude,
-            slope,
-            network_weight,
-            dict(report or {}),
-        )
+            GeneSimilarity(trained_T, similar_PT), arrays["offset"], arrays["shared"], own, similar,
+            arrays["coefficient"], arrays["column"], arrays["target"], *more,
+        )  # fmt: skip
 
 
 def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: np.ndarray) -> np.ndarray:
@@ -247,16 +226,9 @@ class ContextPrior:
         pooled = arrays_of("pooled_")
         shared = {name: pooled[name] for name in _SHARED} | arrays_of("own_")
         n, n_kinds = map(int, arrays["settings"])
-        setting_priors = tuple(
-            GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n)
-        )
-        return cls(
-            GenePrior.from_arrays(pooled),
-            setting_priors,
-            n_kinds,
-            float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]),
-            dict(report or {}),
-        )
+        own = tuple(GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n))
+        weight = float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"])
+        return cls(GenePrior.from_arrays(pooled), own, n_kinds, weight, dict(report or {}))
 
 
 Prior = GenePrior | ContextPrior

@@ -71,17 +71,8 @@ def solve(
     are averaged over :data:`STRENGTHS`, weighted by the likelihood of each and by how common it is among the genes
     (empirical Bayes): genes without signal shrink to zero, strong ones hardly.
 
-    Parameters
-    ----------
-    delta_CG
-        Changes, (C, G), of at least two conditions.
-    signal_CC
-        Covariance of the conditions' signal.
-    noise_C, noise_G
-        Sampling variance is ``noise_C[c] * noise_G[g]``, all above zero.
-    level
-        Variance of the level, which is then shrunk by the gene's strength as the signal is; None leaves
-        it free (generalised least squares).
+    Sampling variance is ``noise_C[c] * noise_G[g]``, all above zero. `level` is the variance of the level, which is
+    then shrunk by the gene's strength as the signal is; None leaves it free (generalised least squares).
     """
     return solve_in(Spectrum.of(signal_CC, noise_C, level), delta_CG, noise_G)
 
@@ -233,16 +224,8 @@ class Spectrum:
         Costs C M^2 for M features. Exact where the specific variance is the same multiple of the noise for all
         conditions; otherwise their ratio is that of a gene of typical noise.
 
-        Parameters
-        ----------
-        features
-            Features whose products are the covariance that conditions share.
-        unexplained_C
-            Signal specific to each condition, beside the part that the features omit.
-        noise_C
-            Sampling variance of each condition, to be multiplied by each gene's.
-        typical
-            A typical gene's sampling variance.
+        `unexplained_C` is the signal of each condition beside the part that the features omit, `typical` a typical
+        gene's sampling variance.
         """
         specific_C = features.rest_C + unexplained_C
         noise_of_C = noise_C + specific_C / typical

@@ -46,14 +46,7 @@ def prior_data(
 ) -> SettingData:
     """Training conditions of all settings, with their changes against the control of their context.
 
-    Parameters
-    ----------
-    pert_data
-        The screen, of which only statistics are read, with its nodes, annotation and split.
-    conditions
-        The perturbed training conditions.
-    start_PH
-        Embeddings of all nodes, for a second similarity; NaN where a node has none.
+    `start_PH` are embeddings of all nodes, for a second similarity; NaN where a node has none.
     """
     screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
@@ -105,12 +98,8 @@ def fit_to(
         if len(inside):
             members = [conditions[row] for row in rows.tolist()]
             truth = Truth.of(view, [members[row].plain for row in deciding.tolist()])
-            parts.append(
-                (
-                    inside,
-                    criterion_of(truth, means_without(screen, members, deciding), clip=screen.nonnegative),
-                )
-            )
+            known_mean = means_without(screen, members, deciding)
+            parts.append((inside, criterion_of(truth, known_mean, clip=screen.nonnegative)))
 
     def mean_over_settings(delta_UG: np.ndarray) -> float:
         return float(sum(len(rows) * part(delta_UG[rows]) for rows, part in parts)) / len(judged)
@@ -222,12 +211,7 @@ def prior_of(
     It comes from the screen's cache where it was fitted before. It depends on the screen, these conditions
     and the annotation, on nothing else: neither on other conditions nor on the network or the number of workers.
 
-    Parameters
-    ----------
-    parts
-        Parts of the split.
-    start_PH
-        Embeddings of all perturbation nodes for a second similarity, (P, H); NaN where a node has none.
+    `start_PH` are embeddings of all perturbation nodes, (P, H), for a second similarity; NaN where a node has none.
     """
     conditions = _perturbed(pert_data, parts)
     if not conditions:
