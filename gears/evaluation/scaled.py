@@ -77,9 +77,8 @@ def half_scores(
     names = [metrics[column] for column in used]
     methods = {**predictions, _FLOOR: np.tile(truth.reference_mean_G, (len(truth.conditions), 1))}
     shape = (len(truth.conditions), len(names))
-    sums = {
-        method: np.zeros((2, *shape)) for method in (*methods, _CEILING)
-    }  # of defined values, and their number
+    # sum of the defined values, and their number
+    sums = {method: np.zeros((2, *shape)) for method in (*methods, _CEILING)}
     for held_out, other_UG in split_halves(screen, truth, n, seed=seed):
         for method, predicted_UG in {**methods, _CEILING: other_UG}.items():
             values = _scores(predicted_UG, held_out, names)

@@ -32,9 +32,8 @@ def wide_summary(table: pd.DataFrame) -> pd.DataFrame:
     summary = summary_table(table)
     subgroups, methods, metrics = (list(dict.fromkeys(summary[c])) for c in ("subgroup", "method", "metric"))
     index = pd.MultiIndex.from_product([subgroups, methods], names=["subgroup", "method"])
-    wide = summary.pivot(index=["subgroup", "method"], columns="metric", values="mean").reindex(index)[
-        metrics
-    ]
+    means = summary.pivot(index=["subgroup", "method"], columns="metric", values="mean")
+    wide = means.reindex(index)[metrics]
     counts = summary.groupby("subgroup")["n_conditions"].max()
     wide.insert(0, "n_conditions", counts.reindex(wide.index.get_level_values("subgroup")).to_numpy())
     return wide.rename_axis(columns=None)

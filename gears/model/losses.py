@@ -41,7 +41,7 @@ def cell_loss(
     cell_weight_B: Tensor,
     config: ModelConfig,
 ) -> Tensor:
-    """Weighted sum of the cells' losses, ``sum_i cell_weight[i] * l_i``.
+    """Weighted sum of the cells' losses, ``sum_i cell_weight[i] * l_i``; 0, with zero gradients, without cells.
 
     Parameters
     ----------
@@ -58,13 +58,6 @@ def cell_loss(
         Mean expression of the control cells that training uses; (B, G) where it differs between cells.
     cell_weight_B
         Weight of each cell, from counts over the whole batch.
-    config
-        Chooses the power of the errors and the direction and uncertainty terms.
-
-    Returns
-    -------
-    Tensor
-        A scalar; 0, with zero gradients, for a batch without cells.
     """
     delta_BG = delta_UG.index_select(0, row_B)
     dtype = delta_BG.dtype
@@ -148,20 +141,7 @@ def moment_loss(
 ) -> Tensor:
     """Weighted sum over conditions of the objective's mean over all pairs of cells.
 
-    Parameters
-    ----------
-    delta_UG, logvar_UG
-        Outputs of the network for the conditions of `moments`.
-    moments
-        Moments of the conditions, in the order of the network's rows.
-    config
-        Chooses the terms, as for cells. ``direction="sign"`` uses the sign of delta, the direction of the mean
-        prediction, and has no gradient.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
+    ``direction="sign"`` uses the sign of delta, the direction of the mean prediction, and has no gradient.
     """
     dtype = delta_UG.dtype
     mean_d, v2, v3, v4, sign_mean, sign_sq = (moment.to(dtype) for moment in moments[:6])

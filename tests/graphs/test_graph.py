@@ -72,7 +72,7 @@ def test_construction_checks(nodes, index, weight, message):
 def test_round_trips(tmp_path_factory, edges):
     graph = make(edges, tuple("EDCBA"))
     path = tmp_path_factory.getbasetemp() / "graph.npz"
-    graph.save(path)
+    graph.save(path, overwrite=True)
     assert Graph.load(path).hash == graph.hash
     arrays = {**graph.arrays("one/"), **make({(0, 1): 1.0}).arrays("two/")}
     assert Graph.from_arrays(arrays, "one/").hash == graph.hash
