@@ -353,15 +353,9 @@ class Comparison:
 
 @dataclass
 class Cost:
-    """What a piece of work took.
+    """Wall and CPU time that a piece of work took in this process, and its highest resident memory meanwhile.
 
-    Attributes
-    ----------
-    seconds, cpu_seconds
-        Wall time and CPU time of this process.
-    peak_mb
-        Highest resident memory meanwhile. Where the system cannot reset its
-        mark (other than Linux), that of the process so far.
+    Where the system cannot reset its mark of the memory (other than Linux), it is that of the process so far.
     """
 
     seconds: float = float("nan")

@@ -23,8 +23,6 @@ class Results:
 
     Attributes
     ----------
-    title
-        Title of the evaluation.
     table
         Tidy scores (:func:`gears.evaluation.comparison_table`).
     summary, differences
@@ -35,10 +33,6 @@ class Results:
         Cost of every fit (:class:`gears.evaluation.Comparison`), where it was measured.
     left_out
         Methods that were excluded, with the reason.
-    details
-        Further facts about the data, by name.
-    level
-        Confidence level of the intervals.
     """
 
     title: str

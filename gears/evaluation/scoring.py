@@ -80,12 +80,8 @@ class Setting:
 
     Attributes
     ----------
-    screen
-        The screen of the setting, with one control.
     rows
         Positions of the conditions among all that are scored.
-    conditions
-        The conditions as `screen` names them.
     means
         What baselines are fitted to here; the reference O is their mean (:func:`means_in`).
     """

@@ -119,11 +119,6 @@ class PriorEstimator:
         Set negative predictions to zero; by default where the screen has no negative values.
     refit
         Fit to the validation part as well, which is not used to choose anything here.
-
-    Attributes
-    ----------
-    fitted_parts
-        Parts of the split that the prior is fitted to.
     """
 
     def __init__(self, pert_data: PertData, *, clip: bool | None = None, refit: bool = True) -> None:

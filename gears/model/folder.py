@@ -69,16 +69,12 @@ class ModelParts:
 
     Attributes
     ----------
-    config
-        Options of network and objective.
     gene_names, gene_ids
         Names and ids of the G measured genes in the order of the predictions.
     pert_names
         The P nodes of the perturbation graph.
     go, coexpress
         Graphs over `pert_names` and `gene_names`.
-    control_mean_G
-        Mean expression of the control cells.
     split
         The split that the model was trained on, if any.
     fitted_parts

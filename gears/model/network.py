@@ -38,8 +38,6 @@ class GEARSNetwork(nn.Module):
     ----------
     go, coexpress
         Graphs over the P nodes of perturbations and the G measured genes.
-    config
-        Sizes and options.
     seed
         Seed of the initial weights, drawn from a local generator.
     n_contexts, kinds

@@ -49,8 +49,6 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
 
     Parameters
     ----------
-    data
-        The training conditions.
     criterion
         Error of left-out predictions, lower is better; decides whether departures from
         additivity are predicted, whether the mean alone is better, and the slope.
@@ -307,12 +305,8 @@ class PriorData:
         Variance of a cell's expression within a condition, pooled.
     n_C
         Cells of each condition.
-    control_mean_G
-        Mean of the control cells.
     column_P
         Column of each node among the measured genes, -1 where it is not measured.
-    genes
-        Similarity of nodes.
     further
         More similarities, to the same trained nodes.
     """

@@ -132,8 +132,6 @@ class SettingData:
         The training conditions; ``control_mean_G`` is not looked at.
     setting_C
         Setting of each condition.
-    control_mean_SG
-        Control mean of each setting.
     n_kinds
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     group_C

@@ -48,8 +48,6 @@ class GenePrior:
         Factor on everything.
     network_weight
         Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
-    report
-        Plain values that describe the fit.
     """
 
     genes: GeneSimilarity

@@ -190,8 +190,6 @@ class Spectrum:
         Variance of a level that is shrunk with the signal; None where the level is free.
     rest, n_rest
         Signal orthogonal to the vectors and the number of these directions, 0 where the vectors are complete.
-    noise
-        Factor of the noise.
     """
 
     values_K: np.ndarray

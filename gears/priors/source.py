@@ -149,8 +149,6 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) 
 
     Parameters
     ----------
-    truth
-        Of the U conditions whose predictions are compared.
     known_mean_UG
         The train mean of each prediction, (U, G): mean of the conditions that it is made from, without
         the condition itself, since a mean that held it would be beaten by its own opposite.

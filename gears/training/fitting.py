@@ -78,8 +78,6 @@ class Fit:
         Training options as the caller gave them, and with defaults filled in.
     choice
         The weight of the network; None where there is no prior.
-    run
-        What training left behind.
     """
 
     pert_data: PertData

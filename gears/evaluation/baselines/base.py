@@ -37,11 +37,6 @@ class ConditionMeans:
         Cells of each condition; needed by means weighted by cells.
     nonnegative
         Whether no value of the screen is below 0.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree, the control is missing, or a condition occurs twice.
     """
 
     mean_CG: np.ndarray

@@ -157,11 +157,6 @@ class GOKnn(GONeighbours):
     """Mean delta of the `k` training singles that share most GO terms, weighted by Jaccard similarity.
 
     All singles as similar as the k-th are used. A gene that shares no term with any gets O - c.
-
-    Parameters
-    ----------
-    k
-        Neighbours.
     """
 
     def __init__(

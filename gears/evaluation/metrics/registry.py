@@ -28,19 +28,13 @@ class Metric:
 
     Parameters
     ----------
-    name
-        Name in tables.
     function
         ``function(predicted_UG, truth)`` returns one value per condition, (U,), NaN where undefined; one
         number for ``scope="set"``.
     formula
         In plain text: m predicted mean, mu true mean, c control mean, O the mean of the training conditions' means.
-    higher_is_better
-        Direction.
     bounds
         Least and greatest possible value.
-    source
-        Source of the definition.
     needs_all
         Whether it uses the *predictions* of all evaluated conditions, which
         a worker's shard does not have: gather the predictions first.
@@ -119,10 +113,6 @@ def condition_metrics(
     ----------
     predicted_UG
         Predicted mean expression, (U, G), in the order of ``truth.conditions``.
-    truth
-        True values of the same conditions.
-    names
-        Metrics of scope ``"condition"``.
     mask_target
         Exclude the measured target genes of each condition. Metrics that compare all predictions at once
         (``needs_all``) or cells use every gene.
@@ -131,11 +121,6 @@ def condition_metrics(
     -------
     np.ndarray
         (U, M) float64. All values of a row are NaN if a prediction of the row is not finite.
-
-    Raises
-    ------
-    ValueError
-        For a wrong shape, an unknown metric, one of scope ``"set"``, or one that needs all conditions on a shard.
     """
     predicted_UG = _checked(predicted_UG, truth)
     if mask_target:
