@@ -327,9 +327,7 @@ class GEARS(PublishedNames):
         return stream.predict(*self._predictor(), pert_list, clip=clip, chunk=chunk, **where)
 
     def GI_predict(
-        self,
-        combo: str | Sequence[str] | Condition,
-        GI_genes_file: str | Path | Iterable[str] | None = None,
+        self, combo: str | Sequence[str] | Condition, GI_genes_file: str | Path | Iterable[str] | None = None
     ) -> dict[str, float]:
         """Scores of the genetic interaction of two genes (:func:`gears.evaluation.interactions.interaction_scores`).
 

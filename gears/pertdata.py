@@ -248,8 +248,7 @@ class PertData:
         adata
             The screen; not modified.
         style
-            "auto", "gears", "scperturb", "pertpy", "cell-load" or "replogle"
-            (:mod:`gears.data.checks.styles`).
+            "auto", "gears", "scperturb", "pertpy", "cell-load" or "replogle" (:mod:`gears.data.checks.styles`).
         data_path, dataset_name
             Folder of prepared screens, and name of this one.
         gene2go, obo, default_pert_graph, drop_unmapped

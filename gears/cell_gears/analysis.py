@@ -1,10 +1,8 @@
 """Analysis functions of cell-gears on condition means, with its key names.
 
-They differ from ``cell-gears`` 0.1.2 for undefined values: a correlation
-with a constant is NaN (there 0) and excluded from averages, the control has no
-differential genes (there a score of 0), and conditions with fewer than 20
-genes are scored on those genes. New code uses
-:mod:`gears.evaluation`, which scores means without the cells.
+They differ from ``cell-gears`` 0.1.2 for undefined values: a correlation with a constant is NaN (there 0) and excluded
+from averages, the control has no differential genes (there a score of 0), and conditions with fewer than 20 genes are
+scored on those genes. New code uses :mod:`gears.evaluation`, which scores means without the cells.
 """
 
 from __future__ import annotations
@@ -69,20 +67,10 @@ def compute_metrics(results: Results) -> tuple[dict[str, float], Scores]:
 def non_dropout_analysis(adata: AnnData, test_res: Results) -> Scores:
     """Directions, ranges and errors over the top genes that are no drop-outs, per condition label.
 
-    Parameters
-    ----------
-    adata
-        The processed screen with the published ``uns`` gene lists.
-    test_res
-        Results as :func:`compute_metrics` takes them.
+    `adata` is the processed screen with the published ``uns`` gene lists, `test_res` as for :func:`compute_metrics`.
     """
-    return _list_analysis(
-        adata,
-        test_res,
-        "top_non_dropout_de_20",
-        "non_dropout",
-        {"non_zero": "non_zeros_gene_idx", "non_dropout": "non_dropout_gene_idx"},
-    )
+    lists = {"non_zero": "non_zeros_gene_idx", "non_dropout": "non_dropout_gene_idx"}
+    return _list_analysis(adata, test_res, "top_non_dropout_de_20", "non_dropout", lists)
 
 
 def non_zero_analysis(adata: AnnData, test_res: Results) -> Scores:

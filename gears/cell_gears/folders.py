@@ -28,13 +28,7 @@ def is_published(path: str | Path) -> bool:
 
 
 def read_published_of(path: str | Path, pert_data: PertData | None) -> ModelParts:
-    """:func:`read_published` with the names of a screen.
-
-    Raises
-    ------
-    ValueError
-        There is no screen.
-    """
+    """:func:`read_published` with the names of a screen; ValueError without one."""
     if pert_data is None:
         msg = (
             f"{path} is a model of cell-gears, which holds no names: load it with GEARS(pert_data) and "
@@ -45,10 +39,7 @@ def read_published_of(path: str | Path, pert_data: PertData | None) -> ModelPart
 
 
 def read_published(
-    path: str | Path,
-    gene_names: Sequence[str],
-    pert_names: Sequence[str],
-    control_mean_G: np.ndarray,
+    path: str | Path, gene_names: Sequence[str], pert_names: Sequence[str], control_mean_G: np.ndarray
 ) -> ModelParts:
     """Everything of a published model except its weights, which ``load_weights`` reads.
 
@@ -64,11 +55,6 @@ def read_published(
         the folder does not hold.
     control_mean_G
         Mean expression of the control cells, which predictions start from.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        A file is missing or cannot be read, or the numbers of names are not the model's.
     """
     folder = user_path(path)
     config = load_tensors(folder / CONFIG)

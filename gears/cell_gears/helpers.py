@@ -82,18 +82,7 @@ def get_mean_control(adata: AnnData) -> pd.Series:
 
 
 def np_pearson_cor(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Correlation of every column of `x` with every column of `y`, NaN for a constant column.
-
-    Parameters
-    ----------
-    x, y
-        (n,) or (n, a) and (n,) or (n, b).
-
-    Returns
-    -------
-    np.ndarray
-        (a, b)
-    """
+    """Correlations of the columns of `x`, (n,) or (n, a), with those of `y`, (a, b); NaN for a constant column."""
     x_na, y_nb = (np.asarray(v, dtype=np.float64).reshape(len(v), -1) for v in (x, y))
     x_na = x_na - x_na.mean(axis=0)
     y_nb = y_nb - y_nb.mean(axis=0)
@@ -137,22 +126,17 @@ def evaluate(
 
     Parameters
     ----------
-    loader
-        Yields cell batches.
     model
         Such as ``GEARS.best_model``, or any module that returns the expression (B, G) of a batch of cells; it is put
         into evaluation mode and moved to `device`.
     uncertainty
         Whether the module returns a pair, with log-variances, which are returned as ``logvar``.
-    device
-        Where to compute.
 
     Returns
     -------
     dict
-        ``pert_cat`` (N,) labels as written in the screen, ``pred`` and ``truth``
-        (N, G), ``pred_de`` and ``truth_de`` (N, 20) over the top genes (NaN
-        for control cells), and ``logvar`` (N, G).
+        ``pert_cat`` (N,) labels as written in the screen, ``pred`` and ``truth`` (N, G), ``pred_de`` and ``truth_de``
+        (N, 20) over the top genes (NaN for control cells), and ``logvar`` (N, G).
     """
     import torch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,15 +89,10 @@ class PublishedNames(abc.ABC):
 
     def tunable_parameters(self) -> dict[str, str]:
         """Options of :meth:`model_initialize`, each with its meaning and default."""
-        from docstring_parser import parse
-
         from gears.model.config import ModelConfig
 
-        texts: dict[str, str] = {}
-        for entry in parse(inspect.getdoc(ModelConfig) or "").params:
-            text = " ".join((entry.description or "").split())
-            texts.update({name.strip(): text for name in entry.arg_name.split(",")})
+        texts = ModelConfig.help()
         return {
-            field.name: f"{texts.get(field.name, '')} Default {field.default}."
+            field.name: f"{texts[field.name]} Default {field.default}."
             for field in dataclasses.fields(ModelConfig)
         }

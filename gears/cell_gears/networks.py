@@ -65,11 +65,6 @@ def get_similarity_network(
     -------
     pd.DataFrame
         Columns source, target, importance.
-
-    Raises
-    ------
-    ValueError
-        The type of network is unknown, or an argument that it needs is missing.
     """
     if network_type not in KINDS:
         raise ValueError(unknown_name("network_type", network_type, KINDS))
@@ -98,8 +93,6 @@ class GeneSimNetwork:
         Columns source, target, importance.
     gene_list
         Nodes; those without an edge are isolated.
-    node_map
-        Number of each gene.
 
     Attributes
     ----------

@@ -24,10 +24,7 @@ NAMES = ("gene_names", "pert_names", "control_mean")
 def make_parser() -> CommandParser:
     """Options of ``gears convert``."""
     parser = CommandParser(
-        "convert",
-        "SOURCE OUTPUT",
-        "Convert cell-gears data: a folder of screens, or a saved model.",
-        EPILOG,
+        "convert", "SOURCE OUTPUT", "Convert cell-gears data: a folder of screens, or a saved model.", EPILOG
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="the data folder of cell-gears, or a model (config.pkl, model.pt)"
@@ -62,9 +59,8 @@ def _screen(options: Any) -> tuple[dict[str, Any], str]:
     from gears.published import load_cell_gears_folder
 
     if options.dataset is None:
-        available = sorted(
-            path.parent.name for path in user_path(options.source).glob("*/perturb_processed.h5ad")
-        )
+        files = user_path(options.source).glob("*/perturb_processed.h5ad")
+        available = sorted(path.parent.name for path in files)
         msg = f"name the screen in {options.source} with --dataset (there are: {', '.join(available) or 'none'})"
         raise ValueError(msg)
     split_arguments = {name: options[name] for name in ("split", "seed", "train_gene_set_size")}
@@ -102,10 +98,8 @@ def _model(options: Any) -> tuple[dict[str, Any], str]:
             model = load_cell_gears_model(options.source, screen, device="cpu")
             model.save_model(options.output)
     value = {"model": options.output, "n_genes": model.num_genes, "n_perts": model.num_perts}
-    return (
-        value,
-        f"model  {options.output}: {value['n_genes']} genes, {value['n_perts']} that can be perturbed",
-    )
+    text = f"model  {options.output}: {value['n_genes']} genes, {value['n_perts']} that can be perturbed"
+    return value, text
 
 
 def _names(path: Path) -> dict[str, Any]:

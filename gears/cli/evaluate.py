@@ -67,11 +67,8 @@ def run_evaluate(arguments: list[str]) -> None:
     if table is None:
         msg = f"part {options.part!r} of the model's split has no perturbed condition to evaluate"
         raise ValueError(msg)
-    value = {
-        "verdict": verdict(table),
-        "report": options.report,
-        "summary": summary_table(table).to_dict("records"),
-    }
+    summary = summary_table(table).to_dict("records")
+    value = {"verdict": verdict(table), "report": options.report, "summary": summary}
     text = render_table(table, subgroups=True)
     show(options, value, text + (f"\n\nreport: {options.report}" if options.report else ""))
 
@@ -209,8 +206,5 @@ def run_report(arguments: list[str]) -> None:
     table.attrs["models"] = [*models, *(name for name in methods if name not in BASELINES)]
     paths = write_report(table, options.folder, title=options.title, models=models)
     verdicts = {model: verdict(table, method=model) for model in models}
-    show(
-        options,
-        {"page": str(paths["page"]), "verdicts": verdicts},
-        "\n".join([*verdicts.values(), str(paths["page"])]),
-    )
+    page = str(paths["page"])
+    show(options, {"page": page, "verdicts": verdicts}, "\n".join([*verdicts.values(), page]))

@@ -63,17 +63,9 @@ _HOMES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the `gears` command.
+    """Run the `gears` command with these arguments (by default those of the process).
 
-    Parameters
-    ----------
-    argv
-        Arguments without the program's name; those of the process when omitted.
-
-    Returns
-    -------
-    int
-        Exit code: 0, 1 (failed), 2 (bad input) or 130 (interrupted).
+    Returns the exit code: 0, 1 (failed), 2 (bad input) or 130 (interrupted).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -86,9 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         near = get_close_matches(name, COMMANDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        return _print_error(
-            "gears", f"unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})", BAD_INPUT
-        )
+        text = f"unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})"
+        return _print_error("gears", text, BAD_INPUT)
     traceback = "--traceback" in command_arguments
     return _guarded(name, [word for word in command_arguments if word != "--traceback"], traceback)
 

@@ -31,19 +31,11 @@ VALUES = ("expression", "delta", "logvar")
 def make_parser() -> CommandParser:
     """Options of ``gears predict``."""
     parser = CommandParser(
-        "predict",
-        "MODEL [GENES ...]",
-        "Predict with a trained model; no training data is needed.",
-        EPILOG,
+        "predict", "MODEL [GENES ...]", "Predict with a trained model; no training data is needed.", EPILOG
     )
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    parser.add_argument(
-        "genes",
-        metavar="GENES",
-        nargs="*",
-        default=[],
-        help="perturbations: a gene (KLF1) or genes joined by + (AHR+KLF1)",
-    )
+    text = "perturbations: a gene (KLF1) or genes joined by + (AHR+KLF1)"
+    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help=text)
     parser.add_argument("--file", help="file with one perturbation a line, beside or instead of GENES")
     parser.add_argument(
         "--all-pairs", action="store_true", help="every pair of GENES, or of the genes perturbed in training"
@@ -78,9 +70,8 @@ def run_predict(arguments: list[str]) -> None:
     if output is not None:
         n_conditions = _write(model, perturbations, output, options)
         value = {"output": str(output), "n_conditions": n_conditions, "n_genes": model.num_genes}
-        show(
-            options, value, f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
-        )
+        text = f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
+        show(options, value, text)
         return
     top = model.predict(perturbations, clip=options.clip).top(options.top)
     show(options, top.to_dict("records"), top.round(4).to_string(index=False))

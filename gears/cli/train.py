@@ -24,10 +24,7 @@ EPILOG = """examples:
 The options of a run are saved beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130
 interrupted.
 """
-LOADING, DEVICES = (
-    ("test_batch_size", "num_workers"),
-    ("n_gpus", "gpu_ids", "device", "timeout"),
-)
+LOADING = ("test_batch_size", "num_workers")
 CONFIG = "run.yaml"
 PERTDATA_OPTIONS = ("gene2go", "obo", "gene_set_path", "default_pert_graph")
 CUSTOM_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}
@@ -52,12 +49,8 @@ def make_parser() -> CommandParser:
     parser.add_options(TRAINING, TrainOptions, omit=("verbose",))
     _add_loading(parser)
     parser.add_options(SPLIT, PertData.prepare_split, only=("split", "split_dict_path"))
-    parser.add_options(
-        SPLIT,
-        SplitOptions,
-        omit=("split_dict",),
-        texts={"seed": "seed of the draw, and of the initial weights"},
-    )
+    texts = {"seed": "seed of the draw, and of the initial weights"}
+    parser.add_options(SPLIT, SplitOptions, omit=("split_dict",), texts=texts)
     parser.add_options(MODEL, ModelConfig)
     _add_custom_graphs(parser)
     _add_graph_options(parser)
@@ -92,16 +85,9 @@ def run_train(arguments: list[str]) -> None:
         folder, dataset = _prepared(options, data_config)
 
     with _config_beside_the_model(parser.resolved(options), user_path(options.save_path)):
+        devices = {name: options[name] for name in ("n_gpus", "device", "timeout")}
         result = train_multi_gpu(
-            folder,
-            dataset,
-            values[SPLIT],
-            args,
-            n_gpus=options.n_gpus,
-            gpu_ids=gpu_ids,
-            device=options.device,
-            timeout=options.timeout,
-            data_config=data_config,
+            folder, dataset, values[SPLIT], args, gpu_ids=gpu_ids, data_config=data_config, **devices
         )
     if result.rank != 0:  # rank 0 of torchrun's workers prints
         return
@@ -134,21 +120,14 @@ def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
 
 def _add_devices(parser: CommandParser) -> None:
     group = parser.add_argument_group("devices")
-    group.add_argument(
-        "--gpu-ids",
-        nargs="+",
-        type=int | str,
-        help="GPUs to use, such as 0 2, or free:2 for the two least busy",
-    )
+    text = "GPUs to use, such as 0 2, or free:2 for the two least busy"
+    group.add_argument("--gpu-ids", nargs="+", type=int | str, help=text)
     group.add_argument(
         "--n-gpus", type=int | None, help="number of worker processes; default: all visible GPUs"
     )
     group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); detected if omitted")
-    group.add_argument(
-        "--timeout",
-        type=float | None,
-        help="seconds after which a worker that does not respond is declared dead",
-    )
+    text = "seconds after which a worker that does not respond is declared dead"
+    group.add_argument("--timeout", type=float | None, help=text)
 
 
 def _add_loading(parser: CommandParser) -> None:

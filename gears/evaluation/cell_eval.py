@@ -94,11 +94,8 @@ def _checked(
         return [Condition.of(condition) for condition in conditions], np.asarray(predicted, dtype=np.float64)
     predicted_genes, screen_genes = tuple(predicted.gene_names), tuple(map(str, screen.gene_names))
     if predicted_genes != screen_genes:
-        difference = (
-            "the same genes in another order"
-            if sorted(predicted_genes) == sorted(screen_genes)
-            else "other genes"
-        )
+        same = sorted(predicted_genes) == sorted(screen_genes)
+        difference = "the same genes in another order" if same else "other genes"
         numbers = f"the predictions ({len(predicted_genes)} genes) and the screen ({len(screen_genes)})"
         msg = f"{numbers} have {difference}; predict for this screen"
         raise ValueError(msg)

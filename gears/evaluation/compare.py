@@ -114,13 +114,10 @@ def compare(
         logger.info("compared %s: %d methods", split_name, scored.table["method"].nunique())
     table = pd.concat(tables, ignore_index=True)
     table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
-    notes = [fitted_line(counts), *notes[:1], *_more(notes[1:])]
+    more = [f"and so in {count(len(notes) - 1, 'other split')}"] if len(notes) > 1 else []
+    notes = [fitted_line(counts), *notes[:1], *more]
     table.attrs.update(models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out)
     return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
-
-
-def _more(notes: Sequence[str]) -> list[str]:
-    return [f"and so in {count(len(notes), 'other split')}"] if notes else []
 
 
 @dataclass
@@ -342,10 +339,8 @@ class Comparison:
 
     def save(self, folder: str | Path, *, title: str = "Comparison") -> dict[str, Path]:
         """Write the tables as CSV and JSON into a folder; :func:`gears.report.write_report` writes the page too."""
-        results = Results.of(
-            self.table, title=title, models=self.models, runs=self.runs, left_out=self.left_out
-        )
-        return results.save(folder)
+        options: Any = {"title": title, "models": self.models, "runs": self.runs, "left_out": self.left_out}
+        return Results.of(self.table, **options).save(folder)
 
     def _model(self, model: str | None) -> str:
         if model is None:
@@ -358,15 +353,9 @@ class Comparison:
 
 @dataclass
 class Cost:
-    """What a piece of work took.
+    """Wall and CPU time that a piece of work took in this process, and its highest resident memory meanwhile.
 
-    Attributes
-    ----------
-    seconds, cpu_seconds
-        Wall time and CPU time of this process.
-    peak_mb
-        Highest resident memory meanwhile. Where the system cannot reset its
-        mark (other than Linux), that of the process so far.
+    Where the system cannot reset its mark of the memory (other than Linux), it is that of the process so far.
     """
 
     seconds: float = float("nan")

@@ -21,18 +21,9 @@ if TYPE_CHECKING:
     from gears.prediction.predictions import Predictions
 
 SCORES = (
-    "c1",
-    "c2",
-    "mag",
-    "strength",
-    "dominance",
-    "corr_fit",
-    "dcor",
-    "dcor_singles",
-    "dcor_first",
-    "dcor_second",
+    "c1", "c2", "mag", "strength", "dominance", "corr_fit", "dcor", "dcor_singles", "dcor_first", "dcor_second",
     "eq_contr",
-)
+)  # fmt: skip
 SMALLEST = 1e-3  # coefficients below this count as this in the dominance, which is thus always a number
 MAX_PAIRS = 100_000
 ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
@@ -55,13 +46,12 @@ def interaction_scores(
     Returns
     -------
     dict
-        Plain floats: ``c1``, ``c2`` (``double = c1 first + c2 second`` by Theil-Sen), ``mag``
-        (sqrt(c1^2 + c2^2), sqrt(2) where effects add), ``strength`` (robust slope of the double over the sum of
-        the singles, 1 where effects add; other than c1 and c2 it is well determined where both singles do the
-        same), ``dominance`` (:func:`dominance`), ``corr_fit`` (correlation of the Theil-Sen fit with the double),
-        the distance correlations ``dcor`` (both singles with the double), ``dcor_singles``, ``dcor_first``,
-        ``dcor_second``, and ``eq_contr`` (smaller of the last two over the larger). NaN where undefined, as
-        ``corr_fit`` of a fit that is constant.
+        Plain floats: ``c1``, ``c2`` (``double = c1 first + c2 second`` by Theil-Sen), ``mag`` (sqrt(c1^2 + c2^2),
+        sqrt(2) where effects add), ``strength`` (robust slope of the double over the sum of the singles, 1 where
+        effects add; other than c1 and c2 it is well determined where both singles do the same), ``dominance``
+        (:func:`dominance`), ``corr_fit`` (correlation of the Theil-Sen fit with the double), the distance correlations
+        ``dcor`` (both singles with the double), ``dcor_singles``, ``dcor_first``, ``dcor_second``, and ``eq_contr``
+        (smaller of the last two over the larger). NaN where undefined, as ``corr_fit`` of a fit that is constant.
 
     Raises
     ------
@@ -122,15 +112,8 @@ def theil_sen(
 ) -> tuple[float, float]:
     """Coefficients of ``y = c1 x1 + c2 x2`` as the spatial median of exact fits to two genes each.
 
-    Pairs of genes that do not determine both coefficients are excluded; where
-    none does (one single without any change), the least squares of smallest norm is returned.
-
-    Parameters
-    ----------
-    x_G2, y_G
-        Predictors and response.
-    seed, max_pairs
-        Above this number, pairs are drawn at random.
+    Pairs of genes that do not determine both coefficients are excluded; where none does (one single without any
+    change), the least squares of smallest norm is returned. Above `max_pairs`, pairs are drawn at random.
     """
     n = len(y_G)
     if n * (n - 1) // 2 <= max_pairs:
@@ -175,14 +158,8 @@ def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps:
 
 
 def interaction_kind(scores: Mapping[str, float], *, factor: float = 1.2) -> str:
-    """``"synergy"``, ``"suppression"`` or ``"additive"`` by the strength, which is 1 where effects add.
-
-    Parameters
-    ----------
-    scores
-        Of :func:`interaction_scores`.
-    factor
-        Synergy above it, suppression below its inverse.
+    """By the strength, which is 1 where effects add: ``"synergy"`` above `factor`, ``"suppression"`` below its inverse,
+    else ``"additive"``.
     """
     strength = scores["strength"]
     if math.isnan(strength):  # the singles do nothing, or cancel
@@ -246,9 +223,7 @@ def predicted_interactions(predictions: Predictions, *, by: str = "strength") ->
 
 
 def predict_interaction(
-    model: Any,
-    combo: str | Sequence[str] | Condition,
-    genes: str | Path | Iterable[str] | None = None,
+    model: Any, combo: str | Sequence[str] | Condition, genes: str | Path | Iterable[str] | None = None
 ) -> dict[str, float]:
     """What :meth:`gears.GEARS.GI_predict` does."""
     pair = Condition.of(combo)
@@ -293,13 +268,7 @@ def distance_correlation(a: np.ndarray, b: np.ndarray) -> float:
     Parameters
     ----------
     a, b
-        (n,) numbers or (n, d) points. Two samples of numbers take n log n
-        steps (squared: n log^2 n), others n^2.
-
-    Raises
-    ------
-    ValueError
-        If the samples differ in length.
+        (n,) numbers or (n, d) points. Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
 
     Examples
     --------
@@ -344,9 +313,8 @@ def _row_sums(x: np.ndarray) -> np.ndarray:
 def _sum_of_products(x: np.ndarray, y: np.ndarray) -> float:
     """Sum over i, j of |x_i - x_j| |y_i - y_j| (after Huo and Szekely 2016).
 
-    With points ordered by x the first factor has a known sign; the second
-    has one as soon as it is known which earlier points have the smaller y.
-    Those are summed by merging blocks of doubled length.
+    With points ordered by x the first factor has a known sign; the second has one as soon as it is known which earlier
+    points have the smaller y. Those are summed by merging blocks of doubled length.
     """
     order = np.argsort(x, kind="stable")
     x, y = x[order] - x.mean(), y[order] - y.mean()
@@ -373,19 +341,15 @@ def _sum_of_products(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _in_blocks(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    from scipy.spatial.distance import cdist
+
     rows_a, rows_b, product = np.empty(len(a)), np.empty(len(a)), 0.0
     for start in range(0, len(a), BLOCK):
         rows = slice(start, start + BLOCK)
-        apart_a, apart_b = _apart(a[rows], a), _apart(b[rows], b)
+        apart_a, apart_b = cdist(a[rows], a), cdist(b[rows], b)
         rows_a[rows], rows_b[rows] = apart_a.sum(axis=1), apart_b.sum(axis=1)
         product += float(np.einsum("ij,ij->", apart_a, apart_b))
     return rows_a, rows_b, product
-
-
-def _apart(some: np.ndarray, points: np.ndarray) -> np.ndarray:
-    from scipy.spatial.distance import cdist
-
-    return cdist(some, points)
 
 
 def _points(values: np.ndarray) -> np.ndarray:

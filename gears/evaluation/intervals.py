@@ -70,10 +70,9 @@ def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
     Returns
     -------
     pd.DataFrame
-        Columns ``subgroup``, ``method``, ``metric``, ``mean``, ``low``,
-        ``high``, ``scaled``, ``scaled_low``, ``scaled_high``,
-        ``n_conditions``, ``n_undefined`` (value), ``n_unscaled`` (conditions
-        that the scaled score excludes).
+        Columns ``subgroup``, ``method``, ``metric``, ``mean``, ``low``, ``high``, ``scaled``, ``scaled_low``,
+        ``scaled_high``, ``n_conditions``, ``n_undefined`` (value), ``n_unscaled`` (conditions that the scaled score
+        excludes).
     """
     records = []
     for subgroup, metric, wide in _groups(table):
@@ -89,10 +88,8 @@ def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
                 point = scaled_by_weights(np.ones((1, len(value_U))), *half_values, higher_is_better=higher)
                 resampled = scaled_by_weights(weights, *half_values, higher_is_better=higher)
                 is_scaled = np.isfinite(half_values[0]) & np.isfinite(half_values[2])
-                scaled = [
-                    float(point[0]),
-                    *bootstrap.bounds(resampled if is_scaled.sum() > 1 else resampled[:0]),
-                ]
+                interval = bootstrap.bounds(resampled if is_scaled.sum() > 1 else resampled[:0])
+                scaled = [float(point[0]), *interval]
                 n_unscaled = int((~is_scaled).sum())
             records.append([*record, *scaled, len(value_U), int(np.isnan(value_U).sum()), n_unscaled])
     columns = ["subgroup", "method", "metric", "mean", "low", "high", "scaled", "scaled_low", "scaled_high"]
@@ -128,10 +125,9 @@ def difference_table(
     Returns
     -------
     pd.DataFrame
-        Columns ``subgroup``, ``metric``, ``against``, ``model_mean``,
-        ``other_mean``, ``difference``, ``low``, ``high``, ``better``
-        (``"model"``, ``"other"``, or ``"undecided"`` where the interval holds
-        0), ``n_conditions``, ``n_undefined`` (conditions excluded).
+        Columns ``subgroup``, ``metric``, ``against``, ``model_mean``, ``other_mean``, ``difference``, ``low``,
+        ``high``, ``better`` (``"model"``, ``"other"``, or ``"undecided"`` where the interval holds 0),
+        ``n_conditions``, ``n_undefined`` (conditions excluded).
     """
     model = model_name(table, method)
     records = []
@@ -147,33 +143,21 @@ def difference_table(
                 continue
             other_U = values[other].to_numpy()
             if higher:
-                other_U = np.where(
-                    wide["scored"][other].to_numpy() > 0, np.nan_to_num(other_U, nan=0.0), np.nan
-                )
+                scored = wide["scored"][other].to_numpy() > 0
+                other_U = np.where(scored, np.nan_to_num(other_U, nan=0.0), np.nan)
             is_paired = np.isfinite(model_U) & np.isfinite(other_U)
             n_paired = int(is_paired.sum())
             difference_U = model_U[is_paired] - other_U[is_paired]
-            low, high = _mean_bounds(
-                bootstrap, weights(n_paired) if n_paired else np.zeros((0, 0)), difference_U
-            )
+            drawn = weights(n_paired) if n_paired else np.zeros((0, 0))
+            low, high = _mean_bounds(bootstrap, drawn, difference_U)
             means = (_mean(model_U[is_paired]), _mean(other_U[is_paired]), _mean(difference_U))
             tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))
             better = _better(low, high, tiny, higher_is_better=higher)
             records.append(
                 [subgroup, metric, other, *means, low, high, better, n_paired, len(is_paired) - n_paired]
             )
-    columns = [
-        "subgroup",
-        "metric",
-        "against",
-        "model_mean",
-        "other_mean",
-        "difference",
-        "low",
-        "high",
-        "better",
-    ]
-    return pd.DataFrame(records, columns=[*columns, "n_conditions", "n_undefined"])
+    columns = ["subgroup", "metric", "against", "model_mean", "other_mean", "difference", "low", "high"]
+    return pd.DataFrame(records, columns=[*columns, "better", "n_conditions", "n_undefined"])
 
 
 def _better(low: float, high: float, tiny: float, *, higher_is_better: bool) -> str:
@@ -207,14 +191,8 @@ def _groups(
         rows = all_means if subgroup == ALL else means.xs(subgroup, level="subgroup")
         for metric in metrics:
             metric_rows = rows.xs(metric, level="metric")
-            yield (
-                subgroup,
-                metric,
-                {
-                    column: metric_rows[column].unstack("method").reindex(columns=methods)
-                    for column in columns
-                },
-            )
+            tables = (metric_rows[column].unstack("method").reindex(columns=methods) for column in columns)
+            yield subgroup, metric, dict(zip(columns, tables, strict=True))
 
 
 def _mean_bounds(bootstrap: Bootstrap, weights_BU: np.ndarray, value_U: np.ndarray) -> tuple[float, float]:

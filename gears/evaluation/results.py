@@ -23,8 +23,6 @@ class Results:
 
     Attributes
     ----------
-    title
-        Title of the evaluation.
     table
         Tidy scores (:func:`gears.evaluation.comparison_table`).
     summary, differences
@@ -35,10 +33,6 @@ class Results:
         Cost of every fit (:class:`gears.evaluation.Comparison`), where it was measured.
     left_out
         Methods that were excluded, with the reason.
-    details
-        Further facts about the data, by name.
-    level
-        Confidence level of the intervals.
     """
 
     title: str
@@ -97,13 +91,11 @@ class Results:
     def save(self, folder: str | Path) -> dict[str, Path]:
         """Write three CSV files and one JSON file, and return their paths by content."""
         folder = user_path(folder)
-        frames = {"evaluation": self.table, "summary": self.summary, "differences": self.differences}
-        written = {
-            "table" if name == "evaluation" else name: write_text(
-                folder / f"{name}.csv", frame.to_csv(index=False)
-            )
-            for name, frame in frames.items()
-        }
+        frames = {"table": self.table, "summary": self.summary, "differences": self.differences}
+        written = {}
+        for name, frame in frames.items():
+            file = folder / f"{'evaluation' if name == 'table' else name}.csv"
+            written[name] = write_text(file, frame.to_csv(index=False))
         return written | {"json": write_json(folder / "evaluation.json", self._plain())}
 
     def _plain(self) -> dict[str, Any]:

@@ -14,10 +14,7 @@ RESOLUTION = 2.0 * float(np.finfo(np.float32).eps)
 def changes(values_UG: np.ndarray, origin_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Differences to an origin, (G,) or one per row (U, G), with mere float32 rounding set to exactly 0.
 
-    Returns
-    -------
-    change_UG, noise_U
-        The differences, and per row the largest difference that rounding alone can make.
+    Returns the differences, and per row the largest difference that rounding alone can make.
     """
     size_UG = np.maximum(np.abs(values_UG), np.abs(origin_G))
     change_UG = values_UG - origin_G

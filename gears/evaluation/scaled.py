@@ -45,9 +45,8 @@ def split_halves(
     Yields
     ------
     held_out
-        The truth with the means and cell numbers of one half of every
-        condition's cells (so that metrics which rank conditions see halves
-        only); differential genes and standard deviations stay those of all cells.
+        The truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
+        conditions see halves only); differential genes and standard deviations stay those of all cells.
     other_UG
         The means of the other halves; NaN for a condition of one cell.
     """
@@ -72,29 +71,22 @@ def half_scores(
 ) -> HalfScores:
     """Score methods, the train mean and the other half against the same held-out halves.
 
-    Parameters
-    ----------
-    predictions
-        Predicted means (U, G) by method.
-    screen
-        The screen with the cells.
-    truth
-        The evaluated conditions, whole (no shard).
-    metrics
-        Names of metrics of scope ``"condition"``; those over cells stay NaN.
-    n, seed
-        Number of split-half repeats, and the seed of the draws.
+    `truth` holds the evaluated conditions whole (no shard). Metrics over cells stay NaN.
     """
     used = [column for column, name in enumerate(metrics) if not get_metric(name).needs_cells]
     names = [metrics[column] for column in used]
     methods = {**predictions, _FLOOR: np.tile(truth.reference_mean_G, (len(truth.conditions), 1))}
-    sums = {method: _Mean((len(truth.conditions), len(names))) for method in (*methods, _CEILING)}
+    shape = (len(truth.conditions), len(names))
+    # sum of the defined values, and their number
+    sums = {method: np.zeros((2, *shape)) for method in (*methods, _CEILING)}
     for held_out, other_UG in split_halves(screen, truth, n, seed=seed):
         for method, predicted_UG in {**methods, _CEILING: other_UG}.items():
-            sums[method].add(_scores(predicted_UG, held_out, names))
+            values = _scores(predicted_UG, held_out, names)
+            defined = np.isfinite(values)
+            sums[method] += np.stack([np.where(defined, values, 0.0), defined])
     whole = {method: np.full((len(truth.conditions), len(metrics)), np.nan) for method in sums}
-    for method, mean in sums.items():
-        whole[method][:, used] = mean.value
+    for method, (total, count) in sums.items():
+        whole[method][:, used] = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
     floor_UM, ceiling_UM = whole.pop(_FLOOR), whole.pop(_CEILING)
     if np.isnan(truth.reference_mean_G).any():  # without training conditions nothing is 0 on the scale
         ceiling_UM[:] = np.nan
@@ -111,9 +103,8 @@ def scaled_by_weights(
 ) -> np.ndarray:
     """``(value - floor) / (ceiling - floor)``, each averaged over conditions first with each row of weights, (B,).
 
-    An undefined floor (the train mean has no correlation with itself) counts
-    as 0. Conditions whose value or ceiling is undefined are excluded; NaN
-    without any, or unless the ceiling is better than the floor.
+    An undefined floor (the train mean has no correlation with itself) counts as 0. Conditions whose value or ceiling is
+    undefined are excluded; NaN without any, or unless the ceiling is better than the floor.
     """
     kept = np.isfinite(value_U) & np.isfinite(ceiling_U)
     floor_U = np.where(np.isnan(floor_U), 0.0, floor_U)
@@ -146,22 +137,6 @@ def weighted_mean(weights_BU: np.ndarray, value_U: np.ndarray) -> np.ndarray:
 
 
 _FLOOR, _CEILING = "<train mean>", "<other half>"
-
-
-class _Mean:
-    """Mean of arrays over the entries that are defined."""
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self.total, self.count = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-
-    def add(self, values: np.ndarray) -> None:
-        defined = np.isfinite(values)
-        self.total += np.where(defined, values, 0.0)
-        self.count += defined
-
-    @property
-    def value(self) -> np.ndarray:
-        return np.divide(self.total, self.count, out=np.full_like(self.total, np.nan), where=self.count > 0)
 
 
 def _scores(predicted_UG: np.ndarray, held_out: Truth, names: Sequence[str]) -> np.ndarray:

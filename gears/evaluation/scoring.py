@@ -80,12 +80,8 @@ class Setting:
 
     Attributes
     ----------
-    screen
-        The screen of the setting, with one control.
     rows
         Positions of the conditions among all that are scored.
-    conditions
-        The conditions as `screen` names them.
     means
         What baselines are fitted to here; the reference O is their mean (:func:`means_in`).
     """
@@ -126,8 +122,7 @@ def score(
     part_screen
         The screen of the part that is scored: true changes count from its control cells.
     fitted
-        The conditions that the methods are fitted to: the reference O is their mean, and subgroups
-        count their genes.
+        The conditions that the methods are fitted to: the reference O is their mean, and subgroups count their genes.
     options
         What is scored, and how.
 
@@ -146,9 +141,7 @@ def score(
     """
     chosen = [Condition.of(condition) for condition in conditions]
     if not chosen:
-        msg = (
-            "there is no condition to evaluate; give the conditions of a part of the split that is not empty"
-        )
+        msg = "there is no condition to evaluate; give the conditions of a part that is not empty"
         raise ValueError(msg)
     values = {
         name: as_means(array, chosen, len(screen.gene_names), name) for name, array in predictions.items()
@@ -281,15 +274,6 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
     A condition that is fitted in this setting has its measured mean. One that is fitted in others only has
     this setting's control mean plus its mean change there (of the same type of perturbation), each
     context once: what it would be if contexts did not matter.
-
-    Parameters
-    ----------
-    screen
-        All contexts.
-    view
-        The setting.
-    fitted
-        Fitted conditions of all settings.
     """
     same = [one for one in fitted if one.kind == view.kind and not one.is_control]
     here = dict.fromkeys(one.plain for one in same if one.context == view.context)
@@ -322,24 +306,8 @@ def predict_baseline(
 ) -> tuple[np.ndarray, dict[str, str]]:
     """Fit a baseline in every setting and predict the conditions there.
 
-    Parameters
-    ----------
-    baseline
-        Fitted again in each setting.
-    settings
-        Of all conditions (:func:`settings_of`).
-    name
-        What the baseline is called in messages.
-
-    Returns
-    -------
-    predicted_UG, left_out
-        Predicted means, NaN in settings that it cannot be fitted to; and why, by name and setting.
-
-    Raises
-    ------
-    ValueError
-        It can be fitted to no setting.
+    Returns the predicted means (U, G), NaN in settings that it cannot be fitted to, and why, by `name` and setting.
+    Raises ValueError if it can be fitted to no setting.
     """
     n_conditions = sum(len(setting.rows) for setting in settings)
     predicted_UG = np.full((n_conditions, len(settings[0].screen.gene_names)), np.nan)

@@ -14,13 +14,7 @@ EVERY = "*"  # entry of the column `condition` for a value of a set of condition
 
 
 def summary_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Average a comparison over conditions, per subgroup and over all.
-
-    Returns
-    -------
-    pd.DataFrame
-        Columns ``subgroup``, ``method``, ``metric``, ``mean``, ``n_conditions``, ``n_undefined``.
-    """
+    """Average a comparison over conditions, per subgroup and over all: the columns of `SUMMARY_COLUMNS`."""
     summaries = []
     for method, rows in table.groupby("method", sort=False):
         summaries += [
@@ -37,10 +31,9 @@ def wide_summary(table: pd.DataFrame) -> pd.DataFrame:
     """The means of :func:`summary_table` with one row per (subgroup, method), one column per metric, and the count."""
     summary = summary_table(table)
     subgroups, methods, metrics = (list(dict.fromkeys(summary[c])) for c in ("subgroup", "method", "metric"))
-    wide = summary.pivot(index=["subgroup", "method"], columns="metric", values="mean")
-    wide = wide.reindex(pd.MultiIndex.from_product([subgroups, methods], names=["subgroup", "method"]))[
-        metrics
-    ]
+    index = pd.MultiIndex.from_product([subgroups, methods], names=["subgroup", "method"])
+    means = summary.pivot(index=["subgroup", "method"], columns="metric", values="mean")
+    wide = means.reindex(index)[metrics]
     counts = summary.groupby("subgroup")["n_conditions"].max()
     wide.insert(0, "n_conditions", counts.reindex(wide.index.get_level_values("subgroup")).to_numpy())
     return wide.rename_axis(columns=None)
@@ -86,17 +79,7 @@ def block(
     """Rows of one subgroup of :func:`summary_table` as lines: methods down, metrics across, each aligned.
 
     A number in square brackets counts the conditions where a value is undefined and therefore not in the mean.
-
-    Parameters
-    ----------
-    rows
-        Rows of one subgroup.
-    methods, metrics
-        Methods and metrics to show, in this order; all by default.
-    labels
-        Text for methods that are not shown by their names.
-    digits
-        Decimal places.
+    `methods` and `metrics` are shown in this order, all by default; `labels` are texts for methods.
     """
     names = list(dict.fromkeys(rows["metric"])) if metrics is None else list(metrics)
     methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)

@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
 
 __all__ = [
-    "COLUMNS",
-    "baseline_predictions",
-    "comparison_table",
-    "fitted_line",
-    "render_table",
-    "subgroup_line",
-    "summary_table",
-    "verdict",
-    "wide_summary",
-]
+    "COLUMNS", "baseline_predictions", "comparison_table", "fitted_line", "render_table", "subgroup_line",
+    "summary_table", "verdict", "wide_summary",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -173,9 +166,8 @@ def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
             if any(n) or part == "train"
         ]
         largest = sum(max(n) for n in numbers.values())
-        methods.setdefault(
-            f"{' and '.join(numbers_of_parts)} condition{'' if largest == 1 else 's'}", []
-        ).append(method)
+        text = f"{' and '.join(numbers_of_parts)} condition{'' if largest == 1 else 's'}"
+        methods.setdefault(text, []).append(method)
     if len(methods) == 1 and sum(map(len, methods.values())) > 1:
         methods = {text: ["all methods"] for text in methods}
     return "; ".join(f"{shorten(names, 4)} fitted to {text}" for text, names in methods.items())

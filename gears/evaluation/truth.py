@@ -26,9 +26,8 @@ MAX_CELLS = 300
 class Truth:
     """True profiles of U evaluated conditions over G genes, float64.
 
-    The *panel* is every evaluated condition: a shard made by :meth:`subset`
-    keeps it, so that metrics that rank a condition among all others give the
-    same value on any number of workers.
+    The *panel* is every evaluated condition: a shard made by :meth:`subset` keeps it, so that metrics that rank a
+    condition among all others give the same value on any number of workers.
 
     Parameters
     ----------
@@ -111,23 +110,20 @@ class Truth:
         """
         mean_UG = np.ascontiguousarray(mean_UG, dtype=np.float64)
         n_conditions, n_genes = mean_UG.shape
-        unknown_UG = np.full((n_conditions, n_genes), np.nan)
+
+        def known(values: np.ndarray | None, *shape: int) -> np.ndarray:
+            return np.full(shape, np.nan) if values is None else np.asarray(values, dtype=np.float64)
+
         if conditions is None:
             conditions = [Condition((f"P{row}",)) for row in range(n_conditions)]
         return cls(
             conditions=tuple(Condition.of(condition) for condition in conditions),
             mean_UG=mean_UG,
-            std_UG=unknown_UG if std_UG is None else np.asarray(std_UG, dtype=np.float64),
-            t_UG=unknown_UG if t_UG is None else np.asarray(t_UG, dtype=np.float64),
-            n_cells_U=np.zeros(n_conditions, np.int64)
-            if n_cells_U is None
-            else np.asarray(n_cells_U, np.int64),
+            std_UG=known(std_UG, n_conditions, n_genes),
+            t_UG=known(t_UG, n_conditions, n_genes),
+            n_cells_U=np.asarray(np.zeros(n_conditions) if n_cells_U is None else n_cells_U, dtype=np.int64),
             control_mean_G=np.asarray(control_mean_G, dtype=np.float64),
-            reference_mean_G=(
-                np.full(n_genes, np.nan)
-                if reference_mean_G is None
-                else np.asarray(reference_mean_G, dtype=np.float64)
-            ),
+            reference_mean_G=known(reference_mean_G, n_genes),
             top_de=_gene_lists(top_de, n_conditions),
             top_de_non_dropout=_gene_lists(top_de_non_dropout, n_conditions),
             targets=_gene_lists(targets, n_conditions),
@@ -175,15 +171,15 @@ class Truth:
         control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
         gene_index = {gene: index for index, gene in enumerate(screen.gene_names)}
         top, top_non_dropout = _top_lists(screen, ids, min(n_top, len(gene_index)))
+        if reference_mean_G is None:
+            train = dict.fromkeys(Condition.of(condition) for condition in train_conditions)
+            train_ids = [screen.id_of(condition) for condition in train if not condition.is_control]
+            reference_mean_G = mean_profile(statistics.mean, train_ids, statistics.n, weights)
         return cls.from_means(
             np.asarray(statistics.mean[ids]).reshape(len(ids), -1),
             control_mean_G,
             conditions=chosen,
-            reference_mean_G=(
-                reference_mean(screen, train_conditions, weights=weights)
-                if reference_mean_G is None
-                else reference_mean_G
-            ),
+            reference_mean_G=reference_mean_G,
             std_UG=np.sqrt(np.maximum(statistics.m2[ids], 0.0)),
             t_UG=welch_t(statistics, ids),
             n_cells_U=statistics.n[ids],
@@ -201,23 +197,15 @@ class Truth:
     def subset(self, rows: Sequence[int] | np.ndarray | slice) -> Truth:
         """The same truth for some of its conditions (a worker's shard); the panel stays whole."""
         picked = np.arange(len(self.conditions))[rows]
-        return Truth(
-            conditions=tuple(self.conditions[row] for row in picked),
-            mean_UG=self.mean_UG[picked],
-            std_UG=self.std_UG[picked],
-            t_UG=self.t_UG[picked],
-            n_cells_U=self.n_cells_U[picked],
-            control_mean_G=self.control_mean_G,
-            reference_mean_G=self.reference_mean_G,
-            top_de=tuple(self.top_de[row] for row in picked),
-            top_de_non_dropout=tuple(self.top_de_non_dropout[row] for row in picked),
-            targets=tuple(self.targets[row] for row in picked),
-            panel_mean_VG=self.panel_mean_VG,
-            panel_row_U=self.panel_row_U[picked],
-            control_std_G=self.control_std_G,
-            n_control=self.n_control,
-            cells=self.cells,
-        )
+        arrays: dict[str, Any] = {
+            name: getattr(self, name)[picked]
+            for name in ("mean_UG", "std_UG", "t_UG", "n_cells_U", "panel_row_U")
+        }
+        lists: dict[str, Any] = {
+            name: tuple(getattr(self, name)[row] for row in picked)
+            for name in ("conditions", "top_de", "top_de_non_dropout", "targets")
+        }
+        return dataclasses.replace(self, **arrays, **lists)
 
     def without_genes(self, genes: np.ndarray) -> Truth:
         """The same truth without some measured genes (a condition's own targets, say)."""
@@ -256,27 +244,23 @@ class Truth:
         return self.mean_UG - self.control_mean_G[None, :]
 
 
-def reference_mean(
-    screen: PreparedScreen, train_conditions: Iterable[Condition | str], *, weights: str = "conditions"
+def mean_profile(
+    mean_CG: np.ndarray, rows: Sequence[int] | np.ndarray, n_cells_C: np.ndarray | None, weights: str
 ) -> np.ndarray:
-    """Mean profile of the training conditions, without the control; all NaN if none is left.
-
-    Parameters
-    ----------
-    weights
-        ``"conditions"``: the mean of the conditions' means (O in the formulas);
-        ``"cells"``: the mean over all their cells (as in Systema).
-    """
+    """Mean of some rows, (G,): each once (O in the formulas), or by "cells" (as in Systema); NaN without any."""
     if weights not in ("conditions", "cells"):
         msg = f"weights must be 'conditions' or 'cells'; found {weights!r}"
         raise ValueError(msg)
-    chosen = dict.fromkeys(Condition.of(condition) for condition in train_conditions)
-    ids = [screen.id_of(condition) for condition in chosen if not condition.is_control]
-    if not ids:
-        return np.full(len(screen.gene_names), np.nan)
-    n_cells = np.asarray(screen.statistics.n[ids], dtype=np.float64)
-    share = n_cells / n_cells.sum() if weights == "cells" else np.full(len(ids), 1.0 / len(ids))
-    return (share[:, None] * screen.statistics.mean[ids]).sum(axis=0)
+    if not len(rows):
+        return np.full(mean_CG.shape[1], np.nan)
+    share = np.full(len(rows), 1.0 / len(rows))
+    if weights == "cells":
+        if n_cells_C is None:
+            msg = "a mean weighted by cells needs n_cells_C, the number of cells of each condition"
+            raise ValueError(msg)
+        n_cells = np.asarray(n_cells_C, dtype=np.float64)[rows]
+        share = n_cells / n_cells.sum()
+    return (share[:, None] * mean_CG[rows]).sum(axis=0)
 
 
 def _top_lists(screen: PreparedScreen, ids: np.ndarray, n_top: int) -> tuple[GeneLists, GeneLists]:
@@ -311,25 +295,16 @@ class CellSource(Protocol):
 
     def control(self) -> np.ndarray:
         """Control cells, (n, G) float64."""
-        ...
 
     def of(self, condition: Condition) -> np.ndarray:
         """Cells of a condition, (n, G) float64."""
-        ...
 
 
 @dataclass(frozen=True)
 class ScreenCells:
     """Cells of a prepared screen, at most `max_cells` of each condition, the same at every call.
 
-    Parameters
-    ----------
-    screen
-        The prepared screen.
-    max_cells
-        Where a condition has more, this many are drawn without replacement.
-    seed
-        Of the draw, which is separate for each condition.
+    Where a condition has more, they are drawn without replacement, by `seed`, separately for each condition.
     """
 
     screen: PreparedScreen
@@ -365,16 +340,8 @@ def dense_rows(screen: PreparedScreen, ids: np.ndarray) -> np.ndarray:
 def moved_cells(control_NG: np.ndarray, control_mean_G: np.ndarray, predicted_G: np.ndarray) -> np.ndarray:
     """Predicted cells of a model that predicts a mean: control cells moved from their mean to it, (N, G).
 
-    A gene that rises is shifted; one that falls is scaled down, so that no
-    value becomes negative and the mean is met exactly. Genes predicted below
-    zero, or falling from a control mean that is not positive, are shifted.
-
-    Parameters
-    ----------
-    control_NG
-        Control cells, or a sample of them.
-    control_mean_G, predicted_G
-        Mean of all control cells and predicted mean.
+    A gene that rises is shifted; one that falls is scaled down, so that no value becomes negative and the mean is met
+    exactly. Genes predicted below zero, or falling from a control mean that is not positive, are shifted.
     """
     falls_G = (predicted_G < control_mean_G) & (predicted_G >= 0)
     factor_G = np.divide(predicted_G, control_mean_G, out=np.ones_like(predicted_G), where=falls_G)

@@ -16,7 +16,6 @@ from gears.evaluation.truth import CellSource
 if TYPE_CHECKING:
     from gears.conditions import Condition
 
-LEVELS = (0.5, 0.8, 0.9, 0.95)
 CURVE = tuple(np.linspace(0.05, 0.95, 19).round(2).tolist())
 
 
@@ -119,11 +118,9 @@ def cell_calibration(
 ) -> Calibration:
     """Calibration of the variance of a model that is trained on pairs of cells, as with ``uncertainty_kind="nll"``.
 
-    Such a model predicts the spread of a perturbed cell about a *control cell*
-    plus the predicted change, with the noise of the control cell; so each cell is
-    compared with a random control cell. Log-normalised counts are far
-    from Gaussian where most cells are zero; there coverage is off
-    even for the correct variance.
+    Such a model predicts the spread of a perturbed cell about a *control cell* plus the predicted change, with the
+    noise of the control cell; so each cell is compared with a random control cell. Log-normalised counts are far from
+    Gaussian where most cells are zero; there coverage is off even for the correct variance.
 
     Parameters
     ----------
@@ -155,15 +152,8 @@ def cell_calibration(
 def ensemble_moments(members: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance over an ensemble's members, (U, G) each (variance with M - 1 in the denominator).
 
-    Parameters
-    ----------
-    members
-        Predictions of at least two models for the same conditions: arrays (U, G), or :class:`gears.Predictions`.
-
-    Raises
-    ------
-    ValueError
-        With fewer than two members, or members of other shapes or conditions.
+    Members are predictions of at least two models for the same conditions: arrays (U, G), or
+    :class:`gears.Predictions`.
     """
     if len(members) < 2:
         msg = f"an ensemble has at least two members; found {len(members)}"

@@ -20,16 +20,8 @@ BETTER, SAME, WORSE, TOO_FEW = "better", "not distinguishable", "worse", "too fe
 N_SHOWN = 3
 """Baselines in the short table."""
 VERDICT_COLUMNS = [
-    "metric",
-    "baseline",
-    "model_mean",
-    "baseline_mean",
-    "difference",
-    "low",
-    "high",
-    "n_conditions",
-    "verdict",
-]
+    "metric", "baseline", "model_mean", "baseline_mean", "difference", "low", "high", "n_conditions", "verdict",
+]  # fmt: skip
 
 
 def verdict_table(
@@ -196,16 +188,7 @@ def render_table(
 ) -> str:
     """The comparison as plain text: the verdict, what methods were fitted to, and the means of all methods.
 
-    Parameters
-    ----------
-    table
-        Tidy.
-    method
-        The model; by default the one that the table evaluates.
-    digits
-        Decimal places.
-    subgroups
-        Whether a block for each subgroup follows that of all conditions, if there are several.
+    By default `method` is the one that the table evaluates. With `subgroups` a block for each follows that of all.
     """
     summary = summary_table(table)
     lines = _above(table, method)

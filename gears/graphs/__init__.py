@@ -8,12 +8,5 @@ from gears.graphs.go import go_graph, jaccard
 from gears.graphs.graph import Graph, cached_graph
 
 __all__ = [
-    "EdgeFile",
-    "GeneAnnotation",
-    "GeneEmbedding",
-    "Graph",
-    "cached_graph",
-    "coexpression_graph",
-    "go_graph",
-    "jaccard",
-]
+    "EdgeFile", "GeneAnnotation", "GeneEmbedding", "Graph", "cached_graph", "coexpression_graph", "go_graph", "jaccard",
+]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,8 @@ class GeneAnnotation:
     terms
         Term identifiers, unique; the columns of `matrix`.
     matrix
-        Sparse (genes, terms); entries other than zero mean "carries the term".
-        Kept as CSR int32 ones with sorted indices, so that products of rows
-        count shared terms without overflow.
+        Sparse (genes, terms); entries other than zero mean "carries the term". Kept as CSR int32 ones with sorted
+        indices, so that products of rows count shared terms without overflow.
     aliases
         Other names of genes: alias -> symbol in `genes`. An alias that is
         itself a symbol is refused: a symbol always means its own gene.
@@ -119,13 +118,7 @@ class GeneAnnotation:
         return self.aliases.get(symbol)
 
     def rows(self, symbols: Sequence[str]) -> sparse.csr_matrix:
-        """Term rows of symbols in their order; aliases resolved, rows of unknown symbols empty.
-
-        Returns
-        -------
-        scipy.sparse.csr_matrix
-            (len(symbols), terms) int32 of ones.
-        """
+        """CSR (len(symbols), terms) of int32 ones in the symbols' order; aliases resolved, unknown symbols empty."""
         resolved = [self.resolve(symbol) for symbol in symbols]
         index = np.array([-1 if gene is None else self._index[gene] for gene in resolved], dtype=np.int64)
         known = index >= 0
@@ -231,9 +224,7 @@ class GeneAnnotation:
 
     def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
         """The annotation with every ancestor of each gene's terms, from an ontology in OBO format."""
-        from gears.graphs.annotation_files import Ontology
-
-        return Ontology.from_obo(obo).propagate(self)
+        return annotation_files.Ontology.from_obo(obo).propagate(self)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays for an npz file: names as UTF-8 bytes joined by line feeds, the matrix as CSR."""
@@ -250,16 +241,8 @@ class GeneAnnotation:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> GeneAnnotation:
-        """Inverse of :meth:`arrays`."""
-        return cls._from_arrays(arrays, aliases_of)
-
-    @classmethod
-    def _from_arrays(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        aliases_of: Callable[[Mapping[str, np.ndarray], list[str]], Mapping[str, str]],
-    ) -> GeneAnnotation:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], *, packaged: bool = False) -> GeneAnnotation:
+        """Inverse of :meth:`arrays`; with `packaged`, aliases are unpacked when one is looked up."""
         missing = {"genes", "terms", "indptr", "indices"} - set(arrays)
         if missing:
             msg = f"annotation arrays lack {shorten(sorted(missing))}; found {shorten(sorted(arrays))}"
@@ -271,7 +254,7 @@ class GeneAnnotation:
             shape=(len(genes), len(terms)),
         )
         check_compressed("the table of genes and terms", matrix)
-        aliases = aliases_of(arrays, genes)
+        aliases: Mapping[str, str] = (PackagedAliases if packaged else aliases_of)(arrays, genes)
         ambiguous = frozenset(unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
         return cls(genes, terms, matrix, aliases, ambiguous)
 
@@ -280,7 +263,7 @@ class GeneAnnotation:
 def _human() -> GeneAnnotation:
     resource = importlib.resources.files("gears.resources") / HUMAN_RESOURCE
     with importlib.resources.as_file(resource) as path:
-        return GeneAnnotation._from_arrays(read_npz(path), PackagedAliases)
+        return GeneAnnotation.from_arrays(read_npz(path), packaged=True)
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:
@@ -335,7 +318,6 @@ def unpack(packed: np.ndarray) -> list[str]:
 
 def annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None) -> GeneAnnotation:
     """The annotation that a user means: None for the human one of the package."""
-
     if gene2go is None:
         return GeneAnnotation.human()
     if isinstance(gene2go, GeneAnnotation):
@@ -343,8 +325,7 @@ def annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | N
     if isinstance(gene2go, (str, Path)):
         gene2go = need_file(gene2go, "gene2go")
         if is_pickle(gene2go):  # gene2go_all.pkl of the published package
-            gene2go = load_plain(gene2go)
-            return annotation_from(gene2go)
+            return annotation_from(load_plain(gene2go))
         return GeneAnnotation.from_path(gene2go)
     if isinstance(gene2go, Mapping):
         return GeneAnnotation.from_dict(gene2go)

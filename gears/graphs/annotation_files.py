@@ -30,14 +30,7 @@ NO_DATA = "ND"
 _SYMBOL_HEADERS = {"symbol", "gene", "gene_name"}
 _GAF_COLUMNS = 15  # to the date; extension and gene product may be missing
 _GENE2GO = ("tax_id", "geneid", "go_id")
-FORMATS = {
-    ".gaf": "GAF",
-    ".gmt": "GMT",
-    ".tsv": "table",
-    ".csv": "table",
-    ".txt": "table",
-    "gene2go": "table",
-}
+FORMATS = {".gaf": "GAF", ".gmt": "GMT", **dict.fromkeys((".tsv", ".csv", ".txt", "gene2go"), "table")}
 
 RELATIONS = ("is_a", "part_of")
 """Relations along which an annotation holds for the ancestor as well."""
@@ -95,11 +88,6 @@ def read_rows(
         Symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info`` file.
     taxon
         Species, by NCBI's number, where a file holds several.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        There is no such file, or it holds no annotation.
     """
     path = user_path(path)
     if not path.is_file():
@@ -190,9 +178,8 @@ def _gene2go(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: 
         )
         raise ValueError(msg)
     if not isinstance(symbols, Mapping):
-        symbols = {
-            row[1]: row[2] for _, row in _rows(user_path(symbols)) if len(row) > 2 and row[1].isdigit()
-        }
+        rows = _rows(user_path(symbols))
+        symbols = {row[1]: row[2] for _, row in rows if len(row) > 2 and row[1].isdigit()}
     found, taxa = AnnotationRows(), set()
     for number, row in _rows(path):
         if number == 1 or not row or (taxon is not None and row[0] != str(taxon)):
@@ -231,13 +218,7 @@ class Ontology:
 
     @classmethod
     def from_obo(cls, path: str | Path) -> Ontology:
-        """Read an OBO file, ``.gz`` or not: is_a and part_of; obsolete terms are excluded.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            There is no such file, it holds no term, or its terms are in a circle.
-        """
+        """Read an OBO file, ``.gz`` or not: is_a and part_of; obsolete terms are excluded."""
         import networkx
 
         path = user_path(path)

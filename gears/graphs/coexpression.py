@@ -63,12 +63,10 @@ def coexpression_graph(
 ) -> Graph:
     """Graph of correlated genes.
 
-    The weight of an edge is the absolute Pearson correlation over the rows of
-    `x`. Each target keeps its `k` strongest sources above `threshold`; of
-    equally strong ones those whose names sort first. There are no self edges:
-    the graph convolution gives a node without one a self loop of weight 1,
-    which is what the correlation of a gene with itself would give. Genes that
-    do not vary have no edges.
+    The weight of an edge is the absolute Pearson correlation over the rows of `x`. Each target keeps its `k` strongest
+    sources above `threshold`; of equally strong ones those whose names sort first. There are no self edges: the graph
+    convolution gives a node without one a self loop of weight 1, which is what the correlation of a gene with itself
+    would give. Genes that do not vary have no edges.
 
     Parameters
     ----------
@@ -82,7 +80,6 @@ def coexpression_graph(
         An absolute correlation must be greater than this.
     k
         Sources per target.
-
     n_drawn
         Where there are more cells, the pairs that may be edges are chosen on a fixed draw of this many, except pairs
         of genes that few cells express. Their correlations are computed over all cells: every weight is that of the
@@ -93,12 +90,6 @@ def coexpression_graph(
     ------
     ValueError
         If names and columns disagree, or `x` holds NaN or infinity.
-
-    Notes
-    -----
-    Goes by chunks of cells and blocks of targets (one block up to about 5,800 genes, one more pass over the
-    cells for each further one): memory beyond the input is bounded by two blocks of 256 MB and a few chunks.
-    With `n_drawn` the drawn cells are held in memory.
     """
     check_selection(threshold, k)
     order = name_order(tuple(gene_names))
@@ -173,14 +164,7 @@ Expression: TypeAlias = "sparse.csr_matrix | np.ndarray | CellMatrix"
 class CellChunks:
     """Rows of a matrix in memory or on disk, a chunk at a time, as often as they are wanted.
 
-    Parameters
-    ----------
-    x
-        Expression, (cells, G).
-    rows
-        The rows that count, ascending; all by default.
-    columns
-        The columns that count, in this order; all by default.
+    `rows`, ascending, and `columns`, in this order, are those that count; all by default.
     """
 
     def __init__(
@@ -209,13 +193,7 @@ class CellChunks:
         return CellChunks(self._x.csr(rows) if self._stored else self._x[rows], None, self._columns)
 
     def __iter__(self) -> Iterator[sparse.csr_matrix | np.ndarray]:
-        """CSR where that is worth while, else dense.
-
-        Raises
-        ------
-        ValueError
-            For NaN or infinity, in any column.
-        """
+        """CSR where that is worth while, else dense; raises ValueError for NaN or infinity, in any column."""
         as_sparse = self._stored or sparse.issparse(self._x)
         size = _CHUNK_BYTES * (_SPARSE_CHUNKS if as_sparse else 1)
         for start, stop in ranges(self.shape[0], int(self._x.shape[1]), size):
@@ -254,18 +232,8 @@ class Correlation:
     Sparse chunks are multiplied without centring, which would fill them, and the mean is taken
     out of the sums. In float64 this costs as many digits as var/mean^2 has; log-expression
     that varies at all leaves more than the decimals that are kept. Dense chunks are centred.
-
-    Parameters
-    ----------
-    cells
-        Expression; read twice at once, and once for each block.
-    dtype
-        Of the products: float32 is twice as fast, and exact to about five decimals.
-
-    Raises
-    ------
-    ValueError
-        For NaN or infinity.
+    that varies at all leaves more than the decimals that are kept. Dense chunks are centred. Products in float32
+    (`dtype`) are twice as fast, and exact to about five decimals.
     """
 
     def __init__(self, cells: CellChunks, dtype: type[np.floating] = np.float64) -> None:
@@ -338,19 +306,8 @@ def pair_correlations(
 
     with every column less its mean over the first chunk, which leaves the differences their digits.
 
-    Parameters
-    ----------
-    cells
-        Expression.
-    first, second
-        Columns of each pair, sorted by `first`; each varies over the cells.
-    kept
-        Columns, mostly zero, to be kept in memory.
-
-    Returns
-    -------
-    correlation, cells
-        (E,) correlations; the columns `kept` of all cells, sparse.
+    Pairs are sorted by `first`, and each column in them varies over the cells. The columns `kept`, mostly zero, are
+    returned sparse beside the correlations, (E,).
     """
     # pairs are sorted by `first`, so the products of a gene with all its partners are one matrix-vector product
     used, place = np.unique(np.concatenate([first, second]), return_inverse=True)

@@ -57,17 +57,11 @@ class GraphMaker:
         Parameters
         ----------
         given
-            None or a word of :data:`BUILT_IN`: the graph that is built from annotation or
-            expression. A Graph, an edge table (source, target, weight), a networkx graph, a
-            ``torch_geometric.data.Data`` (:meth:`Graph.from_data`), a pair of published tensors
-            (edges (2, E), weights (E,)). A file of edges, an :class:`EdgeFile`, or its options as a
-            dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a dict
-            ``{"embedding": ...}``: its nearest neighbours. An annotation: genes that share terms.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError, TypeError
-            There is no such file, its content does not fit, or the form is none of these.
+            None or a word of :data:`BUILT_IN`: the graph that is built from annotation or expression. A Graph, an edge
+            table (source, target, weight), a networkx graph, a ``torch_geometric.data.Data`` (:meth:`Graph.from_data`),
+            a pair of published tensors (edges (2, E), weights (E,)). A file of edges, an :class:`EdgeFile`, or its
+            options as a dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a dict ``{"embedding": ...}``:
+            its nearest neighbours. An annotation: genes that share terms.
         """
         if given is None or (isinstance(given, str) and given in BUILT_IN):
             return self.built()
@@ -102,10 +96,7 @@ class GraphMaker:
 
     def _as_it_is(self, graph: Graph) -> Graph:
         if graph.nodes != tuple(self.nodes):
-            msg = (
-                f"the graph has {len(graph.nodes)} nodes that are not the {len(self.nodes)} of the model, "
-                "in its order"
-            )
+            msg = f"the graph has {len(graph.nodes)} nodes that are not the {len(self.nodes)} of the model, in order"
             raise ValueError(msg)
         return graph
 
@@ -164,11 +155,6 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
     """Several graphs over the same nodes as one: weights, each graph's divided by its largest, are added.
 
     Each target keeps its `k` strongest sources, and a self edge of weight 1 where any of the graphs has one.
-
-    Raises
-    ------
-    ValueError
-        There is no graph.
     """
     if not graphs:
         msg = "an empty list of graphs was given; leave it out, or name at least one"
@@ -195,13 +181,7 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
 
 
 def embedding_of(given: Any) -> GeneEmbedding:
-    """A GeneEmbedding from any of its forms, options as a dict with ``embedding`` among them.
-
-    Raises
-    ------
-    ValueError
-        Options that are unknown.
-    """
+    """A GeneEmbedding from any of its forms, or from options as a dict with ``embedding`` among them."""
     if isinstance(given, Mapping) and "embedding" in given:
         options = dict(given)
         source = options.pop("embedding")

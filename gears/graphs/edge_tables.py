@@ -24,17 +24,10 @@ SIGNS = ("ignore", "positive", "negative")
 # Pairs of columns that name an edge, in the order in which they are looked for (lower case).
 ENDS = (
     ("source_genesymbol", "target_genesymbol"),  # OmniPath: source and target hold accession numbers
-    ("source", "target"),
-    ("tf", "target"),
-    ("node1", "node2"),
-    ("preferredname_a", "preferredname_b"),
-    ("protein1", "protein2"),
-    ("gene1", "gene2"),
-    ("gene_1", "gene_2"),
-    ("gene_a", "gene_b"),
-    ("from", "to"),
+    ("source", "target"), ("tf", "target"), ("node1", "node2"), ("preferredname_a", "preferredname_b"),
+    ("protein1", "protein2"), ("gene1", "gene2"), ("gene_1", "gene_2"), ("gene_a", "gene_b"), ("from", "to"),
     ("regulatorygene", "targetgene"),
-)
+)  # fmt: skip
 SCORES = ("weight", "importance", "combined_score", "score", "mor", "likelihood", "similarity")
 CONFIDENCE = {"A": 1.0, "B": 0.8, "C": 0.6, "D": 0.4, "E": 0.2}
 """Weight of DoRothEA's letters (a choice of this package: equal steps)."""
@@ -94,13 +87,7 @@ class EdgeFile:
 
 
 def read_edge_table(path: str | Path) -> pd.DataFrame:
-    """A table of edges from CSV, TSV, blank-separated text, or an npz file of :func:`pack_edges`.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        There is no such file, or it holds no table with two columns.
-    """
+    """A table of edges from CSV, TSV, blank-separated text, or an npz file of :func:`pack_edges`."""
     path = user_path(path)
     if not path.is_file():
         msg = f"there is no edge file {path}"
@@ -144,8 +131,6 @@ def edges_between(
 
     Parameters
     ----------
-    table
-        Edges, a row each.
     nodes
         Genes of the graph. Edges with other genes are excluded, and their number is logged.
     options
@@ -154,19 +139,22 @@ def edges_between(
         Where `options` does not say.
     resolve
         Symbol that another name of a gene stands for.
-
-    Raises
-    ------
-    ValueError
-        Columns are missing, scores are no numbers, or no edge joins two of the nodes.
     """
     source, target = _ends(table, options)
     size, sign = _scores(table, options)
     if options.signs != "ignore":
         wanted = sign > 0 if options.signs == "positive" else sign < 0
         size = np.where(wanted, size, 0.0)
-    place = _Places(nodes, resolve, _names(options.names))
-    source_E, target_E = place.of(table[source]), place.of(table[target])
+    index, names = {str(node): number for number, node in enumerate(nodes)}, _names(options.names)
+
+    def positions(column: pd.Series) -> np.ndarray:
+        """Position of each name among the nodes; -1 where it is none of them under any name."""
+        codes, distinct = pd.factorize(column.astype(str))
+        known = [names.get(str(name), str(name)) for name in distinct]
+        found = [index.get(name, index.get(resolve(name) or "", -1)) for name in known]
+        return np.array(found, dtype=np.int64)[codes]
+
+    source_E, target_E = positions(table[source]), positions(table[target])
     inside = (source_E >= 0) & (target_E >= 0) & (size > 0) & (source_E != target_E)
     if not inside.any():
         shown = shorten(table[source].astype(str).head(3))
@@ -196,26 +184,6 @@ def strongest_graph(
     first[1:] = (np.diff(source) != 0) | (np.diff(target) != 0)
     target, source, weight = strongest(target[first], source[first], weight[first], 0.0, k or len(nodes))
     return Graph(tuple(nodes), np.stack([order[source], order[target]]), weight)
-
-
-class _Places:
-    """Position of each name among the nodes; -1 where it is none of them under any name."""
-
-    def __init__(
-        self, nodes: Sequence[str], resolve: Callable[[str], str | None], names: Mapping[str, str]
-    ) -> None:
-        self._index = {str(node): place for place, node in enumerate(nodes)}
-        self._resolve, self._names = resolve, names
-
-    def of(self, column: pd.Series) -> np.ndarray:
-        codes, distinct = pd.factorize(column.astype(str))
-        return np.array([self._one(str(name)) for name in distinct], dtype=np.int64)[codes]
-
-    def _one(self, name: str) -> int:
-        name = self._names.get(name, name)
-        if name in self._index:
-            return self._index[name]
-        return self._index.get(self._resolve(name) or "", -1)
 
 
 def _ends(table: pd.DataFrame, options: EdgeFile) -> tuple[str, str]:

@@ -168,10 +168,7 @@ class GeneEmbedding:
         return Graph(tuple(nodes), np.stack([order[source], order[target]]), weight)
 
     def start(
-        self,
-        nodes: Sequence[str],
-        size: int,
-        resolve: Callable[[str], str | None] = lambda name: None,
+        self, nodes: Sequence[str], size: int, resolve: Callable[[str], str | None] = lambda name: None
     ) -> np.ndarray:
         """Vectors to start an embedding table from, (P, size); NaN rows for nodes without a vector.
 
@@ -218,7 +215,7 @@ def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:
     if suffixes == ".npz":
         return _from_npz(path, read_npz(path), names)
     if suffixes == ".npy":
-        return GeneEmbedding.of(_read_npy(path), names=_needed(names, path))
+        return GeneEmbedding.of(_read_npy(path), names=names)
     if suffixes == ".parquet":
         return _from_frame(_read_parquet(path))
     if suffixes in (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz"):
@@ -291,13 +288,6 @@ def _from_h5ad(path: Path, key: str | None) -> GeneEmbedding:
         raise ValueError(msg)
     table, genes = tables[where]
     return GeneEmbedding(tuple(map(str, genes)), np.asarray(table[name]))
-
-
-def _needed(names: Any, path: Path) -> Any:
-    if names is None:
-        msg = f"{path.name} does not say which genes its rows are; give names= (a list, or a file with one a line)"
-        raise ValueError(msg)
-    return names
 
 
 def _listed(names: Any) -> list[str]:

@@ -40,12 +40,10 @@ def go_graph(
 ) -> Graph:
     """Graph of genes that share GO terms.
 
-    The weight of an edge is the Jaccard similarity of the two genes' term
-    sets. Each target keeps its `k` strongest sources above `threshold` and,
-    where it has terms, a self edge of weight 1. Of equally similar sources
-    those whose names sort first are kept, so that the edges do not depend on
-    the order of `nodes`. Two nodes that are names of one gene have similarity
-    1. A node without terms is isolated.
+    The weight of an edge is the Jaccard similarity of the two genes' term sets. Each target keeps its `k` strongest
+    sources above `threshold` and, where it has terms, a self edge of weight 1. Of equally similar sources those whose
+    names sort first are kept, so that the edges do not depend on the order of `nodes`. Two nodes that are names of one
+    gene have a similarity of 1. A node without terms is isolated.
 
     Parameters
     ----------
@@ -57,11 +55,6 @@ def go_graph(
         A similarity must be greater than this.
     k
         Sources per target, the self edge not counted.
-
-    Notes
-    -----
-    Goes by chunks of targets: memory beyond the inputs is bounded by a few
-    arrays of 16 MB and the dense columns of terms that most genes share.
     """
     check_selection(threshold, k)
     order = name_order(tuple(nodes))

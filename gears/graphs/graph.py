@@ -337,10 +337,7 @@ def candidates(
         How far below the k-th largest and the threshold an entry may lie, a number or (targets, sources): twice the
         error of a weight.
 
-    Returns
-    -------
-    target, source
-        Row and column indices. :func:`strongest` decides among them from exact weights.
+    Returns row and column indices; :func:`strongest` decides among them from exact weights.
     """
     n_targets, n_sources = weight_TS.shape
     if k == 0 or n_sources == 0:
@@ -365,19 +362,10 @@ def strongest(
 
     Callers number the sources by gene name, so that ties are broken by name.
 
-    Parameters
-    ----------
-    target, source, weight
-        (E,) entries in any order.
-
-    Returns
-    -------
-    target, source, weight
-        What is kept, by target, strongest first.
+    Entries, (E,) each, come in any order; those that are kept are returned by target, strongest first.
     """
-    by_place = np.argsort(
-        target * (source.max(initial=0) + 1) + source, kind="stable"
-    )  # quick where it is so already
+    place = target * (source.max(initial=0) + 1) + source
+    by_place = np.argsort(place, kind="stable")  # quick where it is so already
     target, source, weight = target[by_place], source[by_place], weight[by_place]
     order = np.lexsort((-weight, target))
     order = order[weight[order] > threshold]
@@ -390,15 +378,8 @@ def strongest(
 def cached_graph(folder: str | Path, key: dict[str, Any], build: Callable[[], Graph]) -> Graph:
     """The graph of `key` from `folder`, built and stored first where it is not there.
 
-    Parameters
-    ----------
-    folder
-        Where graphs lie; made if need be.
-    key
-        *Everything* the graph depends on: content hashes of data and annotation, node names,
-        training conditions, threshold, k (see :func:`gears.files.cache.cached_arrays`).
-    build
-        Makes the graph.
+    `key` holds *everything* that the graph depends on: content hashes of data and annotation, node names, training
+    conditions, threshold, k (see :func:`gears.files.cache.cached_arrays`).
     """
     arrays = cached_arrays(folder, "graph", {"format": FORMAT, "key": key}, lambda: build().arrays())
     return Graph.from_arrays(arrays)

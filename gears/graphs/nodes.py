@@ -31,14 +31,8 @@ def read_gene_set(path: str | Path) -> list[str]:
     Parameters
     ----------
     path
-        Text (one gene a line), CSV or TSV (first column, or the column named
-        ``gene``, ``gene_name`` or ``symbol``), JSON (list, or dict with genes as
-        keys), a pickle of a plain list, set, dict or array, or ``.npy``.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or no gene names are found in it.
+        Text (one gene a line), CSV or TSV (first column, or the column named ``gene``, ``gene_name`` or ``symbol``),
+        JSON (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``.
     """
     path = user_path(path)
     if not path.is_file():
@@ -89,47 +83,23 @@ def graph_genes(
     gene_set: Sequence[str] | None,
     default_pert_graph: bool,
 ) -> np.ndarray:
-    """Nodes of the perturbation graph, sorted.
+    """Nodes of the perturbation graph, (P,) distinct names, sorted.
 
     Every annotated gene, or the measured ones, or a given list; in each case
     with every gene that the screen perturbs, so that no condition is lost.
-
-    Returns
-    -------
-    np.ndarray
-        (P,) distinct gene names.
     """
-    if gene_set is not None:
-        base = gene_set
-    elif default_pert_graph:
-        base = annotation.genes
-    else:
-        base = measured
+    base = gene_set if gene_set is not None else annotation.genes if default_pert_graph else measured
     return np.unique(np.asarray([*base, *perturbed], dtype=str))
-
-
-def unannotated(annotation: GeneAnnotation, genes: Iterable[str]) -> list[str]:
-    """Genes without a (directly or by alias) annotated symbol, sorted."""
-    return sorted(gene for gene in set(genes) if annotation.resolve(gene) is None)
-
-
-def conditions_with(conditions: Iterable[Condition], genes: Iterable[str]) -> list[Condition]:
-    """Conditions that perturb at least one of the genes."""
-    wanted = set(genes)
-    return [condition for condition in conditions if not wanted.isdisjoint(condition.genes)]
 
 
 def with_annotated_genes(
     screen: PreparedScreen, annotation: GeneAnnotation, *, drop: bool = False
 ) -> PreparedScreen:
-    """The screen, with perturbed genes that the annotation lacks reported, or their conditions excluded.
+    """The screen, with perturbed genes that the annotation lacks reported.
 
-    Parameters
-    ----------
-    drop
-        Exclude conditions with such a gene, as the published loader does.
+    With `drop` their conditions are excluded, as the published loader does.
     """
-    missing = unannotated(annotation, screen.perturbed_genes)
+    missing = sorted(gene for gene in set(screen.perturbed_genes) if annotation.resolve(gene) is None)
     if not missing:
         return screen
     if not drop:
@@ -140,7 +110,7 @@ def with_annotated_genes(
             shorten(missing, 50),
         )
         return screen
-    dropped = conditions_with(screen.conditions, missing)
+    dropped = [condition for condition in screen.conditions if not set(missing).isdisjoint(condition.genes)]
     n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)
     logger.warning(
         "dropped %s (%s) with %s that the annotation lacks: %s",
@@ -153,19 +123,9 @@ def with_annotated_genes(
 
 
 class PerturbationNodes:
-    """Nodes of the perturbation graph by number, and those that a condition of a screen perturbs.
+    """Nodes of the perturbation graph by number (`number`: gene -> its node), and those that a condition perturbs.
 
-    Parameters
-    ----------
-    names
-        Names of the P nodes.
-    screen
-        The screen; its contexts and perturbation types are part of a condition's nodes.
-
-    Attributes
-    ----------
-    number : dict
-        Gene -> number of its node.
+    The contexts and perturbation types of `screen` are part of a condition's nodes.
     """
 
     def __init__(self, names: np.ndarray, screen: PreparedScreen) -> None:
@@ -174,13 +134,7 @@ class PerturbationNodes:
         self._contexts = ModelContexts(screen.contexts, screen.kinds, no_means)
 
     def of_condition(self, condition: Condition) -> Sequence[int]:
-        """Nodes that a condition perturbs; empty for the control.
-
-        Raises
-        ------
-        KeyError
-            If a gene is no node; near matches are named.
-        """
+        """Nodes that a condition perturbs, empty for the control; KeyError with near names for a gene that is none."""
         for gene in condition.genes:
             if gene not in self.number:
                 near = nearest(gene, list(self.number))

@@ -11,15 +11,9 @@ if TYPE_CHECKING:
     from gears.jobs.estimators import GEARSEstimator, PriorEstimator, load_with_screen
 
 __all__ = [
-    "Ensemble",
-    "EnsemblePredictions",
-    "GEARSEstimator",
-    "PriorEstimator",
-    "RunOutcome",
-    "ensemble_configs",
-    "load_with_screen",
-    "train_many",
-]
+    "Ensemble", "EnsemblePredictions", "GEARSEstimator", "PriorEstimator", "RunOutcome", "ensemble_configs",
+    "load_with_screen", "train_many",
+]  # fmt: skip
 
 _HOMES = {
     "Ensemble": "gears.jobs.ensemble",

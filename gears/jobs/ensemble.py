@@ -342,13 +342,9 @@ def _job(config: Mapping[str, Any]) -> TrainingJob:
     if missing:
         msg = f"{', '.join(missing)} missing; a configuration has {', '.join(KEYS)}"
         raise ValueError(msg)
-    return TrainingJob.check(
-        config["pert_data_path"],
-        config["dataset_name"],
-        config.get("split_config"),
-        config["args"],
-        config.get("data_config"),
-    )
+    order = ("pert_data_path", "dataset_name", "split_config", "args", "data_config")
+    arguments: list[Any] = [config.get(name) for name in order]
+    return TrainingJob.check(*arguments)
 
 
 def _prepared(jobs: Sequence[TrainingJob]) -> list[TrainingJob]:

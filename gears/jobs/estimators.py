@@ -87,13 +87,7 @@ class GEARSEstimator:
         return ("train",) if self.model is None else self.model._need_model().fitted_parts
 
     def fit(self, screen: PreparedScreen, split: Split) -> GEARSEstimator:
-        """Train on the split's training part and return the estimator itself.
-
-        Raises
-        ------
-        ValueError
-            If the screen is not that of the PertData.
-        """
+        """Train on the split's training part, return the estimator; ValueError for another screen than its own."""
         from gears.gears import GEARS
 
         if screen.with_controls(None).content_hash != self.pert_data.whole_screen.content_hash:
@@ -125,11 +119,6 @@ class PriorEstimator:
         Set negative predictions to zero; by default where the screen has no negative values.
     refit
         Fit to the validation part as well, which is not used to choose anything here.
-
-    Attributes
-    ----------
-    fitted_parts
-        Parts of the split that the prior is fitted to.
     """
 
     def __init__(self, pert_data: PertData, *, clip: bool | None = None, refit: bool = True) -> None:

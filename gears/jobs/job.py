@@ -80,9 +80,8 @@ class TrainingJob:
         _check_names("entry of split_config", split, ["split", "split_dict_path", *SplitOptions.names()])
         split_options(**split)
         model = _plain(args.get("model_config"))
-        _check_names(
-            "entry of model_config", model, _parameters(GEARS.model_initialize, _more_model_options())
-        )
+        network = [name for name in inspect.signature(GEARS.model_initialize).parameters if name != "more"]
+        _check_names("entry of model_config", model, [*dict.fromkeys([*network[1:], *ModelConfig.names()])])
         ModelConfig(**{name: value for name, value in model.items() if name in ModelConfig.names()})
         data = _plain(args.get("data_config")) | _plain(data_config)
         processing_names = ProcessingOptions.names()
@@ -126,13 +125,7 @@ class TrainingJob:
             logger.warning("num_workers=%d has no effect: over moments no cell is read", self.num_workers)
 
     def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
-        """Loaders of cells, where the job reads cells.
-
-        Raises
-        ------
-        ValueError
-            The training cells do not fill one batch of all workers.
-        """
+        """Loaders of cells, where the job reads any; ValueError unless training fills one batch of all workers."""
         if self.on_cells:
             size = self.options.with_defaults().batch_size
             assert size is not None
@@ -147,16 +140,7 @@ class TrainingJob:
     def prepare(self, world_size: int, seconds: Seconds | None = None) -> tuple[PertData, TrainingJob]:
         """Prepare screen, split, graphs and prior, and store them where the workers read them.
 
-        Returns
-        -------
-        tuple
-            The screen, and the job in which files replace graphs, embeddings and annotations that are objects.
-
-        Raises
-        ------
-        ValueError
-            The screen or the split cannot be used, or the training cells do not fill one
-            batch of all workers.
+        Returns the screen, and the job in which files replace graphs, embeddings and annotations that are objects.
         """
         seconds = Seconds() if seconds is None else seconds
         with seconds.of("screen"):
@@ -201,14 +185,8 @@ class TrainingJob:
     ) -> TrainResult:
         """Load the trained model and score the test part, after all workers have ended.
 
-        Parameters
-        ----------
-        result
-            Result of the worker with rank 0.
-        seconds
-            Stages of this process, to which those of the worker are added.
-        model
-            A GEARS object to load the trained model into, or None.
+        `result` is that of rank 0; `seconds` are the stages of this process, to which the worker's are added. The
+        trained model is loaded into `model`, too, if there is one.
         """
         assert result.save_path is not None
         seconds.include(result.seconds)
@@ -250,25 +228,8 @@ def _plain(values: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: plain_number(value) for name, value in (values or {}).items()}
 
 
-def _parameters(function: Any, more: Sequence[str] = ()) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds]
-    return [name for name in names if name != "self"] + list(more)
-
-
-def _more_model_options() -> list[str]:
-    parameters = set(_parameters(GEARS.model_initialize))
-    return [name for name in ModelConfig.names() if name not in parameters]
-
-
 def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
-    """Raise for devices that do not exist, or that are not those of the launcher's processes.
-
-    Raises
-    ------
-    ValueError
-        The arguments contradict each other, the machine or the launcher.
-    """
+    """Raise ValueError for devices that do not exist, or that are not those of the launcher's processes."""
     if started_by_launcher():
         ranks = Ranks.current()
         assert ranks is not None
@@ -281,11 +242,8 @@ def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> No
 def first_on_rank_0() -> Iterator[None]:
     """Around work that every process of a launcher repeats: rank 0 does it first, and only rank 0 logs it."""
     ranks = Ranks.read()
-    if ranks is None:
-        with only_on_rank_0():
-            yield
-        return
-    with rank_0_first(ranks.rank, ranks.world_size), only_on_rank_0():
+    first = contextlib.nullcontext() if ranks is None else rank_0_first(ranks.rank, ranks.world_size)
+    with first, only_on_rank_0():
         yield
 
 
@@ -299,14 +257,8 @@ def train_joined(
 ) -> TrainResult:
     """Train as one worker of a launcher or of a running process group.
 
-    The screen is prepared before the process group starts (a file lock lets one process do
-    it), so that nothing slow happens between collectives; the test part is scored on rank 0
-    after the group has ended.
-
-    Returns
-    -------
-    TrainResult
-        On rank 0 with the test table, elsewhere without.
+    The screen is prepared before the process group starts (a file lock lets one process do it), so that nothing slow
+    happens between collectives; the test part is scored on rank 0 after the group has ended.
     """
     ranks = Ranks.current()
     assert ranks is not None
@@ -321,7 +273,9 @@ def _train(
     seconds = Seconds()
     with first_on_rank_0():
         job.warn_without_effect()
-        pert_data, job = _prepare(job, ranks, seconds)
+        # one process of a file system after the other, also of another job
+        with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
+            pert_data, job = job.prepare(ranks.world_size, seconds)
     joined_before = is_running()
     with stop_on_signals():
         if not joined_before:
@@ -334,12 +288,6 @@ def _train(
             if not joined_before:
                 cleanup_ddp()
     return job.conclude(pert_data, result, seconds, None) if ranks.rank == 0 else result
-
-
-def _prepare(job: TrainingJob, ranks: Ranks, seconds: Seconds) -> tuple[PertData, TrainingJob]:
-    """Prepare or open the screen, one process of a file system (of another job, too) after the other."""
-    with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
-        return job.prepare(ranks.world_size, seconds)
 
 
 def train_multi_gpu(
@@ -373,8 +321,7 @@ def train_multi_gpu(
         :meth:`GEARS.model_initialize`), ``batch_size`` (cells or conditions per worker and
         step), ``test_batch_size``, ``num_workers`` (0), and every option of :meth:`GEARS.train`.
     n_gpus
-        Number of workers; all visible GPUs when omitted. One CPU process where there is
-        no GPU.
+        Number of workers; all visible GPUs when omitted. One CPU process where there is no GPU.
     gpu_ids
         Indices into the visible GPUs (or one of them), rank 0 on the first; ``CUDA_VISIBLE_DEVICES`` is
         respected and never rewritten. ``"free:2"`` takes the two least busy GPUs.
@@ -420,15 +367,9 @@ def train_multi_gpu(
         job.warn_without_effect()
         pert_data, job = job.prepare(plan.world_size, seconds)
         with seconds.of("workers"):
-            result = TrainResult(
-                **launch(
-                    train_ddp_worker,
-                    plan.devices,
-                    (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()),
-                    backend=plan.backend,
-                    timeout=timeout,
-                )
-            )
+            arguments = (str(job.data_path), job.dataset_name, job.split_config, job.worker_args())
+            outcome = launch(train_ddp_worker, plan.devices, arguments, backend=plan.backend, timeout=timeout)
+            result = TrainResult(**outcome)
         return job.conclude(pert_data, result, seconds, model)
 
 

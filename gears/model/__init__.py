@@ -9,11 +9,7 @@ from gears.core.lazy import lazy_names
 if TYPE_CHECKING:
     from gears.model.config import ModelConfig
 
-__all__ = [
-    "ModelConfig",
-]
+__all__ = ["ModelConfig"]
 
-_HOMES = {
-    "ModelConfig": "gears.model.config",
-}
+_HOMES = {"ModelConfig": "gears.model.config"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -31,15 +31,7 @@ from gears.model.reducer import IDENTITY, Reducer
 
 
 class WeightedBatchNorm(nn.Module):
-    """Batch norm whose rows carry weights.
-
-    Parameters
-    ----------
-    num_features
-        Number of features H.
-    eps, momentum
-        As in torch's ``BatchNorm1d``.
-    """
+    """Batch norm of H features whose rows carry weights; `eps` and `momentum` as in torch's ``BatchNorm1d``."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -79,23 +71,11 @@ class WeightedBatchNorm(nn.Module):
             Sums over workers; used in training and with weights only.
         relu
             Fused here because it saves a pass over the largest tensors.
-
-        Returns
-        -------
-        Tensor
-            Shape and dtype of `rows`.
         """
         if not self.training:
-            out = F.batch_norm(
-                rows.reshape(-1, self.num_features),
-                self.running_mean,
-                self.running_var,
-                self.weight,
-                self.bias,
-                False,
-                self.momentum,
-                self.eps,
-            ).reshape(rows.shape)
+            flat, mean_H, var_H = rows.reshape(-1, self.num_features), self.running_mean, self.running_var
+            out = F.batch_norm(flat, mean_H, var_H, self.weight, self.bias, False, self.momentum, self.eps)
+            out = out.reshape(rows.shape)
             return F.relu(out) if relu else out
         if weight is None:
             rows_LUH, weight, reducer = rows.reshape(-1, 1, self.num_features), rows.new_ones(1), IDENTITY
@@ -113,23 +93,11 @@ class WeightedBatchNorm(nn.Module):
     def outer_sum(
         self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor, reducer: Reducer = IDENTITY
     ) -> Tensor:
-        """ReLU of the normalised sums ``base[g] + effect[u]`` of all genes and conditions.
+        """ReLU of the normalised sums ``base[g] + effect[u]`` of all genes and conditions, (G, U, H).
 
-        Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of
-        means and variances: the statistics cost G + U rows instead of G x U, and the terms are normalised
-        before they are added.
-
-        Parameters
-        ----------
-        base_GH
-            Equal on all workers.
-        effect_UH, weight_U
-            This worker's conditions and their numbers of cells.
-
-        Returns
-        -------
-        Tensor
-            (G, U, H)
+        Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of means and
+        variances: the statistics cost G + U rows instead of G x U, and the terms are normalised before they are added.
+        `base_GH` is equal on all workers.
         """
         base_GH, effect_UH = self.outer_terms(base_GH, effect_UH, weight_U, reducer)
         return (base_GH.unsqueeze(1) + effect_UH).relu_()
@@ -159,12 +127,7 @@ class WeightedBatchNorm(nn.Module):
     def track(self, moments: Moments, shift_H: Tensor | float = 0.0) -> None:
         """Update the running statistics; without any row they stay unchanged.
 
-        Parameters
-        ----------
-        moments
-            Moments of all rows of all workers.
-        shift_H
-            Constant that was subtracted from every row before the moments were computed.
+        `shift_H` is a constant that was subtracted from every row before the moments were computed.
         """
         n_rows = moments.n_rows
         has_rows = (n_rows > 0).to(self.running_mean.dtype)

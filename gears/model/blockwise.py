@@ -75,18 +75,10 @@ def gene_values(
     ----------
     base_GH, effect_UH
         Normalised terms of the sum of which the first layer takes the ReLU.
-    layers
-        Linear maps and the norms after them.
     weight_U
         (U,) cells of each condition on this worker.
     decoder_GH
         Weights of each gene on the last layer's outputs; None where that layer has a single output.
-    eps
-        Added to the variances.
-    reducer
-        Sums over workers.
-    pool
-        Lends the large buffers.
     most_kept
         Bytes that may be kept for the gradient (:data:`gears.model.blockwise.MOST_KEPT` by default).
     matmul_dtype
@@ -150,11 +142,7 @@ class _Blocks:
     """
 
     def __init__(
-        self,
-        base_GH: Tensor,
-        effect_UH: Tensor,
-        layers: Sequence[Layer],
-        matmul_dtype: torch.dtype | None,
+        self, base_GH: Tensor, effect_UH: Tensor, layers: Sequence[Layer], matmul_dtype: torch.dtype | None
     ) -> None:
         self.base_GH, self.effect_UH = base_GH, effect_UH
         self.layers, self.matmul_dtype = list(layers), matmul_dtype
@@ -294,12 +282,9 @@ class _Gradient:
             if layer < last:
                 sums_2K = self._sums(layer, pool)
             gradients = [self.weights[layer], sums_2K[1], sums_2K[0], *gradients]
+            scale = self.blocks.norms[layer][0]
             self.norm_terms[layer] = NormTerms.of(
-                self.moments[layer],
-                self.inverses[layer],
-                self.blocks.norms[layer][0],
-                reducer.sum(sums_2K),
-                weight_U,
+                self.moments[layer], self.inverses[layer], scale, reducer.sum(sums_2K), weight_U
             )
         return [grad_decoder_GH, *gradients]
 

@@ -54,18 +54,8 @@ PRIOR = "prior.npz"
 CONTEXTS = "contexts.json"
 CHECKPOINTS = "checkpoints"
 MODEL_FILES = frozenset(
-    {
-        MANIFEST,
-        WEIGHTS,
-        PRIOR,
-        CONTEXTS,
-        "config.json",
-        "genes.json",
-        "graphs.npz",
-        "statistics.npz",
-        "split.json",
-    }
-)
+    {MANIFEST, WEIGHTS, PRIOR, CONTEXTS, "config.json", "genes.json", "graphs.npz", "statistics.npz", "split.json"}
+)  # fmt: skip
 """Files of a model; all others in its folder belong to a run."""
 
 # parameters that the published network holds and never uses
@@ -79,16 +69,12 @@ class ModelParts:
 
     Attributes
     ----------
-    config
-        Options of network and objective.
     gene_names, gene_ids
         Names and ids of the G measured genes in the order of the predictions.
     pert_names
         The P nodes of the perturbation graph.
     go, coexpress
         Graphs over `pert_names` and `gene_names`.
-    control_mean_G
-        Mean expression of the control cells.
     split
         The split that the model was trained on, if any.
     fitted_parts
@@ -162,15 +148,8 @@ class ModelParts:
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
         """Write all files of a model into an existing (temporary) folder."""
         report = None if self.prior is None else dict(self.prior.report)
-        write_json(
-            folder / "config.json",
-            {
-                "model": self.config.to_dict(),
-                "prior": report,
-                "fitted_parts": list(self.fitted_parts),
-                "nonnegative": self.nonnegative,
-            },
-        )
+        options = {"model": self.config.to_dict(), "prior": report, "fitted_parts": list(self.fitted_parts)}
+        write_json(folder / "config.json", {**options, "nonnegative": self.nonnegative})
         if self.prior is not None:
             write_npz(folder / PRIOR, self.prior.arrays())
         names = {"gene_names": self.gene_names, "gene_ids": self.gene_ids, "pert_names": self.pert_names}
@@ -221,15 +200,8 @@ def save_model(
 ) -> None:
     """Write a complete model folder and swap it in; a model of the same screen is replaced.
 
-    Parameters
-    ----------
-    run
-        Folder in which a run trained this model: its history, checkpoints and logs are kept beside the model.
-
-    Raises
-    ------
-    FileExistsError
-        `path` holds a model of another screen, or something else.
+    `run` is the folder in which a run trained it: its history, checkpoints and logs are kept beside the model. Raises
+    FileExistsError if `path` holds a model of another screen, or something else.
     """
     path = user_path(path)
     check_replaceable(path, parts)
@@ -253,19 +225,9 @@ def _keep_files(old: Path, new: Path) -> None:
 
 
 def check_save_path(path: str | Path, parts: ModelParts | None = None) -> Path:
-    """Check that a model can be written to a folder, before any work is done; creates nothing.
+    """Check that a model (`parts`, once its screen is known) can be written to a folder; creates nothing.
 
-    Parameters
-    ----------
-    parts
-        The model, once its screen is known.
-
-    Raises
-    ------
-    FileExistsError
-        The path is a file, or a folder with other content than a model, or a model of another screen.
-    OSError
-        The folder cannot be written (:func:`gears.files.paths.check_folder`).
+    Raises FileExistsError if the path holds something else, OSError if the folder cannot be written.
     """
     path = check_folder(path, "save_path")
     check_replaceable(path, parts)
@@ -300,15 +262,7 @@ def is_model(path: str | Path) -> bool:
 
 
 def load_parts(path: str | Path) -> ModelParts:
-    """Read everything but the weights of a saved model.
-
-    Raises
-    ------
-    FileNotFoundError
-        The folder is no model.
-    ValueError
-        The folder has another format, or its files do not fit together.
-    """
+    """Everything but the weights of a saved model; FileNotFoundError or ValueError for none, or a damaged one."""
     path = user_path(path)
     manifest = MODEL.read(path, {"genes_hash": str})
     try:
@@ -413,12 +367,8 @@ def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Wrapper prefixes are stripped key by key, unused tensors (``pert_w.*``,
     ``bn_pert_base_trans.*``) are dropped by name, everything else is kept. Load the result
-    with ``network.load_state_dict(...)``, which names missing and unexpected keys.
-
-    Raises
-    ------
-    ValueError
-        If two keys name the same parameter once stripped.
+    with ``network.load_state_dict(...)``, which names missing and unexpected keys. Raises ValueError if two keys name
+    the same parameter once stripped.
     """
     mapped: dict[str, Tensor] = {}
     clashes = []
@@ -450,15 +400,10 @@ def build_parts(
 
     Parameters
     ----------
-    pert_data
-        Data with a prepared split.
-    config
-        Options of the network.
     go, coexpress
         Custom graphs, in any form of :meth:`gears.graphs.custom.GraphMaker.make`.
     pert_embedding
-        Gene embeddings that the perturbation embedding starts from
-        (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
+        Gene embeddings that the perturbation embedding starts from (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
     """
     screen = pert_data.screen
     genes, nodes = tuple(map(str, screen.gene_names)), tuple(map(str, pert_data.pert_names))
@@ -466,12 +411,8 @@ def build_parts(
     go_maker = GraphMaker(
         nodes, config.num_similar_genes_go_graph, annotation, lambda: go_graph_of(pert_data, config, nodes)
     )
-    coexpress_maker = GraphMaker(
-        genes,
-        config.num_similar_genes_co_express_graph,
-        annotation,
-        lambda: coexpression_graph_of(pert_data, config),
-    )
+    k = config.num_similar_genes_co_express_graph
+    coexpress_maker = GraphMaker(genes, k, annotation, lambda: coexpression_graph_of(pert_data, config))
     start_PH = None
     if pert_embedding is not None:
         start_PH = embedding_of(pert_embedding).start(nodes, config.hidden_size, annotation.resolve)

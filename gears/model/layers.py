@@ -33,14 +33,9 @@ WIDEST = 64
 
 
 class MLP(nn.Module):
-    """Layers of the given sizes, named ``network.0``, ``network.1``, ... as published.
+    """Layers of the given sizes (input, hidden, output), named ``network.0``, ``network.1``, ... as published.
 
     Weights are uninitialised: the network fills them from a local generator.
-
-    Parameters
-    ----------
-    sizes
-        Input size, hidden sizes, output size.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -111,13 +106,7 @@ class Rows(NamedTuple):
 
 
 class Propagation(nn.Module):
-    """x -> D^-1/2 A D^-1/2 x for a fixed graph.
-
-    Parameters
-    ----------
-    graph
-        Its normalised weights are used; nodes without edges keep their own features.
-    """
+    """x -> D^-1/2 A D^-1/2 x for a fixed graph; nodes without edges keep their own features."""
 
     forward_column: Tensor
     forward_start: Tensor
@@ -151,15 +140,7 @@ class Propagation(nn.Module):
         return _Propagate.apply(x.to(self.forward_value.dtype), matrix, transpose)
 
     def of_nodes(self, x: Tensor, nodes: Tensor) -> Tensor:
-        """Messages of some nodes only, (M, H): the same rows as those of :meth:`forward`.
-
-        Parameters
-        ----------
-        x
-            Features of all nodes, (n_nodes, H).
-        nodes
-            (M,) int64.
-        """
+        """Messages of some nodes only, (M, H): the same rows as those of :meth:`forward`."""
         if self.near_column.shape[1] == 0:  # some node has very many neighbours
             return self(x).index_select(0, nodes)
         x = x.to(self.near_value.dtype)
@@ -216,13 +197,9 @@ def _padded(rows: Rows) -> Rows:
 
 def _sum_rows(matrix: Rows, x: Tensor) -> Tensor:
     """Sparse times dense: a bag of weighted embeddings per row."""
+    x = x.contiguous()
     return F.embedding_bag(
-        matrix.column,
-        x.contiguous(),
-        matrix.start,
-        mode="sum",
-        per_sample_weights=matrix.value,
-        include_last_offset=True,
+        matrix.column, x, matrix.start, mode="sum", per_sample_weights=matrix.value, include_last_offset=True
     )
 
 

@@ -5,10 +5,9 @@ prediction x + delta_p, over the genes S_p that the condition expresses,
 
     l_i = mean over S_p of  (x + delta - y)^4 + uncertainty + lambda (sign(y - mu) - t)^2
 
-The batch's loss is the mean over conditions of the mean over their cells; the
-caller passes it as one weight per cell, so that batches can be split over
-workers or accumulated (weight = W / (n_c K): n_c cells of the cell's condition
-and K conditions in the whole batch, W workers whose gradients are averaged).
+The batch's loss is the mean over conditions of the mean over their cells; the caller passes it as one weight per cell,
+so that batches can be split over workers or accumulated (weight = W / (n_c K): n_c cells of the cell's condition and K
+conditions in the whole batch, W workers whose gradients are averaged).
 
 Over moments, y is a cell of the condition and x a control cell, drawn independently, and d = y - x has mean m and
 central moments v2, v3, v4. With e = delta - m the mean of the fourth power over all pairs is a polynomial in the
@@ -42,7 +41,7 @@ def cell_loss(
     cell_weight_B: Tensor,
     config: ModelConfig,
 ) -> Tensor:
-    """Weighted sum of the cells' losses, ``sum_i cell_weight[i] * l_i``.
+    """Weighted sum of the cells' losses, ``sum_i cell_weight[i] * l_i``; 0, with zero gradients, without cells.
 
     Parameters
     ----------
@@ -59,13 +58,6 @@ def cell_loss(
         Mean expression of the control cells that training uses; (B, G) where it differs between cells.
     cell_weight_B
         Weight of each cell, from counts over the whole batch.
-    config
-        Chooses the power of the errors and the direction and uncertainty terms.
-
-    Returns
-    -------
-    Tensor
-        A scalar; 0, with zero gradients, for a batch without cells.
     """
     delta_BG = delta_UG.index_select(0, row_B)
     dtype = delta_BG.dtype
@@ -88,8 +80,7 @@ def cell_loss(
 def with_uncertainty(fourth: Tensor, square: Tensor, logvar: Tensor, config: ModelConfig) -> Tensor:
     """Add the uncertainty term to a power of the errors, given their squares.
 
-    ``"gears"`` falls with the log-variance s without a minimum; ``"nll"`` has its minimum at
-    s = log(square).
+    ``"gears"`` falls with the log-variance s without a minimum; ``"nll"`` has its minimum at s = log(square).
     """
     precision = torch.exp(-logvar)
     if config.uncertainty_kind == "gears":
@@ -150,20 +141,7 @@ def moment_loss(
 ) -> Tensor:
     """Weighted sum over conditions of the objective's mean over all pairs of cells.
 
-    Parameters
-    ----------
-    delta_UG, logvar_UG
-        Outputs of the network for the conditions of `moments`.
-    moments
-        Moments of the conditions, in the order of the network's rows.
-    config
-        Chooses the terms, as for cells. ``direction="sign"`` uses the sign of delta, the direction of the mean
-        prediction, and has no gradient.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
+    ``direction="sign"`` uses the sign of delta, the direction of the mean prediction, and has no gradient.
     """
     dtype = delta_UG.dtype
     mean_d, v2, v3, v4, sign_mean, sign_sq = (moment.to(dtype) for moment in moments[:6])

@@ -1,11 +1,9 @@
 """The GEARS network, which computes each distinct condition once, and its initial weights.
 
-Roohani, Huang, Leskovec, "Predicting transcriptional outcomes of novel multigene
-perturbations with GEARS", Nature Biotechnology 2023. The predicted change
-depends on the condition alone, never on the cell: a forward costs one row per
-gene and distinct condition, and one row per gene for the part that does not
-depend on the perturbation. Batch norm counts each condition as often as it has
-cells. Co-expression messages reach every cell.
+Roohani, Huang, Leskovec, "Predicting transcriptional outcomes of novel multigene perturbations with GEARS", Nature
+Biotechnology 2023. The predicted change depends on the condition alone, never on the cell: a forward costs one row per
+gene and distinct condition, and one row per gene for the part that does not depend on the perturbation. Batch norm
+counts each condition as often as it has cells. Co-expression messages reach every cell.
 """
 
 from __future__ import annotations
@@ -40,8 +38,6 @@ class GEARSNetwork(nn.Module):
     ----------
     go, coexpress
         Graphs over the P nodes of perturbations and the G measured genes.
-    config
-        Sizes and options.
     seed
         Seed of the initial weights, drawn from a local generator.
     n_contexts, kinds
@@ -144,12 +140,10 @@ class GEARSNetwork(nn.Module):
         Parameters
         ----------
         pert_row, pert_node
-            (M,) int64 each: condition ``pert_row[m]``, from 0 to U - 1, perturbs node
-            ``pert_node[m]``. The control is a condition without entries. The
-            order of entries has no effect.
+            (M,) int64 each: condition ``pert_row[m]``, from 0 to U - 1, perturbs node ``pert_node[m]``. The control is
+            a condition without entries. The order of entries has no effect.
         weight
-            (U,) number of this worker's cells in each condition. U = 0 and
-            weights of 0 are allowed.
+            (U,) number of this worker's cells in each condition. U = 0 and weights of 0 are allowed.
         total_weight
             Number of cells of all workers; summed over workers when None. Used
             in training mode only. Either all workers pass it, or none.
@@ -327,9 +321,8 @@ class Fallback(nn.Module):
 def initialise(network: nn.Module, seed: int) -> None:
     """Fill all parameters in place; the same seed gives the same values for any dtype and device.
 
-    Embeddings are standard normal, linear layers torch's default (uniform
-    within 1/sqrt(fan in)), per-gene tensors Xavier-normal, batch norms 1 and 0.
-    The global random state is not touched.
+    Embeddings are standard normal, linear layers torch's default (uniform within 1/sqrt(fan in)), per-gene tensors
+    Xavier-normal, batch norms 1 and 0. The global random state is not touched.
     """
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():

@@ -5,21 +5,20 @@ the last linear map of ``recovery_w`` into the per-gene decoder: with r the hidd
 
     o_g = <W r + b, w1_g> + b1_g = <r, W^T w1_g> + (<b, w1_g> + b1_g),
 
-so the second of its two matrix products is never computed. Genes are computed in blocks whose
-intermediate values stay in the processor's cache: no tensor of size genes x conditions x hidden
-is ever in memory.
+so the second of its two matrix products is never computed. Genes are computed in blocks whose intermediate values stay
+in the processor's cache: no tensor of size genes x conditions x hidden is ever in memory.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gears.conditions import NodeSet, contexts_of, kinds_of
@@ -40,11 +39,6 @@ class PreparedNetwork:
     """A frozen copy of a network in evaluation mode; made by :meth:`GEARSNetwork.prepared`.
 
     Later changes of the network's weights do not affect it.
-
-    Parameters
-    ----------
-    network
-        In evaluation mode, embeddings renormalised.
     """
 
     def __init__(self, network: GEARSNetwork) -> None:
@@ -71,16 +65,9 @@ class PreparedNetwork:
     def __call__(self, nodes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
         """Changes of all genes under U conditions, and their log-variances.
 
-        Parameters
-        ----------
-        nodes
-            Perturbation-graph nodes of each condition; none for the control. A
-            :class:`gears.conditions.NodeSet` also has context and perturbation type.
-
-        Returns
-        -------
-        delta_UG, logvar_UG
-            As the network's forward in evaluation mode; log-variances None without ``config.uncertainty``.
+        `nodes` are those of the perturbation graph that each condition perturbs; none for the control. A
+        :class:`gears.conditions.NodeSet` also has context and perturbation type. Results are those of the network's
+        forward in evaluation mode; log-variances are None without ``config.uncertainty``.
         """
         effect_UH = self._effects(nodes)
         own_GU = torch.empty(self.n_genes, len(nodes), device=self.device, dtype=self.dtype)
@@ -106,9 +93,8 @@ class PreparedNetwork:
             hidden_RK = torch.addmm(bias, hidden_RK, weight.t()).relu_()
         hidden_BUK = hidden_RK.reshape(n_block, n_conditions, hidden_RK.shape[1])
         decoder_BK1 = self._decoder_GK[genes].unsqueeze(-1)
-        own_GU[genes] = torch.baddbmm(self._decoder_G[genes].view(-1, 1, 1), hidden_BUK, decoder_BK1).squeeze(
-            -1
-        )
+        own_BU1 = torch.baddbmm(self._decoder_G[genes].view(-1, 1, 1), hidden_BUK, decoder_BK1)
+        own_GU[genes] = own_BU1.squeeze(-1)
         if logvar_GU is not None and self._logvar is not None:
             logvar_GU[genes] = _apply(self._logvar, rows_RH).reshape(n_block, n_conditions)
 
@@ -119,13 +105,11 @@ class PreparedNetwork:
         row, node = row.to(self.device), node.to(self.device)
         sums_UH = self._node_PH.new_zeros(len(nodes), self._node_PH.shape[1])
         effect_UH = _apply(self._fuse, sums_UH.index_add_(0, row, self._node_PH[node]))
-        perturbed_U = torch.tensor(
-            [len(members) > 0 for members in nodes], dtype=torch.bool, device=self.device
-        )
+        perturbed = [len(members) > 0 for members in nodes]
+        perturbed_U = torch.tensor(perturbed, dtype=torch.bool, device=self.device)
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
-        numbers = (
-            torch.from_numpy(numbers_U).to(self.device) for numbers_U in (contexts_of(nodes), kinds_of(nodes))
-        )
+        pair = (contexts_of(nodes), kinds_of(nodes))
+        numbers = (torch.from_numpy(numbers_U).to(self.device) for numbers_U in pair)
         return self._placing(effect_UH, *numbers) * self._scale_H
 
     def _folded(self, mlp: MLP) -> list[Linear]:
@@ -152,9 +136,8 @@ def affine(norm: WeightedBatchNorm) -> tuple[Tensor, Tensor]:
 def folded(mlp: MLP) -> list[Linear]:
     """The linear maps (float64) of an MLP in evaluation mode, batch norms folded in; ReLU goes between them."""
     layers = []
-    for i in range(0, len(mlp.network), 3):
-        linear = cast(nn.Linear, mlp.network[i])
-        scale_H, shift_H = affine(cast("WeightedBatchNorm", mlp.network[i + 1]))
+    for linear, norm in zip(*mlp.parts(), strict=True):
+        scale_H, shift_H = affine(norm)
         layers.append((exact(linear.weight) * scale_H.unsqueeze(1), exact(linear.bias) * scale_H + shift_H))
     return layers
 
@@ -226,9 +209,8 @@ def _with_prior(network: GEARSNetwork, sets: Sequence[NodeSet], change_UG: Tenso
 def per_gene_dot(genes_GUH: Tensor, weight_GH: Tensor) -> Tensor:
     """Inner product of each gene's representation with that gene's weights, (G, U).
 
-    Computed in the weights' precision, also under autocast. The products are oriented so that forward and
-    backward read the large tensor in the order of memory, which torch's gradient of the same ``bmm`` does not
-    (four times as slow).
+    Computed in the weights' precision, also under autocast. The products are oriented so that forward and backward read
+    the large tensor in the order of memory, which torch's gradient of the same ``bmm`` does not (four times as slow).
     """
     with torch.autocast(genes_GUH.device.type, enabled=False):
         return _PerGeneDot.apply(genes_GUH.to(weight_GH.dtype), weight_GH)

@@ -12,11 +12,6 @@ class Reducer:
 
     With several workers training passes a subclass whose methods are collectives: every worker must then call them in
     the same order with tensors of the same shape and dtype. Results carry no gradient.
-
-    Attributes
-    ----------
-    world_size, rank
-        Number of workers and rank of this one.
     """
 
     world_size: int = 1

@@ -15,15 +15,7 @@ class Placing(nn.Module):
     Scale and shift begin at zero and the sign of a type at 1 (-1 for activation), so that a network of
     several contexts begins like the published one. With a single context, or a single type, there are
     no such parameters. A context without training conditions takes the mean of the trained contexts.
-
-    Parameters
-    ----------
-    n_contexts
-        Number of contexts.
-    kinds
-        Names of the types of perturbation.
-    size
-        Width of the effects, H.
+    `size` is the width of the effects, H.
     """
 
     seen: Tensor
@@ -50,15 +42,7 @@ class Placing(nn.Module):
         self.seen = is_trained.to(self.seen.device)
 
     def forward(self, effect_UH: Tensor, context_U: Tensor | None, kind_U: Tensor | None) -> Tensor:
-        """Effects of conditions in their contexts, (U, H).
-
-        Parameters
-        ----------
-        effect_UH
-            Effects, zero for controls.
-        context_U, kind_U
-            Numbers of context and type, (U,) int64; 0 where omitted.
-        """
+        """Effects of conditions (zero for controls) in their contexts, (U, H); omitted numbers, (U,) int64, are 0."""
         if self.is_trivial:
             return effect_UH
         first_U = torch.zeros(len(effect_UH), dtype=torch.int64, device=effect_UH.device)

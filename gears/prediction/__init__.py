@@ -9,11 +9,7 @@ from gears.core.lazy import lazy_names
 if TYPE_CHECKING:
     from gears.prediction.predictions import Predictions
 
-__all__ = [
-    "Predictions",
-]
+__all__ = ["Predictions"]
 
-_HOMES = {
-    "Predictions": "gears.prediction.predictions",
-}
+_HOMES = {"Predictions": "gears.prediction.predictions"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -35,28 +35,10 @@ def write_predictions(
     clip: bool | None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the predictions of `conditions` chunk by chunk.
+    """Write the predictions of all `conditions`, chunk by chunk in their order, to an ``.h5ad`` or ``.zarr`` path.
 
-    Parameters
-    ----------
-    path
-        An ``.h5ad`` file or a ``.zarr`` folder.
-    conditions
-        All conditions, in the order of the chunks.
-    parts
-        Names the genes and their control means.
-    chunks
-        Predictions, chunk by chunk.
-    clip
-        Recorded in ``uns["gears"]``.
-    overwrite
-        Replace what is there, once all is written.
-
-    Returns
-    -------
-    Path
-        The path. It has the content of :meth:`Predictions.to_adata`, as float32: ``X`` expression,
-        ``layers["delta"]``, and ``layers["sd"]`` with uncertainty.
+    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``, and
+    ``layers["sd"]`` with uncertainty. With `overwrite` what is there is replaced, once all is written.
     """
     path = check_output(path, overwrite)
     if path.suffix not in SUFFIXES:

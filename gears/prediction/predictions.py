@@ -36,10 +36,9 @@ CONTENT = "predicted mean expression"
 class Predictions(Mapping[str, np.ndarray]):
     """Predicted mean expression of U conditions over G genes.
 
-    A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression*
-    (not the change), shape (G,), in the order of `gene_names`. Keys may be ``"A_B"``,
-    ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a key that fits two
-    conditions (gene names that hold "_") is an error.
+    A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression* (not the change), shape (G,),
+    in the order of `gene_names`. Keys may be ``"A_B"``, ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a
+    key that fits two conditions (gene names that hold "_") is an error.
 
     Attributes
     ----------
@@ -150,30 +149,21 @@ class Predictions(Mapping[str, np.ndarray]):
         -------
         pd.DataFrame
             Columns condition, rank, gene, delta, expression.
-
-        Raises
-        ------
-        ValueError
-            `n` is no whole number of at least 1.
         """
         n = min(whole_number("n", n), len(self.gene_names))
         names = np.asarray(self.gene_names)
         tables = []
-        for condition, delta_G, expression_G in zip(
-            self.conditions, self.delta_UG, self.expression_UG, strict=True
-        ):
+        rows = zip(self.conditions, self.delta_UG, self.expression_UG, strict=True)
+        for condition, delta_G, expression_G in rows:
             order = np.lexsort((names, -np.abs(delta_G)))[:n]
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "condition": condition.name,
-                        "rank": np.arange(1, n + 1),
-                        "gene": names[order],
-                        "delta": delta_G[order],
-                        "expression": expression_G[order],
-                    }
-                )
-            )
+            columns = {
+                "condition": condition.name,
+                "rank": np.arange(1, n + 1),
+                "gene": names[order],
+                "delta": delta_G[order],
+                "expression": expression_G[order],
+            }
+            tables.append(pd.DataFrame(columns))
         return pd.concat(tables, ignore_index=True)
 
     def _values(self, values: str) -> np.ndarray:
@@ -226,10 +216,7 @@ def in_contexts(
 ) -> tuple[tuple[Condition, ...], list[Sequence[int]], np.ndarray]:
     """Conditions in the requested contexts, their nodes, and the control mean of each (or of all).
 
-    Raises
-    ------
-    ValueError
-        A gene is no node, or a context or type is unknown to the model (or the model has none).
+    Raises ValueError for a gene that is no node, or a context or type that the model lacks.
     """
     contexts = parts.contexts
     if contexts is None:

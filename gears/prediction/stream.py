@@ -46,23 +46,10 @@ def stream(
 ) -> Iterator[Predictions]:
     """Predict conditions chunk by chunk; everything that conditions share is computed once.
 
-    Parameters
-    ----------
-    network, parts
-        A model; later changes of its weights do not affect a stream that has begun.
-    conditions
-        Any number of conditions, read when needed.
-    clip
-        Set negative predictions to zero; by default where the training screen has no negative values.
-    chunk
-        Conditions at a time; by :func:`chunk_size` when None.
-
-    Yields
-    ------
-    Predictions
-        Predictions of the next `chunk` conditions, in their order.
+    Later changes of the network's weights do not affect a stream that has begun. `conditions` are read when needed,
+    `chunk` at a time (by :func:`chunk_size` when None).
     """
-    size = _checked_chunk(chunk, len(parts.gene_names))
+    size = chunk_size(len(parts.gene_names)) if chunk is None else whole_number("chunk", chunk)
     remaining = iter(conditions)
 
     def chunks() -> Iterator[tuple[Sequence[Sequence[int]], tuple[tuple[Condition, ...], np.ndarray]]]:
@@ -136,29 +123,11 @@ def predict(
 
 
 def predict_changes(
-    network: GEARSNetwork,
-    nodes: Sequence[Sequence[int]],
-    *,
-    prior: Prior | None = None,
-    chunk: int = 32,
+    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, prior: Prior | None = None, chunk: int = 32
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Change of every gene (and its log-variance) under each set of nodes, in evaluation mode.
+    """Change of every gene and its log-variance (None without uncertainty) under each set of nodes, (U, G) float64.
 
-    Parameters
-    ----------
-    network
-        The bare network.
-    nodes
-        Perturbation-graph nodes of each condition, (U,) lists.
-    prior
-        Prior that the network's changes are added to.
-    chunk
-        Conditions per forward pass (bounds memory; the result does not depend on it).
-
-    Returns
-    -------
-    tuple
-        (U, G) float64 changes and log-variances (None without uncertainty).
+    In evaluation mode. `chunk` is the number of conditions per forward pass: it bounds memory, not the result.
     """
     delta_UG = np.empty((len(nodes), network.n_genes))
     logvar_UG = np.empty_like(delta_UG) if network.config.uncertainty else None
@@ -176,15 +145,12 @@ def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:
 
 
 def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]:
-    """The genes to pair, each once; by default those that the model was trained on.
-
-    Raises
-    ------
-    ValueError
-        Fewer than two genes, a gene outside the perturbation graph, or no training conditions to take genes from.
-    """
+    """The genes to pair, each once, at least two nodes; by default those that the model was trained on."""
     if genes is None:
-        genes = _trained_genes(parts)
+        genes = sorted(parts.pert_names[node] for node in parts.trained_nodes())
+        if not genes:
+            msg = "this model has no training conditions to take genes from; pass the genes to pair"
+            raise ValueError(msg)
     elif isinstance(genes, str):
         msg = f"genes is the text {genes!r}; give a list of gene names"
         raise ValueError(msg)
@@ -300,24 +266,10 @@ def _scores(score: Score, predictions: Predictions) -> np.ndarray:
     return values
 
 
-def _trained_genes(parts: ModelParts) -> list[str]:
-    genes = sorted(parts.pert_names[node] for node in parts.trained_nodes())
-    if not genes:
-        msg = "this model has no training conditions to take genes from; pass the genes to pair"
-        raise ValueError(msg)
-    return genes
-
-
 def _units(conditions: Iterable[Condition], parts: ModelParts) -> list[Condition]:
     """The conditions of a stream: each in every context and with every perturbation type of the model."""
     contexts = parts.contexts
     return list(conditions) if contexts is None else list(contexts.placed(conditions, None, None))
-
-
-def _checked_chunk(chunk: int | None, n_genes: int) -> int:
-    if chunk is None:
-        return chunk_size(n_genes)
-    return whole_number("chunk", chunk)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

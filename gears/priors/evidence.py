@@ -72,16 +72,8 @@ def settle_weights(
 
         cov = sum_k weight_k K_k + noise diag(noise_C) + nugget I + multiple [size > 1] I
 
-    Parameters
-    ----------
-    delta_CG
-        Changes against control, (C, G).
-    kernels
-        Covariances of the conditions, (C, C) each.
-    noise_C
-        Variance of each condition's mean from sampling cells, mean over genes.
-    size_C
-        Perturbed genes of each condition.
+    `noise_C` is the variance of each condition's mean from sampling cells (mean over genes), `size_C` the number of
+    its perturbed genes.
     """
     scale = float((delta_CG**2).mean())
     is_multiple_C = size_C > 1
@@ -94,14 +86,8 @@ def settle_weights(
     n = len(kernels)
     start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * has_multiple)
     bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + has_multiple)
-    optimum = minimize(
-        _negative_evidence,
-        start,
-        args=(components, second_moment_CC),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-    )
+    args = (components, second_moment_CC)
+    optimum = minimize(_negative_evidence, start, args, "L-BFGS-B", jac=True, bounds=bounds)
     multipliers = np.exp(optimum.x)
     return Weights(
         tuple(float(scale * weight) for weight in multipliers[:n]),

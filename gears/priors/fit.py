@@ -38,15 +38,7 @@ _NOISE_FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class FittedPrior:
-    """A prior, and what it predicts for each training condition without that condition.
-
-    Attributes
-    ----------
-    prior
-        For any condition.
-    left_out_CG
-        Changes of the training conditions, each predicted without itself.
-    """
+    """A prior, and what it predicts for each training condition without that condition, (C, G)."""
 
     prior: Prior
     left_out_CG: np.ndarray
@@ -57,8 +49,6 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
 
     Parameters
     ----------
-    data
-        The training conditions.
     criterion
         Error of left-out predictions, lower is better; decides whether departures from
         additivity are predicted, whether the mean alone is better, and the slope.
@@ -136,10 +126,7 @@ def _choose(
         tried |= {(place, slope): criterion(slope * left_out_RG) for slope in SLOPES}
     place, slope = min(
         tried,
-        key=lambda choice: (
-            round(tried[choice] + MEAN_MARGIN * candidates[choice[0]].mean_only, 9),
-            choice,
-        ),
+        key=lambda choice: (round(tried[choice] + MEAN_MARGIN * candidates[choice[0]].mean_only, 9), choice),
     )
     return place, slope, tried[place, slope]
 
@@ -161,13 +148,7 @@ def share_of_targets(as_mean_CG: np.ndarray, delta_CG: np.ndarray) -> float:
     """Share of its control mean by which a gene changes when it is perturbed itself, shrunk.
 
     Zero with fewer than three perturbed genes that are measured.
-
-    Parameters
-    ----------
-    as_mean_CG
-        Control mean of the genes that each condition perturbs, 0 elsewhere.
-    delta_CG
-        Changes of the conditions.
+    `as_mean_CG` is the control mean of the genes that each condition perturbs, 0 elsewhere.
     """
     at = as_mean_CG != 0
     if at.sum() < _LEAST_TARGETS:
@@ -259,12 +240,7 @@ class Process:
     ) -> Process:
         """With weights by the evidence of the conditions (a fixed sample of many).
 
-        Parameters
-        ----------
-        data, rest_CG
-            The conditions; their changes without those of perturbed genes themselves.
-        setting_C, level_SG
-            Setting of each condition, and the level of each setting that changes depart from.
+        `setting_C` is the setting of each condition, `level_SG` the level of each setting that changes depart from.
         """
         noise_C, noise_G = data.sampling_noise()
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
@@ -329,12 +305,8 @@ class PriorData:
         Variance of a cell's expression within a condition, pooled.
     n_C
         Cells of each condition.
-    control_mean_G
-        Mean of the control cells.
     column_P
         Column of each node among the measured genes, -1 where it is not measured.
-    genes
-        Similarity of nodes.
     further
         More similarities, to the same trained nodes.
     """

@@ -132,8 +132,6 @@ class SettingData:
         The training conditions; ``control_mean_G`` is not looked at.
     setting_C
         Setting of each condition.
-    control_mean_SG
-        Control mean of each setting.
     n_kinds
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     group_C
@@ -149,15 +147,7 @@ class SettingData:
 
 @dataclass(frozen=True)
 class SettingProcess:
-    """The Gaussian process of the conditions of several settings.
-
-    Attributes
-    ----------
-    data, rest_CG
-        The conditions, and their changes without those of perturbed genes themselves.
-    process
-        Weights of every covariance over all conditions, then of each within settings; and the noise.
-    """
+    """The Gaussian process of the conditions of several settings: weights over all conditions, then within settings."""
 
     data: SettingData
     rest_CG: np.ndarray

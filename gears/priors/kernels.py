@@ -80,15 +80,11 @@ class GeneSimilarity:
 def mixed(parts: Sequence[GeneSimilarity], weights: Sequence[float]) -> GeneSimilarity:
     """Weighted mean of similarities to the same trained nodes; those of negligible weight are omitted."""
     total = sum(weights)
-    shares = [
-        (similarity, weight / total) for similarity, weight in zip(parts, weights, strict=True) if total > 0
-    ]
-    shares = [(similarity, share) for similarity, share in shares if share > _LEAST_SHARE] or [
-        (parts[0], 1.0)
-    ]
+    shares = [(part, weight / total) for part, weight in zip(parts, weights, strict=True) if total > 0]
+    shares = [(part, share) for part, share in shares if share > _LEAST_SHARE] or [(parts[0], 1.0)]
     if len(shares) == 1:
         return shares[0][0]
-    mean_PT = sparse.csr_matrix(sum(share * similarity.similar_PT for similarity, share in shares))
+    mean_PT = sparse.csr_matrix(sum(share * part.similar_PT for part, share in shares))
     return GeneSimilarity(parts[0].trained_T, mean_PT)
 
 
@@ -145,18 +141,8 @@ def gene_features(
     S is the similarity of the T genes perturbed in training. With at most `most` genes this is exact. With more, at
     least half of the features are the leading directions of the shared part, and the others the specific effects of
     the genes that occur in most conditions. The remaining variance of each condition goes to the diagonal, which is
-    exact for the specific effect of a gene that occurs in a single condition.
-
-    Parameters
-    ----------
-    member_CT
-        Genes of each condition, with their weights.
-    genes
-        Similarity of the genes.
-    shared, own, similar
-        Variances of the three parts.
-    most
-        :data:`MOST_FEATURES` by default.
+    exact for the specific effect of a gene that occurs in a single condition. `shared`, `own` and `similar` are the
+    variances of the three parts; `most` is :data:`MOST_FEATURES` by default.
     """
     limit = MOST_FEATURES if most is None else most
     similar_TT = genes.similar_PT[genes.trained_T]

@@ -54,22 +54,8 @@ def fit_magnitude(
 ) -> tuple[Magnitude, np.ndarray] | None:
     """A Gaussian process over the factors of the training sets of several genes.
 
-    Parameters
-    ----------
-    sets
-        Nodes of each training condition.
-    delta_CG
-        Their changes.
-    summed_CG
-        Sums of their genes' effects, predicted from the other conditions.
-    genes
-        Similarity of genes.
-
-    Returns
-    -------
-    tuple or None
-        The fit, and the factor of each training condition predicted from the others, (C,); None with
-        fewer than 8 sets of several genes.
+    `summed_CG` are the sums of the genes' effects, predicted from the other conditions. Returns the fit, and the factor
+    of each training condition predicted from the others, (C,); None with fewer than 8 sets of several genes.
     """
     rows = np.array([row for row, nodes in enumerate(sets) if len(nodes) > 1], dtype=np.int64)
     factor_S, error_S = _factors(delta_CG, summed_CG, rows)

@@ -24,10 +24,9 @@ class GenePrior:
 
         change = slope (factor (offset + size shared + sum_j effect_j) + target)
 
-    with ``effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the
-    genes t perturbed in training, and the change of a perturbed gene itself, where it is
-    measured, as a share of its control mean. It is linear in the genes but for `factor`, and
-    zero for the control.
+    with ``effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the genes t perturbed in
+    training, and the change of a perturbed gene itself, where it is measured, as a share of its control mean. It is
+    linear in the genes but for `factor`, and zero for the control.
 
     Attributes
     ----------
@@ -49,8 +48,6 @@ class GenePrior:
         Factor on everything.
     network_weight
         Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
-    report
-        Plain values that describe the fit.
     """
 
     genes: GeneSimilarity
@@ -67,13 +64,7 @@ class GenePrior:
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Predicted changes, (U, G) float64.
-
-        Parameters
-        ----------
-        sets
-            Perturbation-graph nodes of each condition; empty for the control.
-        """
+        """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
         summed_UG = self.summed(sets)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
@@ -119,13 +110,7 @@ class GenePrior:
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
     ) -> GenePrior:
-        """The prior that :meth:`arrays` describes.
-
-        Raises
-        ------
-        KeyError, ValueError
-            Arrays are missing or do not fit together.
-        """
+        """The prior that :meth:`arrays` describes; KeyError or ValueError for arrays that do not fit together."""
         trained_T = arrays["trained"]
         triple = tuple(arrays[f"similar_{name}"] for name in ("data", "indices", "indptr"))
         shape = (len(arrays["column"]), len(trained_T))
@@ -140,20 +125,11 @@ class GenePrior:
             offset, own_share, similar_share = map(float, arrays["factor"])
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
         own, similar, slope, network_weight = map(float, arrays["scalars"])
+        more = (magnitude, slope, network_weight, dict(report or {}))
         return cls(
-            GeneSimilarity(trained_T, similar_PT),
-            arrays["offset"],
-            arrays["shared"],
-            own,
-            similar,
-            arrays["coefficient"],
-            arrays["column"],
-            arrays["target"],
-            magnitude,
-            slope,
-            network_weight,
-            dict(report or {}),
-        )
+            GeneSimilarity(trained_T, similar_PT), arrays["offset"], arrays["shared"], own, similar,
+            arrays["coefficient"], arrays["column"], arrays["target"], *more,
+        )  # fmt: skip
 
 
 def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: np.ndarray) -> np.ndarray:
@@ -248,16 +224,9 @@ class ContextPrior:
         pooled = arrays_of("pooled_")
         shared = {name: pooled[name] for name in _SHARED} | arrays_of("own_")
         n, n_kinds = map(int, arrays["settings"])
-        setting_priors = tuple(
-            GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n)
-        )
-        return cls(
-            GenePrior.from_arrays(pooled),
-            setting_priors,
-            n_kinds,
-            float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]),
-            dict(report or {}),
-        )
+        own = tuple(GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n))
+        weight = float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"])
+        return cls(GenePrior.from_arrays(pooled), own, n_kinds, weight, dict(report or {}))
 
 
 Prior = GenePrior | ContextPrior

@@ -4,11 +4,10 @@ For gene g, with changes y_g (C,), level m_g, signal covariance K (C, C) and dia
 
     y_g - m_g  ~  Normal(0, A_g),   A_g = s_g K + noise_g N,   prediction = m_g + s_g k A_g^-1 (y_g - m_g)
 
-Only s_g and noise_g differ between genes. So K is divided by sqrt(N) on both sides and decomposed once,
-N^-1/2 K N^-1/2 = V diag(lambda) V'. Along an eigenvector the covariance of each gene and strength is then a number,
-s_g lambda_k + noise_g, and inverse, determinant and likelihood are sums over k: C^3 once instead of for each of G genes
-and 13 strengths. A free level (generalised least squares) is removed by working in the C - 1 directions orthogonal to
-it.
+Only s_g and noise_g differ between genes. So K is divided by sqrt(N) on both sides and decomposed once, N^-1/2 K N^-1/2
+= V diag(lambda) V'. Along an eigenvector the covariance of each gene and strength is then a number, s_g lambda_k +
+noise_g, and inverse, determinant and likelihood are sums over k: C^3 once instead of for each of G genes and 13
+strengths. A free level (generalised least squares) is removed by working in the C - 1 directions orthogonal to it.
 
 The strength of a gene is averaged instead of chosen: each of :data:`STRENGTHS` has a posterior weight from its
 likelihood and from how common it is among all genes. The prediction of a training condition from the others needs no
@@ -72,17 +71,8 @@ def solve(
     are averaged over :data:`STRENGTHS`, weighted by the likelihood of each and by how common it is among the genes
     (empirical Bayes): genes without signal shrink to zero, strong ones hardly.
 
-    Parameters
-    ----------
-    delta_CG
-        Changes, (C, G), of at least two conditions.
-    signal_CC
-        Covariance of the conditions' signal.
-    noise_C, noise_G
-        Sampling variance is ``noise_C[c] * noise_G[g]``, all above zero.
-    level
-        Variance of the level, which is then shrunk by the gene's strength as the signal is; None leaves
-        it free (generalised least squares).
+    Sampling variance is ``noise_C[c] * noise_G[g]``, all above zero. `level` is the variance of the level, which is
+    then shrunk by the gene's strength as the signal is; None leaves it free (generalised least squares).
     """
     return solve_in(Spectrum.of(signal_CC, noise_C, level), delta_CG, noise_G)
 
@@ -200,8 +190,6 @@ class Spectrum:
         Variance of a level that is shrunk with the signal; None where the level is free.
     rest, n_rest
         Signal orthogonal to the vectors and the number of these directions, 0 where the vectors are complete.
-    noise
-        Factor of the noise.
     """
 
     values_K: np.ndarray
@@ -234,16 +222,8 @@ class Spectrum:
         Costs C M^2 for M features. Exact where the specific variance is the same multiple of the noise for all
         conditions; otherwise their ratio is that of a gene of typical noise.
 
-        Parameters
-        ----------
-        features
-            Features whose products are the covariance that conditions share.
-        unexplained_C
-            Signal specific to each condition, beside the part that the features omit.
-        noise_C
-            Sampling variance of each condition, to be multiplied by each gene's.
-        typical
-            A typical gene's sampling variance.
+        `unexplained_C` is the signal of each condition beside the part that the features omit, `typical` a typical
+        gene's sampling variance.
         """
         specific_C = features.rest_C + unexplained_C
         noise_of_C = noise_C + specific_C / typical

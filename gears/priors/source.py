@@ -46,14 +46,7 @@ def prior_data(
 ) -> SettingData:
     """Training conditions of all settings, with their changes against the control of their context.
 
-    Parameters
-    ----------
-    pert_data
-        The screen, of which only statistics are read, with its nodes, annotation and split.
-    conditions
-        The perturbed training conditions.
-    start_PH
-        Embeddings of all nodes, for a second similarity; NaN where a node has none.
+    `start_PH` are embeddings of all nodes, for a second similarity; NaN where a node has none.
     """
     screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
@@ -82,9 +75,8 @@ def prior_data(
 def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hashable]:
     """What is held out together where predictions of unseen conditions are imitated.
 
-    Every condition by itself in a screen with one setting, or where the split holds out single conditions of
-    single contexts; contexts, where it holds whole contexts out and two or more train; else conditions in
-    all their contexts.
+    Every condition by itself in a screen with one setting, or where the split holds out single conditions of single
+    contexts; contexts, where it holds whole contexts out and two or more train; else conditions in all their contexts.
     """
     name = "" if pert_data.split is None else pert_data.split.name
     if len(pert_data.screen.settings) == 1 or name == "unit_held_out":
@@ -106,12 +98,8 @@ def fit_to(
         if len(inside):
             members = [conditions[row] for row in rows.tolist()]
             truth = Truth.of(view, [members[row].plain for row in deciding.tolist()])
-            parts.append(
-                (
-                    inside,
-                    criterion_of(truth, means_without(screen, members, deciding), clip=screen.nonnegative),
-                )
-            )
+            known_mean = means_without(screen, members, deciding)
+            parts.append((inside, criterion_of(truth, known_mean, clip=screen.nonnegative)))
 
     def mean_over_settings(delta_UG: np.ndarray) -> float:
         return float(sum(len(rows) * part(delta_UG[rows]) for rows, part in parts)) / len(judged)
@@ -161,8 +149,6 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) 
 
     Parameters
     ----------
-    truth
-        Of the U conditions whose predictions are compared.
     known_mean_UG
         The train mean of each prediction, (U, G): mean of the conditions that it is made from, without
         the condition itself, since a mean that held it would be beaten by its own opposite.
@@ -223,12 +209,7 @@ def prior_of(
     It comes from the screen's cache where it was fitted before. It depends on the screen, these conditions
     and the annotation, on nothing else: neither on other conditions nor on the network or the number of workers.
 
-    Parameters
-    ----------
-    parts
-        Parts of the split.
-    start_PH
-        Embeddings of all perturbation nodes for a second similarity, (P, H); NaN where a node has none.
+    `start_PH` are embeddings of all perturbation nodes, (P, H), for a second similarity; NaN where a node has none.
     """
     conditions = _perturbed(pert_data, parts)
     if not conditions:

@@ -52,11 +52,8 @@ def evaluate_model(
         return None
     fitted_split = split if parts.split is None else parts.split
     in_screen = set(pert_data.screen.conditions)
-    fitted = [
-        condition
-        for condition in fitted_conditions(fitted_split, parts.fitted_parts)
-        if condition in in_screen
-    ]
+    perturbed = fitted_conditions(fitted_split, parts.fitted_parts)
+    fitted = [condition for condition in perturbed if condition in in_screen]
     predictions = model_predictions(model, conditions, name)
     defaults: dict[str, Any] = {
         "others": {method: values_UG for method, values_UG in predictions.items() if method != name},
@@ -79,13 +76,10 @@ def evaluate_model(
         profiles = None
         if not any(condition.suffix for condition in conditions):  # figures of conditions need one control
             profiles = _profiles(pert_data, part, fitted, conditions, {name: predictions[name]}, clip, shown)
-        details = {
-            "screen": str(pert_data.dataset_name),
-            "split": f"{split.name}, seed {split.seed}, part {part}",
-        }
-        write_report(
-            table, report, title=f"{name} on {details['screen']}", profiles=profiles, details=details
-        )
+        where = f"{split.name}, seed {split.seed}, part {part}"
+        details = {"screen": str(pert_data.dataset_name), "split": where}
+        title = f"{name} on {details['screen']}"
+        write_report(table, report, title=title, profiles=profiles, details=details)
     return table
 
 

@@ -36,10 +36,7 @@ class Table:
 def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str:
     """The complete page, without references to other files.
 
-    Parameters
-    ----------
-    images
-        PNG bytes and description of each figure; ``"differences"`` is shown beside its tables.
+    `images` are PNG bytes and description of each figure; ``"differences"`` is shown beside its tables.
     """
     from jinja2 import Environment, StrictUndefined
 

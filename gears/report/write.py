@@ -165,17 +165,7 @@ def _put(data: bytes, path: Path) -> None:
 def difference_figure(
     differences: pd.DataFrame, metrics: Sequence[str], *, model: str = "the model"
 ) -> Figure:
-    """Model minus each other method with intervals, one panel per metric.
-
-    Parameters
-    ----------
-    differences
-        Rows of one subgroup of :func:`gears.evaluation.intervals.difference_table`.
-    metrics
-        Panels.
-    model
-        Name of the model.
-    """
+    """Model minus each other method with intervals (rows of one subgroup), one panel per metric."""
     n_others = differences["against"].nunique()
     figure = new_figure(3.1 * len(metrics) + 1.2, 0.3 * n_others + 1.35)
     panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
@@ -189,18 +179,9 @@ def difference_figure(
 def top_de_figure(
     truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]
 ) -> Figure:
-    """Observed and predicted changes of one condition's top differential genes.
+    """Observed and predicted changes of one condition's top differential genes, for at most six methods.
 
-    Parameters
-    ----------
-    truth
-        The evaluated conditions; with cells their distribution is drawn, else the standard error of the mean.
-    predictions
-        Predicted means (U, G) by method, the model first; at most six are drawn.
-    row
-        The condition.
-    gene_names
-        (G,) names.
+    Of cells their distribution is drawn, else the standard error of the mean.
     """
     condition, genes = truth.conditions[row], truth.top_de[row]
     drawn = list(predictions.items())[: len(MARKS)]
@@ -224,8 +205,7 @@ def heat_map_figure(
 ) -> Figure:
     """Changes of every condition (rows) over the most variable genes (columns): the truth and each method.
 
-    All panels have one colour scale, symmetric about 0 and cut at the 99th
-    percentile of the true changes.
+    All panels have one colour scale, symmetric about 0 and cut at the 99th percentile of the true changes.
     """
     genes = variable_genes(truth.delta_UG, min(n_genes, len(gene_names)))
     order = np.argsort([f"{len(c)}{c.name}" for c in truth.conditions], kind="stable")

@@ -11,11 +11,7 @@ if TYPE_CHECKING:
     from gears.training.options import TrainOptions
     from gears.training.results import TrainResult
 
-__all__ = [
-    "TrainOptions",
-    "TrainResult",
-    "TrainingEngine",
-]
+__all__ = ["TrainOptions", "TrainResult", "TrainingEngine"]
 
 _HOMES = {
     "TrainOptions": "gears.training.options",

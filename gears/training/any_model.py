@@ -71,7 +71,7 @@ def distributed_train_worker(
     engine_kwargs: Mapping[str, Any] | None = None,
     train_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Build a model from factories and train it on this worker's share of the data.
+    """Build a model from factories, train it on this worker's share of the data; returns history, weights, world_size.
 
     Parameters
     ----------
@@ -83,17 +83,10 @@ def distributed_train_worker(
         (seed its initial weights); they are compared before the first step.
     train_dataset, val_dataset
         Data sets, or functions that open them (better for large ones).
-    batch_size
-        Samples per worker and step.
-    seed
-        Seed of the shuffling.
+    batch_size, seed
+        Samples per worker and step; seed of the shuffling.
     engine_kwargs, train_kwargs
         Further arguments of :class:`TrainingEngine` and of its `train`.
-
-    Returns
-    -------
-    dict
-        history, weights (plain state dict), world_size.
     """
     device = current_world().device if is_running() else torch.device("cpu")
     engine = TrainingEngine(

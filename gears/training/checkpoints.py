@@ -92,13 +92,7 @@ def _content(engine: TrainingEngine, include_optimizer: bool, metadata: dict[str
 
 
 def read(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """The content of a checkpoint.
-
-    Raises
-    ------
-    ValueError
-        The file is damaged, or is no checkpoint of this format.
-    """
+    """The content of a checkpoint; raises ValueError for a damaged file or another format."""
     content = read_tensors(path, device)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         description = content.get("format") if isinstance(content, dict) else type(content).__name__
@@ -131,13 +125,7 @@ def restore(engine: TrainingEngine, content: dict[str, Any], *, restore_random: 
 
 
 def check_replicas(model: nn.Module, reducer: Reducer) -> None:
-    """Compare a checksum of parameters and buffers over workers.
-
-    Raises
-    ------
-    RuntimeError
-        The replicas differ (which no run should ever reach).
-    """
+    """Compare a checksum of parameters and buffers over workers; raises RuntimeError where they differ."""
     device = next(model.parameters()).device
     sums = [tensor.detach().double().abs().sum() for tensor in model.state_dict().values()]
     signature = torch.stack([value.to(device) for value in sums])
@@ -202,8 +190,6 @@ class Progress:
         Epochs since the last success (see :class:`EarlyStopping`).
     loss_sum
         Sum of this worker's losses of the current epoch.
-    finished
-        Whether the run has ended.
     stopped_because
         Why it ended before its last epoch; None where it did not.
     condition_scores
@@ -245,15 +231,7 @@ class Progress:
 
 
 def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> dict[str, Any]:
-    """Values that must stay the same when a run is resumed.
-
-    Parameters
-    ----------
-    options
-        Options with defaults filled in.
-    per_step
-        Cells or conditions of a micro-batch over all workers, where known.
-    """
+    """Values that must stay the same on resume; `per_step`: cells or conditions of a micro-batch over all workers."""
     assert options.lr is not None
     return options.fixed() | {
         "learning rate": scaled_lr(options.lr, options.lr_scaling, world_size),
@@ -262,13 +240,7 @@ def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> d
 
 
 def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
-    """Raise if fixed options differ from those of the saved run; an unknown batch size is not compared.
-
-    Raises
-    ------
-    ValueError
-        The message gives both values of each difference.
-    """
+    """Raise ValueError with both values of each option that differs; an unknown batch size is not compared."""
     unknown = [name for name in here if None in (here[name], there.get(name)) and name == BATCH]
     differing = [
         f"{name}: {there[name]} there, {here[name]} here"
@@ -281,13 +253,7 @@ def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -
 
 
 def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
-    """Raise if the saved run has another model, split, gene list, graph or screen.
-
-    Raises
-    ------
-    ValueError
-        The message gives both values of each difference.
-    """
+    """Raise ValueError if the saved run has another model, split, gene list, graph or screen."""
     this_model, saved_model = _identity(here), _identity(there)
     differing = [
         f"{key}: {saved_model[key]} there, {this_model[key]} here"
@@ -301,13 +267,7 @@ def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
 
 
 def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.device) -> None:
-    """Raise unless all workers continue at the same step.
-
-    Raises
-    ------
-    RuntimeError
-        The workers found different checkpoints: the folder is not shared by all machines.
-    """
+    """Raise RuntimeError unless all workers continue at the same step: the folder must be shared by all machines."""
     positions = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
     if any(position != positions[0] for position in positions):
         listing = ", ".join(

@@ -20,7 +20,7 @@ from gears.training import checkpoints, step
 from gears.training.checkpoints import Progress
 from gears.training.engine_options import EngineOptions
 from gears.training.step import Clock, Stepper
-from gears.training.tasks import Blaming, Reducer, SupervisedTask, Task
+from gears.training.tasks import Reducer, SupervisedTask, Task
 from gears.training.wrapping import for_several_workers, unwrap, wrap
 
 MOST_STEPS, LONGEST_SECONDS = 16, 10.0
@@ -215,7 +215,9 @@ class TrainingEngine:
             task = SupervisedTask(criterion, self.device)
         self.optimizer, self.scheduler = optimizer, scheduler
         self._num_epochs = num_epochs
-        wrapped = self._wrapped_model()
+        wrapped = self.model
+        if self.reducer.world_size > 1:
+            wrapped = wrap(self.model, self.device, compression=self.options.gradient_compression)
         self.stepper.begin()
         if self.distributed:
             check_equal_lengths(train_loader, self.reducer, self.device)
@@ -232,7 +234,9 @@ class TrainingEngine:
                     self._stop_early()
                 if self.on_epoch_end is not None:
                     self.on_epoch_end(self, record, improved)
-                self._save(save_best and improved, save_last)
+                for enabled, name in ((save_best and improved, "best.pt"), (save_last, "last.pt")):
+                    if enabled:
+                        self.save_checkpoint(self.folder / name)
         return self.progress.history
 
     def evaluates(self, epoch: int) -> bool:
@@ -279,7 +283,7 @@ class TrainingEngine:
         try:
             return self.stepper.step(wrapped, window, task, self.optimizer, self.reducer)
         except FloatingPointError as error:
-            names = task.broken_in(window) if isinstance(task, Blaming) else []
+            names = task.broken_in(window) if hasattr(task, "broken_in") else []
             data = f": the data of {shorten(names)} are not finite" if names else ""
             msg = (
                 f"{error} in epoch {self.progress.epoch + 1}, step {self.progress.step + 1}{data}; the weights are "
@@ -352,15 +356,6 @@ class TrainingEngine:
         self._voted = self.progress.total_steps, time.monotonic()
         return stops > 0
 
-    # -- parts of a step ----------------------------------------------------------------
-
-    def _wrapped_model(self) -> nn.Module:
-        """The model to call: DDP with several workers, the bare module in one process."""
-        wrapped = self.model
-        if self.reducer.world_size > 1:
-            wrapped = wrap(self.model, self.device, compression=self.options.gradient_compression)
-        return wrapped
-
     def _restore_random(self) -> None:
         """Restore the random state of a checkpoint, after the batches before it were skipped."""
         if self.restored_random is not None:
@@ -368,11 +363,6 @@ class TrainingEngine:
             self.restored_random = None
 
     # -- files ----------------------------------------------------------------------------
-
-    def _save(self, best: bool, last: bool) -> None:
-        for enabled, name in ((best, "best.pt"), (last, "last.pt")):
-            if enabled:
-                self.save_checkpoint(self.folder / name)
 
     def save_checkpoint(
         self, path: str | Path, include_optimizer: bool = True, metadata: dict[str, Any] | None = None
@@ -419,13 +409,7 @@ def windows(
 
 
 def check_equal_lengths(loader: Iterable[Any], reducer: Reducer, device: torch.device) -> None:
-    """Raise before the first step if workers would take different numbers of steps.
-
-    Raises
-    ------
-    ValueError
-        The workers' loaders have different numbers of batches.
-    """
+    """Raise ValueError before the first step if the workers' loaders have different numbers of batches."""
     if not isinstance(loader, Sized):
         return
     length = torch.tensor([float(len(loader))], dtype=torch.float32, device=device)

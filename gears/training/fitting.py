@@ -72,18 +72,12 @@ class Fit:
 
     Attributes
     ----------
-    pert_data
-        The screen with its split.
     parts
         The model without weights; its prior and the weight of the network in it are those found so far.
     given, options
         Training options as the caller gave them, and with defaults filled in.
-    seconds
-        Wall time by stage.
     choice
         The weight of the network; None where there is no prior.
-    run
-        What training left behind.
     """
 
     pert_data: PertData
@@ -120,9 +114,7 @@ class Fit:
             )
         if fitted is not None:
             self.choice = choose_network_weight(
-                self.run.condition_scores,
-                prior_U,
-                lower_is_better=not validation.monitor.higher_is_better,
+                self.run.condition_scores, prior_U, lower_is_better=not validation.monitor.higher_is_better
             )
             self._use_weight(self.choice)
 
@@ -178,13 +170,13 @@ class Fit:
         )
         remedy = "choose a split with a larger validation part, or train the network alone with prior=None"
         if self.given.trains_on_request or self.parts.config.uncertainty:
-            self._log(f"{few}; it is trained as requested, but {self._use_of_network()}: {remedy}")
+            use = (
+                "gives the variance only" if self.parts.config.uncertainty else "does not change predictions"
+            )
+            self._log(f"{few}; it is trained as requested, but {use}: {remedy}")
             return None
         self._log(f"{few} and it is not trained: {remedy}, or set epochs to train it all the same")
         return f"{few}: no network was trained"
-
-    def _use_of_network(self) -> str:
-        return "gives the variance only" if self.parts.config.uncertainty else "does not change predictions"
 
     def _train_network(
         self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation
@@ -214,8 +206,7 @@ class Fit:
         assert prior is not None
         report = {**prior.report, **choice.report()}
         self.parts = dataclasses.replace(
-            self.parts,
-            prior=dataclasses.replace(prior, network_weight=choice.weight, report=report),
+            self.parts, prior=dataclasses.replace(prior, network_weight=choice.weight, report=report)
         )
 
     def _refit(self) -> None:
@@ -229,24 +220,20 @@ class Fit:
 
     def _outcome(self, choice: NetworkWeight) -> str:
         """One line on what predictions are made of."""
+        conditions = count(choice.n_conditions, "validation condition")
         if choice.weight > 0:
-            conditions = count(choice.n_conditions, "validation condition")
             return (
                 f"predictions are prior + {choice.weight:g} x network: on {conditions} the gain over the prior alone "
                 f"is beyond chance (p = {choice.p_value:.2g})"
             )
         fitted = count(len(self.parts.fitted_conditions()), "condition")
-        refitted = "again " if "val" in self.parts.fitted_parts else ""
-        parts = " and validation" if refitted else ""
-        line = f"predictions are those of the prior alone, fitted {refitted}to {fitted} (training{parts})"
+        again, more = ("again ", " and validation") if "val" in self.parts.fitted_parts else ("", "")
+        line = f"predictions are those of the prior alone, fitted {again}to {fitted} (training{more})"
         if choice.tried is None and not self.run.history:
             return line
-        enough = choice.n_conditions >= FEWEST_CONDITIONS
-        why = (
-            f"its gain over the prior on {count(choice.n_conditions, 'validation condition')} is not beyond chance"
-            if enough
-            else f"{count(choice.n_conditions, 'validation condition')} cannot show a gain"
-        )
+        why = f"{conditions} cannot show a gain"
+        if choice.n_conditions >= FEWEST_CONDITIONS:
+            why = f"its gain over the prior on {conditions} is not beyond chance"
         return f"{line}: the network has weight 0, since {why} (prior=None trains the network alone)"
 
     def _log(self, line: str, scores: dict[str, float] | None = None) -> None:
@@ -271,17 +258,9 @@ def filled_options(pert_data: PertData, options: TrainOptions) -> TrainOptions:
 def training_batches(
     pert_data: PertData, options: TrainOptions, *, rank: int = 0, world_size: int = 1
 ) -> Any:
-    """This worker's training batches: conditions of the training part, or the cell batches of the PertData.
+    """This worker's batches, by options with defaults filled in: training conditions, or the PertData's cell batches.
 
-    Parameters
-    ----------
-    options
-        With every omitted option filled in.
-
-    Raises
-    ------
-    ValueError
-        The split trains nothing, or batches of cells were not made or have another size.
+    Raises ValueError if the split trains nothing, or the PertData's batches of cells have another size.
     """
     split = pert_data.split
     if split is None or "train" not in split.parts:

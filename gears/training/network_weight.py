@@ -39,8 +39,6 @@ class NetworkWeight:
         Mean gain of that weight over the prior alone in the monitored metric, positive is better.
     p_value
         Share of random signs whose best epoch and weight reach that gain.
-    n_conditions
-        Number of validation conditions.
     """
 
     weight: float = 0.0
@@ -71,8 +69,6 @@ def choose_network_weight(
         Monitored metric of each evaluated epoch, weight of :data:`WEIGHTS` and validation condition.
     prior_U
         The same metric of the prior alone, (U,).
-    lower_is_better
-        Whether a lower metric is better.
 
     Examples
     --------
@@ -97,13 +93,7 @@ def choose_network_weight(
 
 
 def chance_of(gain_CU: np.ndarray) -> float:
-    """Share of random signs of conditions whose best candidate reaches the mean gain of the observed best.
-
-    Parameters
-    ----------
-    gain_CU
-        Gain of each candidate (epoch and weight) and condition over the prior alone.
-    """
+    """Share of random signs of conditions whose best candidate reaches the mean gain of the observed best."""
     n_conditions = gain_CU.shape[1]
     if n_conditions <= _ALL_SIGNS:
         signs_DU = np.array(list(itertools.product((1.0, -1.0), repeat=n_conditions)))

@@ -33,19 +33,7 @@ AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Facts about a run that decide, beside the options, whether an option has an effect.
-
-    Attributes
-    ----------
-    device_type
-        ``"cpu"``, ``"cuda"`` or ``"mps"``.
-    world_size
-        Number of workers.
-    steps
-        Optimiser steps of the run, where they are known.
-    validated
-        Whether there is a validation condition to score.
-    """
+    """Facts about a run that decide, beside the options, whether an option has an effect."""
 
     device_type: str = "cpu"
     world_size: int = 1

@@ -99,10 +99,8 @@ class TrainResult:
         if summary is None:
             return {}
         model_rows = summary[(summary["method"] == "gears") & (summary["subgroup"] == "all")]
-        return {
-            str(name): float(value)
-            for name, value in zip(model_rows["metric"], model_rows["mean"], strict=True)
-        }
+        means = model_rows.set_index("metric")["mean"]
+        return {str(name): float(value) for name, value in means.items()}
 
     def __repr__(self) -> str:
         table = "test part: not scored" if self.table is None else short_table(self.table)
@@ -112,10 +110,8 @@ class TrainResult:
         return f"<pre>{escape(repr(self))}</pre>"
 
     def _facts(self) -> list[str]:
-        n_epochs = len(self.history)
-        epochs = f"{n_epochs} of {count(self.epochs, 'epoch')}" + (
-            f", best {self.best_epoch}" if self.best_epoch else ""
-        )
+        best = f", best {self.best_epoch}" if self.best_epoch else ""
+        epochs = f"{len(self.history)} of {count(self.epochs, 'epoch')}{best}"
         if self.stopped_because:
             epochs += f" ({self.stopped_because})"
         if self.network_weight is None:

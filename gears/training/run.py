@@ -24,7 +24,7 @@ from gears.training.engine_options import EngineOptions
 from gears.training.loggers.registry import LoggerSetup, RunLoggers
 from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
 from gears.training.run_folder import RunFolder
-from gears.training.schedules import Adam, Horizon, learning_rate, make_scheduler, rising_epochs, scaled_lr
+from gears.training.schedules import Adam, Horizon, learning_rate, rising_epochs, scaled_lr
 from gears.training.step import profiled
 from gears.training.tables import ConditionTables
 from gears.training.tasks import CellsTask, MomentsTask, PairTables
@@ -37,24 +37,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RunResult:
-    """Result of a run.
+    """Result of a run (see :class:`gears.training.results.TrainResult`).
 
-    Attributes
-    ----------
-    history
-        One record per epoch.
-    best_epoch
-        Epoch (from 1) with the best validation metric; None when none was defined.
-    best_state
-        Weights of that epoch; of the last epoch when no metric was defined.
-    stopped
-        Whether a signal stopped the run before its end.
-    stopped_because
-        Why it ended before its last epoch; None where it did not.
-    condition_scores
-        The monitored metric by network weight and validation condition, (K, U), for each evaluated epoch.
-    devices
-        Device of each worker, rank by rank.
+    `best_state` has the weights of the best epoch, of the last one when no metric was defined; `condition_scores` the
+    monitored metric by network weight and validation condition, (K, U), for each evaluated epoch.
     """
 
     history: list[dict[str, Any]]
@@ -78,26 +64,11 @@ def run_training(
     device: torch.device,
     distributed: bool = False,
 ) -> RunResult:
-    """Train a network, in one process or as one of several workers.
+    """Train a bare network in place, in one process or as one of several workers.
 
-    Parameters
-    ----------
-    network
-        The bare network; trained in place, on `device`, in the options' precision.
-    tables
-        Makes the condition tables for a device and precision.
-    pairs
-        Makes the moments of the conditions, where the objective needs them.
-    loader
-        This worker's training batches, of cells or of conditions, depending on the objective.
-    parts
-        The model without weights, for the files of the run.
-    options
-        How to train, with defaults filled in (:meth:`TrainOptions.with_defaults`).
-    validation
-        Scorer of the validation part.
-    device, distributed
-        Where this worker trains, and whether there are other workers.
+    `tables` and `pairs` make the condition tables for a device and precision, and the moments where the objective needs
+    them. `loader` yields this worker's batches, of cells or of conditions. `parts` is the model without weights, for
+    the files of the run, and `options` have defaults filled in (:meth:`TrainOptions.with_defaults`).
     """
     steps_per_epoch = _steps_per_epoch(loader, options.accumulation_steps)
     if options.steps is not None:
@@ -121,16 +92,17 @@ def run_training(
     devices = _devices(engine)
     if engine.is_main:
         setup = RunSetup(device.type, world_size, horizon.steps, validated=validation.n_conditions > 0)
-        _log_start(options, setup, _header(options, loader, horizon, devices, rule))
-    engine.scheduler = make_scheduler(engine.optimizer, rate)
+        for sentence in options.without_effect(setup):
+            logger.warning("%s", sentence)
+        if options.verbose:
+            logger.info("%s", _header(options, loader, horizon, devices, rule))
+    engine.scheduler = torch.optim.lr_scheduler.LambdaLR(engine.optimizer, rate)
     folder = None
     if options.save_path is not None:
         facts = run_facts(options, _batch_over_workers(loader, world_size), world_size)
         folder = RunFolder(options, parts, facts)
-    monitor: Any = {
-        "monitor": validation.monitor.name,
-        "lower_is_better": not validation.monitor.higher_is_better,
-    }
+    metric = validation.monitor
+    monitor: Any = {"monitor": metric.name, "lower_is_better": not metric.higher_is_better}
     task: CellsTask | MomentsTask
     if options.objective == "moments":
         task = MomentsTask(tables(device, dtype), pairs(), parts.config, validation, **monitor)
@@ -173,14 +145,6 @@ def _optimizer(
     )
 
 
-def _log_start(options: TrainOptions, setup: RunSetup, header: str) -> None:
-    """Warn about options without effect, and log what is about to run."""
-    for sentence in options.without_effect(setup):
-        logger.warning("%s", sentence)
-    if options.verbose:
-        logger.info("%s", header)
-
-
 def _train(
     engine: TrainingEngine,
     task: CellsTask | MomentsTask,
@@ -192,8 +156,9 @@ def _train(
     validation: Validation,
 ) -> None:
     """Run the engine with its progress bar, trace, files and loggers."""
-    assert engine.optimizer is not None
-    assert options.epochs is not None
+    optimizer, epochs = engine.optimizer, options.epochs
+    assert optimizer is not None
+    assert epochs is not None
     engine.on_epoch_end = _Report(folder, options, task.metric, loggers, validation)
     trace_folder = folder.path if folder is not None and options.profile and engine.is_main else None
     shown = options.verbose and engine.is_main
@@ -204,15 +169,16 @@ def _train(
         progress(horizon.steps, "training", "steps", enabled=shown) as advance,
     ):
         advance(engine.progress.total_steps)
-        engine.on_step_end = _each_step(folder, trace_step, advance)
+
+        def after_step(engine: TrainingEngine) -> None:
+            trace_step()
+            advance(1)
+            if folder is not None:
+                folder.step_end(engine)
+
+        engine.on_step_end = after_step
         engine.train(
-            loader,
-            None,
-            engine.optimizer,
-            scheduler=engine.scheduler,
-            num_epochs=options.epochs,
-            task=task,
-            scheduler_interval="step",
+            loader, None, optimizer, None, engine.scheduler, epochs, task=task, scheduler_interval="step"
         )
 
 
@@ -246,11 +212,7 @@ def _devices(engine: TrainingEngine) -> tuple[str, ...]:
 
 
 def _header(
-    options: TrainOptions,
-    loader: Any,
-    horizon: Horizon,
-    devices: Sequence[str],
-    rule: EarlyStopping | None,
+    options: TrainOptions, loader: Any, horizon: Horizon, devices: Sequence[str], rule: EarlyStopping | None
 ) -> str:
     """One line that says what is about to run, and where."""
     assert options.lr is not None
@@ -299,33 +261,12 @@ def _batch_over_workers(loader: Any, world_size: int) -> int | None:
     return None if size is None else int(size) * world_size
 
 
-def _each_step(
-    folder: RunFolder | None, traced: Callable[[], None], advance: Callable[[int], None]
-) -> Callable[[TrainingEngine], None]:
-    def after(engine: TrainingEngine) -> None:
-        traced()
-        advance(1)
-        if folder is not None:
-            folder.step_end(engine)
-
-    return after
-
-
 def _loggers(engine: TrainingEngine, options: TrainOptions, parts: ModelParts) -> RunLoggers:
     """Loggers of the run besides its files, on rank 0."""
-    setup = LoggerSetup(
-        folder=None if options.save_path is None else Path(options.save_path),
-        config={
-            "training": options.to_dict(),
-            "model": parts.config.to_dict(),
-            "data": dict(parts.provenance),
-        },
-        project=options.project,
-        name=options.name,
-        init_timeout=options.init_timeout,
-        logged=len(engine.progress.history),
-    )
-    return RunLoggers(options.loggers, setup, active=engine.is_main)
+    folder = None if options.save_path is None else Path(options.save_path)
+    config = {"training": options.to_dict(), "model": parts.config.to_dict(), "data": dict(parts.provenance)}
+    run = (options.project, options.name, options.init_timeout, len(engine.progress.history))
+    return RunLoggers(options.loggers, LoggerSetup(folder, config, *run), active=engine.is_main)
 
 
 @contextlib.contextmanager
@@ -343,19 +284,15 @@ def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
         raise torch.OutOfMemoryError(msg) from error
 
 
+@dataclass
 class _Report:
     """After each evaluated epoch: a line for the user (rank 0), the files of the run and its loggers."""
 
-    def __init__(
-        self,
-        folder: RunFolder | None,
-        options: TrainOptions,
-        metric: str,
-        loggers: RunLoggers,
-        validation: Validation,
-    ) -> None:
-        self.folder, self.options, self.metric, self.loggers = folder, options, metric, loggers
-        self.validation = validation
+    folder: RunFolder | None
+    options: TrainOptions
+    metric: str
+    loggers: RunLoggers
+    validation: Validation
 
     def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
         if not engine.evaluates(record["epoch"]):

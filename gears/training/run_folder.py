@@ -48,11 +48,7 @@ def run_path(save_path: str | Path, *, resume: bool) -> Path:
 def reserved(options: TrainOptions, parts: ModelParts, rank: int) -> Iterator[None]:
     """Keep other trainings out of `save_path` within the block (rank 0, which writes there).
 
-    Raises
-    ------
-    FileExistsError
-        Another training writes there now, or the folder holds something else
-        (:func:`gears.model.folder.check_save_path`).
+    Raises FileExistsError if another one writes there, or the folder holds something else (:func:`check_save_path`).
     """
     if options.save_path is None or rank != 0:
         yield
@@ -71,14 +67,7 @@ def check_unused(save_path: str | Path) -> None:
 class RunFolder:
     """Keeps ``save_path`` complete from the first epoch on; rank 0 writes and all ranks wait.
 
-    Parameters
-    ----------
-    options
-        Training options with a `save_path`.
-    parts
-        The model without weights.
-    facts
-        Values that must stay the same on resume (see :func:`gears.training.checkpoints.run_facts`).
+    `facts` must stay the same on resume (:func:`gears.training.checkpoints.run_facts`).
     """
 
     def __init__(self, options: TrainOptions, parts: ModelParts, facts: Mapping[str, Any]) -> None:
@@ -92,17 +81,14 @@ class RunFolder:
     def resume(self, engine: TrainingEngine) -> bool:
         """Load the newest readable checkpoint into the engine; False if there is none.
 
-        Raises
-        ------
-        ValueError
-            The folder belongs to a run of another model, screen, split or with other options.
-        RuntimeError
-            The workers see different files.
+        Raises ValueError if the folder belongs to a run of another model, screen, split or with other options.
         """
         resumed = self._restore_newest(engine)
         check_same_step(engine.progress.epoch, engine.progress.step, engine.reducer, engine.device)
-        if engine.is_main:
-            _remove_leftovers(self.path)
+        if engine.is_main:  # remove what a killed process of this run left, which no other process writes
+            path = self.path
+            for folder, name in ((path, None), (path / CHECKPOINTS, None), (path.parent, path.name)):
+                clean_leftovers(folder, name, alone=True)
         return resumed
 
     def _restore_newest(self, engine: TrainingEngine) -> bool:
@@ -154,7 +140,9 @@ class RunFolder:
         best = engine.best_state
         if improved or best is None or not self._ready:
             self._put_weights(engine)
-        checkpoints.on_main(engine, str(self.path), lambda: self.write_history(engine.progress.history))
+        checkpoints.on_main(
+            engine, str(self.path), lambda: files.write_history(self.path, engine.progress.history)
+        )
         due = record["epoch"] - self._last_checkpoint >= (self.options.checkpoint_every or 1)
         if due or record["epoch"] == self.options.epochs or engine.progress.finished:
             self.checkpoint(engine)
@@ -181,10 +169,6 @@ class RunFolder:
         for file in self._checkpoints()[: -self.options.keep_last]:
             file.unlink(missing_ok=True)
 
-    def write_history(self, history: list[dict[str, Any]]) -> None:
-        """The history as JSONL and CSV."""
-        files.write_history(self.path, history)
-
     def _put_weights(self, engine: TrainingEngine) -> None:
         """Write the best weights, or the current ones while there is no best; the complete folder the first time."""
         weights = engine.best_state or checkpoints.plain_state(engine.evaluated_model)
@@ -202,9 +186,3 @@ class RunFolder:
         """Complete checkpoints, oldest first."""
         folder = self.path / CHECKPOINTS
         return sorted(file for file in folder.glob("epoch-*.pt") if _NAME.fullmatch(file.name))
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove leftovers of a killed process of this run, which no other process writes."""
-    for folder, name in ((path, None), (path / CHECKPOINTS, None), (path.parent, path.name)):
-        clean_leftovers(folder, name, alone=True)

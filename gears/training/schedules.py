@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from gears.core.messages import unknown_name
 from gears.core.registry import Registry
 
 
@@ -69,13 +68,7 @@ def one_cycle(step: int, horizon: Horizon, eta_min: float) -> float:
 def learning_rate(
     name: str, horizon: Horizon, *, warmup_steps: int = 0, eta_min: float = 0.0
 ) -> Callable[[int], float]:
-    """Multiplier of the learning rate at a step; linear warm-up multiplies the schedule.
-
-    Raises
-    ------
-    ValueError
-        The schedule is unknown.
-    """
+    """Multiplier of the learning rate at a step; linear warm-up multiplies the schedule."""
     factor = SCHEDULES[name]
 
     def rate(step: int) -> float:
@@ -100,13 +93,6 @@ def rising_epochs(rate: Callable[[int], float], horizon: Horizon) -> int:
     return rates.index(max(rates)) // horizon.steps_per_epoch
 
 
-def make_scheduler(
-    optimizer: torch.optim.Optimizer, rate: Callable[[int], float]
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """Scheduler to be stepped after each optimiser step."""
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-
-
 LR_SCALINGS: dict[str, Callable[[int], float]] = {
     "none": lambda world_size: 1.0,
     "linear": lambda world_size: float(world_size),
@@ -116,8 +102,6 @@ LR_SCALINGS: dict[str, Callable[[int], float]] = {
 
 def scaled_lr(lr: float, scaling: str, world_size: int) -> float:
     """Learning rate for `world_size` workers: unchanged, times W, or times the root of W."""
-    if scaling not in LR_SCALINGS:
-        raise ValueError(unknown_name("lr_scaling", scaling, list(LR_SCALINGS)))
     return lr * LR_SCALINGS[scaling](world_size)
 
 

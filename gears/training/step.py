@@ -7,9 +7,8 @@ With W workers and the losses l_wb of the window's micro-batches b on worker w, 
 which is the gradient of the global window's loss, because the task scales each l_wb by counts of the whole window.
 Order: forward and backward of each micro-batch, which adds to ``.grad``; gradients are sent with the last one only;
 then unscale (float16), check that loss and gradients are finite, clip the global gradient, update, moving average.
-Running statistics of batch norms change in the forward, before the loss is known, so a copy is kept and put back if
-the check fails: after an error the model is that of the step before. The check reads one number from the device per
-step.
+Running statistics of batch norms change in the forward, before the loss is known, so a copy is kept and put back if the
+check fails: after an error the model is that of the step before. The check reads one number from the device per step.
 """
 
 from __future__ import annotations
@@ -53,14 +52,10 @@ class Stepper:
 
     Attributes
     ----------
-    model, device
-        The bare module and where it lives.
     scaler
         Scales gradients under float16; disabled otherwise.
     ema
         Moving average to update after each step, if one is kept.
-    options
-        Mixed precision and gradient clipping.
     """
 
     model: nn.Module
@@ -100,19 +95,9 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         reducer: Reducer,
     ) -> float:
-        """Take one step and return this worker's loss.
+        """Take one step and return this worker's loss; `wrapped` is the model to call, DDP with several workers.
 
-        Parameters
-        ----------
-        wrapped
-            The model to call: DDP with several workers.
-        window
-            The micro-batches of the step.
-
-        Raises
-        ------
-        FloatingPointError
-            The loss or a gradient is not finite; no weight was changed.
+        Raises FloatingPointError, and changes no weight, if the loss or a gradient is not finite.
         """
         optimizer.zero_grad(set_to_none=True)
         before = self._running()
@@ -174,11 +159,8 @@ class Stepper:
         total = float(watched)
         if not math.isfinite(total):
             value = float(loss)
-            msg = (
-                f"the loss is {value}"
-                if not math.isfinite(value)
-                else f"a gradient is not finite (loss {value:g})"
-            )
+            bad_loss = not math.isfinite(value)
+            msg = f"the loss is {value}" if bad_loss else f"a gradient is not finite (loss {value:g})"
             raise FloatingPointError(msg)
         return total
 
@@ -240,13 +222,7 @@ def no_compiler(device_type: str) -> str | None:
 
 @contextlib.contextmanager
 def profiled(folder: Path | None, device: torch.device) -> Iterator[Callable[[], None]]:
-    """Record a trace while the block runs; yields a function to call after each step.
-
-    Parameters
-    ----------
-    folder
-        Folder for ``trace.json``; None records nothing.
-    """
+    """Record ``trace.json`` in `folder` (None: nothing) while the block runs; yields a function to call each step."""
     if folder is None:
         yield lambda: None
         return

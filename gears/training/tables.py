@@ -29,12 +29,8 @@ class ConditionTables:
         Perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]``.
     mask_CG
         Genes that count in the loss of each condition (bool), or their weights.
-    control_mean_G
-        Mean of the control cells.
     prior_CG
         Known change of each condition, to which the network's is added, or None.
-    names
-        Of the conditions, for messages.
     context_C, kind_C
         Numbers of each condition's context and type of perturbation; None where all are 0.
     control_mean_BG, cell_batch
@@ -118,10 +114,10 @@ def _numbers(numbers_C: np.ndarray, device: torch.device) -> Tensor | None:
 def evidence_weights(
     delta_TG: np.ndarray, variance_G: np.ndarray, n_T: np.ndarray, n_C: np.ndarray
 ) -> np.ndarray:
-    """Weights by reliability: the share of an observed change's variance that is not sampling noise.
+    """Weights by reliability: the share of an observed change's variance that is not sampling noise, (C, G) float32.
 
     With signal variance s (one for all genes, so that genes that respond count as much as they respond) and
-    a cell's variance v_g, the mean of n_c cells has weight s / (s + v_g / n_c).
+    a cell's variance v_g, the mean of n_c cells has weight s / (s + v_g / n_c), scaled to mean 1 over training.
 
     Parameters
     ----------
@@ -131,11 +127,6 @@ def evidence_weights(
         Variance of a cell's expression within a condition.
     n_T, n_C
         Cells of the training conditions and of those that get weights.
-
-    Returns
-    -------
-    numpy.ndarray
-        (C, G) float32, mean 1 over training conditions and genes.
     """
     total, sampling = float((delta_TG**2).mean()), float((variance_G * (1 / n_T)[:, None]).mean())
     signal = max(total - sampling, 0.01 * total, np.finfo(np.float64).tiny)

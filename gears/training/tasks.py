@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -34,9 +34,8 @@ class Reducer(Protocol):
 class Task(Protocol):
     """A loss per micro-batch and metrics per epoch.
 
-    The engine calls `prepare_window` once per optimiser step with all its micro-batches,
-    on every worker, whatever they hold; the sum over micro-batches of the mean over
-    workers of `loss` is the loss of the global window.
+    The engine calls `prepare_window` once per optimiser step with all its micro-batches, on every worker, whatever they
+    hold; the sum over micro-batches of the mean over workers of `loss` is the loss of the global window.
     """
 
     metric: str
@@ -49,23 +48,8 @@ class Task(Protocol):
     ) -> dict[str, float]: ...
 
 
-@runtime_checkable
-class Blaming(Protocol):
-    """A task that can say which conditions of a step hold values that are not finite."""
-
-    def broken_in(self, batches: Sequence[Any]) -> list[str]: ...
-
-
 class SupervisedTask:
-    """Inputs and targets with a criterion that means over samples (``reduction="mean"``).
-
-    Parameters
-    ----------
-    criterion
-        ``criterion(outputs, targets)`` giving the mean over the samples of a batch.
-    device
-        Where batches go.
-    """
+    """Inputs and targets with a criterion that means over samples (``reduction="mean"``)."""
 
     metric = "val_loss"
     lower_is_better = True
@@ -208,15 +192,7 @@ class CellsTask(Objective):
 
 
 class ConditionBatch(NamedTuple):
-    """This worker's conditions of a batch.
-
-    Attributes
-    ----------
-    ids
-        Condition ids, (U,) int64.
-    n_all
-        Conditions of the batch over all workers.
-    """
+    """Ids of this worker's conditions of a batch, (U,) int64, and its number of conditions over all workers."""
 
     ids: Tensor
     n_all: int
@@ -238,10 +214,6 @@ class ConditionLoader:
         Conditions of a batch over all workers.
     least
         Batches of an epoch, at least: an epoch is as many whole passes as that takes.
-    seed
-        Seed of the permutations.
-    rank, world_size
-        This worker's number and how many there are.
     """
 
     def __init__(
@@ -287,26 +259,13 @@ class PairTables:
     """Moments over all pairs of a condition's and a control cell, made for the conditions of a step in float64.
 
     The tables stay where they are (mapped files): no tensor over all conditions is made.
-
-    Parameters
-    ----------
-    statistics
-        Of all conditions.
     """
 
     def __init__(self, statistics: ConditionStatistics) -> None:
         self._statistics = statistics
 
     def of(self, ids_U: np.ndarray, mask_UG: Tensor, weight_U: Tensor, dtype: torch.dtype) -> PairMoments:
-        """Pair moments of U conditions: computed in float64, then of `dtype` on the device of `mask_UG`.
-
-        Parameters
-        ----------
-        ids_U
-            Condition ids.
-        mask_UG, weight_U
-            Passed on: genes that count, weight of each condition.
-        """
+        """Pair moments of U conditions: computed in float64, then of `dtype` on the device of `mask_UG`."""
         statistics = self._statistics
         above, below = np.asarray(statistics.above[ids_U]), np.asarray(statistics.below[ids_U])
         release(statistics.above, statistics.below)
@@ -337,35 +296,13 @@ class ConditionWindow:
 class MomentsTask(Objective):
     """Losses of batches of conditions and the validation metrics of a GEARS run.
 
-    Each condition of a step counts once, in the loss and in the batch norms.
-
-    Parameters
-    ----------
-    tables
-        Conditions as tensors on the training device.
-    pairs
-        Moments of the conditions.
-    config
-        The model's settings (objective options among them).
-    evaluate
-        ``evaluate(network, reducer) -> metrics``, the same on all workers.
-    monitor, lower_is_better
-        The metric that chooses the best epoch.
+    Each condition of a step counts once, in the loss and in the batch norms; `pairs` has their moments.
     """
 
     unit = "conditions"
 
-    def __init__(
-        self,
-        tables: ConditionTables,
-        pairs: PairTables,
-        config: ModelConfig,
-        evaluate: Evaluate,
-        *,
-        monitor: str,
-        lower_is_better: bool = True,
-    ) -> None:
-        super().__init__(tables, config, evaluate, monitor=monitor, lower_is_better=lower_is_better)
+    def __init__(self, tables: ConditionTables, pairs: PairTables, *options: Any, **monitor: Any) -> None:
+        super().__init__(tables, *options, **monitor)
         self.pairs = pairs
 
     def broken(self, batch: ConditionBatch) -> Tensor:

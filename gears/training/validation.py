@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,9 +28,8 @@ DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
 class Validation:
     """Scores a network on the validation conditions, beside the prior where there is one.
 
-    Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values
-    (float64, zero elsewhere) are summed, so that every worker averages the same numbers
-    in the same order as a single process would.
+    Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values (float64, zero elsewhere)
+    are summed, so that every worker averages the same numbers in the same order as a single process would.
 
     With a prior an epoch is scored as prior + weight x network, at the weight of
     :data:`gears.training.network_weight.WEIGHTS` whose mean of the monitored metric is best.
@@ -41,10 +40,8 @@ class Validation:
         What is compared with, one of each setting that has validation conditions; none give no metrics.
     nodes
         Perturbation-graph nodes of their conditions, setting after setting.
-    metrics
-        Names of per-condition metrics.
-    monitor
-        The one of them that chooses epoch and weight.
+    metrics, monitor
+        Names of per-condition metrics, and the one that chooses epoch and weight.
     clip
         Whether negative predictions are set to zero, as when predicting.
     prior
@@ -90,7 +87,7 @@ class Validation:
         # a forward pass renormalises the embeddings in place: also where this worker has no condition
         unwrap(network).renormalise_embeddings()
         mine = np.arange(reducer.rank, len(self.nodes), reducer.world_size)
-        network_UG = self._network_changes(network, mine)
+        network_UG, _ = predict_changes(unwrap(network), [self.nodes[row] for row in mine])
         monitored_KU = np.zeros((len(self.weights), len(self.nodes)))
         for row, weight in enumerate(self.weights):
             monitored_KU[row, mine] = self._scored(mine, weight, network_UG, [self.monitor.name])[:, 0]
@@ -117,11 +114,6 @@ class Validation:
 
     def _means(self, values_UM: np.ndarray) -> dict[str, float]:
         return {f"val_{name}": _mean(values_UM[:, column]) for column, name in enumerate(self.metrics)}
-
-    def _network_changes(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:
-        """The network's own changes of some conditions, (R, G)."""
-        delta_RG, _ = predict_changes(unwrap(network), [self.nodes[row] for row in rows])  # type: ignore[arg-type]
-        return delta_RG
 
     def _scored(
         self, rows: np.ndarray, weight: float, network_RG: np.ndarray, metrics: Sequence[str]
@@ -172,15 +164,8 @@ def validation_of(
         Truth.of(one.screen, one.conditions, reference_mean_G=one.means.reference_mean()) for one in settings
     ]
     nodes = [pert_data.condition_nodes(chosen[row]) for one in settings for row in one.rows]
-    return Validation(
-        truths,
-        nodes,
-        metrics=metrics,
-        monitor=monitor,
-        prior=prior,
-        mask_target=mask_target,
-        clip=screen.nonnegative,
-    )
+    options: Any = {"prior": prior, "mask_target": mask_target, "clip": screen.nonnegative}
+    return Validation(truths, nodes, metrics=metrics, monitor=monitor, **options)
 
 
 def check_monitor(monitor: str) -> None:

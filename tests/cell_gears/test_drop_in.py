@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -202,7 +201,7 @@ def test_the_model_has_the_published_attributes(model: GEARS, pert_data: PertDat
     assert model.pert_list == pert_data.pert_names.tolist()
     assert model.gene_list == SYMBOLS
     assert (model.num_genes, model.num_perts) == (30, len(pert_data.pert_names))
-    for name in (
+    for name in [
         "adata",
         "dataloader",
         "node_map",
@@ -211,7 +210,7 @@ def test_the_model_has_the_published_attributes(model: GEARS, pert_data: PertDat
         "subgroup",
         "split",
         "seed",
-    ):
+    ]:
         assert getattr(model, name) is getattr(pert_data, name)
     assert (model.dataset_name, model.default_pert_graph) == ("norman-prepared", True)
     control = np.asarray(pert_data.ctrl_adata.X.mean(axis=0)).ravel()
@@ -242,18 +241,6 @@ def test_saved_pred_is_gone_and_says_so(model: GEARS) -> None:
     with pytest.raises(AttributeError, match="keep the result of predict"):
         model.saved_pred  # noqa: B018
     assert not hasattr(model, "saved_pred")
-
-
-def test_tracking_by_wandb_is_an_argument_of_the_model(pert_data: PertData) -> None:
-    model = GEARS(pert_data, device="cpu", weight_bias_track=False, proj_name="pertnet", exp_name="one")
-    assert (model.weight_bias_track, model.proj_name, model.exp_name) == (False, "pertnet", "one")
-
-
-def test_uncertainty_is_a_setting_of_the_network(pert_data: PertData) -> None:
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8, uncertainty=True)
-    predicted = model.predict([["FEV"], ["FEV", "CBL"]])
-    assert predicted.logvar("FEV_CBL").shape == (30,)
 
 
 # -- what others do with the loaders: scGPT's perturbation tutorial and its like --------------
@@ -461,24 +448,6 @@ def test_interaction_helpers(model: GEARS, pert_data: PertData, tmp_path: Path) 
     assert get_GI_params(changes, ["CBL", "CNN1"]) == model.GI_predict(["CBL", "CNN1"])
     np.save(tmp_path / "genes_with_hi_mean.npy", np.array(["KLF1", "FEV"], dtype=object), allow_pickle=True)
     assert get_GI_genes_idx(pert_data.adata, tmp_path / "genes_with_hi_mean.npy").tolist() == [2, 3]
-
-
-def test_labels_and_means_by_the_published_helpers(
-    pert_data: PertData, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gears import utils
-
-    assert utils.parse_any_pert("FEV+ctrl") == ["FEV"]
-    assert utils.parse_single_pert("ctrl+FEV") == "FEV"
-    assert utils.parse_combo_pert("CBL+CNN1") == ("CBL", "CNN1")
-    assert utils.get_genes_from_perts(pert_data.adata.obs["condition"].unique())[0] == "AHR"
-    assert utils.filter_pert_in_go("FEV+ctrl", pert_data.pert_names)
-    control = utils.get_mean_control(pert_data.adata)
-    assert isinstance(control, pd.Series)
-    assert control[[3, 1]].values.tolist() == control.values[[3, 1]].tolist()
-    utils.print_sys("a line")
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "a line\n")
 
 
 @pytest.mark.long

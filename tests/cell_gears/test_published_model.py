@@ -148,13 +148,9 @@ def crafted(kind: str, target: Path) -> Any:
 
 
 KINDS = [
-    "plain",
-    "a tensor's storage",
-    "two levels down",
-    "saved by torch",
-    "saved by torch in its old form",
+    "plain", "a tensor's storage", "two levels down", "saved by torch", "saved by torch in its old form",
     "reading without limits",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,13 +184,9 @@ def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path: Path) -> Non
 def test_tensors_within_plain_pickles(tmp_path: Path) -> None:
     base = torch.arange(12.0)
     values = {
-        "whole": base,
-        "part": base.reshape(3, 4).t()[1:],
-        "edges": torch.tensor([[0, 1], [2, 3]]),
-        "empty": torch.empty(2, 0),
-        "device": torch.device("cuda", 3),
-        "number": np.float64(0.5),
-    }
+        "whole": base, "part": base.reshape(3, 4).t()[1:], "edges": torch.tensor([[0, 1], [2, 3]]),
+        "empty": torch.empty(2, 0), "device": torch.device("cuda", 3), "number": np.float64(0.5),
+    }  # fmt: skip
     path = tmp_path / "values.pkl"
     path.write_bytes(pickle.dumps(values))
     read = load_tensors(path)

@@ -17,17 +17,8 @@ from gears.cli.main import COMMANDS
 
 GEARS = Path(sys.executable).with_name("gears")
 TINY = [
-    "--n-genes",
-    "40",
-    "--n-singles",
-    "10",
-    "--n-pairs",
-    "8",
-    "--cells-per-condition",
-    "12",
-    "--n-control",
-    "40",
-]
+    "--n-genes", "40", "--n-singles", "10", "--n-pairs", "8", "--cells-per-condition", "12", "--n-control", "40",
+]  # fmt: skip
 
 
 def gears(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:

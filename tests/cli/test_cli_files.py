@@ -102,12 +102,8 @@ def test_a_screen_of_cell_gears_is_converted(
     assert "--dataset (there are: toy)" in refused(capsys, "convert", old, tmp_path / "new")
     value = called(capsys, "convert", old, tmp_path / "new", "--dataset", "toy")
     assert value == {
-        "folder": str(tmp_path / "new" / "toy"),
-        "split": None,
-        "n_cells": 216,
-        "n_conditions": 2,
-        "n_nodes": 7,
-    }
+        "folder": str(tmp_path / "new" / "toy"), "split": None, "n_cells": 216, "n_conditions": 2, "n_nodes": 7,
+    }  # fmt: skip
     assert "toy_simulation_1_0.75.pkl" in refused(
         capsys, "convert", old, tmp_path / "new", "--dataset", "toy", "--split", "single"
     )

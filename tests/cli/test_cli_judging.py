@@ -91,16 +91,8 @@ def test_compare_gives_baselines_alone_over_folds(folder, capsys):
 
 def test_compare_trains_gears(folder, tmp_path, capsys):
     options = [
-        "--gears",
-        "moments",
-        "--no-default-pert-graph",
-        "--epochs",
-        1,
-        "--hidden-size",
-        8,
-        "--device",
-        "cpu",
-    ]
+        "--gears", "moments", "--no-default-pert-graph", "--epochs", 1, "--hidden-size", 8, "--device", "cpu",
+    ]  # fmt: skip
     options += [
         "--baselines",
         "train_mean",

@@ -24,6 +24,7 @@ class FakeScreen:
         return self.conditions.index(Condition.of(condition))
 
     context = kind = suffix = ""
+    nonnegative = True
 
     @property
     def settings(self) -> tuple[FakeScreen, ...]:

@@ -56,26 +56,15 @@ def test_folds_seeds_and_models_in_one_tidy_table(data):
         {"noisy": Noisy, "same": lambda seed: Additive()}, data.screen, splits, seeds=[1, 2], **FEW
     )
     assert list(result.table.columns[:8]) == [
-        "split",
-        "seed",
-        "condition",
-        "subgroup",
-        "n_cells",
-        "method",
-        "metric",
-        "value",
-    ]
+        "split", "seed", "condition", "subgroup", "n_cells", "method", "metric", "value",
+    ]  # fmt: skip
     assert result.table["split"].unique().tolist() == [
         f"repeat {r} fold {f}" for r in (0, 1) for f in range(3)
     ]
     single = result.table[(result.table["metric"] == "mse")]
     assert single.groupby("method").size().to_dict() == {
-        "noisy": 18 * 2 * 2,
-        "same": 18 * 2 * 2,
-        "no_change": 18 * 2,
-        "train_mean": 18 * 2,
-        "additive": 18 * 2,
-    }
+        "noisy": 18 * 2 * 2, "same": 18 * 2 * 2, "no_change": 18 * 2, "train_mean": 18 * 2, "additive": 18 * 2,
+    }  # fmt: skip
     noisy = single[single["method"] == "noisy"].set_index(["split", "condition", "seed"])["value"]
     assert not np.allclose(noisy.xs(1, level="seed"), noisy.xs(2, level="seed"))
     summary = result.summary().set_index(["subgroup", "method", "metric"])

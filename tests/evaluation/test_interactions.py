@@ -23,7 +23,6 @@ from gears.evaluation.interactions import (
     least_deviation_slope,
     observed_interactions,
     predicted_interactions,
-    spatial_median,
     theil_sen,
 )
 from gears.simulate import simulated_screen
@@ -106,17 +105,6 @@ def test_theil_sen_agrees_with_scikit_learn():
     drawn = theil_sen(x, y, seed=1, max_pairs=1500)
     assert drawn == pytest.approx(theil_sen(x, y), abs=0.1)
     assert drawn == theil_sen(x, y, seed=1, max_pairs=1500)
-
-
-def test_spatial_median_is_where_the_pulls_cancel():
-    points = np.random.default_rng(0).normal(size=(200, 2))
-    middle = spatial_median(points)
-    apart = points - middle
-    pull = (apart / np.linalg.norm(apart, axis=1, keepdims=True)).sum(axis=0)
-    assert np.abs(pull).max() < 1e-3
-    square = np.array([[0.0, 0], [1, 1], [0, 1], [1, 0], [0.5, 0.5]])
-    assert spatial_median(square) == pytest.approx([0.5, 0.5])
-    assert spatial_median(np.ones((3, 2))) == pytest.approx([1, 1])
 
 
 def test_scores_are_plain_floats_with_the_published_names():

@@ -21,11 +21,7 @@ from gears.evaluation.metrics.differential import (
     differential,
     overlap_share,
 )
-from gears.evaluation.metrics.distributions import (
-    energy_distance_of_cells,
-    mmd_of_cells,
-    squared_distances,
-)
+from gears.evaluation.metrics.distributions import energy_distance_of_cells, mmd_of_cells, squared_distances
 from gears.evaluation.truth import ScreenCells, moved_cells
 
 CELL_METRICS = [name for name, metric in METRICS.items() if metric.needs_cells]
@@ -49,12 +45,6 @@ def random_cells(seed: int, n: int = 12, n_genes: int = 5, shift: float = 0.0) -
 
 
 # --- energy distance and MMD -----------------------------------------------------
-
-
-def test_energy_distance_by_hand():
-    x, y = np.array([[0.0], [2.0]]), np.array([[3.0], [4.0], [8.0]])
-    # between: 3, 4, 8, 1, 2, 6 -> 4; within: 2; 1, 5, 4 -> 10 / 3
-    assert energy_distance_of_cells(x, y) == pytest.approx(2 * 4 - 2 - 10 / 3)
 
 
 def test_mmd_by_hand():

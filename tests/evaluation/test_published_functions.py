@@ -71,12 +71,9 @@ def reference(shared: Path) -> Reference:
     pred = np.array([values["metrics_input"][label] for label in pert_cat], dtype=np.float32)
     top = np.array([adata.var_names.get_indexer(full[label][:20]) for label in pert_cat])
     results = {
-        "pert_cat": pert_cat,
-        "pred": pred,
-        "truth": truth,
-        "pred_de": np.take_along_axis(pred, top, axis=1),
+        "pert_cat": pert_cat, "pred": pred, "truth": truth, "pred_de": np.take_along_axis(pred, top, axis=1),
         "truth_de": np.take_along_axis(truth, top, axis=1),
-    }
+    }  # fmt: skip
     return Reference(adata, results, values)
 
 
@@ -136,12 +133,8 @@ def small() -> tuple[AnnData, dict[str, np.ndarray]]:
     }
     pred = np.tile(np.array([1.0, 0.0, 4.0], dtype=np.float32), (5, 1))
     results = {
-        "pert_cat": np.array(labels),
-        "pred": pred,
-        "truth": x,
-        "pred_de": pred[:, [2, 0]],
-        "truth_de": x[:, [2, 0]],
-    }
+        "pert_cat": np.array(labels), "pred": pred, "truth": x, "pred_de": pred[:, [2, 0]], "truth_de": x[:, [2, 0]],
+    }  # fmt: skip
     return adata, results
 
 

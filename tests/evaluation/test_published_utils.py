@@ -15,6 +15,7 @@ from gears.utils import (
     parse_any_pert,
     parse_combo_pert,
     parse_single_pert,
+    print_sys,
 )
 
 
@@ -55,3 +56,8 @@ def test_correlation_of_columns():
     r = np_pearson_cor(x, np.array([2.0, 4, 8]))
     assert r[0, 0] == pytest.approx(1)
     assert np.isnan(r[1, 0])
+
+
+def test_lines_go_to_stderr(capsys):
+    print_sys("a line")
+    assert capsys.readouterr() == ("", "a line\n")

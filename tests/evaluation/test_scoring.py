@@ -21,14 +21,8 @@ from gears.evaluation.scoring import means_in
 from gears.evaluation.table import fitted_line, subgroup_line
 
 METRICS = (
-    "pearson_delta",
-    "pearson_delta_ref",
-    "mse_top20_de",
-    "discrimination",
-    "mse",
-    "spread",
-    "energy_distance",
-)
+    "pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination", "mse", "spread", "energy_distance",
+)  # fmt: skip
 SCORES: dict[str, Any] = {"metrics": METRICS, "n_split_half": 1, "max_cells": 8}
 LINES = {"L3": 5, "L1": 9, "L2": 16}
 GENES = [f"GX{i:02d}" for i in range(30)]
@@ -239,14 +233,8 @@ def test_one_function_names_subgroups_of_any_number_of_genes() -> None:
     fitted = [Condition.parse(label) for label in ("A+ctrl", "B+C")]
     conditions = [Condition.parse(c) for c in ("B+ctrl", "D+ctrl", "A+B", "A+D", "D+E", "A+B+D", "ctrl")]
     assert subgroup_names(conditions, fitted) == [
-        "seen_single",
-        "unseen_single",
-        "combo_seen2",
-        "combo_seen1",
-        "combo_seen0",
-        "combo_seen2_of_3",
-        "ctrl",
-    ]
+        "seen_single", "unseen_single", "combo_seen2", "combo_seen1", "combo_seen0", "combo_seen2_of_3", "ctrl",
+    ]  # fmt: skip
 
 
 def test_the_table_says_where_the_split_file_names_subgroups_otherwise() -> None:

@@ -135,14 +135,9 @@ def test_the_short_table_shows_the_means_that_the_verdict_compares():
 
 def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     values = {
-        "gears": 0.5,
-        "prior + network x 0.3": 0.9,
-        "no_change": 0.1,
-        "train_mean": 0.3,
-        "additive": 0.4,
-        "linear": 0.2,
-        "go_ridge": 0.45,
-    }
+        "gears": 0.5, "prior + network x 0.3": 0.9, "no_change": 0.1, "train_mean": 0.3, "additive": 0.4,
+        "linear": 0.2, "go_ridge": 0.45,
+    }  # fmt: skip
     table = tidy(
         {
             metric: values if metric != "mse_top20_de" else {m: 1 - v for m, v in values.items()}
@@ -159,12 +154,8 @@ def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     head = next(row for row, line in enumerate(lines) if line.startswith("method"))
     assert lines[head].split()[1:] == list(DECISIVE)
     assert [line.split("  ")[0] for line in lines[head + 2 : head + 7]] == [
-        "gears (the prior alone)",
-        "prior + network x 0.3",
-        "go_ridge",
-        "additive",
-        "train_mean",
-    ]
+        "gears (the prior alone)", "prior + network x 0.3", "go_ridge", "additive", "train_mean",
+    ]  # fmt: skip
     assert lines[head - 2] == table.attrs["notes"][0]
     assert "no_change" not in short_table(table)
     whole = render_table(table, subgroups=True)

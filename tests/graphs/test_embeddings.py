@@ -29,13 +29,7 @@ def test_every_form_is_the_same(tmp_path, values, monkeypatch):
     genes = AnnData(values.astype(np.float32), obs=pd.DataFrame(index=NAMES))
     genes.write_h5ad(tmp_path / "genes.h5ad")
     want = GeneEmbedding(tuple(NAMES), values)
-    forms = [
-        want,
-        frame,
-        dict(zip(NAMES, values, strict=True)),
-        tmp_path / "e.npz",
-        tmp_path / "e.csv",
-    ]
+    forms = [want, frame, dict(zip(NAMES, values, strict=True)), tmp_path / "e.npz", tmp_path / "e.csv"]
     for form in forms:
         found = GeneEmbedding.of(form)
         assert found.names == want.names

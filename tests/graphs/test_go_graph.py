@@ -103,11 +103,6 @@ def test_bad_options(options, message):
         go_graph(GeneAnnotation.from_dict({"A": ["t"]}), ["A"], **options)
 
 
-def test_repeated_nodes_are_refused():
-    with pytest.raises(ValueError, match="'A' more than once"):
-        go_graph(GeneAnnotation.from_dict({"A": ["t"]}), ["A", "B", "A"])
-
-
 @given(TERMS)
 def test_jaccard(terms_of):
     genes = sorted(terms_of)

@@ -37,12 +37,6 @@ def test_near_ties_at_the_last_place_stay_in(dtype):
     assert candidates(weight_TS, 0.4, 3)[1].tolist() == [0, 1]
 
 
-def test_an_error_of_each_pair():
-    weight_TS = np.array([[0.2, 0.45, 0.5, 0.45]])
-    error_TS = np.array([[0.3, 0.1, 0.0, 0.0]])
-    assert candidates(weight_TS, 0.1, 1, error_TS)[1].tolist() == [0, 1, 2]
-
-
 def test_few_of_many_are_looked_at():
     weight_TS = np.random.default_rng(0).random((20, 20_000))
     assert len(candidates(weight_TS, 0.0, 20)[0]) < 20 * 30

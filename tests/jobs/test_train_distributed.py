@@ -30,16 +30,9 @@ def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
 
 def arguments(save_path: Path, **more: object) -> dict[str, object]:
     return {
-        "save_path": str(save_path),
-        "model_config": {"hidden_size": 16},
-        "epochs": 4,
-        "objective": "cells",
-        "prior": None,
-        "dtype": "float64",
-        "check_replicas": True,
-        "verbose": False,
-        **more,
-    }
+        "save_path": str(save_path), "model_config": {"hidden_size": 16}, "epochs": 4, "objective": "cells",
+        "prior": None, "dtype": "float64", "check_replicas": True, "verbose": False, **more,
+    }  # fmt: skip
 
 
 DATA = {"default_pert_graph": False}
@@ -56,27 +49,20 @@ def test_one_and_two_workers_give_the_same_model(screens: Path, tmp_path: Path) 
     results, states = {}, {}
     for workers in (1, 2):
         path = tmp_path / f"model{workers}"
+        args = arguments(path, batch_size=GLOBAL_BATCH // workers)
         results[workers] = train_multi_gpu(
-            screens,
-            "small",
-            SPLIT,
-            arguments(path, batch_size=GLOBAL_BATCH // workers),
-            n_gpus=workers,
-            device="cpu",
-            data_config=DATA,
+            screens, "small", SPLIT, args, n_gpus=workers, device="cpu", data_config=DATA
         )
         states[workers] = weights(path)
         assert results[workers].world_size == workers
         assert results[workers].devices == ("cpu",) * workers
-    for workers in (2,):
-        for key, value in states[1].items():
-            difference = (value.double() - states[workers][key].double()).abs().max()
-            assert difference < 1e-6, key
-        for left, right in zip(results[1].history, results[workers].history, strict=True):
-            for name in ("train_loss", "val_mse", "val_mse_top20_de", "val_pearson_delta"):
-                assert left[name] == pytest.approx(right[name], abs=1e-7), name
-        assert results[workers].best_epoch == results[1].best_epoch
-        assert results[workers].test_metrics == pytest.approx(results[1].test_metrics, abs=1e-6)
+    for key, value in states[1].items():
+        assert (value.double() - states[2][key].double()).abs().max() < 1e-6, key
+    for left, right in zip(results[1].history, results[2].history, strict=True):
+        for name in ("train_loss", "val_mse", "val_mse_top20_de", "val_pearson_delta"):
+            assert left[name] == pytest.approx(right[name], abs=1e-7), name
+    assert results[2].best_epoch == results[1].best_epoch
+    assert results[2].test_metrics == pytest.approx(results[1].test_metrics, abs=1e-6)
 
     # the same as train() in this process
     pert_data = PertData(screens, **DATA)
@@ -139,8 +125,6 @@ def test_blocked_save_path_is_refused_before_workers_start(screens: Path, tmp_pa
     [
         ({"args": {"epochs": 2}}, "save_path"),
         ({"args": {"save_path": "m", "epoch": 2}}, "did you mean 'epochs'"),
-        ({"args": {"save_path": "m", "batch_size": 0}}, "batch_size is 0"),
-        ({"args": {"save_path": "m", "lr": -1.0}}, "lr is -1.0"),
         ({"args": {"save_path": "m", "model_config": {"hidden": 3}}}, "model_config 'hidden'"),
         (
             {"args": {"save_path": "m", "model_config": {"tau": 0.2}}, "split": {"seeed": 1}},
@@ -160,13 +144,10 @@ def test_wrong_devices_are_refused_before_anything_is_read(tmp_path: Path) -> No
         train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": "m"}, gpu_ids=[99])
 
 
-def test_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_or_screen_is_named_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         train_multi_gpu(tmp_path / "typo", "small", SPLIT, {"save_path": str(tmp_path / "m")}, device="cpu")
     assert not (tmp_path / "typo").exists()
-
-
-def test_missing_screen_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.h5ad"):
         train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": str(tmp_path / "m")}, device="cpu")
 

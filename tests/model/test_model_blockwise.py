@@ -9,7 +9,6 @@ import torch
 from model_twin import GENES, small_network
 
 from gears.model import blockwise
-from gears.model.blockwise import MOST_HELD, BufferPool
 from gears.model.network import GEARSNetwork
 from gears.model.prepared import per_gene_dot
 
@@ -105,19 +104,6 @@ def test_buffers_are_used_again_but_not_while_they_are_needed() -> None:
         results.append({name: p.grad.clone() for name, p in net.named_parameters()})
     # the running statistics of both have moved alike, but the second step started from other ones
     close(*results)
-
-
-def test_the_pool_holds_few_and_copies_none() -> None:
-    pool, like = BufferPool(), torch.zeros(1)
-    lent = [pool.take((i, 10), like) for i in range(1, 8)]
-    for tensor in lent:
-        pool.give(tensor)
-    assert [flat.numel() for flat in pool._free] == [10, 20, 30, 40, 50, 60, 70][-MOST_HELD:]
-    assert pool.take((4, 11), like).data_ptr() == lent[4].data_ptr()
-    assert pool.take((1, 1), torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
-    assert not copy.deepcopy(pool)._free
-    pool.clear()
-    assert not pool._free
 
 
 @pytest.mark.parametrize("most_kept", [None, 0])

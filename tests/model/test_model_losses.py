@@ -28,15 +28,10 @@ def batch(seed: int = 0) -> dict[str, torch.Tensor]:
     mask = draw(3, G) > -0.5
     mask[1] = True
     return {
-        "delta_UG": draw(3, G).mul(0.2).requires_grad_(),
-        "logvar_UG": draw(3, G).requires_grad_(),
-        "row_B": row_B,
-        "x_BG": draw(6, G).relu(),
-        "y_BG": draw(6, G).relu(),
-        "mask_UG": mask,
-        "mu_G": draw(G).abs(),
+        "delta_UG": draw(3, G).mul(0.2).requires_grad_(), "logvar_UG": draw(3, G).requires_grad_(), "row_B": row_B,
+        "x_BG": draw(6, G).relu(), "y_BG": draw(6, G).relu(), "mask_UG": mask, "mu_G": draw(G).abs(),
         "cell_weight_B": 1 / (counts[row_B] * 3.0).double(),
-    }
+    }  # fmt: skip
 
 
 def by_loops(values: dict[str, torch.Tensor], config: ModelConfig) -> torch.Tensor:

@@ -81,9 +81,3 @@ def test_sign_compares_with_the_mean_prediction_and_has_no_gradient() -> None:
     expected = torch.stack([per_cell[u][mask[u]].mean() for u in range(U)]).mean()
     torch.testing.assert_close(losses[1] - losses[0], expected, rtol=0, atol=1e-12)
     assert torch.equal(*gradients)
-
-
-def test_missing_log_variance_is_explained() -> None:
-    y, x, delta, _, mask = screen()
-    with pytest.raises(ValueError, match="uncertainty=True"):
-        moment_loss(delta, None, moments_of(y, x, x.mean(0), mask), SETTINGS["nll"])

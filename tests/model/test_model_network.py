@@ -57,13 +57,6 @@ def test_conditions_once_equal_cells_one_by_one(variant: str) -> None:
     close(network.eval()(row, node, weight)[0][row_B], twin.eval()(PERTS)[0])
 
 
-def test_unweighted_conditions_would_be_wrong() -> None:
-    row, node, weight, _ = collapse(PERTS)
-    weighted = small_network()(row, node, weight)[0]
-    unweighted = small_network()(row, node, torch.ones_like(weight))[0]
-    assert (weighted - unweighted).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_permuting_cells_permutes_outputs(training: bool) -> None:
     order = torch.randperm(len(PERTS), generator=torch.Generator().manual_seed(1)).tolist()
@@ -135,16 +128,6 @@ def test_evaluation_is_silent_and_deterministic() -> None:
     one, other = network(row, node, weight), network(row, node, weight)
     assert torch.equal(one[0], other[0])
     assert torch.equal(one[1], other[1])
-
-
-def test_embedding_rows_are_shortened_in_place() -> None:
-    network = small_network()
-    before = network.pert_emb.weight.detach().clone()
-    network.renormalise_embeddings()
-    norm = before.norm(dim=1, keepdim=True)
-    assert (norm > 1).any()
-    expected = torch.where(norm > 1, before / (norm + 1e-7), before)
-    close(network.pert_emb.weight.detach(), expected, 1e-15)
 
 
 def test_graphs_without_edges_run() -> None:

@@ -19,10 +19,7 @@ SPLITS = {
     "no conditions on one": [list(range(12)), []],
     "one cell on one": [[2], [i for i in range(12) if i != 2]],
 }
-VARIANTS = {
-    "plain": {},
-    "uncertainty": {"uncertainty": True, "num_go_gnn_layers": 2},
-}
+VARIANTS = {"plain": {}, "uncertainty": {"uncertainty": True, "num_go_gnn_layers": 2}}
 
 
 def cells() -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anndata
@@ -41,12 +40,8 @@ def test_what_is_known_of_conditions_genes_and_model(adata: AnnData, model: GEAR
     assert adata.obs["genes"].tolist() == ["", "GX00", "GX00,GX07", "GX06,GX07", "GX03"]
     assert adata.obs["n_genes"].tolist() == [0, 1, 2, 2, 1]
     assert adata.obs["subgroup"].tolist() == [
-        "ctrl",
-        "seen_single",
-        "combo_seen1",
-        "combo_seen0",
-        "seen_single",
-    ]
+        "ctrl", "seen_single", "combo_seen1", "combo_seen0", "seen_single",
+    ]  # fmt: skip
     assert adata.obs["trained"].tolist() == [True, True, False, False, False]
     assert list(adata.var_names) == model.gene_list
     assert adata.var["gene_id"].tolist() == [f"ENS{i:03d}" for i in range(30)]
@@ -69,22 +64,6 @@ def test_it_is_a_copy(model: GEARS) -> None:
     np.testing.assert_array_equal(predictions.expression_UG, before)
     np.testing.assert_array_equal(predictions.control_mean_G, mean)
     assert (np.exp(predictions.logvar_UG) > 0).all()
-
-
-@pytest.mark.parametrize("suffix", [".h5ad", ".zarr"])
-def test_files_hold_the_same(adata: AnnData, model: GEARS, tmp_path: Path, suffix: str) -> None:
-    path = model.predict_to_file(ASKED, tmp_path / f"predictions{suffix}")
-    read = anndata.read_h5ad(path) if suffix == ".h5ad" else anndata.read_zarr(path)
-    assert {column: read.obs[column].tolist() for column in read.obs} == {
-        column: adata.obs[column].tolist() for column in adata.obs
-    }
-    assert {column: read.var[column].tolist() for column in read.var} == {
-        column: adata.var[column].tolist() for column in adata.var
-    }
-    assert {key: getattr(value, "item", lambda v=value: v)() for key, value in read.uns["gears"].items()} == {
-        **adata.uns["gears"]
-    }
-    np.testing.assert_allclose(read.layers["sd"], adata.layers["sd"], rtol=1e-5)
 
 
 def test_scanpy_takes_them_as_they_are(adata: AnnData) -> None:

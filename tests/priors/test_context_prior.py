@@ -10,7 +10,7 @@ from scipy import sparse
 
 from gears.conditions import NodeSet
 from gears.priors import ContextPrior, GeneSimilarity, PriorData, fit, fit_settings, read_prior
-from gears.priors.fit_settings import SettingData, fit_context_prior, levels
+from gears.priors.fit_settings import SettingData, fit_context_prior
 
 N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
 
@@ -31,15 +31,7 @@ def setting_data(
     genes = GeneSimilarity(np.arange(N_NODES), sparse.eye(N_NODES, format="csr"))
     column = np.full(N_NODES, -1)
     sets = [NodeSet([node], context=context) for context, node in pairs]
-    conditions = PriorData(
-        tuple(sets),
-        delta_CG,
-        np.full(N_GENES, 0.5),
-        n_C,
-        np.ones(N_GENES),
-        column,
-        genes,
-    )
+    conditions = PriorData(tuple(sets), delta_CG, np.full(N_GENES, 0.5), n_C, np.ones(N_GENES), column, genes)
     setting = np.array([context for context, _ in pairs])
     group = np.array([node for _, node in pairs])
     return SettingData(conditions, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group), truth_KPG
@@ -118,13 +110,6 @@ def test_it_comes_back_from_its_arrays() -> None:
     assert isinstance(again, ContextPrior)
     np.testing.assert_array_equal(again(data.conditions.sets), prior(data.conditions.sets))
     assert again.report == prior.report
-
-
-def test_levels() -> None:
-    change = np.array([[1.0], [3.0], [10.0]])
-    found = levels(change, np.array([0, 0, 2]), 4, 2)
-    # settings 0 and 2 are of one type: 1 and 3 of the other, which has no conditions
-    np.testing.assert_allclose(found[:, 0], [2.0, 6.0, (10 + 6) / 2, 6.0])
 
 
 def far_data(data: SettingData, alike: bool) -> SettingData:

@@ -12,7 +12,6 @@ from scipy import sparse
 from gears.priors import GeneSimilarity, PriorData, fit, fit_prior, magnitude, regression
 from gears.priors.kernels import gene_features, specific_covariance
 from gears.priors.regression import Spectrum
-from gears.priors.source import most_judged
 
 SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
 
@@ -138,10 +137,6 @@ def test_the_factor_by_features_is_that_by_pairs(
     assert features[0].offset == pytest.approx(pairs[0].offset, abs=1e-9)
     np.testing.assert_allclose(features[0].coefficient_T, pairs[0].coefficient_T, atol=1e-9)
     np.testing.assert_allclose(features[1], pairs[1], atol=1e-9)
-
-
-def test_fewer_conditions_of_more_genes_are_judged() -> None:
-    assert [most_judged(n) for n in (1, 5000, 20_000, 10**6)] == [2000, 2000, 500, 200]
 
 
 def test_only_judged_conditions_are_judged(make_data: Callable[..., PriorData]) -> None:

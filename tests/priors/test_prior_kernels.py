@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gears.priors import PriorData
-from gears.priors.evidence import MOST_CONDITIONS, sample
-from gears.priors.kernels import mixed, specific_covariance, training_kernels
+from gears.priors.kernels import mixed, training_kernels
 from gears.priors.source import vector_similarity
 
 
@@ -37,25 +36,6 @@ def test_nodes_outside_training_have_similarity_but_no_membership(
     assert not genes.similarity([(12,), ()])[1].any()
 
 
-def test_covariance_without_the_offset_is_the_weighted_sum(make_data: Callable[..., PriorData]) -> None:
-    data = make_data()
-    _, shared, own, similar = training_kernels(data.sets, data.genes)
-    np.testing.assert_allclose(
-        specific_covariance(data.sets, data.genes, 0.3, 0.5, 0.2),
-        0.3 * shared + 0.5 * own + 0.2 * similar,
-        atol=1e-12,
-    )
-
-
-def test_similarity_among_some_conditions_is_that_of_their_genes(make_data: Callable[..., PriorData]) -> None:
-    data, rows = make_data(), [2, 5, 17]
-    sets, whole = [data.sets[row] for row in rows], training_kernels(data.sets, data.genes)
-    genes = data.genes.among(sets)
-    for kernel, full in zip(training_kernels(sets, genes), whole, strict=True):
-        np.testing.assert_allclose(kernel, full[np.ix_(rows, rows)], atol=1e-12)
-    assert set(genes.trained_T) == {node for nodes in sets for node in nodes}
-
-
 def test_similarities_are_mixed_by_weight(make_data: Callable[..., PriorData]) -> None:
     genes = make_data().genes
     rng = np.random.default_rng(0)
@@ -72,11 +52,3 @@ def test_similarities_are_mixed_by_weight(make_data: Callable[..., PriorData]) -
     np.testing.assert_allclose(mean, 0.75 * genes.similar_PT.toarray() + 0.25 * dense)
     assert mixed([genes, other], [1.0, 0.0]) is genes
     assert mixed([genes, other], [0.0, 0.0]) is genes
-
-
-def test_many_conditions_are_sampled_the_same_way_each_time() -> None:
-    np.testing.assert_array_equal(sample(17), np.arange(17))
-    rows = sample(1000)
-    assert len(np.unique(rows)) == MOST_CONDITIONS
-    assert rows.max() < 1000
-    np.testing.assert_array_equal(rows, sample(1000))

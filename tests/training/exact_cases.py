@@ -80,14 +80,8 @@ def opened(folder: Path) -> PertData:
 def run(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: Any) -> dict[str, Any]:
     """A whole run: weights as trained and as kept, history, best epoch."""
     options = {
-        "epochs": 4,
-        "dtype": "float64",
-        "verbose": False,
-        "check_replicas": True,
-        "prior": None,
-        **RUNS[name],
-        **more,
-    }
+        "epochs": 4, "dtype": "float64", "verbose": False, "check_replicas": True, "prior": None, **RUNS[name], **more,
+    }  # fmt: skip
     model = MODELS[options.pop("model", "plain")]
     size = GLOBAL_BATCH[options["objective"]] // world_size // options.get("accumulation_steps", 1)
     data.dataloader = {}

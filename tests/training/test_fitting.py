@@ -244,13 +244,6 @@ def test_the_prior_is_fitted_once_whatever_the_network(
     model.train(epochs=1, **RUN)
 
 
-def test_a_model_without_its_prior_is_an_error(pert_data: PertData, tmp_path: Path) -> None:
-    initialised(pert_data).train(epochs=0, save_path=str(tmp_path / "run"), **RUN)
-    (tmp_path / "run" / "prior.npz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"prior\.npz is missing"):
-        GEARS.from_pretrained(tmp_path / "run")
-
-
 # -- too few validation conditions ----------------------------------------------------------
 
 

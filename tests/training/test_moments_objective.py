@@ -114,18 +114,6 @@ def test_no_loader_is_needed_and_epochs_are_evaluated_now_and_then(screens: Path
         assert torch.equal(left, right)
 
 
-def test_resume_continues_bit_for_bit(screens: Path, tmp_path: Path) -> None:
-    pert_data = opened(screens)
-    options = {"objective": "moments", "schedule": "constant", "batch_size": 5}
-    whole, _ = trained(pert_data, epochs=4, **options)
-    for epochs in (2, 4):
-        parts, _ = trained(
-            pert_data, epochs=epochs, save_path=str(tmp_path / "m"), resume=epochs == 4, **options
-        )
-    for left, right in zip(whole.model.state_dict().values(), parts.model.state_dict().values(), strict=True):
-        assert torch.equal(left, right)
-
-
 def test_loaders_batch_size_counts_conditions(screens: Path) -> None:
     pert_data = opened(screens)
     pert_data.get_dataloader(5)

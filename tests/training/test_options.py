@@ -147,11 +147,6 @@ def test_numbers_are_taken_as_given_and_what_is_omitted_depends_on_the_objective
     assert (omitted.lr, omitted.schedule, omitted.weight_decay, omitted.batch_size) == expected
 
 
-@pytest.mark.parametrize("options", [{"schedule": "step"}, {"accumulation_steps": 2}])
-def test_no_option_changes_the_objective(options: dict[str, Any]) -> None:
-    assert TrainOptions(**options).with_defaults().objective == "moments"
-
-
 def test_a_step_takes_the_batch_of_all_workers_and_32_conditions_by_default() -> None:
     for world_size in (1, 2, 3):
         assert TrainOptions().conditions_per_step(100, world_size) == 32

@@ -5,19 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gears.training.schedules import (
-    SCHEDULES,
-    Horizon,
-    learning_rate,
-    make_scheduler,
-    rising_epochs,
-    scaled_lr,
-)
+from gears.training.options import TrainOptions
+from gears.training.schedules import SCHEDULES, Horizon, learning_rate, rising_epochs, scaled_lr
 
 
 def rates(name: str, horizon: Horizon, **options: float) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = make_scheduler(optimizer, learning_rate(name, horizon, **options))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate(name, horizon, **options))
     found = []
     for _ in range(horizon.steps):
         found.append(optimizer.param_groups[0]["lr"])
@@ -69,7 +63,7 @@ def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'cosine'"):
         rates("cosin", Horizon(1, 1))
     with pytest.raises(ValueError, match="lr_scaling"):
-        scaled_lr(1.0, "cubic", 2)
+        TrainOptions(lr_scaling="cubic")
 
 
 def test_scaling() -> None:

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gears.training import step
 from gears.training.engine import TrainingEngine
-from gears.training.options import RunSetup, TrainOptions
+from gears.training.options import TrainOptions
 from gears.training.run import full_memory_explained
 from gears.training.schedules import Horizon
-from gears.training.step import Clock, size_of
+from gears.training.step import Clock
 from gears.training.wrapping import for_several_workers, has_batch_norm
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -45,12 +45,6 @@ def test_seconds_add_up_and_evaluation_keeps_its_communication_apart() -> None:
     parts = sum(seconds[name] for name in ("data", "compute", "communication", "evaluation"))
     assert parts == pytest.approx(seconds["total"])
     assert seconds["cells_per_second"] == pytest.approx(28 / (seconds["total"] - seconds["evaluation"]))
-
-
-def test_size_of_a_batch() -> None:
-    assert size_of(SimpleNamespace(condition=torch.zeros(5))) == 5
-    assert size_of((torch.zeros(7, 2), torch.zeros(7))) == 7
-    assert size_of(torch.zeros(3)) == 3
 
 
 def test_a_rate_in_every_record() -> None:
@@ -161,44 +155,6 @@ def test_a_compiled_run_equals_a_plain_one(backend: str, tmp_path, small_screen_
     assert not [name for module in model.model.modules() for name in vars(module) if name == "forward"]
 
 
-def test_gradient_scaling_takes_its_options() -> None:
-    engine = TrainingEngine(
-        nn.Linear(2, 2), use_amp=True, amp_dtype=torch.float16, init_scale=128.0, growth_interval=7
-    )
-    assert not engine.scaler.is_enabled(), "float16 on the CPU needs no scaling"
-    scaler = torch.amp.GradScaler("cpu", init_scale=128.0, growth_interval=7)
-    assert (scaler.get_scale(), scaler.get_growth_interval()) == (128.0, 7)
-    for wrong in ({"init_scale": 0.0}, {"growth_interval": 0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            TrainOptions(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("options", "device", "workers", "named"),
-    [
-        ({}, "cpu", 1, []),
-        ({"amp_dtype": "float16"}, "cuda", 1, ["amp_dtype"]),
-        ({"amp_dtype": "float16", "use_amp": True, "init_scale": 8.0}, "cuda", 1, []),
-        ({"amp_dtype": "float16", "use_amp": True, "init_scale": 8.0}, "cpu", 1, ["init_scale"]),
-        ({"ema_decay": 0.9, "eta_min": 0.1, "schedule": "step"}, "cpu", 1, ["ema_decay", "eta_min"]),
-        ({"ema_decay": 0.9, "use_ema": True, "eta_min": 0.1, "schedule": "cosine"}, "cpu", 1, []),
-        ({"lr_scaling": "sqrt", "check_replicas": True}, "cpu", 1, ["lr_scaling", "check_replicas"]),
-        ({"lr_scaling": "sqrt", "check_replicas": True}, "cpu", 2, []),
-        ({"tf32": True}, "cpu", 1, ["tf32"]),
-        ({"tf32": True, "dtype": "float64"}, "cuda", 1, ["tf32"]),
-        ({"project": "p", "name": "n", "keep_last": 3}, "cpu", 1, ["keep_last", "project", "name"]),
-    ],
-)
-def test_options_without_effect_are_named(options, device, workers, named) -> None:
-    found = TrainOptions(**options).without_effect(RunSetup(device, workers))
-    assert sorted(sentence.split("=")[0] for sentence in found) == sorted(named)
-
-
-def test_the_sentence_says_what_is_missing() -> None:
-    sentences = TrainOptions(ema_decay=0.5).without_effect(RunSetup())
-    assert sentences == ["ema_decay=0.5 has no effect without use_ema=True"]
-
-
 def test_full_gpu_memory_names_the_batch() -> None:
     def failing() -> None:
         with full_memory_explained(SimpleNamespace(batch_size=64), TrainOptions()):
@@ -220,12 +176,3 @@ def test_length_in_steps() -> None:
     assert [record["epoch"] for record in history] == [1, 2]
     assert "val_loss" in history[-1]
     assert Horizon(4, 2, 6).steps == 6
-    with pytest.raises(ValueError, match="epochs=2 and steps=6 both say how long"):
-        TrainOptions.from_mapping({"epochs": 2, "steps": 6})
-    with pytest.raises(ValueError, match="steps is 0"):
-        TrainOptions(steps=0)
-
-
-def test_half_and_double_precision_contradict() -> None:
-    with pytest.raises(ValueError, match="omit one of them"):
-        TrainOptions(use_amp=True, dtype="float64")

@@ -15,30 +15,10 @@ from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, T
 
 # Those that use training conditions only; `additive_all_singles` is available by name.
 DEFAULT_BASELINES = (
-    "no_change",
-    "train_mean",
-    "train_mean_cells",
-    "matching_mean",
-    "additive",
-    "linear",
-    "go_ridge",
-    "go_knn",
-)
+    "no_change", "train_mean", "train_mean_cells", "matching_mean", "additive", "linear", "go_ridge", "go_knn",
+)  # fmt: skip
 
 __all__ = [
-    "BASELINES",
-    "DEFAULT_BASELINES",
-    "Additive",
-    "Baseline",
-    "BaselineEntry",
-    "ConditionMeans",
-    "Estimator",
-    "GOKnn",
-    "GORidge",
-    "Linear",
-    "MatchingMean",
-    "NoChange",
-    "TrainMean",
-    "make_baseline",
-    "register_baseline",
-]
+    "BASELINES", "DEFAULT_BASELINES", "Additive", "Baseline", "BaselineEntry", "ConditionMeans", "Estimator", "GOKnn",
+    "GORidge", "Linear", "MatchingMean", "NoChange", "TrainMean", "make_baseline", "register_baseline",
+]  # fmt: skip

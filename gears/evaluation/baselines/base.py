@@ -11,6 +11,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.registry import Registry
+from gears.evaluation.truth import mean_profile
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
@@ -36,11 +37,6 @@ class ConditionMeans:
         Cells of each condition; needed by means weighted by cells.
     nonnegative
         Whether no value of the screen is below 0.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree, the control is missing, or a condition occurs twice.
     """
 
     mean_CG: np.ndarray
@@ -110,19 +106,7 @@ class ConditionMeans:
 
     def reference_mean(self, *, weights: str = "conditions") -> np.ndarray:
         """Mean of the training conditions' means, (G,): each once, or ``weights="cells"``; NaN without any."""
-        if weights not in ("conditions", "cells"):
-            msg = f"weights must be 'conditions' or 'cells'; found {weights!r}"
-            raise ValueError(msg)
-        if not len(self.train_ids):
-            return np.full(self.mean_CG.shape[1], np.nan)
-        share = np.full(len(self.train_ids), 1.0 / len(self.train_ids))
-        if weights == "cells":
-            if self.n_cells_C is None:
-                msg = "a mean weighted by cells needs n_cells_C, the number of cells of each condition"
-                raise ValueError(msg)
-            n_cells = np.asarray(self.n_cells_C, dtype=np.float64)[self.train_ids]
-            share = n_cells / n_cells.sum()
-        return (share[:, None] * self.mean_CG[self.train_ids]).sum(axis=0)
+        return mean_profile(self.mean_CG, self.train_ids, self.n_cells_C, weights)
 
     def single_means(self, *, everywhere: bool = False) -> dict[str, np.ndarray]:
         """Mean expression (G,) of single-gene conditions by gene: of training, or of every part."""
@@ -161,11 +145,9 @@ class Estimator(Protocol):
 
     def fit(self, screen: PreparedScreen, split: Split) -> Any:
         """Learn from the training part."""
-        ...
 
     def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
         """Predicted mean expression, (U, G)."""
-        ...
 
 
 class Baseline(ABC):

@@ -87,8 +87,7 @@ class GONeighbours(Baseline):
 class GORidge(GONeighbours):
     """Ridge regression of single deltas on principal components of the gene x GO-term matrix.
 
-    The components are those of the training singles' rows (columns centred);
-    the mean delta is not penalised.
+    The components are those of the training singles' rows (columns centred); the mean delta is not penalised.
 
     Parameters
     ----------
@@ -97,8 +96,6 @@ class GORidge(GONeighbours):
     ridge
         Penalty in units of the largest squared singular value; None: the one
         of least leave-one-out error over the training singles.
-    annotation
-        GO terms of genes; the packaged human ones by default.
     """
 
     def __init__(
@@ -160,13 +157,6 @@ class GOKnn(GONeighbours):
     """Mean delta of the `k` training singles that share most GO terms, weighted by Jaccard similarity.
 
     All singles as similar as the k-th are used. A gene that shares no term with any gets O - c.
-
-    Parameters
-    ----------
-    k
-        Neighbours.
-    annotation
-        GO terms of genes; the packaged human ones by default.
     """
 
     def __init__(

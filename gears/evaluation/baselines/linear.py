@@ -14,11 +14,9 @@ from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_b
 class Linear(Baseline):
     """Bilinear ridge: gene embeddings on both sides.
 
-    E (G x k) holds the principal component scores of the genes over the
-    training means, the control's included. A condition's vector is its
-    target's row of E (zero for the control), and the prediction is
-    ``E K q + c + b`` with b the control mean and c the mean residual.
-    Extensions: the vector of a set of genes is the sum over the measured
+    E (G x k) holds the principal component scores of the genes over the training means, the control's included. A
+    condition's vector is its target's row of E (zero for the control), and the prediction is ``E K q + c + b`` with b
+    the control mean and c the mean residual. Extensions: the vector of a set of genes is the sum over the measured
     ones; without a measured gene the prediction is ``c + b``.
 
     Parameters

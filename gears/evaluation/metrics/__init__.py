@@ -15,19 +15,6 @@ from gears.evaluation.metrics.registry import (
 )
 
 __all__ = [
-    "ALL",
-    "DEFAULT",
-    "METRICS",
-    "Metric",
-    "condition_metrics",
-    "correlation",
-    "differential",
-    "distributions",
-    "errors",
-    "get_metric",
-    "metric_table",
-    "ranking",
-    "register",
-    "set_metrics",
-    "summarise",
-]
+    "ALL", "DEFAULT", "METRICS", "Metric", "condition_metrics", "correlation", "differential", "distributions",
+    "errors", "get_metric", "metric_table", "ranking", "register", "set_metrics", "summarise",
+]  # fmt: skip

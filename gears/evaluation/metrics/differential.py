@@ -48,10 +48,7 @@ def de_overlap(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 def welch_p_values(truth: Truth) -> np.ndarray:
     """Two-sided p of Welch's t of each condition's cells against the control's, (U, G).
 
-    Raises
-    ------
-    ValueError
-        The truth was built from means alone, without spread and number of the control cells.
+    Raises ValueError for a truth that was built from means alone, without spread and number of the control cells.
     """
     if truth.control_std_G is None or truth.n_control < 2:
         msg = "the truth holds no spread of the control cells; build it from a screen: Truth.of(screen, conditions)"

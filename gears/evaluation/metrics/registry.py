@@ -16,15 +16,9 @@ MetricFunction = Callable[[np.ndarray, Truth], Any]
 
 # Changes come first: the plain correlation is near 1 for a prediction without any change.
 DEFAULT = (
-    "pearson_delta",
-    "pearson_delta_ref",
-    "pearson_delta_top20_de",
-    "mse_top20_de",
-    "mse",
-    "mae",
-    "discrimination",
+    "pearson_delta", "pearson_delta_ref", "pearson_delta_top20_de", "mse_top20_de", "mse", "mae", "discrimination",
     "pearson",
-)
+)  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition
 
 
@@ -34,20 +28,13 @@ class Metric:
 
     Parameters
     ----------
-    name
-        Name in tables.
     function
         ``function(predicted_UG, truth)`` returns one value per condition, (U,), NaN where undefined; one
         number for ``scope="set"``.
     formula
-        In plain text: m predicted mean, mu true mean, c control mean, O the
-        mean of the training conditions' means.
-    higher_is_better
-        Direction.
+        In plain text: m predicted mean, mu true mean, c control mean, O the mean of the training conditions' means.
     bounds
         Least and greatest possible value.
-    source
-        Source of the definition.
     needs_all
         Whether it uses the *predictions* of all evaluated conditions, which
         a worker's shard does not have: gather the predictions first.
@@ -110,13 +97,7 @@ def register(
 
 
 def get_metric(name: str) -> Metric:
-    """The metric of that name.
-
-    Raises
-    ------
-    ValueError
-        There is no such metric; the message suggests similar names.
-    """
+    """The metric of that name; the error for an unknown one suggests similar names."""
     return METRICS[name]
 
 
@@ -125,18 +106,13 @@ def condition_metrics(
 ) -> np.ndarray:
     """Values of per-condition metrics, NaN where undefined.
 
-    A shard (``truth.subset(rows)`` with the same rows of the predictions)
-    gives the values of its conditions, so workers can share the work;
-    metrics with ``needs_all`` raise on a shard.
+    A shard (``truth.subset(rows)`` with the same rows of the predictions) gives the values of its conditions, so
+    workers can share the work; metrics with ``needs_all`` raise on a shard.
 
     Parameters
     ----------
     predicted_UG
         Predicted mean expression, (U, G), in the order of ``truth.conditions``.
-    truth
-        True values of the same conditions.
-    names
-        Metrics of scope ``"condition"``.
     mask_target
         Exclude the measured target genes of each condition. Metrics that compare all predictions at once
         (``needs_all``) or cells use every gene.
@@ -145,11 +121,6 @@ def condition_metrics(
     -------
     np.ndarray
         (U, M) float64. All values of a row are NaN if a prediction of the row is not finite.
-
-    Raises
-    ------
-    ValueError
-        For a wrong shape, an unknown metric, one of scope ``"set"``, or one that needs all conditions on a shard.
     """
     predicted_UG = _checked(predicted_UG, truth)
     if mask_target:
@@ -246,16 +217,8 @@ def summarise(
 def metric_table() -> pd.DataFrame:
     """Every registered metric: formula, better direction, bounds, source, and what it needs."""
     columns = [
-        "name",
-        "formula",
-        "direction",
-        "bounds",
-        "source",
-        "needs_all",
-        "needs_de",
-        "needs_cells",
-        "scope",
-    ]
+        "name", "formula", "direction", "bounds", "source", "needs_all", "needs_de", "needs_cells", "scope",
+    ]  # fmt: skip
     return pd.DataFrame(
         [[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns
     )

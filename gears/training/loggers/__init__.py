@@ -13,15 +13,6 @@ from gears.training.loggers.registry import (
 )
 
 __all__ = [
-    "LOGGERS",
-    "LoggerSetup",
-    "RunLogger",
-    "RunLoggers",
-    "check_loggers",
-    "files",
-    "flat",
-    "register",
-    "tensorboard",
-    "tracked",
-    "wandb",
-]
+    "LOGGERS", "LoggerSetup", "RunLogger", "RunLoggers", "check_loggers", "files", "flat", "register", "tensorboard",
+    "tracked", "wandb",
+]  # fmt: skip

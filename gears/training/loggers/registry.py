@@ -27,10 +27,6 @@ class LoggerSetup:
         The run's ``save_path``; None where nothing is saved.
     config
         Options of the run, plain values.
-    project, name
-        Project and name of the run in a tracking service.
-    init_timeout
-        Seconds to wait for a tracking service at the start.
     logged
         Epochs that were logged before (a resumed run).
     """
@@ -78,13 +74,7 @@ def register(
 
 
 def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
-    """Raise for loggers that are unknown or not available, before a run begins.
-
-    Raises
-    ------
-    ValueError
-        The name is unknown, the logger's package is missing, or it needs a ``save_path``.
-    """
+    """Raise ValueError for loggers that are unknown, or lack their package or a ``save_path``, before a run begins."""
     for name in names:
         kind = LOGGERS[name]
         if kind.package is not None and importlib.util.find_spec(kind.package) is None:
@@ -120,15 +110,6 @@ class RunLoggers:
     """Context of the loggers of a run, which also ends them when the run fails.
 
     A logger that cannot start is an error. One that fails later is dropped with a warning, and the training continues.
-
-    Parameters
-    ----------
-    names
-        Registered loggers.
-    setup
-        Facts about the run for the loggers.
-    active
-        Whether this is the worker that logs (rank 0).
     """
 
     def __init__(self, names: Iterable[str], setup: LoggerSetup, *, active: bool = True) -> None:

@@ -11,13 +11,7 @@ from gears.training.loggers.registry import LoggerSetup, Record, flat, register
 
 @register("wandb", package="wandb")
 class WandB:
-    """One run per training; a failed training is marked as failed.
-
-    Raises
-    ------
-    RuntimeError
-        The service does not respond within ``init_timeout``, or denies access.
-    """
+    """One run per training, failed where that is; RuntimeError if the service does not respond or denies access."""
 
     def __init__(self, setup: LoggerSetup) -> None:
         import wandb
