@@ -69,11 +69,7 @@ def _check_backend(backend: str, device_type: str) -> None:
 
 
 def choose_devices(
-    n_gpus: int | None,
-    gpu_ids: Sequence[int] | None,
-    device: DeviceLike,
-    *,
-    visible: int,
+    n_gpus: int | None, gpu_ids: Sequence[int] | None, device: DeviceLike, *, visible: int
 ) -> tuple[str, ...]:
     """Devices of all ranks from the caller's arguments; raises where they contradict each other.
 
@@ -237,10 +233,7 @@ def _names(visible: int) -> str:
 
 
 def plan_devices(
-    n_gpus: int | None = None,
-    gpu_ids: GpuIds = None,
-    device: DeviceLike = None,
-    backend: str | None = None,
+    n_gpus: int | None = None, gpu_ids: GpuIds = None, device: DeviceLike = None, backend: str | None = None
 ) -> DevicePlan:
     """Devices and backend of the workers on this machine (see :func:`choose_devices`).
 

@@ -181,10 +181,7 @@ def check_no_slices(
 
 
 def resolve_gpu_ids(
-    gpu_ids: GpuIds,
-    *,
-    list_gpus: ListGpus = nvml_gpus,
-    environment: Mapping[str, str] | None = None,
+    gpu_ids: GpuIds, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
 ) -> list[int] | None:
     """Ids as a list: one id or several (list, tuple, array), or ``"free:2"``, the two least busy visible GPUs.
 

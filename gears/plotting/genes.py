@@ -118,13 +118,7 @@ def _cells(ax: Axes, x: np.ndarray, cells: np.ndarray, columns: np.ndarray, true
     boxes = ax.boxplot(cells_NG[:, columns], positions=x, zorder=2, **BOX)
     boxes["boxes"][0].set_label(f"observed, {count(len(cells_NG), 'cell')}")
     ax.hlines(
-        true_G[columns],
-        x - 0.31,
-        x + 0.31,
-        color="black",
-        linewidth=2,
-        label="observed mean",
-        zorder=3,
+        true_G[columns], x - 0.31, x + 0.31, color="black", linewidth=2, label="observed mean", zorder=3
     )
 
 
@@ -132,14 +126,7 @@ def _means(
     ax: Axes, x: np.ndarray, true_K: np.ndarray, standard_error_G: np.ndarray | None, columns: np.ndarray
 ) -> None:
     ax.bar(
-        x,
-        true_K,
-        width=0.72,
-        color="0.85",
-        edgecolor="0.6",
-        linewidth=0.6,
-        label="observed mean",
-        zorder=2,
+        x, true_K, width=0.72, color="0.85", edgecolor="0.6", linewidth=0.6, label="observed mean", zorder=2
     )
     if standard_error_G is None:
         return

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BETTER = {"model": (BLUE, "o"), "other": (ORANGE, "s"), "undecided": (GREY, "D")}
-LABELS = {
-    "model": "model better",
-    "other": "other better",
-    "undecided": "undecided (95 % interval holds 0)",
-}
+LABELS = {"model": "model better", "other": "other better", "undecided": "undecided (95 % interval holds 0)"}
 
 
 def delta_heat_map(

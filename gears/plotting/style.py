@@ -253,7 +253,7 @@ def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int,
             (
                 (_cost(box, placed, points_N2, frame) + 0.1 * order, order)
                 for order, box in enumerate(_boxes(points_N2[point], size))
-            ),
+            )
         )
         if best[0] >= COVERED:
             continue

@@ -85,9 +85,7 @@ class SimulationOptions(Options):
         default=0.05, check=number(least=0, most=5), help="s.d. of the log change of a gene by its batch"
     )
     cell_types: int = option(
-        default=1,
-        check=whole(1, 26),
-        help="number of cell types; perturbations have the same effects in all",
+        default=1, check=whole(1, 26), help="number of cell types; perturbations have the same effects in all"
     )
     cell_type_effect: float = option(
         default=0.5,

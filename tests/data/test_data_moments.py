@@ -202,11 +202,7 @@ def test_backed_files_dense_arrays_and_processes_give_the_same(tmp_path: Path) -
     anndata.AnnData(sparse.csr_matrix(dense), layers={"dense": dense}).write_h5ad(tmp_path / "a.h5ad")
     backed = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")
     options: dict[str, Any] = {"control_id": 0, "chunk_values": 60}
-    for matrix in (
-        dense,
-        backed.X,
-        StoredMatrix(tmp_path / "a.h5ad", "layers/dense"),
-    ):
+    for matrix in (dense, backed.X, StoredMatrix(tmp_path / "a.h5ad", "layers/dense")):
         assert_same(condition_moments(matrix, ids, 5, **options), expected)
     with h5py.File(tmp_path / "a.h5ad") as file:
         assert_same(condition_moments(file["layers/dense"], ids, 5, **options), expected)

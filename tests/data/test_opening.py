@@ -176,11 +176,7 @@ def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[Path, type, str]]:
     return {
         "empty.h5ad": (folder / "empty.h5ad", ValueError, r"is empty \(0 bytes\)"),
         "page.h5ad": (folder / "page.h5ad", ValueError, "cannot be read as an h5ad file"),
-        "half.h5ad": (
-            folder / "half.h5ad",
-            ValueError,
-            "is damaged or cut short .*truncated file",
-        ),
+        "half.h5ad": (folder / "half.h5ad", ValueError, "is damaged or cut short .*truncated file"),
         "notes.txt": (
             folder / "notes.txt",
             ValueError,

@@ -86,9 +86,8 @@ def test_any_number_of_genes_is_seen_exactly():
             for label in own:
                 condition = Condition.parse(label)
                 k = sum(gene in seen for gene in condition.genes)
-                want = {
-                    1: "seen_single" if k else "unseen_single",
-                    2: f"combo_seen{k}",
-                }.get(len(condition), f"combo_seen{k}_of_{len(condition)}")
+                want = {1: "seen_single" if k else "unseen_single", 2: f"combo_seen{k}"}.get(
+                    len(condition), f"combo_seen{k}_of_{len(condition)}"
+                )
                 assert name == want
     assert sizes == {1, 2, 3, 4}

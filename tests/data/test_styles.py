@@ -98,12 +98,7 @@ def test_the_mapping_is_shown_and_can_be_overridden(
         data = PertData.from_adata(
             own, data_path=tmp_path, dataset_name="own", gene2go=toy_go, cell_type_key="line"
         )
-    for text in (
-        "obs['perturbation']",
-        "'control'",
-        "obs['line']",
-        "cell_type_key= overrides",
-    ):
+    for text in ("obs['perturbation']", "'control'", "obs['line']", "cell_type_key= overrides"):
         assert text in caplog.text
     assert "'control' -> 'ctrl'" in caplog.text
     assert data.screen.manifest["cell_types"] == ["K562"]

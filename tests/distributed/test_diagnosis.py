@@ -74,14 +74,7 @@ def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeyp
     assert code == int(any(finding["level"] == "error" for finding in found["findings"]))
     assert main(["doctor"]) == code
     text = capsys.readouterr().out
-    for word in (
-        "software",
-        "usable_cores",
-        "built_for",
-        "NCCL_TIMEOUT",
-        "GPUs",
-        "note: NCCL_TIMEOUT is no",
-    ):
+    for word in ("software", "usable_cores", "built_for", "NCCL_TIMEOUT", "GPUs", "note: NCCL_TIMEOUT is no"):
         assert word in text
 
 

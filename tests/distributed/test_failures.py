@@ -87,7 +87,7 @@ MORE = [
     ),
 ]
 MORE_TO_CALLER = [
-    Case("Ctrl-C in a terminal", "none", "KeyboardInterrupt", "", number=signal.SIGINT, group=True),
+    Case("Ctrl-C in a terminal", "none", "KeyboardInterrupt", "", number=signal.SIGINT, group=True)
 ]
 
 

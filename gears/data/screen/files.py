@@ -28,14 +28,7 @@ from gears.data.screen.statistics import (
     rank_genes,
     statistics_of,
 )
-from gears.files.formats import (
-    checksums_of,
-    content_hash,
-    need_names,
-    need_types,
-    read_json,
-    write_json,
-)
+from gears.files.formats import checksums_of, content_hash, need_names, need_types, read_json, write_json
 from gears.files.manifest import FolderFormat
 from gears.files.mapped import TableWriter, pieces
 from gears.files.paths import user_path

@@ -457,11 +457,7 @@ def _shares(chunks: list[np.ndarray], lengths: np.ndarray, workers: int) -> list
 
 
 def _by_dask(
-    matrix: Any,
-    ids: np.ndarray,
-    n_conditions: int,
-    control_id: int | None,
-    chunk_values: int,
+    matrix: Any, ids: np.ndarray, n_conditions: int, control_id: int | None, chunk_values: int
 ) -> ConditionMoments:
     """The same over the row blocks of a dask array, by whatever scheduler is in use."""
     import dask

@@ -199,19 +199,13 @@ def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str],
 
 
 def _two_rounds(
-    labels: Labels,
-    first: tuple[list[str], list[str]],
-    second: tuple[list[str], list[str]],
+    labels: Labels, first: tuple[list[str], list[str]], second: tuple[list[str], list[str]]
 ) -> Draw:
     test, out_of_test = first
     val, out_of_val = second
     gone = {*test, *out_of_test, *val, *out_of_val}
     return Draw(
-        parts={
-            "train": [name for name in labels.names if name not in gone],
-            "val": val,
-            "test": test,
-        },
+        parts={"train": [name for name in labels.names if name not in gone], "val": val, "test": test},
         excluded={name: HELD_OUT.format(part="test") for name in out_of_test}
         | {name: HELD_OUT.format(part="validation") for name in out_of_val},
     )

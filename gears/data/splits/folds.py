@@ -64,11 +64,5 @@ def folds(
     for repeat in range(repeats):
         for fold in range(n_folds):
             yield make_split(
-                labels,
-                "cross_validation",
-                seed=seed,
-                n_folds=n_folds,
-                fold=fold,
-                repeat=repeat,
-                fold_by=by,
+                labels, "cross_validation", seed=seed, n_folds=n_folds, fold=fold, repeat=repeat, fold_by=by
             )

@@ -234,10 +234,7 @@ def _control_findings(parsed: Mapping[str, Mapping[str, Condition]]) -> list[Fin
 
 
 def _subgroup_findings(
-    subgroup: Subgroups | None,
-    parsed: Mapping[str, Mapping[str, Condition]],
-    trained: set[str],
-    exact: bool,
+    subgroup: Subgroups | None, parsed: Mapping[str, Mapping[str, Condition]], trained: set[str], exact: bool
 ) -> list[Finding]:
     """Labels whose subgroup says more or less than training has seen."""
     findings = []

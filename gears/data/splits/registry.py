@@ -29,14 +29,10 @@ class SplitOptions(Options):
         help="seed of the draw",
     )
     train_gene_set_size: float = option(
-        default=0.75,
-        check=_share(),
-        help="share of the genes that training may perturb (simulation types)",
+        default=0.75, check=_share(), help="share of the genes that training may perturb (simulation types)"
     )
     combo_seen2_train_frac: float = option(
-        default=0.75,
-        check=_share(),
-        help="share of the combinations of seen genes that train (simulation)",
+        default=0.75, check=_share(), help="share of the combinations of seen genes that train (simulation)"
     )
     combo_single_split_test_set_fraction: float = option(
         default=0.1, check=_share(), help="share held out (combo_seen0, combo_seen1, combo_seen2, single)"
