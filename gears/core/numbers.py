@@ -45,13 +45,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """A user's whole number as an ``int``.
-
-    Raises
-    ------
-    ValueError
-        The value is no whole number, or below `least`.
-    """
+    """A user's whole number as an ``int``; ValueError where it is none, or below `least`."""
     plain = plain_number(value)
     if not is_whole(plain, least):
         msg = f"{name} is {plain!r}; expected a whole number of at least {least}"

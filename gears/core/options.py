@@ -43,13 +43,7 @@ class Check:
     names: tuple[str, ...] = ()
 
     def __call__(self, name: str, value: Any) -> None:
-        """Raise unless the value is valid.
-
-        Raises
-        ------
-        ValueError
-            The message names the value and what is expected.
-        """
+        """Raise a ValueError with the value and what is expected, unless the value is valid."""
         if self.valid(value):
             return
         if self.names and isinstance(value, str):
@@ -167,10 +161,6 @@ def option(
 
     Parameters
     ----------
-    default
-        Its default; checked like any other value.
-    check
-        Values that it takes.
     help
         Meaning and units: the text in the class's documentation and in the help of the command line.
     needs
@@ -279,13 +269,7 @@ class Options:
         }
 
     def without_effect(self, run: Any = None) -> list[str]:
-        """One sentence for each option that differs from its default and has no effect.
-
-        Parameters
-        ----------
-        run
-            Description of the run, handed to the options' :class:`Needs`.
-        """
+        """A sentence for each option that differs from its default and has no effect (`run` goes to its needs)."""
         sentences = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value, needs = getattr(self, field.name), field.metadata["needs"]

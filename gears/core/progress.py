@@ -95,14 +95,7 @@ def _size() -> dict[str, Any]:
 def progress(total: int, what: str, unit: str, *, enabled: bool = True) -> Iterator[Callable[[int], None]]:
     """Show the progress of a piece of work; yields a function to call with the amount done since its last call.
 
-    Parameters
-    ----------
-    total
-        Amount of work.
-    what, unit
-        Label and unit of the bar: "training", "steps".
-    enabled
-        False shows nothing (``verbose=False``).
+    `what` and `unit` label the bar ("training", "steps"); without `enabled` nothing is shown (``verbose=False``).
 
     Examples
     --------

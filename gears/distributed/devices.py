@@ -71,24 +71,18 @@ def _check_backend(backend: str, device_type: str) -> None:
 def choose_devices(
     n_gpus: int | None, gpu_ids: Sequence[int] | None, device: DeviceLike, *, visible: int
 ) -> tuple[str, ...]:
-    """Devices of all ranks from the caller's arguments; raises where they contradict each other.
+    """Devices of all ranks, such as ``("cuda:2", "cuda:3")``, from the caller's arguments.
 
     Parameters
     ----------
     n_gpus
         Number of workers; all visible GPUs when omitted.
     gpu_ids
-        Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order
-        kept: rank 0 on the first.
+        Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order kept: rank 0 on the first.
     device
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; detected by default.
     visible
         Number of visible GPUs.
-
-    Returns
-    -------
-    tuple of str
-        ``("cuda:2", "cuda:3")`` or ``("cpu", "cpu")``.
 
     Raises
     ------
@@ -128,13 +122,7 @@ def choose_devices(
 
 
 def parse_device(device: str | int | torch.device) -> torch.device:
-    """A device as a user writes it: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, the number of a GPU.
-
-    Raises
-    ------
-    ValueError
-        It is none of these.
-    """
+    """A device as a user writes it: "cpu", "cuda", "cuda:1", "mps", the number of a GPU; else ValueError."""
     plain = plain_number(device)
     target = None
     with contextlib.suppress(RuntimeError, TypeError):
@@ -146,19 +134,9 @@ def parse_device(device: str | int | torch.device) -> torch.device:
 
 
 def find_device(device: str | int | torch.device, *, visible: int | None = None) -> torch.device:
-    """A device that exists on this machine.
+    """A device (as :func:`parse_device` takes it) that exists on this machine; ValueError with the visible ones else.
 
-    Parameters
-    ----------
-    device
-        As :func:`parse_device` takes it.
-    visible
-        Number of visible GPUs; by default torch counts them.
-
-    Raises
-    ------
-    ValueError
-        The device is unknown or missing; the message names the visible ones.
+    `visible` is the number of visible GPUs; by default torch counts them.
     """
     target = parse_device(device)
     if target.type == "cuda":

@@ -87,13 +87,7 @@ class Diagnosis:
 
 
 def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
-    """Collect the facts about this machine as this process sees it.
-
-    Parameters
-    ----------
-    environment
-        Variables to use instead of the process's environment.
-    """
+    """Collect the facts about this machine as this process sees it (`environment`: variables to use instead)."""
     environment = os.environ if environment is None else environment
     software = {"gears": __version__, "python": platform.python_version()}
     versions: dict[str, str | None] = {

@@ -195,13 +195,7 @@ def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """A time-out in seconds, or None for the default.
-
-    Raises
-    ------
-    ValueError
-        The value is not a number above 0.
-    """
+    """A time-out in seconds, or None for the default; ValueError unless it is a number above 0."""
     plain = plain_number(timeout)
     if plain is not None and not (is_number(plain) and plain > 0):
         msg = f"timeout is {plain!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"

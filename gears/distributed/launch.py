@@ -179,13 +179,7 @@ def exit_unguarded_child() -> None:
 
 
 def check_not_daemonic() -> None:
-    """Raise in a process that must not start others.
-
-    Raises
-    ------
-    RuntimeError
-        This is a daemonic process: a worker of ``multiprocessing.Pool``, or a ``Process(daemon=True)``.
-    """
+    """Raise RuntimeError in a daemonic process (a worker of ``multiprocessing.Pool``), which must not start others."""
     if mp.current_process().daemon:
         msg = (
             "worker processes cannot be started from here: this is a daemonic process (such as a worker of "
@@ -215,8 +209,6 @@ def launch(
         Device of each worker, rank by rank.
     args
         Plain, small data (paths, settings); large arrays belong into files.
-    backend
-        ``torch.distributed`` backend.
     timeout
         Seconds after which a collective counts as failed.
     grace
@@ -249,21 +241,8 @@ def launch_many(
 ) -> list[Outcome]:
     """Run ``function(0, 1, *job)`` for every job in a separate process, one at a time per device.
 
-    Parameters
-    ----------
-    function
-        Anything cloudpickle can carry; it runs in a process group of one.
-    jobs
-        Arguments of each run: plain, small data.
-    devices
-        One run at a time on each of them (``"cpu"`` may be listed several times).
-    backend, timeout, grace
-        As for :func:`gears.distributed.launch`.
-
-    Returns
-    -------
-    list of Outcome
-        In the order of `jobs`. Ctrl-C and SIGTERM end all runs and are raised.
+    Parameters are as for :func:`launch`; ``"cpu"`` may be listed several times in `devices`. The outcomes are in the
+    order of `jobs`. Ctrl-C and SIGTERM end all runs and are raised.
     """
     options = _checked(backend, timeout) | {"side_by_side": len(devices)}
 

@@ -25,22 +25,11 @@ logger = logging.getLogger(__name__)
 def joined(model: GEARS, enabled: bool) -> Iterator[None]:
     """While training, run in one process group with the launcher's other workers.
 
-    Network and loaders move to this worker's device and share of the cells. A group that already runs is used and left
-    running. Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
+    Network and loaders move to this worker's device and share of the cells. A group that already runs is used and
+    left running. Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
 
-    Parameters
-    ----------
-    model
-        Made before or after the group; its network moves to this worker's device.
-    enabled
-        False: do nothing but warn if a launcher started several processes, each of which then trains alone.
-
-    Raises
-    ------
-    RuntimeError
-        There is no process group and no launcher.
-    ValueError
-        The loaders were made for another number of workers.
+    Without `enabled`, only warn if a launcher started several processes, each of which then trains alone.
+    RuntimeError without group and launcher; ValueError for loaders that were made for another number of workers.
     """
     if not enabled:
         _warn_if_alone()

@@ -142,10 +142,7 @@ class Ranks:
     def read(cls, environment: Mapping[str, str] | None = None) -> Ranks | None:
         """Read RANK, LOCAL_RANK and WORLD_SIZE; None where no launcher set them.
 
-        Raises
-        ------
-        ValueError
-            The variables contradict each other or hold no numbers.
+        ValueError where they contradict each other or hold no numbers.
         """
         values = os.environ if environment is None else environment
         if not all(values.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
@@ -206,11 +203,8 @@ def own_device(
 ) -> str:
     """Device of this process: the GPU of its local rank, or the CPU.
 
-    Raises
-    ------
-    ValueError
-        `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs
-        than processes on this machine.
+    ValueError where `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs than
+    processes.
     """
     if n_gpus is not None and n_gpus not in (ranks.local_world_size, ranks.world_size):
         msg = (

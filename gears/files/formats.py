@@ -81,13 +81,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def refuse_bomb(path: str | Path) -> None:
-    """Raise for a zip file whose content is out of all proportion to its size.
-
-    Raises
-    ------
-    ValueError
-        The content would fill the memory.
-    """
+    """Raise ValueError for a zip file that is small beside its content, which would fill the memory."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
     packed = user_path(path).stat().st_size
@@ -140,21 +134,9 @@ def file_checksum(path: Path) -> str:
 
 
 def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: bool = False) -> None:
-    """Compare a file with its recorded checksum; a file without one is not checked.
+    """Compare a file with its recorded checksum: ValueError where they differ; a file without one is not checked.
 
-    Parameters
-    ----------
-    folder, name
-        The file, its name relative to the folder, with ``/``.
-    checksums
-        Recorded checksums by name.
-    whole
-        Also check files larger than :data:`LARGEST_CHECKED`.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        The file is missing, or was changed.
+    `name` is relative to the folder, with ``/``; `whole` also checks files larger than :data:`LARGEST_CHECKED`.
     """
     path, expected = folder / name, checksums.get(name)
     if expected is None or (not whole and path.stat().st_size > LARGEST_CHECKED):
@@ -171,13 +153,7 @@ def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Raise for a file of plain values in which an entry is missing or of another type.
-
-    Raises
-    ------
-    ValueError
-        The message names the wrong entries.
-    """
+    """Raise ValueError for a file of plain values, with the entries that are missing or of another type."""
     if not isinstance(plain, dict):
         msg = f"{path} holds {type(plain).__name__}, expected an object with {', '.join(expected)}"
         raise ValueError(msg)
@@ -192,13 +168,7 @@ def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type,
 
 
 def need_names(path: Path, plain: Mapping[str, Any], *keys: str) -> None:
-    """Raise for a file in which a list of names holds anything but strings.
-
-    Raises
-    ------
-    ValueError
-        The message names the list and the types in it.
-    """
+    """Raise ValueError for a file in which a list of names holds anything but strings, with their types."""
     for key in keys:
         wrong = [type(name).__name__ for name in plain[key] if not isinstance(name, str)]
         if wrong:

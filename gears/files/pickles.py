@@ -174,10 +174,7 @@ def is_pickle(path: str | Path) -> bool:
 def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickler) -> Any:
     """Read a pickle of plain containers and arrays, or of what another unpickler admits.
 
-    Raises
-    ------
-    ValueError
-        If the file is no pickle, or refers to anything that could run code.
+    ValueError if the file is no pickle, or refers to anything that could run code.
     """
     path = user_path(path)
     try:
@@ -196,10 +193,7 @@ def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickle
 def load_npy(path: str | Path) -> np.ndarray:
     """Read a ``.npy`` file, also one of text stored as objects, which is a pickle of plain values inside.
 
-    Raises
-    ------
-    ValueError
-        If the file is damaged, or refers to anything that could run code.
+    ValueError if the file is damaged, or refers to anything that could run code.
     """
     path = user_path(path)
     try:
@@ -217,11 +211,5 @@ def load_npy(path: str | Path) -> np.ndarray:
 
 
 def load_tensors(path: str | Path) -> Any:
-    """Read a pickle of plain containers, arrays and tensors (on the CPU).
-
-    Raises
-    ------
-    ValueError
-        If the file is no pickle, or refers to anything that could run code, in a pickle inside it too.
-    """
+    """Read a pickle of plain containers, arrays and tensors (on the CPU); errors as of :func:`load_plain`."""
     return load_plain(path, TensorUnpickler)

@@ -35,21 +35,10 @@ LARGEST = 1 << 20
 
 
 def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
-    """Raise unless row bounds (``indptr``) are one more than the rows, rise from 0, and lie within the values.
+    """Raise ValueError unless row bounds, (n_rows + 1,) whole numbers, rise from 0 and lie within the values.
 
-    Parameters
-    ----------
-    what
-        Begins the error: the file or the matrix.
-    bounds
-        (n_rows + 1,) whole numbers.
-    n_rows, n_values
-        Rows (of CSC: columns), and stored values (or their indices, whichever are fewer).
-
-    Raises
-    ------
-    ValueError
-        The message says what does not fit.
+    `what` (the file or the matrix) begins the message. Of CSC, `n_rows` are the columns; `n_values` are the stored
+    values or their indices, whichever are fewer.
     """
     bounds = np.asarray(bounds)
     if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
@@ -67,13 +56,7 @@ def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
 
 
 def check_numbers(what: object, indices: Any, n_columns: int) -> None:
-    """Raise for column numbers (``indices``) outside of the matrix.
-
-    Raises
-    ------
-    ValueError
-        The message gives the smallest and the largest.
-    """
+    """Raise ValueError for column numbers (``indices``) outside of the matrix, with the smallest and the largest."""
     indices = np.asarray(indices)
     if indices.dtype.kind not in "iu" or indices.ndim != 1:
         msg = f"{what} has {indices.dtype} column numbers of shape {indices.shape}: {REMEDY}"
@@ -86,13 +69,7 @@ def check_numbers(what: object, indices: Any, n_columns: int) -> None:
 
 
 def check_compressed(what: object, matrix: Any) -> None:
-    """Raise for a CSR or CSC matrix whose arrays do not fit together; other matrices are not checked.
-
-    Raises
-    ------
-    ValueError
-        The message says what does not fit.
-    """
+    """Raise ValueError for a CSR or CSC matrix whose arrays do not fit together; others are not checked."""
     if getattr(matrix, "format", None) not in ("csr", "csc") or not hasattr(matrix, "indptr"):
         return
     n_rows, n_columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
@@ -110,13 +87,7 @@ class WholeLines:
         self._file, self._last = file, b"\n"
 
     def read(self, n: int = -1) -> bytes:
-        """Some bytes.
-
-        Raises
-        ------
-        ValueError
-            One of them is zero.
-        """
+        """Some bytes; ValueError where one of them is zero."""
         content = self._file.read(n)
         if b"\x00" in content:
             msg = "it holds zero bytes, which are no text"
@@ -128,15 +99,7 @@ class WholeLines:
 
 
 def text_lines(path: str | Path) -> Iterator[str]:
-    """Lines of a text file (UTF-8) with their ends; gzipped where its name ends in ``.gz``.
-
-    Raises
-    ------
-    FileNotFoundError
-        The file does not exist.
-    ValueError
-        The file is no text, or damaged.
-    """
+    """Lines of a text file (UTF-8; gzipped as ``.gz``) with their ends; ValueError if it is no text, or damaged."""
     path, number = user_path(path), 0
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
@@ -150,24 +113,12 @@ def text_lines(path: str | Path) -> Iterator[str]:
 
 
 def listed_names(path: str | Path) -> list[str]:
-    """Lines of a text file without surrounding blanks; empty ones are skipped.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As :func:`text_lines`.
-    """
+    """Lines of a text file (:func:`text_lines`) without surrounding blanks; empty ones are skipped."""
     return [line.strip() for line in text_lines(path) if line.strip()]
 
 
 def refuse_beyond(path: str | Path) -> None:
-    """Raise for an HDF5 file with links to other files, or with arrays that would fill the memory.
-
-    Raises
-    ------
-    ValueError
-        The message names the links.
-    """
+    """Raise ValueError for an HDF5 file with links to other files, or with arrays that would fill the memory."""
     import h5py
 
     path = user_path(path)
@@ -216,13 +167,7 @@ def _survey(file: Any) -> tuple[list[str], int]:
 
 
 def refuse_odd_codecs(folder: str | Path) -> None:
-    """Raise for a zarr store whose arrays need a codec outside of :data:`CODECS`, or that holds links.
-
-    Raises
-    ------
-    ValueError
-        The message names the codecs or links.
-    """
+    """Raise ValueError for a zarr store with links, or whose arrays need a codec outside of :data:`CODECS`."""
     folder = user_path(folder)
     unknown_codecs: set[str] = set()
     links = []
@@ -263,13 +208,7 @@ def _codecs(plain: Any) -> Iterator[str]:
 
 
 def check_config_files(arguments: Sequence[str]) -> None:
-    """Check the files that ``--config`` names.
-
-    Raises
-    ------
-    ValueError
-        A file is too large, nested without end, or uses anchors and aliases.
-    """
+    """Raise ValueError for a file named by ``--config`` that is too large, nested without end, or uses aliases."""
     argument_list = list(arguments)
     config_files = [word.partition("=")[2] for word in argument_list if word.startswith("--config=")]
     config_files += [
