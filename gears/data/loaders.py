@@ -32,18 +32,10 @@ PART_LOADERS = {"train": "train_loader", "val": "val_loader", "test": "test_load
 
 
 class CellDataset(Dataset):
-    """Some cells of a screen, handed out as whole batches.
+    """Some `cells` of a screen, (n,) cell numbers, handed out as whole batches.
 
-    Parameters
-    ----------
-    screen
-        The prepared screen.
-    cells
-        (n,) cell numbers.
-    label_nodes
-        Perturbation nodes of each label of the screen, L lists; [-1] for the control.
-    seed
-        Of the pairing with control cells.
+    `label_nodes` are the perturbation nodes of each label of the screen, L lists ([-1] for the control); `seed` is
+    that of the pairing with control cells.
     """
 
     def __init__(
@@ -185,17 +177,8 @@ def make_loaders(
 ) -> dict[str, CellLoader]:
     """Loaders of a split's parts: "train_loader", "val_loader", "test_loader" (those that it has).
 
-    Parameters
-    ----------
-    label_nodes
-        Perturbation nodes of each label of the screen.
-    screens
-        The screen as single parts see it (with control cells of their own).
-
-    Raises
-    ------
-    ValueError
-        If the training cells do not fill one global batch.
+    `label_nodes` are the perturbation nodes of each label; `screens` is the screen as single parts see it (with
+    control cells of their own). ValueError if the training cells do not fill one global batch.
     """
     loaders = {}
     for part, name in PART_LOADERS.items():
@@ -219,13 +202,7 @@ def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
 
 
 def check_batch(n_cells: int, batch_size: int, world_size: int) -> None:
-    """A training step must be possible.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer training cells than one global batch.
-    """
+    """Raise ValueError if there are fewer training cells than one global batch."""
     if n_cells < batch_size * world_size:
         msg = (
             f"{n_cells} training cells do not fill one global batch of {batch_size * world_size} "
@@ -268,17 +245,14 @@ class CellBatch:
 
     Attributes
     ----------
-    x_BG : torch.Tensor (B, G) float32
-        Log-normalised expression of the paired control cell.
-    y_BG : torch.Tensor (B, G) float32
-        Observed log-normalised expression.
+    x_BG, y_BG : torch.Tensor (B, G) float32
+        Log-normalised expression of the paired control cell, and of the cell.
     condition : torch.Tensor (B,) int64
         Condition ids of the screen.
     cell, control_cell : torch.Tensor (B,) int64
         Cell numbers of the screen.
     label_index : torch.Tensor (B,) int64
-        Position of each cell's label in the three lists below, which hold the
-        distinct labels of the batch.
+        Position of each cell's label in the lists below, which hold the distinct labels of the batch.
     label_names : list of str
         Labels as the screen spells them.
     label_nodes : list of list of int

@@ -95,12 +95,8 @@ def create_cell_graph_dataset_for_prediction(
         Control cells, (N, G).
     gene_names
         Where ``pert_idx`` counts: the nodes of a perturbation graph, or measured genes.
-    device
-        Where the graphs lie.
-    num_samples
-        Cells drawn, with replacement.
-    seed
-        Of the draw; the published function draws from numpy's global state.
+    num_samples, seed
+        Cells drawn, with replacement, and the seed of the draw (the published function uses numpy's global state).
 
     Returns
     -------
@@ -136,12 +132,7 @@ def create_cell_graph_dataset_for_prediction(
 class CellGraphs(Mapping[str, Sequence[Any]]):
     """Label -> its cells as objects with x, y, pert, pert_idx, de_idx: ``pert_data.dataset_processed``.
 
-    Nothing is stored: a cell is read when it is asked for.
-
-    Parameters
-    ----------
-    cells
-        All cells of a screen, in its order.
+    Nothing is stored: a cell is read when it is asked for. `cells` are all cells of a screen, in its order.
     """
 
     def __init__(self, cells: CellDataset) -> None:

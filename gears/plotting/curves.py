@@ -29,8 +29,8 @@ def training_curves(
 ) -> Axes:
     """Draw numbers of a training's history by epoch, one line per name and run.
 
-    Epochs without a value (validation need not happen in each) are bridged. Lines differ in
-    dashes and marks as well as in colour.
+    Epochs without a value (validation need not happen in each) are bridged. Lines differ in dashes and marks as well
+    as in colour.
 
     Parameters
     ----------
@@ -43,14 +43,6 @@ def training_curves(
         Marked by a vertical line: the epoch whose weights were kept.
     log
         Logarithmic scale.
-    title
-        Above the curves.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -114,8 +106,6 @@ def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None)
     ----------
     judged
         Results of :func:`gears.evaluation.uncertainty.calibration` by method; at most six.
-    ax
-        Axes to draw on; by default those of a new figure.
 
     Raises
     ------

@@ -36,8 +36,8 @@ def embedding(
 ) -> Axes:
     """Predicted conditions in the plane of the first two principal components of their changes.
 
-    True changes are hollow marks in the same plane, joined to their predictions by lines: long
-    lines are errors, and collapsed predictions lie close together.
+    True changes are hollow marks in the same plane, joined to their predictions by lines: long lines are errors, and
+    collapsed predictions lie close together.
 
     Parameters
     ----------
@@ -53,14 +53,6 @@ def embedding(
         Another embedding of the predictions (UMAP, say), instead of principal components; without true changes.
     n_labels
         Number of conditions to name, those farthest from the middle first.
-    title
-        Above the plot.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

@@ -41,9 +41,9 @@ def gene_changes(
 ) -> Axes:
     """Plot the observed change of a condition's top genes and the predictions of methods.
 
-    With cells, each gene has a box (quartiles, median; whiskers from the 5th to the 95th percentile of
-    the cells) and a short black line at the mean, which methods predict: with many zeros the median
-    is uninformative. Without cells it has a bar up to the mean, with its standard error if passed.
+    With cells, each gene has a box (quartiles, median; whiskers from the 5th to the 95th percentile of the cells) and
+    a short black line at the mean, which methods predict: with many zeros the median is uninformative. Without cells
+    it has a bar up to the mean, with its standard error if passed.
 
     Parameters
     ----------
@@ -62,14 +62,6 @@ def gene_changes(
         Standard error of the observed mean, (G,); not drawn with cells.
     n_genes
         Number of genes where `genes` is omitted.
-    title
-        Title, such as the condition.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -156,12 +148,6 @@ def plot_perturbation(
         Write the figure to this file as well (PNG, SVG or PDF by its suffix).
     n_genes
         Top differential genes (without drop-outs, as published) that are drawn.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

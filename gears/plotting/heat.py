@@ -66,16 +66,8 @@ def delta_heat_map(
         Order conditions and genes by average linkage.
     limit
         End of the colours on both sides; by default the 99th percentile of the absolute changes.
-    title
-        Above the map.
     bar
         Draw the colour scale.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -154,14 +146,8 @@ def method_differences(
     ----------
     differences
         Rows of one subgroup of :func:`gears.evaluation.intervals.difference_table`.
-    metric
-        Metric to plot.
     model
         Name of the model.
-    legend
-        Whether to draw the legend.
-    ax
-        Axes to draw on; by default those of a new figure.
 
     Raises
     ------

@@ -28,11 +28,11 @@ def interaction_map(
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Scores of pairs of genes as a map; synergy is marked +, suppression \N{MINUS SIGN}.
+    """Scores of pairs of genes as a map; synergy is marked +, suppression −.
 
-    The colours are about the value at which effects add (white). Pairs that are not in the table are grey,
-    those in it have a frame. With a second table the first fills the upper right triangle, the second the
-    lower left one; else both triangles show the same.
+    The colours are about the value at which effects add (white). Pairs that are not in the table are grey, those in
+    it have a frame. With a second table the first fills the upper right triangle, the second the lower left one; else
+    both triangles show the same.
 
     Parameters
     ----------
@@ -45,14 +45,6 @@ def interaction_map(
         A second such table.
     names
         Names of the two tables.
-    title
-        Above the map.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

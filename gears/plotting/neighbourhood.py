@@ -31,8 +31,8 @@ def go_neighbourhood(
 ) -> Axes:
     """A gene in the middle, the neighbours of largest weight around it, and the edges among them.
 
-    For a gene that was not perturbed in training the network uses its neighbours; those that were perturbed
-    (`known`) are squares.
+    For a gene that was not perturbed in training the network uses its neighbours; those that were perturbed (`known`)
+    are squares.
 
     Parameters
     ----------
@@ -51,12 +51,6 @@ def go_neighbourhood(
         Label of the numbers.
     title
         Above the plot; the gene by default.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

@@ -111,13 +111,7 @@ def colour_bar(ax: Axes | list[Axes], image: Any, label: str) -> None:
 
 
 def per_gene(name: str, values: Any, n_genes: int | None = None) -> np.ndarray:
-    """Values of the genes as float64, (G,).
-
-    Raises
-    ------
-    ValueError
-        If they are not one finite number per gene.
-    """
+    """Values of the genes as float64, (G,); ValueError if they are not one number per gene."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or (n_genes is not None and len(array) != n_genes):
         expected = "one value per gene" + ("" if n_genes is None else f", ({n_genes},)")
@@ -153,13 +147,7 @@ def condition_names(conditions: Iterable[Condition | str]) -> list[str]:
 
 
 def positions(genes: Iterable[int | np.integer | str], gene_names: Sequence[str]) -> np.ndarray:
-    """Positions of genes from names or positions, (K,) int64.
-
-    Raises
-    ------
-    ValueError
-        If a gene is unknown or a position out of range, or there is none.
-    """
+    """Positions of genes from names or positions, (K,) int64; ValueError for unknown ones, or none."""
     index = {name: position for position, name in enumerate(gene_names)}
     requested = [gene if isinstance(gene, str) else int(gene) for gene in genes]
     unknown = [
@@ -187,16 +175,9 @@ def columns_of(table: Any, expected: Sequence[str], what: str) -> None:
 
 
 def name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
-    """Write names in a column beside the Axes, each with a line to its point.
+    """Write names in a column beside the Axes, whose limits are final, each with a line to its point.
 
-    Parameters
-    ----------
-    ax
-        Axes whose limits are final.
-    x, y
-        All points, (N,).
-    named
-        Position and name of the points to name.
+    `x` and `y` are all points, (N,), `named` the position and name of those to name.
     """
     low, high = ax.get_ylim()
     step = 0.05 * (high - low)  # height of a line of text in data units
@@ -231,16 +212,7 @@ def spread(heights: Sequence[float], step: float, low: float, high: float) -> li
 def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
     """Write names beside their points without covering other names, over as few points as possible.
 
-    Names are placed in the order of `named`; a name without free space is omitted.
-
-    Parameters
-    ----------
-    ax
-        Axes whose limits are final.
-    x, y
-        All points, (N,).
-    named
-        Position and name of the points to name.
+    Names are placed in the order of `named`; a name without free space is omitted. Parameters: :func:`name_points`.
     """
     per_point = ax.figure.dpi / 72
     points_N2 = ax.transData.transform(np.column_stack([x, y])) / per_point

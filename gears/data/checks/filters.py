@@ -28,11 +28,8 @@ class Dropped:
         The option that asked for it.
     n_cells, n_conditions : int
         Cells that went, and conditions that went with all of their cells.
-    why : str
-    conditions : tuple of str
-        Conditions that went, with the number that decided.
-    unchecked : tuple of str
-        What the filter could not judge, and kept.
+    conditions, unchecked : tuple of str
+        Conditions that went, with the number that decided; what the filter could not judge, and kept.
     """
 
     filter: str

@@ -24,9 +24,8 @@ class LabelTable:
     ----------
     cell_label : np.ndarray (N,) int32
         Label of each cell.
-    labels : list of str, L
-    label_condition : np.ndarray (L,) int64
-    conditions : tuple of Condition, C
+    labels, label_condition, conditions
+        The L labels, the number of each one's condition, (L,) int64, and the C conditions.
     """
 
     cell_label: np.ndarray
@@ -66,10 +65,7 @@ class LabelTable:
 def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
     """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing.
 
-    Returns
-    -------
-    tuple
-        The findings, and the condition of each label that can be read with the layout's separator.
+    Also the condition of each label that can be read with the layout's separator.
     """
     found: list[Finding] = []
     missing = labels.isna()

@@ -24,15 +24,10 @@ class Layout:
 
     Attributes
     ----------
-    style : str
-    condition_key : str or None
-        None: there is no such column.
-    cell_type_key : str or None
-        None: the screen does not say; all cells are of one type.
+    condition_key, cell_type_key : str or None
+        Columns of obs. None: there is no such column; the screen does not say, and all cells are of one type.
     gene_key : str or None
         A column of var, or "index".
-    controls : tuple of str
-    sep : str or None
     count_key : str or None
         Column with the number of perturbations per cell.
     """

@@ -151,17 +151,10 @@ class ScreenDraft:
 def check_screen(
     adata: AnnData, options: ProcessingOptions, *, is_gene: Callable[[str], bool] | None = None
 ) -> ScreenDraft:
-    """Every step from an AnnData to a screen that can be written, if no error is found.
+    """Every step from an AnnData (not modified) to a screen that can be written, if no error is found.
 
-    Parameters
-    ----------
-    adata
-        The screen; not modified.
-    options
-        How it is to be prepared.
-    is_gene
-        Whether a token is a gene that is known elsewhere (the annotation); outside the
-        style "gears" tokens that are neither that nor measured are unknown labels.
+    `is_gene` says whether a token is a gene that is known elsewhere (the annotation); outside the style "gears"
+    tokens that are neither that nor measured are unknown labels.
     """
     draft = check_cell_types(check_genes(read(adata, options)))
     draft = check_values(standardise_labels(draft, is_gene))

@@ -109,13 +109,7 @@ def add_guides(
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """A CSV or TSV file as text.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is none, or it cannot be read.
-    """
+    """A CSV or TSV file as text; FileNotFoundError if there is none, ValueError if it cannot be read."""
     path = user_path(path)
     if not path.is_file():
         msg = f"there is no file {path}"

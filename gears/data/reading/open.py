@@ -81,13 +81,7 @@ def name_of(path: Path) -> str:
 
 
 def kind_of(path: Path) -> str:
-    """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several".
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is nothing, or it is none of these.
-    """
+    """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several"; FileNotFoundError or ValueError for anything else."""
     if not path.exists():
         msg = f"there is no file or folder {path}"
         raise FileNotFoundError(msg)
@@ -284,28 +278,13 @@ def _ten_x(
 
 
 def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int | None = None) -> AnnData:
-    """A screen's file with its annotations and the wanted values, nothing else.
+    """A screen's file with its annotations and the values of `layer` (None: of X), nothing else.
 
-    Of an h5ad file other layers, embeddings and ``uns`` are not read: other layers are there
-    by name and hold nothing. A matrix of more than `most_in_memory` values is brought chunk by
-    chunk into a file that is mapped into memory (and has no name any more), so that preparing
-    it holds no second copy and the system can let go of its pages. Other kinds of files are read whole.
-
-    Parameters
-    ----------
-    path
-        Any file or folder that :func:`gears.data.open_screen` reads.
-    layer
-        Where the values are; X when None.
-    near
-        Folder for the temporary file.
-    most_in_memory
-        :data:`MOST_IN_MEMORY` by default.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is nothing, or nothing that can be read.
+    Of an h5ad file other layers, embeddings and ``uns`` are not read: other layers are there by name and hold
+    nothing. A matrix of more than `most_in_memory` values (:data:`MOST_IN_MEMORY` by default) is brought chunk by
+    chunk into a file in the folder `near` that is mapped into memory (and has no name any more), so that preparing it
+    holds no second copy and the system can let go of its pages. Other kinds of files are read whole. Errors are those
+    of :func:`open_screen`.
     """
     lean = _lean(path, layer, near, MOST_IN_MEMORY if most_in_memory is None else most_in_memory)
     return open_screen(path) if lean is None else lean
@@ -314,10 +293,7 @@ def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int 
 def in_reach(adata: AnnData, near: Path) -> AnnData:
     """An AnnData whose values can be used like those in memory; one that is backed by a file is treated as the file.
 
-    Raises
-    ------
-    TypeError
-        If it is no AnnData.
+    TypeError if it is no AnnData.
     """
     from anndata import AnnData
 

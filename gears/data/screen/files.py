@@ -170,13 +170,7 @@ def _written_statistics(
 
 
 def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
-    """Number of each condition's control, that of its context, (C,) int64.
-
-    Raises
-    ------
-    KeyError
-        A context has none.
-    """
+    """Number of each condition's control, that of its context, (C,) int64; KeyError where it has none."""
     control = {one.context: number for number, one in enumerate(conditions) if one.is_control}
     return np.array([control[one.context] for one in conditions], dtype=np.int64)
 
@@ -225,12 +219,8 @@ def is_prepared(folder: str | Path) -> bool:
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a prepared folder, after checking format version and files.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no prepared screen.
-    ValueError
-        If it has another format version, or files are missing or cut short.
+    FileNotFoundError if there is no prepared screen; ValueError if it has another format version, or files are
+    missing or cut short.
     """
     folder = user_path(folder)
     expected = {
@@ -268,10 +258,7 @@ def array_path(manifest: dict[str, Any], name: str) -> str:
 def read_tables(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Names, labels and conditions of a prepared screen, as :func:`write_screen` lists them; conditions as objects.
 
-    Raises
-    ------
-    ValueError
-        They do not fit together.
+    ValueError if they do not fit together.
     """
     path = folder / TABLES
     tables = read_json(path)

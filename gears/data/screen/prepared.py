@@ -103,13 +103,7 @@ class PreparedScreen:
         return whole if kept is None else content_hash(whole, kept)
 
     def check_unchanged(self) -> None:
-        """Refuse to read from a folder that was replaced since this object was opened.
-
-        Raises
-        ------
-        ValueError
-            If it holds other content now.
-        """
+        """Raise ValueError if the folder was replaced by other content since this object was opened."""
         found = read_json(self.folder / MANIFEST).get("content_hash")
         if found != self.manifest["content_hash"]:
             msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
@@ -124,10 +118,7 @@ class PreparedScreen:
     def verify(self) -> None:
         """Compare every file with its checksum, also those too large to be compared whenever they are used.
 
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            A file is missing or damaged.
+        FileNotFoundError or ValueError where a file is missing or damaged.
         """
         for name in self.manifest["files"]:
             self.checked_file(name, whole=True)
@@ -226,13 +217,7 @@ class PreparedScreen:
 
     @property
     def control_id(self) -> int:
-        """Condition id of the one control.
-
-        Raises
-        ------
-        ValueError
-            If every context has its own.
-        """
+        """Condition id of the one control; ValueError if every context has its own."""
         if len(self.control_ids) > 1:
             msg = f"there is a control in each of {len(self.control_ids)} contexts: use control_ids or setting(context)"
             raise ValueError(msg)
@@ -399,13 +384,7 @@ class PreparedScreen:
         return tuple(SettingView(self, context, kind) for context, kind in sorted(pairs))
 
     def setting(self, context: str = "", kind: str = "") -> PreparedScreen:
-        """One context (and type).
-
-        Raises
-        ------
-        ValueError
-            There is none of that name.
-        """
+        """One context (and type); ValueError where there is none of that name."""
         for view in self.settings:
             if (view.context, view.kind) == (context, kind):
                 return view

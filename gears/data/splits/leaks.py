@@ -23,14 +23,9 @@ SPELLINGS = {"validation": "val", "valid": "val", "dev": "val", "training": "tra
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What :func:`check_split` found.
+    """What :func:`check_split` found: leaks and untrue labels are errors; warnings and notes do not spoil a result.
 
-    Attributes
-    ----------
-    findings : tuple of Finding
-        Errors are leaks and untrue labels; warnings and notes do not spoil a result.
-    n_conditions : dict of str to int
-        Perturbed conditions of each part.
+    `n_conditions` counts the perturbed conditions of each part.
     """
 
     findings: tuple[Finding, ...]

@@ -140,7 +140,6 @@ class SplitKind:
 
     Attributes
     ----------
-    name : str
     draw : callable
         (labels, arguments) -> Draw.
     description : str
@@ -202,11 +201,5 @@ def register_strict(name: str) -> Callable[[DrawFunction], DrawFunction]:
 
 
 def split_kind(name: str) -> SplitKind:
-    """Look a kind of split up.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name; the nearest is named.
-    """
+    """Look a kind of split up; ValueError with the nearest if there is none of that name."""
     return SPLITS[name]
