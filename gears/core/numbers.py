@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, TypeGuard
 
@@ -23,15 +22,6 @@ def plain_number(value: Any) -> Any:
         if isinstance(value, numpy_type):
             return plain(value)
     return value
-
-
-def plain_numbers(options: Any) -> None:
-    """Replace numpy numbers in the fields of a frozen dataclass; called first in its ``__post_init__``."""
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        plain = plain_number(value)
-        if plain is not value:
-            object.__setattr__(options, field.name, plain)
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:

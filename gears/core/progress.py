@@ -70,16 +70,9 @@ def show(report: Report) -> None:
 def _bar(report: Report) -> Any:
     from tqdm import tqdm
 
-    return tqdm(
-        total=report.total,
-        desc=report.what,
-        unit=f" {report.unit}",
-        unit_scale=report.unit == "B",
-        file=sys.stderr,
-        leave=False,
-        delay=DELAY,
-        **_size(),
-    )
+    unit = {"unit": f" {report.unit}", "unit_scale": report.unit == "B"}
+    shown = {"file": sys.stderr, "leave": False, "delay": DELAY, **_size()}
+    return tqdm(total=report.total, desc=report.what, **unit, **shown)
 
 
 def _size() -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Batches of cells with paired control cells, and their loaders for one or several workers.
 
-A batch is read at once from the memory-mapped cells. Training uses torch's
-DistributedSampler, with one replica where there is one worker, so that step s
-of W workers with batch b sees the cells of step s of one worker with batch W b.
+A batch is read at once from the memory-mapped cells. Training uses torch's DistributedSampler, with one replica where
+there is one worker, so that step s of W workers with batch b sees the cells of step s of one worker with batch W b.
 
 Consumers that know batches of the published package find its fields: ``x``, ``y``, ``pert``, ``pert_idx``,
 ``de_idx``, ``batch``, ``num_graphs`` and ``to(device)``; the other fields are this package's own.
@@ -213,14 +212,10 @@ def check_batch(n_cells: int, batch_size: int, world_size: int) -> None:
 
 
 def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings) -> CellLoader:
-    train = part == "train"
-    sampler: Sampler
+    train, share = part == "train", (settings.world_size, settings.rank)
+    sampler: Sampler = ShardSampler(len(dataset), *share)
     if train:
-        sampler = DistributedSampler(
-            dataset, settings.world_size, settings.rank, shuffle=True, seed=seed, drop_last=True
-        )
-    else:
-        sampler = ShardSampler(len(dataset), settings.world_size, settings.rank)
+        sampler = DistributedSampler(dataset, *share, shuffle=True, seed=seed, drop_last=True)
     return CellLoader(
         dataset,
         batch_size=settings.batch_size if train else settings.test_batch_size,

@@ -39,8 +39,7 @@ def choose_backend(
 ) -> str:
     """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins.
 
-    CUDA workers on Linux take ``"cpu:gloo,cuda:nccl"`` (CPU tensors can be reduced too),
-    everything else ``"gloo"``.
+    CUDA workers on Linux take ``"cpu:gloo,cuda:nccl"`` (CPU tensors can be reduced too), everything else ``"gloo"``.
     """
     if explicit is not None:
         _check_backend(explicit, device_type)
@@ -59,9 +58,7 @@ def _check_backend(backend: str, device_type: str) -> None:
     used = by_device.get(device_type, "") if by_device else backend
     known = [name for name in torch.distributed.Backend.backend_list if name != "undefined"]
     if used not in known:
-        msg = (
-            f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}; or omit it"
-        )
+        msg = f"backend={backend!r} has none for {device_type!r}; known: {', '.join(known)} (or omit it)"
         raise ValueError(msg)
     if used == "nccl" and device_type != "cuda":
         msg = f"backend={backend!r} needs CUDA, but the workers are on {device_type!r}; use 'gloo' or omit it"

@@ -225,9 +225,8 @@ def warn_about_gpus(
     except RuntimeError as error:
         logger.debug("%s", error)
         return
-    chosen_gpus = {
-        index: visible[index] for index in ids if index < len(visible) and not visible[index].divided
-    }
+    listed_gpus = {index: visible[index] for index in ids if index < len(visible)}
+    chosen_gpus = {index: gpu for index, gpu in listed_gpus.items() if not gpu.divided}
     for index, gpu in chosen_gpus.items():
         if gpu.busy:
             logger.warning(

@@ -15,6 +15,7 @@ import itertools
 import os
 import platform
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -143,14 +144,9 @@ def join_group(
     if store is None and init_method is None:
         store = _fresh_store(world.rank, world.world_size, limit)
     _import_before_a_group_runs()
+    ranks: dict[str, Any] = {"rank": world.rank, "world_size": world.world_size}
     dist.init_process_group(
-        backend,
-        store=store,
-        init_method=init_method,
-        rank=world.rank,
-        world_size=world.world_size,
-        timeout=limit,
-        device_id=device_id,
+        backend, store=store, init_method=init_method, timeout=limit, device_id=device_id, **ranks
     )
     set_world(world)
     return world

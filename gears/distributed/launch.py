@@ -254,11 +254,11 @@ def launch_many(
         logger.error("%s", text.partition("\n")[0])
         return replace(outcome, error=WorkerError(text, rank=0, details=outcome.error.details))
 
+    def options_of(number: int) -> dict[str, Any]:
+        return options | {"label": f"[run {number + 1}] "}
+
     payloads = [cloudpickle.dumps((function, job)) for job in jobs]
-    devices_of_runs = [(device,) for device in devices]
-    return _supervise(
-        payloads, devices_of_runs, lambda number: options | {"label": f"[run {number + 1}] "}, grace, report
-    )
+    return _supervise(payloads, [(device,) for device in devices], options_of, grace, report)
 
 
 def _checked(backend: str, timeout: float | None) -> dict[str, Any]:
@@ -382,18 +382,14 @@ def describe_failure(workers: Sequence[Worker]) -> WorkerError:
     worker = min(failed, key=lambda worker: worker.error[0] if worker.error else 0.0)
     _, summary, details = worker.error or (0.0, "", "")
     message = f"worker {worker.rank} of {len(workers)} failed: {summary}"
-    return WorkerError(
-        f"{message}\n\nOriginal traceback (rank {worker.rank}):\n{details}", rank=worker.rank, details=details
-    )
+    message += f"\n\nOriginal traceback (rank {worker.rank}):\n{details}"
+    return WorkerError(message, rank=worker.rank, details=details)
 
 
 def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
     code = worker.process.exitcode if worker.left is None else worker.left
-    worker_name = f"worker {worker.rank} of {world_size}"
+    end = f"left early with exit code {code} before its work was done"
     if code < 0:
         name = signal_name(-code)
-        hint = "; out of memory?" if name == "SIGKILL" else ""
-        return WorkerError(f"{worker_name} was killed by {name}{hint}", rank=worker.rank)
-    return WorkerError(
-        f"{worker_name} left early with exit code {code} before its work was done", rank=worker.rank
-    )
+        end = f"was killed by {name}" + "; out of memory?" * (name == "SIGKILL")
+    return WorkerError(f"worker {worker.rank} of {world_size} {end}", rank=worker.rank)

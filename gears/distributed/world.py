@@ -73,8 +73,7 @@ def barrier() -> None:
 def reduce_tensor(tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
     """Sum (or ``"max"``/``"min"``) of a tensor over all workers; the tensor itself in one process.
 
-    Reduce sums and counts and divide afterwards: a mean of the workers' means is wrong
-    when their counts differ.
+    Reduce sums and counts and divide afterwards: a mean of the workers' means is wrong when their counts differ.
     """
     operations = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
     if op not in operations:

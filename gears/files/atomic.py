@@ -25,7 +25,7 @@ SECONDS_OF_REST = 24 * 3600.0
 _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
+def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Let ``write(temporary_path)`` fill a temporary file, then rename it to `path`.
 
     A reader sees the old file or the new one, never an incomplete one. The temporary file has the

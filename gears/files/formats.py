@@ -27,7 +27,7 @@ LARGEST_CHECKED = 512 << 20
 
 def write_text(path: str | Path, text: str) -> Path:
     """Write text (UTF-8) atomically."""
-    return write_atomically(path, lambda temporary: _ignore(temporary.write_text(text, encoding="utf-8")))
+    return write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: str | Path, value: Any) -> Path:
@@ -42,9 +42,7 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, MemoryError) as error:
-        msg = (
-            f"{path} is not valid JSON ({shorten([error])}); it may be damaged: restore it or write it again"
-        )
+        msg = f"{path} is not valid JSON ({shorten([error])}); if damaged, restore it or write it again"
         raise ValueError(msg) from error
 
 
@@ -74,9 +72,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        msg = (
-            f"{path} cannot be read as an npz file ({error}); it may be damaged: restore it or write it again"
-        )
+        msg = f"{path} cannot be read as an npz file ({error}); if damaged, restore it or write it again"
         raise ValueError(msg) from error
 
 
@@ -120,10 +116,6 @@ def _plain(value: Any) -> Any:
     raise TypeError(msg)
 
 
-def _ignore(_: object) -> None:
-    return None
-
-
 def file_checksum(path: Path) -> str:
     """CRC-32 of a file, in hexadecimal."""
     value = 0
@@ -163,7 +155,7 @@ def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type,
         if not isinstance(plain.get(name), types)
     ]
     if wrong:
-        msg = f"{path} has entries of the wrong type: {shorten(wrong)}; it may be damaged: restore it or write it again"
+        msg = f"{path} has entries of the wrong type: {shorten(wrong)}; if damaged, restore it or write it again"
         raise ValueError(msg)
 
 

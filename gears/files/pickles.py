@@ -53,9 +53,8 @@ class _Array:
 def _values(kind: Any, shape: tuple[int, ...], raw: Any) -> np.ndarray:
     """Flat values of an array from its bytes or list of objects; raises unless their number fits the shape."""
     dtype, size = kind.dtype, math.prod(shape)
-    if not isinstance(raw, list if dtype.hasobject else bytes) or len(raw) != size * (
-        1 if dtype.hasobject else dtype.itemsize
-    ):
+    raw_type, itemsize = (list, 1) if dtype.hasobject else (bytes, dtype.itemsize)
+    if not isinstance(raw, raw_type) or len(raw) != size * itemsize:
         msg = f"an array of shape {shape} in it has another number of values"
         raise pickle.UnpicklingError(msg)
     values = np.empty(size, dtype)

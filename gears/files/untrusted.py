@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -42,9 +43,7 @@ def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
     """
     bounds = np.asarray(bounds)
     if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
-        problem = (
-            f"has {bounds.dtype} row bounds of shape {bounds.shape}, expected {n_rows + 1} whole numbers"
-        )
+        problem = f"has {bounds.dtype} row bounds, shape {bounds.shape}, expected {n_rows + 1} whole numbers"
     elif bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any():
         problem = "has row bounds that do not rise from 0"
     elif bounds[-1] > n_values:
@@ -169,7 +168,7 @@ def _survey(file: Any) -> tuple[list[str], int]:
 def refuse_odd_codecs(folder: str | Path) -> None:
     """Raise ValueError for a zarr store with links, or whose arrays need a codec outside of :data:`CODECS`."""
     folder = user_path(folder)
-    unknown_codecs: set[str] = set()
+    codecs: set[str] = set()
     links = []
     for file in folder.rglob("*"):
         if file.is_symlink():
@@ -180,15 +179,10 @@ def refuse_odd_codecs(folder: str | Path) -> None:
             except (ValueError, RecursionError, OSError) as error:
                 msg = f"{file} is not valid JSON ({shorten([error])}); get the store again"
                 raise ValueError(msg) from error
-            unknown_codecs |= {
-                name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS
-            }
-    if unknown_codecs or links:
-        problem = (
-            f"codecs that may run code ({shorten(sorted(unknown_codecs))})"
-            if unknown_codecs
-            else f"links ({shorten(links, 3)})"
-        )
+            codecs |= {name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS}
+    if codecs or links:
+        unsafe = f"codecs that may run code ({shorten(sorted(codecs))})"
+        problem = unsafe if codecs else f"links ({shorten(links, 3)})"
         msg = f"{folder} has {problem}; it is not opened"
         raise ValueError(msg)
 
@@ -209,11 +203,8 @@ def _codecs(plain: Any) -> Iterator[str]:
 
 def check_config_files(arguments: Sequence[str]) -> None:
     """Raise ValueError for a file named by ``--config`` that is too large, nested without end, or uses aliases."""
-    argument_list = list(arguments)
-    config_files = [word.partition("=")[2] for word in argument_list if word.startswith("--config=")]
-    config_files += [
-        argument_list[index + 1] for index, word in enumerate(argument_list[:-1]) if word == "--config"
-    ]
+    config_files = [word.partition("=")[2] for word in arguments if word.startswith("--config=")]
+    config_files += [name for word, name in itertools.pairwise(arguments) if word == "--config"]
     for name in config_files:
         path = user_path(name)
         if path.is_file():
@@ -228,10 +219,8 @@ def _check(path: Path) -> None:
         raise ValueError(msg)
     try:
         loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
-        aliases = any(
-            isinstance(event, yaml.AliasEvent)
-            for event in yaml.parse(path.read_text(encoding="utf-8"), Loader=loader)
-        )
+        events = yaml.parse(path.read_text(encoding="utf-8"), Loader=loader)
+        aliases = any(isinstance(event, yaml.AliasEvent) for event in events)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         msg = f"{path} cannot be read as YAML ({' '.join(str(error).split())}); expected lines of name: value"
         raise ValueError(msg) from error

@@ -115,13 +115,8 @@ def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None)
     ax = _axes_for(judged, ax)
     ax.plot([0, 1], [0, 1], color="0.3", linewidth=0.8, linestyle="--", label="calibrated")
     for number, (name, calibration) in enumerate(judged.items()):
-        _line(
-            ax,
-            number,
-            name,
-            calibration.coverage["level"].to_numpy(),
-            calibration.coverage["observed"].to_numpy(),
-        )
+        level, observed = (calibration.coverage[name_].to_numpy() for name_ in ("level", "observed"))
+        _line(ax, number, name, level, observed)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return finish(ax, "level of the interval", "share of values within it")
 

@@ -72,10 +72,8 @@ def interaction_map(
     image = _image(ax, values_PP, score)
     _frame(ax, values_PP)
     for (row, column), sign in signs.items():
-        dark = abs(image.norm(values_PP[row, column]) - 0.5) > 0.36
-        ax.text(
-            column, row, sign, ha="center", va="center", fontsize=FONT + 1, color="white" if dark else "black"
-        )
+        colour = "white" if abs(image.norm(values_PP[row, column]) - 0.5) > 0.36 else "black"
+        ax.text(column, row, sign, ha="center", va="center", fontsize=FONT + 1, color=colour)
     ax.set_xticks(range(len(genes)), genes, rotation=90, fontsize=FONT - 1)
     ax.set_yticks(range(len(genes)), genes, fontsize=FONT - 1)
     ax.tick_params(length=0)

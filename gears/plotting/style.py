@@ -78,15 +78,9 @@ def finish(ax: Axes, x: str, y: str, title: str = "", *, legend: bool = True) ->
 
 def legend_below(ax: Axes, *, columns: int = 3, handles: Any = None) -> None:
     """A legend under the Axes, where it covers no data."""
-    handles_option = {} if handles is None else {"handles": handles}
-    ax.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
-        ncols=columns,
-        fontsize=FONT,
-        frameon=False,
-        **handles_option,
-    )
+    options = {"ncols": columns, "fontsize": FONT, "frameon": False}
+    options |= {} if handles is None else {"handles": handles}
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), **options)
 
 
 def minus_signs(ax: Axes, values_RC: np.ndarray, limit: float) -> None:
@@ -221,15 +215,12 @@ def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int,
     placed: list[np.ndarray] = []
     for point, name in named:
         size = np.array([0.62 * FONT * len(name), 1.15 * FONT])
-        best = min(
-            (
-                (_cost(box, placed, points_N2, frame) + 0.1 * order, order)
-                for order, box in enumerate(_boxes(points_N2[point], size))
-            )
-        )
-        if best[0] >= COVERED:
+        boxes = _boxes(points_N2[point], size)
+        costs = [_cost(box, placed, points_N2, frame) + 0.1 * order for order, box in enumerate(boxes)]
+        best = int(np.argmin(costs))
+        if costs[best] >= COVERED:
             continue
-        box = _boxes(points_N2[point], size)[best[1]]
+        box = boxes[best]
         placed.append(box)
         shift = box[:2] - points_N2[point]
         ax.annotate(

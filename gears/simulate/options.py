@@ -17,9 +17,7 @@ class SimulationOptions(Options):
 
     kind = "simulation option"
 
-    n_genes: int | None = option(
-        default=None, check=whole(2).or_none(), help="measured genes, 1000 by default"
-    )
+    n_genes: int | None = option(default=None, check=whole(2).or_none(), help="measured genes (1000)")
     n_singles: int = option(
         default=40, check=whole(0), help="genes perturbed alone; pairs and triples are made of these"
     )

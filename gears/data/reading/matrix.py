@@ -63,9 +63,8 @@ def values_of(adata: AnnData, layer: str | None = None) -> Any:
             raise
         whole = as_csr(parent.X if layer is None else parent.layers[layer])
         numbers = np.arange(whole.shape[0])[rows]
-        wide = sparse.csr_matrix(
-            (whole.data, whole.indices.astype(np.int64), whole.indptr), shape=whole.shape
-        )
+        parts = whole.data, whole.indices.astype(np.int64), whole.indptr
+        wide = sparse.csr_matrix(parts, shape=whole.shape)
         return as_csr(wide[numbers][:, columns])
 
 

@@ -44,9 +44,8 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     Parameters
     ----------
     path
-        An h5ad file, a zarr store, a 10x h5 file (versions 2 and 3), a folder with
-        ``matrix.mtx`` beside ``features.tsv`` (or ``genes.tsv``) and
-        ``barcodes.tsv`` (each may be gzipped), or a folder with several of
+        An h5ad file, a zarr store, a 10x h5 file (versions 2 and 3), a folder with ``matrix.mtx`` beside
+        ``features.tsv`` (or ``genes.tsv``) and ``barcodes.tsv`` (each may be gzipped), or a folder with several of
         these, whose cells are put together.
     backed
         Leave the values of an h5ad file on disk.
@@ -98,9 +97,8 @@ def kind_of(path: Path) -> str:
             names = set(file)
             if {"obs", "var"} <= names:
                 return "h5ad"
-            if "matrix" in names or any(
-                "barcodes" in file[name] for name in names if isinstance(file[name], h5py.Group)
-            ):
+            groups = [file[name] for name in names if isinstance(file[name], h5py.Group)]
+            if "matrix" in names or any("barcodes" in group for group in groups):
                 return "10x-h5"
         msg = f"{path} is an HDF5 file without what AnnData or 10x write (it has {shorten(sorted(names)) or 'nothing'})"
         raise ValueError(msg)
@@ -113,7 +111,7 @@ def kind_of(path: Path) -> str:
 
 
 def _kind_of_folder(folder: Path) -> str:
-    if any((folder / name).exists() for name in (".zgroup", "zarr.json")):
+    if _is_zarr(folder):
         return "zarr"
     if _matrices(folder):
         return "10x-mtx"
@@ -124,22 +122,25 @@ def _kind_of_folder(folder: Path) -> str:
     raise ValueError(msg)
 
 
+def _is_zarr(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (".zgroup", "zarr.json"))
+
+
 def _matrices(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*matrix.mtx"), *folder.glob("*matrix.mtx.gz")])
 
 
 def _members(folder: Path) -> list[Path]:
     """Files and folders below a folder that are screens themselves."""
-    found = []
-    for place in sorted(folder.iterdir()):
-        if place.name.startswith("."):
-            continue
-        is_folder = place.is_dir() and (
-            (place / ".zgroup").exists() or (place / "zarr.json").exists() or _matrices(place)
-        )
-        if is_folder or (place.is_file() and place.name.endswith(SUFFIXES)):
-            found.append(place)
-    return found
+
+    def is_screen(place: Path) -> bool:
+        if place.is_dir():
+            return _is_zarr(place) or bool(_matrices(place))
+        return place.is_file() and place.name.endswith(SUFFIXES)
+
+    return [
+        place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and is_screen(place)
+    ]
 
 
 def _read_zarr(path: Path) -> AnnData:
@@ -164,9 +165,7 @@ def _read_several(folder: Path) -> AnnData:
     genes = screens[0].var_names
     for member, screen in zip(members, screens, strict=True):
         if not screen.var_names.is_unique:
-            msg = (
-                f"{member} has repeated gene ids; make them unique (var_names_make_unique) in each file first"
-            )
+            msg = f"{member} has repeated gene ids; make them unique (var_names_make_unique) in each file"
             raise ValueError(msg)
         missing = genes.difference(screen.var_names)
         more = screen.var_names.difference(genes)
@@ -178,14 +177,8 @@ def _read_several(folder: Path) -> AnnData:
             )
             raise ValueError(msg)
     names = [name_of(member) for member in members]
-    whole = anndata.concat(
-        [screen[:, genes] for screen in screens],
-        label=SOURCE,
-        keys=names,
-        index_unique="-",
-        join="outer",
-        merge="same",
-    )
+    screens = [screen[:, genes] for screen in screens]
+    whole = anndata.concat(screens, label=SOURCE, keys=names, index_unique="-", join="outer", merge="same")
     logger.info("%s: %s from %d files", folder, count(whole.n_obs, "cell"), len(members))
     return whole
 
@@ -265,13 +258,8 @@ def _ten_x(
 
     is_gene = np.array([kind == EXPRESSION for kind in types], dtype=bool)
     if not is_gene.all():
-        others = sorted({kind for kind in types if kind != EXPRESSION})
-        logger.info(
-            "%s: %d features other than gene expression are excluded (%s)",
-            path,
-            int((~is_gene).sum()),
-            shorten(others),
-        )
+        n, others = int((~is_gene).sum()), shorten(sorted({kind for kind in types if kind != EXPRESSION}))
+        logger.info("%s: %d features other than gene expression are excluded (%s)", path, n, others)
         matrix = sparse.csr_matrix(matrix)[:, np.flatnonzero(is_gene)]
     var = pd.DataFrame({"gene_name": names}, index=pd.Index(ids, name=None))[is_gene]
     return AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)
@@ -305,9 +293,8 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
     stored = None if adata.is_view else _stored(adata.X)
     if stored is None:
         return adata.to_memory()
-    return AnnData(
-        X=_brought(stored, near, MOST_IN_MEMORY), obs=adata.obs, var=adata.var, layers=dict(adata.layers)
-    )
+    matrix = _brought(stored, near, MOST_IN_MEMORY)
+    return AnnData(X=matrix, obs=adata.obs, var=adata.var, layers=dict(adata.layers))
 
 
 def _stored(matrix: Any) -> StoredMatrix | None:
@@ -356,7 +343,5 @@ def _brought(stored: StoredMatrix, near: Path, limit: int) -> sparse.csr_matrix:
 
 def row_ranges(lengths: np.ndarray, chunk_values: int = CHUNK_VALUES) -> Iterator[np.ndarray]:
     """Consecutive rows in chunks of about `chunk_values` stored values."""
-    which = np.cumsum(np.maximum(lengths, 1)) // chunk_values
-    yield from (
-        rows for rows in np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(which)) + 1) if len(rows)
-    )
+    ends = np.flatnonzero(np.diff(np.cumsum(np.maximum(lengths, 1)) // chunk_values)) + 1
+    yield from (rows for rows in np.split(np.arange(len(lengths)), ends) if len(rows))

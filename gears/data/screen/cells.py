@@ -38,9 +38,8 @@ class CellMatrix:
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        data, indices, indptr = (
-            map_array(self.folder / f"{name}.npy") for name in ("data", "indices", "indptr")
-        )
+        names = ("data", "indices", "indptr")
+        data, indices, indptr = (map_array(self.folder / f"{name}.npy") for name in names)
         for array in (data, indices):
             check_bounds(self.folder / "indptr.npy", indptr, len(indptr) - 1, len(array))
         return data, indices, indptr

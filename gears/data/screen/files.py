@@ -53,17 +53,10 @@ _OLD_FOLDER, _OLD_TABLES = "units", "units.json"
 def screen_hash(draft: ScreenDraft) -> str:
     """Hash of everything that is written: values, labels, annotations, parameters."""
     matrix = draft.matrix
-    return content_hash(
-        SCREEN.version,
-        list(matrix.shape),
-        matrix.data,
-        matrix.indices,
-        matrix.indptr,
-        draft.labels.labels,
-        *_frame_values(draft.obs),
-        *_frame_values(draft.var),
-        draft.options.to_dict(),
-    )
+    arrays = matrix.data, matrix.indices, matrix.indptr
+    frames = *_frame_values(draft.obs), *_frame_values(draft.var)
+    options = draft.options.to_dict()
+    return content_hash(SCREEN.version, list(matrix.shape), *arrays, draft.labels.labels, *frames, options)
 
 
 def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
@@ -137,9 +130,8 @@ def _written_statistics(
     target, control_of = folder / "statistics", controls_of(table.conditions)
     target.mkdir()
     if len(table.batches) > 1:
-        statistics, control_mean_BG = statistics_of(
-            cells, table.cell_condition, control_of, table.cell_batch, workers=workers
-        )
+        ids = table.cell_condition
+        statistics, control_mean_BG = statistics_of(cells, ids, control_of, table.cell_batch, workers=workers)
         np.save(folder / "cells" / "batch.npy", table.cell_batch)
         np.save(target / "control_mean.npy", control_mean_BG)
         for name in (*STATISTICS, *PAIRED):
@@ -153,20 +145,20 @@ def _written_statistics(
             name: stack.enter_context(TableWriter(target / f"{name}.npy", shapes[name], np.float64))
             for name in STATISTICS
         }
+        control, most = int(control_of[0]), MOST_TABLE_VALUES
         for moments in moment_blocks(
             cells,
             table.cell_condition,
             len(control_of),
-            control_id=int(control_of[0]),
-            most_values=MOST_TABLE_VALUES,
+            control_id=control,
+            most_values=most,
             workers=workers,
         ):
             for name, rows in moment_tables(moments):
                 writers[name].add(rows)
             del moments, rows  # before the next block is made
-    return ConditionStatistics(
-        **{name: map_array(target / f"{name}.npy") for name in STATISTICS}, control_of=control_of
-    )
+    tables = {name: map_array(target / f"{name}.npy") for name in STATISTICS}
+    return ConditionStatistics(**tables, control_of=control_of)
 
 
 def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
@@ -189,9 +181,8 @@ def _write_h5ad(path: Path, draft: ScreenDraft) -> None:
         if "X" in file:
             del file["X"]
         group = file.create_group("X")
-        group.attrs.update(
-            {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": matrix.shape}
-        )
+        encoding = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+        group.attrs.update(encoding | {"shape": matrix.shape})
         for name in ("data", "indices", "indptr"):
             array, start = getattr(matrix, name), 0
             stored = group.create_dataset(name, shape=array.shape, dtype=array.dtype)
@@ -223,14 +214,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     missing or cut short.
     """
     folder = user_path(folder)
-    expected = {
-        "content_hash": str,
-        "parameters": dict,
-        "files": dict,
-        "shape": dict,
-        "differential_expression": bool,
-    }
-    manifest = SCREEN.read(folder, expected)
+    expected = {"content_hash": str, "differential_expression": bool}
+    manifest = SCREEN.read(folder, expected | dict.fromkeys(("parameters", "files", "shape"), dict))
     _check_files(folder, manifest["files"])
     return manifest
 

@@ -439,9 +439,8 @@ def _by_dask(
         for block, start, stop in zip(blocks, starts[:-1], starts[1:], strict=True):
             rows = np.flatnonzero(wanted[start:stop])
             if len(rows):
-                parts.append(
-                    dask.delayed(_block_moments)(block, rows, ids[start:stop][rows], centre, chunk_values)
-                )
+                local = ids[start:stop][rows]
+                parts.append(dask.delayed(_block_moments)(block, rows, local, centre, chunk_values))
         for first in range(0, len(parts), _DASK_BLOCKS):
             for present, part in dask.compute(*parts[first : first + _DASK_BLOCKS]):
                 total.merge_conditions(present, part)

@@ -240,9 +240,8 @@ class PreparedScreen:
         if found is None:
             names = [known.name for known in self.conditions]
             matches = nearest(Condition.of(condition).name, names)
-            hint = (
-                f"did you mean {' or '.join(map(repr, matches))}?" if matches else f"it has {shorten(names)}"
-            )
+            near = " or ".join(map(repr, matches))
+            hint = f"did you mean {near}?" if near else f"it has {shorten(names)}"
             msg = f"the screen has no condition {str(condition)!r}; {hint}"
             raise KeyError(msg)
         return found
@@ -334,10 +333,9 @@ class PreparedScreen:
         """Moments of each condition against its control."""
         if self._controls is not None:
             return self._computed[0]
-        paired = (
-            PAIRED if array_path(self.manifest, f"statistics/{PAIRED[0]}") in self.manifest["files"] else ()
-        )
-        tables = {name: self._array(f"statistics/{name}") for name in (*STATISTICS, *paired)}
+        is_paired = array_path(self.manifest, f"statistics/{PAIRED[0]}") in self.manifest["files"]
+        names = (*STATISTICS, *PAIRED) if is_paired else STATISTICS
+        tables = {name: self._array(f"statistics/{name}") for name in names}
         whole = ConditionStatistics(**tables, control_of=controls_of(self._tables["conditions"]))
         return whole if self._kept is None else whole.subset(self._kept)
 
@@ -348,9 +346,8 @@ class PreparedScreen:
             return None
         if self._controls is not None:
             return rank_genes(self.statistics, self.gene_names)
-        ranking = DERanking(
-            self._array("de/order"), self._array("de/scores"), self.manifest["shape"]["genes"]
-        )
+        order, scores = self._array("de/order"), self._array("de/scores")
+        ranking = DERanking(order, scores, self.manifest["shape"]["genes"])
         return ranking if self._kept is None else ranking.subset(self._kept)
 
     @cached_property

@@ -221,9 +221,8 @@ def statistics_of(
         part, _ = statistics_of(cells.part(rows), local, np.full(len(present), at[0]), workers=workers)
         everyone = np.arange(len(present))
         delta, *paired = part.pair_moments(everyone)
-        tables = {name: getattr(part, name) for name in STATISTICS[1:]} | dict(
-            zip(PAIRED, paired, strict=True)
-        )
+        tables = {name: getattr(part, name) for name in STATISTICS[1:]}
+        tables |= dict(zip(PAIRED, paired, strict=True))
         centrals = [tables[name] for name in ("m2", "m3", "m4", "nonzero")]
         own.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *centrals))
         pairs.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *paired))

@@ -53,13 +53,12 @@ def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
         msg = f"the custom split does not fit this screen:\n{lines}"
         raise ValueError(msg)
     used = {name for names in parts.values() for name in names}
-    return Draw(
-        parts=parts, excluded={name: "not named in the split" for name in labels.names if name not in used}
-    )
+    excluded = {name: "not named in the split" for name in labels.names if name not in used}
+    return Draw(parts=parts, excluded=excluded)
 
 
 def check_parts(given: Any) -> Mapping[str, Any]:
-    """The parts of a custom split, as far as can be checked without the screen; ValueError unless they are a mapping."""
+    """The parts of a custom split, checked without the screen; ValueError unless they are a mapping."""
     if given is None:
         msg = "split='custom' needs split_dict={'train': [...], 'val': [...], 'test': [...]} or split_dict_path="
         raise ValueError(msg)
