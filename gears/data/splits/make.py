@@ -122,7 +122,7 @@ def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments:
             return cached
     split = make_split(labels, name, **arguments)
     try:
-        split.save(path)
+        split.save(path, overwrite=True)
     except OSError as error:
         logger.warning("the split could not be cached in %s (%s)", path.parent, error)
     return split
