@@ -58,7 +58,7 @@ def _check_backend(backend: str, device_type: str) -> None:
     used = by_device.get(device_type, "") if by_device else backend
     known = [name for name in torch.distributed.Backend.backend_list if name != "undefined"]
     if used not in known:
-        msg = f"backend={backend!r} has none for {device_type!r}; known: {', '.join(known)} (or omit it)"
+        msg = f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}"
         raise ValueError(msg)
     if used == "nccl" and device_type != "cuda":
         msg = f"backend={backend!r} needs CUDA, but the workers are on {device_type!r}; use 'gloo' or omit it"
