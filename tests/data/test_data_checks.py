@@ -72,12 +72,19 @@ def one_small(adata: AnnData) -> AnnData:
     return adata[np.setdiff1d(np.arange(adata.n_obs), drop)].copy()
 
 
+def _rename(adata: AnnData) -> AnnData:
+    adata.obs = adata.obs.rename(columns={"condition": "conditions"})
+    return adata
+
+
+def _zero(adata: AnnData) -> AnnData:
+    adata.X = adata.X * 0
+    return adata
+
+
 BAD: dict[str, tuple[Change, str]] = {
     "no condition": (lambda a: _drop(a, "obs", "condition"), r"adata.obs has no column 'condition'"),
-    "renamed condition": (
-        lambda a: _rename(a, "condition", "conditions"),
-        r"no column 'condition'.*rename obs\['conditions'\]",
-    ),
+    "renamed condition": (_rename, r"no column 'condition'.*rename obs\['conditions'\]"),
     "no cell_type": (lambda a: _drop(a, "obs", "cell_type"), r"adata.obs has no column 'cell_type'"),
     "no gene_name": (lambda a: _drop(a, "var", "gene_name"), r"adata.var has no column 'gene_name'"),
     "control renamed": (
@@ -95,7 +102,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "infinite": (with_value(np.inf), r"X holds 1 NaN or infinite"),
     "counts": (counts, r"look like raw counts.*normalize=True"),
     "not logged": (not_logged, r"without logarithm"),
-    "all zero": (lambda a: _zero(a), r"nothing but zeros"),
+    "all zero": (_zero, r"nothing but zeros"),
     "duplicate genes": (gene_names({1: "GX00"}), r"1 gene name occurs more than once \(GX00\)"),
     "plus in a gene": (gene_names({29: "GX+3"}), r"gene names with '\+' \(GX\+3\)"),
     "missing gene name": (gene_names({29: None}), r"missing for 1 gene"),
@@ -109,16 +116,6 @@ BAD: dict[str, tuple[Change, str]] = {
 
 def _drop(adata: AnnData, axis: str, column: str) -> AnnData:
     del getattr(adata, axis)[column]
-    return adata
-
-
-def _rename(adata: AnnData, old: str, new: str) -> AnnData:
-    adata.obs = adata.obs.rename(columns={old: new})
-    return adata
-
-
-def _zero(adata: AnnData) -> AnnData:
-    adata.X = adata.X * 0
     return adata
 
 

@@ -102,11 +102,13 @@ def test_chunks_cover_every_cell_once_and_hold_few_conditions() -> None:
     assert max(len(np.unique(ids[rows])) for rows in chunks) <= 70 // 7
 
 
-def test_wrong_shapes_are_refused() -> None:
+def test_wrong_shapes_and_shares_without_a_centre_are_refused() -> None:
     with pytest.raises(ValueError, match="one id per row"):
         ConditionMoments(2, 3).update(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int))
     with pytest.raises(ValueError, match="one per cell"):
         condition_moments(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int), 1)
+    with pytest.raises(ValueError, match="not counted"):
+        _ = ConditionMoments(2, 3).above
 
 
 def hard_screen(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -215,13 +217,6 @@ def test_dask_arrays_are_accepted() -> None:
     expected = condition_moments(sparse.csr_matrix(dense), ids, 5, control_id=0)
     blocks = array.from_array(dense, chunks=(9, 3))
     assert_same(condition_moments(blocks, ids, 5, control_id=0), expected)
-
-
-def test_shares_need_a_centre() -> None:
-    dense, ids = sample(0)
-    moments = condition_moments(sparse.csr_matrix(dense), ids, 4)
-    with pytest.raises(ValueError, match="not counted"):
-        _ = moments.above
 
 
 def test_screen_keeps_shares_about_its_control_mean(toy_template: AnnData, tmp_path: Path) -> None:

@@ -246,12 +246,6 @@ def test_custom_files(tmp_path: Path) -> None:
         read_split_dict(tmp_path / "bad.json")
 
 
-def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Path("x")))
-    with pytest.raises(ValueError, match=r"refers to pathlib"):
-        read_split_dict(tmp_path / "evil.pkl")
-
-
 # The split object and its cache
 
 

@@ -264,9 +264,7 @@ def test_the_hash_of_the_first_download_holds(
     assert records["norman.download"]["bytes"] == len(norman_zip)
     before = file.read_bytes()
     file.write_bytes(before[:-1] + b"!")
-    with pytest.raises(
-        ValueError, match=r"norman.h5ad is not the file of the first download .*remove its entry from"
-    ):
+    with pytest.raises(ValueError, match=r"norman.h5ad is not the file of the first .*remove its entry from"):
         published_screen(tmp_path, "norman", base_url=server.url)
     file.unlink()
     server.answers = [whole(zipped({"perturb_processed.h5ad": before, "more": b"1"}))]
@@ -324,7 +322,5 @@ def test_names_and_numbers(tmp_path: Path) -> None:
     assert {"norman": 6154020, "adamson": 6154417, "dixit": 6154416, **replogle} == PUBLISHED_FILES
     with pytest.raises(ValueError, match="unknown published screen 'normann'; did you mean 'norman'"):
         published_screen(tmp_path, "normann")
-    with pytest.raises(
-        FileNotFoundError, match=r"no published screen has that name .*; did you mean 'adamson'"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"no published screen.*; did you mean 'adamson'"):
         PertData(tmp_path).load("adamsen")

@@ -16,7 +16,7 @@ import pytest
 from scipy import io, sparse
 
 from gears.data.reading.guides import add_guides
-from gears.data.reading.open import kind_of, open_screen
+from gears.data.reading.open import open_screen
 from gears.data.screen.prepare import locate_screen, prepare_screen
 from gears.pertdata import PertData
 
@@ -84,6 +84,7 @@ WRITTEN: dict[str, tuple[Callable[[AnnData, Path], None], str]] = {
     "h5ad under another name": (lambda a, p: a.write_h5ad(p), "screen.hdf5"),
     "zarr": (lambda a, p: a.write_zarr(p), "screen.zarr"),
     "10x h5": (write_10x_h5, "screen.h5"),
+    "10x h5 under another name": (write_10x_h5, "screen.h5ad"),
     "10x h5 with guides": (lambda a, p: write_10x_h5(a, p, guides=3), "screen.h5"),
     "10x h5 of version 2": (lambda a, p: write_10x_h5(a, p, version=2), "screen.h5"),
     "10x mtx": (write_10x_mtx, "screen"),
@@ -136,9 +137,7 @@ def test_the_files_of_a_folder_keep_their_names(raw: AnnData, tmp_path: Path) ->
     assert whole.obs_names.is_unique
     assert whole.var["gene_name"].tolist() == raw.var["gene_name"].tolist()
     raw[:, 3:].copy().write_h5ad(tmp_path / "parts" / "c.h5ad")
-    with pytest.raises(
-        ValueError, match=r"c.h5ad does not measure the genes of a.h5ad: 3 genes missing \(ENS000"
-    ):
+    with pytest.raises(ValueError, match=r"c.h5ad does not measure the genes of a.h5ad: 3 genes missing"):
         open_screen(tmp_path / "parts")
 
 
@@ -279,9 +278,7 @@ def test_guides_in_every_form(raw: AnnData, toy_adata: AnnData, tmp_path: Path) 
         assert found.obs["condition"].astype(str).tolist() == raw.obs["condition"].astype(str).tolist()
         assert found.obs["n_guides"].max() == 2
     assert "condition" not in plain.obs
-    with pytest.raises(
-        ValueError, match=r"names guides \(column 'feature_call'\), not genes.*guide_targets="
-    ):
+    with pytest.raises(ValueError, match=r"guides \(column 'feature_call'\), not genes.*guide_targets="):
         add_guides(plain, called)
     with pytest.raises(ValueError, match="the targets of 1 guide are not given: GX00_g1"):
         add_guides(plain, called, {guide: gene for guide, gene in targets.items() if gene != "GX00"})
@@ -301,8 +298,3 @@ def test_cells_without_a_guide_are_no_controls(
         add_guides(plain, table.assign(cell_barcode=table["cell_barcode"] + "-1"))
     with pytest.raises(ValueError, match=r"no column of barcodes .*did you mean 'cell_barcod'"):
         add_guides(plain, table.rename(columns={"cell_barcode": "cell_barcod"}))
-
-
-def test_kinds_are_told_by_content(raw: AnnData, tmp_path: Path) -> None:
-    write_10x_h5(raw, tmp_path / "named_wrongly.h5ad")
-    assert kind_of(tmp_path / "named_wrongly.h5ad") == "10x-h5"

@@ -143,9 +143,7 @@ def test_folds_over_genes() -> None:
 
 def test_folds_of_a_screen_and_what_cannot_be_folded(toy_screen: PreparedScreen) -> None:
     assert len(list(folds(toy_screen, 3))) == 3
-    with pytest.raises(
-        ValueError, match="n_folds=40, but the screen has 13 perturbed conditions; use at most 13"
-    ):
+    with pytest.raises(ValueError, match=r"n_folds=40, but the screen has 13 perturbed.* at most 13"):
         list(folds(toy_screen, 40))
     with pytest.raises(ValueError, match="n_folds is 1; expected a whole number of at least 2"):
         list(folds(toy_screen, 1))

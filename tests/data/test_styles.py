@@ -173,9 +173,7 @@ def test_missing_labels_are_no_controls(toy_adata: AnnData, tmp_path: Path) -> N
         prepare_screen(own, tmp_path / "own", style="auto")
     screen = prepare_screen(own, tmp_path / "own", style="auto", drop_labels=["nan"])
     assert len(screen.control_cells) == 55
-    with pytest.raises(
-        ValueError, match="drop_labels names 'contrl', which no cell has; did you mean 'control'"
-    ):
+    with pytest.raises(ValueError, match=r"drop_labels names 'contrl', .*did you mean 'control'"):
         prepare_screen(own, tmp_path / "own", style="auto", drop_labels=["nan", "contrl"])
 
 
@@ -185,15 +183,11 @@ def test_columns_that_disagree_and_screens_of_no_style(toy_adata: AnnData, tmp_p
     layout, _ = find_layout(both.obs, both.var, ProcessingOptions(style="auto"))
     assert layout.style == "cell-load"  # they say the same
     both.obs["target_gene"] = np.roll(both.obs["target_gene"].to_numpy(), 7)
-    with pytest.raises(
-        ValueError, match=r"2 columns could hold .* condition_key='target_gene' or condition_key='pert"
-    ):
+    with pytest.raises(ValueError, match=r"2 columns could hold .* condition_key='target_gene' or .*='pert"):
         prepare_screen(both, tmp_path / "own", style="auto")
     none = in_style(toy_adata, "scperturb")
     none.obs = none.obs.rename(columns={"perturbation": "treat"})
-    with pytest.raises(
-        ValueError, match=r"no known style fits.*\(columns: treat, nperts, celltype\).*condition_key="
-    ):
+    with pytest.raises(ValueError, match=r"no known style fits.*\(columns: treat, nperts, .*condition_key="):
         prepare_screen(none, tmp_path / "own", style="auto")
     with pytest.raises(ValueError, match=r"unknown style 'scpertub'; did you mean 'scperturb'"):
         prepare_screen(none, tmp_path / "own", style="scpertub")
@@ -202,9 +196,7 @@ def test_columns_that_disagree_and_screens_of_no_style(toy_adata: AnnData, tmp_p
 def test_a_screen_in_another_style_is_named_where_the_published_one_is_expected(
     toy_adata: AnnData, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        ValueError, match=r"no column 'condition'.*in the style of scperturb: pass style='auto'"
-    ):
+    with pytest.raises(ValueError, match=r"no column 'condition'.*style of scperturb: pass style='auto'"):
         prepare_screen(in_style(toy_adata, "scperturb"), tmp_path / "own")
 
 

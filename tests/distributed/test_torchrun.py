@@ -232,7 +232,9 @@ def test_a_launched_run_logs_what_a_spawned_run_logs(tmp_path: Path, small_scree
     said["launched"].remove("[rank 1] WARNING: a warning")
 
     def alike(lines: list[str]) -> list[str]:
-        return sorted(re.sub(r"[0-9.]+ s\b|-(spawned|launched)\b", "", line) for line in lines)  # seconds, folders
+        return sorted(
+            re.sub(r"[0-9.]+ s\b|-(spawned|launched)\b", "", line) for line in lines
+        )  # seconds, folders
 
     assert alike(said["launched"]) == alike(said["spawned"])
     spawned = said["spawned"]
