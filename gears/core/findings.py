@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SEVERITIES = ("error", "warning", "note")
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -35,11 +33,6 @@ class Finding:
     count: int = 1
     example: str = ""
     severity: str = "error"
-
-    def __post_init__(self) -> None:
-        if self.severity not in SEVERITIES:
-            msg = f"severity is one of {', '.join(SEVERITIES)}; found {self.severity!r}"
-            raise ValueError(msg)
 
     def __str__(self) -> str:
         return f"{self.what}; {self.remedy}" if self.remedy else self.what

@@ -10,15 +10,10 @@ __version__ = "0.1.0"
 
 
 def check_for_cell_gears(distribution: str = "cell-gears", folder: Path | None = None) -> None:
-    """Raise if cell-gears was installed into this package's folder.
+    """Raise an ImportError if cell-gears was installed into this package's folder.
 
-    Both distributions import as ``gears``: installed into one environment, the files of
-    one overwrite those of the other. An installation elsewhere on the path has no effect.
-
-    Raises
-    ------
-    ImportError
-        If the files of cell-gears lie in this package's folder.
+    Both distributions import as ``gears``: installed into one environment, the files of one overwrite those of the
+    other. An installation elsewhere on the path has no effect.
     """
     folder = Path(__file__).resolve().parent if folder is None else folder
     try:

@@ -13,12 +13,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package, so that importing it imports none of its modules.
 
-    Parameters
-    ----------
-    package
-        Its ``__name__``.
-    homes
-        The module that each public name is imported from.
+    `homes` names the module that each public name is imported from.
 
     Examples
     --------

@@ -36,9 +36,7 @@ def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
     by_lower: dict[str, str] = {}
     for value in valid:
         by_lower.setdefault(value.lower(), value)
-    return [
-        by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n=n, cutoff=0.6)
-    ]
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n, 0.6)]
 
 
 def unknown_name(kind: str, name: str, valid: Sequence[str]) -> str:

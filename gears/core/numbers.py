@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, TypeGuard
 
@@ -25,15 +24,6 @@ def plain_number(value: Any) -> Any:
     return value
 
 
-def plain_numbers(options: Any) -> None:
-    """Replace numpy numbers in the fields of a frozen dataclass; called first in its ``__post_init__``."""
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        plain = plain_number(value)
-        if plain is not value:
-            object.__setattr__(options, field.name, plain)
-
-
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
     """Whether a value is a whole number, not a truth value, and at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
@@ -45,13 +35,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """A user's whole number as an ``int``.
-
-    Raises
-    ------
-    ValueError
-        The value is no whole number, or below `least`.
-    """
+    """A user's whole number as an ``int``; ValueError where it is none, or below `least`."""
     plain = plain_number(value)
     if not is_whole(plain, least):
         msg = f"{name} is {plain!r}; expected a whole number of at least {least}"

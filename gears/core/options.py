@@ -22,6 +22,7 @@ from gears.core.messages import unknown_name
 from gears.core.numbers import is_number, is_whole, plain_number
 
 T = TypeVar("T")
+Bound = float | None
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,7 @@ class Check:
     names: tuple[str, ...] = ()
 
     def __call__(self, name: str, value: Any) -> None:
-        """Raise unless the value is valid.
-
-        Raises
-        ------
-        ValueError
-            The message names the value and what is expected.
-        """
+        """Raise a ValueError with the value and what is expected, unless the value is valid."""
         if self.valid(value):
             return
         if self.names and isinstance(value, str):
@@ -59,10 +54,9 @@ class Check:
 
     def or_none(self, meaning: str = "None") -> Check:
         """The same, or None."""
+        expected = f"{self.expected}, or {meaning}"
         return dataclasses.replace(
-            self,
-            expected=f"{self.expected}, or {meaning}",
-            valid=lambda value: value is None or self.valid(value),
+            self, expected=expected, valid=lambda value: value is None or self.valid(value)
         )
 
 
@@ -74,13 +68,7 @@ def whole(least: int = 0, most: int | None = None) -> Check:
     )
 
 
-def number(
-    *,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
-) -> Check:
+def number(*, above: Bound = None, least: Bound = None, below: Bound = None, most: Bound = None) -> Check:
     """Finite numbers within bounds."""
     words = (("above", above), ("of at least", least), ("below", below), ("of at most", most))
     bounds = " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
@@ -167,10 +155,6 @@ def option(
 
     Parameters
     ----------
-    default
-        Its default; checked like any other value.
-    check
-        Values that it takes.
     help
         Meaning and units: the text in the class's documentation and in the help of the command line.
     needs
@@ -189,15 +173,13 @@ def options(cls: type[T]) -> type[T]:
     """Make a frozen dataclass of options; its fields are listed in its docstring."""
     options_class = dataclass(frozen=True)(cls)
     lines = [inspect.cleandoc(cls.__doc__ or ""), "", "Attributes", "----------"]
+    former: dict[str, str] = {}
     for field in dataclasses.fields(options_class):  # type: ignore[arg-type]
         lines.append(field.name)
         lines += textwrap.wrap(field.metadata["help"], 110, initial_indent="    ", subsequent_indent="    ")
+        if field.metadata["formerly"]:
+            former[field.metadata["formerly"]] = field.name
     options_class.__doc__ = "\n".join(lines)
-    former = {
-        field.metadata["formerly"]: field.name
-        for field in dataclasses.fields(options_class)  # type: ignore[arg-type]
-    }
-    former.pop(None, None)
     if former:
         options_class.__init__ = _with_former_names(options_class.__init__, former)  # type: ignore[method-assign]
     return options_class
@@ -279,13 +261,7 @@ class Options:
         }
 
     def without_effect(self, run: Any = None) -> list[str]:
-        """One sentence for each option that differs from its default and has no effect.
-
-        Parameters
-        ----------
-        run
-            Description of the run, handed to the options' :class:`Needs`.
-        """
+        """A sentence for each option that differs from its default and has no effect (`run` goes to its needs)."""
         sentences = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value, needs = getattr(self, field.name), field.metadata["needs"]

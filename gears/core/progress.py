@@ -70,16 +70,9 @@ def show(report: Report) -> None:
 def _bar(report: Report) -> Any:
     from tqdm import tqdm
 
-    return tqdm(
-        total=report.total,
-        desc=report.what,
-        unit=f" {report.unit}",
-        unit_scale=report.unit == "B",
-        file=sys.stderr,
-        leave=False,
-        delay=DELAY,
-        **_size(),
-    )
+    unit = {"unit": f" {report.unit}", "unit_scale": report.unit == "B"}
+    shown = {"file": sys.stderr, "leave": False, "delay": DELAY, **_size()}
+    return tqdm(total=report.total, desc=report.what, **unit, **shown)
 
 
 def _size() -> dict[str, Any]:
@@ -95,14 +88,7 @@ def _size() -> dict[str, Any]:
 def progress(total: int, what: str, unit: str, *, enabled: bool = True) -> Iterator[Callable[[int], None]]:
     """Show the progress of a piece of work; yields a function to call with the amount done since its last call.
 
-    Parameters
-    ----------
-    total
-        Amount of work.
-    what, unit
-        Label and unit of the bar: "training", "steps".
-    enabled
-        False shows nothing (``verbose=False``).
+    `what` and `unit` label the bar ("training", "steps"); without `enabled` nothing is shown (``verbose=False``).
 
     Examples
     --------

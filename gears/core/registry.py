@@ -11,12 +11,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to objects of one kind; the error for an unknown name suggests the nearest one.
-
-    Parameters
-    ----------
-    kind
-        The noun for one object in messages: "metric".
+    """A mapping from names to objects of one kind ("metric"); the error for an unknown name suggests the nearest one.
 
     Examples
     --------
@@ -36,13 +31,7 @@ class Registry(Mapping[str, T]):
         self._objects: dict[str, T] = {}
 
     def add(self, name: str, value: T) -> T:
-        """Add an object and return it.
-
-        Raises
-        ------
-        ValueError
-            The name is taken.
-        """
+        """Add an object and return it; ValueError where the name is taken."""
         if name in self._objects:
             msg = f"a {self.kind} named {name!r} is already registered; choose another name"
             raise ValueError(msg)

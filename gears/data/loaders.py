@@ -1,8 +1,7 @@
 """Batches of cells with paired control cells, and their loaders for one or several workers.
 
-A batch is read at once from the memory-mapped cells. Training uses torch's
-DistributedSampler, with one replica where there is one worker, so that step s
-of W workers with batch b sees the cells of step s of one worker with batch W b.
+A batch is read at once from the memory-mapped cells. Training uses torch's DistributedSampler, with one replica where
+there is one worker, so that step s of W workers with batch b sees the cells of step s of one worker with batch W b.
 
 Consumers that know batches of the published package find its fields: ``x``, ``y``, ``pert``, ``pert_idx``,
 ``de_idx``, ``batch``, ``num_graphs`` and ``to(device)``; the other fields are this package's own.
@@ -32,18 +31,10 @@ PART_LOADERS = {"train": "train_loader", "val": "val_loader", "test": "test_load
 
 
 class CellDataset(Dataset):
-    """Some cells of a screen, handed out as whole batches.
+    """Some `cells` of a screen, (n,) cell numbers, handed out as whole batches.
 
-    Parameters
-    ----------
-    screen
-        The prepared screen.
-    cells
-        (n,) cell numbers.
-    label_nodes
-        Perturbation nodes of each label of the screen, L lists; [-1] for the control.
-    seed
-        Of the pairing with control cells.
+    `label_nodes` are the perturbation nodes of each label of the screen, L lists ([-1] for the control); `seed` is
+    that of the pairing with control cells.
     """
 
     def __init__(
@@ -185,17 +176,8 @@ def make_loaders(
 ) -> dict[str, CellLoader]:
     """Loaders of a split's parts: "train_loader", "val_loader", "test_loader" (those that it has).
 
-    Parameters
-    ----------
-    label_nodes
-        Perturbation nodes of each label of the screen.
-    screens
-        The screen as single parts see it (with control cells of their own).
-
-    Raises
-    ------
-    ValueError
-        If the training cells do not fill one global batch.
+    `label_nodes` are the perturbation nodes of each label; `screens` is the screen as single parts see it (with
+    control cells of their own). ValueError if the training cells do not fill one global batch.
     """
     loaders = {}
     for part, name in PART_LOADERS.items():
@@ -219,13 +201,7 @@ def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
 
 
 def check_batch(n_cells: int, batch_size: int, world_size: int) -> None:
-    """A training step must be possible.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer training cells than one global batch.
-    """
+    """Raise ValueError if there are fewer training cells than one global batch."""
     if n_cells < batch_size * world_size:
         msg = (
             f"{n_cells} training cells do not fill one global batch of {batch_size * world_size} "
@@ -236,14 +212,10 @@ def check_batch(n_cells: int, batch_size: int, world_size: int) -> None:
 
 
 def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings) -> CellLoader:
-    train = part == "train"
-    sampler: Sampler
+    train, share = part == "train", (settings.world_size, settings.rank)
+    sampler: Sampler = ShardSampler(len(dataset), *share)
     if train:
-        sampler = DistributedSampler(
-            dataset, settings.world_size, settings.rank, shuffle=True, seed=seed, drop_last=True
-        )
-    else:
-        sampler = ShardSampler(len(dataset), settings.world_size, settings.rank)
+        sampler = DistributedSampler(dataset, *share, shuffle=True, seed=seed, drop_last=True)
     return CellLoader(
         dataset,
         batch_size=settings.batch_size if train else settings.test_batch_size,
@@ -268,17 +240,14 @@ class CellBatch:
 
     Attributes
     ----------
-    x_BG : torch.Tensor (B, G) float32
-        Log-normalised expression of the paired control cell.
-    y_BG : torch.Tensor (B, G) float32
-        Observed log-normalised expression.
+    x_BG, y_BG : torch.Tensor (B, G) float32
+        Log-normalised expression of the paired control cell, and of the cell.
     condition : torch.Tensor (B,) int64
         Condition ids of the screen.
     cell, control_cell : torch.Tensor (B,) int64
         Cell numbers of the screen.
     label_index : torch.Tensor (B,) int64
-        Position of each cell's label in the three lists below, which hold the
-        distinct labels of the batch.
+        Position of each cell's label in the lists below, which hold the distinct labels of the batch.
     label_names : list of str
         Labels as the screen spells them.
     label_nodes : list of list of int

@@ -37,11 +37,10 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict
-        ``rank_genes_groups_cov_all`` (all genes, ids), ``non_zeros_gene_idx``
-        (genes whose mean in the condition is not 0), ``non_dropout_gene_idx``
-        (those, and genes that are 0 in condition and control),
-        ``top_non_zero_de_20``, ``top_non_dropout_de_20`` (the ranking filtered,
-        first 20 ids). Empty where DE was skipped.
+        ``rank_genes_groups_cov_all`` (all genes, ids), ``non_zeros_gene_idx`` (genes whose mean in the condition is
+        not 0), ``non_dropout_gene_idx`` (those, and genes that are 0 in condition and control),
+        ``top_non_zero_de_20``, ``top_non_dropout_de_20`` (the ranking filtered, first 20 ids). Empty where DE was
+        skipped.
     """
     if screen.de is None:
         return {}
@@ -95,12 +94,8 @@ def create_cell_graph_dataset_for_prediction(
         Control cells, (N, G).
     gene_names
         Where ``pert_idx`` counts: the nodes of a perturbation graph, or measured genes.
-    device
-        Where the graphs lie.
-    num_samples
-        Cells drawn, with replacement.
-    seed
-        Of the draw; the published function draws from numpy's global state.
+    num_samples, seed
+        Cells drawn, with replacement, and the seed of the draw (the published function uses numpy's global state).
 
     Returns
     -------
@@ -136,12 +131,7 @@ def create_cell_graph_dataset_for_prediction(
 class CellGraphs(Mapping[str, Sequence[Any]]):
     """Label -> its cells as objects with x, y, pert, pert_idx, de_idx: ``pert_data.dataset_processed``.
 
-    Nothing is stored: a cell is read when it is asked for.
-
-    Parameters
-    ----------
-    cells
-        All cells of a screen, in its order.
+    Nothing is stored: a cell is read when it is asked for. `cells` are all cells of a screen, in its order.
     """
 
     def __init__(self, cells: CellDataset) -> None:
@@ -195,9 +185,8 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
         Such as ``norman/splits/norman_simulation_1_0.75.pkl``; subgroups are taken from
         ``..._subgroup.pkl`` where it is there. Nothing in a pickle can run.
     labels
-        Labels of the screen. Conditions that the file does not name are excluded;
-        spellings of one condition in several parts are put together (test before
-        val before train), with a warning.
+        Labels of the screen. Conditions that the file does not name are excluded; spellings of one condition in
+        several parts are put together (test before val before train), with a warning.
 
     Raises
     ------
@@ -208,9 +197,7 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
     parts = _lists(path, load_plain(path))
     unknown = sorted({name for names in parts.values() for name in names} - set(labels))
     if unknown or not parts or set(parts) - set(PARTS):
-        what = (
-            f"labels that the screen lacks ({shorten(unknown)})" if unknown else f"the keys {shorten(parts)}"
-        )
+        what = f"labels that the screen lacks ({shorten(unknown)})" if unknown else f"keys {shorten(parts)}"
         msg = f"{path} has {what}; expected labels of this screen in {', '.join(PARTS)}"
         raise ValueError(msg)
     beside = path.with_name(f"{path.stem}_subgroup.pkl")

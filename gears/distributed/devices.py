@@ -39,8 +39,7 @@ def choose_backend(
 ) -> str:
     """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins.
 
-    CUDA workers on Linux take ``"cpu:gloo,cuda:nccl"`` (CPU tensors can be reduced too),
-    everything else ``"gloo"``.
+    CUDA workers on Linux take ``"cpu:gloo,cuda:nccl"`` (CPU tensors can be reduced too), everything else ``"gloo"``.
     """
     if explicit is not None:
         _check_backend(explicit, device_type)
@@ -59,9 +58,7 @@ def _check_backend(backend: str, device_type: str) -> None:
     used = by_device.get(device_type, "") if by_device else backend
     known = [name for name in torch.distributed.Backend.backend_list if name != "undefined"]
     if used not in known:
-        msg = (
-            f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}; or omit it"
-        )
+        msg = f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}"
         raise ValueError(msg)
     if used == "nccl" and device_type != "cuda":
         msg = f"backend={backend!r} needs CUDA, but the workers are on {device_type!r}; use 'gloo' or omit it"
@@ -69,30 +66,20 @@ def _check_backend(backend: str, device_type: str) -> None:
 
 
 def choose_devices(
-    n_gpus: int | None,
-    gpu_ids: Sequence[int] | None,
-    device: DeviceLike,
-    *,
-    visible: int,
+    n_gpus: int | None, gpu_ids: Sequence[int] | None, device: DeviceLike, *, visible: int
 ) -> tuple[str, ...]:
-    """Devices of all ranks from the caller's arguments; raises where they contradict each other.
+    """Devices of all ranks, such as ``("cuda:2", "cuda:3")``, from the caller's arguments.
 
     Parameters
     ----------
     n_gpus
         Number of workers; all visible GPUs when omitted.
     gpu_ids
-        Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order
-        kept: rank 0 on the first.
+        Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order kept: rank 0 on the first.
     device
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; detected by default.
     visible
         Number of visible GPUs.
-
-    Returns
-    -------
-    tuple of str
-        ``("cuda:2", "cuda:3")`` or ``("cpu", "cpu")``.
 
     Raises
     ------
@@ -132,13 +119,7 @@ def choose_devices(
 
 
 def parse_device(device: str | int | torch.device) -> torch.device:
-    """A device as a user writes it: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, the number of a GPU.
-
-    Raises
-    ------
-    ValueError
-        It is none of these.
-    """
+    """A device as a user writes it: "cpu", "cuda", "cuda:1", "mps", the number of a GPU; else ValueError."""
     plain = plain_number(device)
     target = None
     with contextlib.suppress(RuntimeError, TypeError):
@@ -150,19 +131,9 @@ def parse_device(device: str | int | torch.device) -> torch.device:
 
 
 def find_device(device: str | int | torch.device, *, visible: int | None = None) -> torch.device:
-    """A device that exists on this machine.
+    """A device (as :func:`parse_device` takes it) that exists on this machine; ValueError with the visible ones else.
 
-    Parameters
-    ----------
-    device
-        As :func:`parse_device` takes it.
-    visible
-        Number of visible GPUs; by default torch counts them.
-
-    Raises
-    ------
-    ValueError
-        The device is unknown or missing; the message names the visible ones.
+    `visible` is the number of visible GPUs; by default torch counts them.
     """
     target = parse_device(device)
     if target.type == "cuda":
@@ -237,10 +208,7 @@ def _names(visible: int) -> str:
 
 
 def plan_devices(
-    n_gpus: int | None = None,
-    gpu_ids: GpuIds = None,
-    device: DeviceLike = None,
-    backend: str | None = None,
+    n_gpus: int | None = None, gpu_ids: GpuIds = None, device: DeviceLike = None, backend: str | None = None
 ) -> DevicePlan:
     """Devices and backend of the workers on this machine (see :func:`choose_devices`).
 

@@ -87,25 +87,13 @@ class Diagnosis:
 
 
 def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
-    """Collect the facts about this machine as this process sees it.
-
-    Parameters
-    ----------
-    environment
-        Variables to use instead of the process's environment.
-    """
+    """Collect the facts about this machine as this process sees it (`environment`: variables to use instead)."""
     environment = os.environ if environment is None else environment
-    software = {"gears": __version__, "python": platform.python_version()}
-    versions: dict[str, str | None] = {
-        **software,
-        **{name: version_of(name) for name in (*PACKAGES, *OPTIONAL)},
-    }
+    versions: dict[str, str | None] = {"gears": __version__, "python": platform.python_version()}
+    versions |= {name: version_of(name) for name in (*PACKAGES, *OPTIONAL)}
     machine, cuda, gpus = look_at_machine(), look_at_cuda(), look_at_gpus()
-    variables = {
-        name: value
-        for name, value in sorted(environment.items())
-        if name in VARIABLES or name.startswith(PREFIXES)
-    }
+    names = sorted(name for name in environment if name in VARIABLES or name.startswith(PREFIXES))
+    variables = {name: environment[name] for name in names}
     findings = [*findings_of(versions, machine, cuda, gpus, variables), *_check_store()]
     ordered = sorted(findings, key=lambda finding: finding.level != "error")
     return Diagnosis(versions, machine, cuda, gpus, variables, tuple(ordered))
@@ -149,14 +137,9 @@ def look_at_cuda() -> dict[str, Any]:
     devices = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
-        devices.append(
-            {
-                "index": index,
-                "name": facts.name,
-                "capability": f"{facts.major}.{facts.minor}",
-                "memory_bytes": facts.total_memory,
-            }
-        )
+        capability = f"{facts.major}.{facts.minor}"
+        device = {"index": index, "name": facts.name, "capability": capability}
+        devices.append(device | {"memory_bytes": facts.total_memory})
     return {
         "built_for": torch.version.cuda,
         "available": torch.cuda.is_available(),
@@ -197,11 +180,8 @@ def findings_of(
     if all_gpus and cuda["built_for"] is None:
         add("error", f"there are {len(all_gpus)} GPU(s), but this torch is a CPU build: install one for CUDA")
     elif all_gpus and not cuda["devices"] and variables.get("CUDA_VISIBLE_DEVICES") is not None:
-        value = variables["CUDA_VISIBLE_DEVICES"]
-        add(
-            "error",
-            f"CUDA_VISIBLE_DEVICES={value!r} hides all {len(all_gpus)} GPU(s): unset it, or name some",
-        )
+        hides = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']!r} hides"
+        add("error", f"{hides} all {len(all_gpus)} GPU(s): unset it, or name some")
     elif all_gpus and not cuda["devices"]:
         add("error", "the driver shows GPUs, but torch sees none: the driver may be older than CUDA requires")
     elif not cuda["devices"]:
@@ -224,7 +204,8 @@ def findings_of(
         add("error", f"only {machine['open_files']} files may be open: ulimit -n {FEW_FILES} or more")
     if software.get("cell-gears") is not None:
         add(
-            "note", "cell-gears is installed too and imports as gears as well: keep it in another environment"
+            "note",
+            "cell-gears is installed too, and imports as gears as well: use another environment for it",
         )
     missing = [name for name in PACKAGES if software.get(name) is None]
     if missing:
@@ -251,13 +232,8 @@ def _shown(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return f"{value / 2**30:.1f} GiB"
     if name == "devices":
-        return (
-            "; ".join(
-                f"{device['index']} {device['name']} ({device['memory_bytes'] / 2**30:.0f} GiB)"
-                for device in value
-            )
-            or "none"
-        )
+        devices = [f"{one['index']} {one['name']} ({one['memory_bytes'] / 2**30:.0f} GiB)" for one in value]
+        return "; ".join(devices) or "none"
     return str(value)
 
 

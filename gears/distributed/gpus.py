@@ -68,10 +68,7 @@ GpuIds = int | Sequence[int] | np.ndarray | str | None
 def nvml_gpus() -> list[Gpu]:
     """All GPUs of the machine in the order of their bus, from NVML (package ``nvidia-ml-py``).
 
-    Raises
-    ------
-    RuntimeError
-        The package or the driver is missing.
+    RuntimeError where the package or the driver is missing.
     """
     try:
         import pynvml
@@ -161,12 +158,9 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = No
 def check_no_slices(
     request: str, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raise where the GPUs that CUDA shows to this process are slices of divided ones (MIG).
+    """Raise ValueError where the GPUs that CUDA shows to this process are slices of divided ones (MIG).
 
-    Raises
-    ------
-    ValueError
-        They are; `request` ("2 workers were requested") begins the message.
+    `request` ("2 workers were requested") begins the message.
     """
     values = os.environ if environment is None else environment
     divided = values.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-")
@@ -181,19 +175,11 @@ def check_no_slices(
 
 
 def resolve_gpu_ids(
-    gpu_ids: GpuIds,
-    *,
-    list_gpus: ListGpus = nvml_gpus,
-    environment: Mapping[str, str] | None = None,
+    gpu_ids: GpuIds, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
 ) -> list[int] | None:
     """Ids as a list: one id or several (list, tuple, array), or ``"free:2"``, the two least busy visible GPUs.
 
-    Raises
-    ------
-    ValueError
-        The string has another form, there are fewer GPUs than requested, or they are slices (MIG).
-    RuntimeError
-        NVML is not available.
+    ValueError for another string, fewer GPUs than requested, or slices (MIG); RuntimeError without NVML.
     """
     if gpu_ids is None:
         return None
@@ -239,9 +225,8 @@ def warn_about_gpus(
     except RuntimeError as error:
         logger.debug("%s", error)
         return
-    chosen_gpus = {
-        index: visible[index] for index in ids if index < len(visible) and not visible[index].divided
-    }
+    listed_gpus = {index: visible[index] for index in ids if index < len(visible)}
+    chosen_gpus = {index: gpu for index, gpu in listed_gpus.items() if not gpu.divided}
     for index, gpu in chosen_gpus.items():
         if gpu.busy:
             logger.warning(

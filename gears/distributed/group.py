@@ -15,6 +15,7 @@ import itertools
 import os
 import platform
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -143,14 +144,9 @@ def join_group(
     if store is None and init_method is None:
         store = _fresh_store(world.rank, world.world_size, limit)
     _import_before_a_group_runs()
+    ranks: dict[str, Any] = {"rank": world.rank, "world_size": world.world_size}
     dist.init_process_group(
-        backend,
-        store=store,
-        init_method=init_method,
-        rank=world.rank,
-        world_size=world.world_size,
-        timeout=limit,
-        device_id=device_id,
+        backend, store=store, init_method=init_method, timeout=limit, device_id=device_id, **ranks
     )
     set_world(world)
     return world
@@ -195,13 +191,7 @@ def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """A time-out in seconds, or None for the default.
-
-    Raises
-    ------
-    ValueError
-        The value is not a number above 0.
-    """
+    """A time-out in seconds, or None for the default; ValueError unless it is a number above 0."""
     plain = plain_number(timeout)
     if plain is not None and not (is_number(plain) and plain > 0):
         msg = f"timeout is {plain!r}; expected seconds above 0, or None for {DEFAULT_TIMEOUT:.0f}"

@@ -179,13 +179,7 @@ def exit_unguarded_child() -> None:
 
 
 def check_not_daemonic() -> None:
-    """Raise in a process that must not start others.
-
-    Raises
-    ------
-    RuntimeError
-        This is a daemonic process: a worker of ``multiprocessing.Pool``, or a ``Process(daemon=True)``.
-    """
+    """Raise RuntimeError in a daemonic process (a worker of ``multiprocessing.Pool``), which must not start others."""
     if mp.current_process().daemon:
         msg = (
             "worker processes cannot be started from here: this is a daemonic process (such as a worker of "
@@ -215,8 +209,6 @@ def launch(
         Device of each worker, rank by rank.
     args
         Plain, small data (paths, settings); large arrays belong into files.
-    backend
-        ``torch.distributed`` backend.
     timeout
         Seconds after which a collective counts as failed.
     grace
@@ -249,21 +241,8 @@ def launch_many(
 ) -> list[Outcome]:
     """Run ``function(0, 1, *job)`` for every job in a separate process, one at a time per device.
 
-    Parameters
-    ----------
-    function
-        Anything cloudpickle can carry; it runs in a process group of one.
-    jobs
-        Arguments of each run: plain, small data.
-    devices
-        One run at a time on each of them (``"cpu"`` may be listed several times).
-    backend, timeout, grace
-        As for :func:`gears.distributed.launch`.
-
-    Returns
-    -------
-    list of Outcome
-        In the order of `jobs`. Ctrl-C and SIGTERM end all runs and are raised.
+    Parameters are as for :func:`launch`; ``"cpu"`` may be listed several times in `devices`. The outcomes are in the
+    order of `jobs`. Ctrl-C and SIGTERM end all runs and are raised.
     """
     options = _checked(backend, timeout) | {"side_by_side": len(devices)}
 
@@ -275,11 +254,11 @@ def launch_many(
         logger.error("%s", text.partition("\n")[0])
         return replace(outcome, error=WorkerError(text, rank=0, details=outcome.error.details))
 
+    def options_of(number: int) -> dict[str, Any]:
+        return options | {"label": f"[run {number + 1}] "}
+
     payloads = [cloudpickle.dumps((function, job)) for job in jobs]
-    devices_of_runs = [(device,) for device in devices]
-    return _supervise(
-        payloads, devices_of_runs, lambda number: options | {"label": f"[run {number + 1}] "}, grace, report
-    )
+    return _supervise(payloads, [(device,) for device in devices], options_of, grace, report)
 
 
 def _checked(backend: str, timeout: float | None) -> dict[str, Any]:
@@ -403,18 +382,14 @@ def describe_failure(workers: Sequence[Worker]) -> WorkerError:
     worker = min(failed, key=lambda worker: worker.error[0] if worker.error else 0.0)
     _, summary, details = worker.error or (0.0, "", "")
     message = f"worker {worker.rank} of {len(workers)} failed: {summary}"
-    return WorkerError(
-        f"{message}\n\nOriginal traceback (rank {worker.rank}):\n{details}", rank=worker.rank, details=details
-    )
+    message += f"\n\nOriginal traceback (rank {worker.rank}):\n{details}"
+    return WorkerError(message, rank=worker.rank, details=details)
 
 
 def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
     code = worker.process.exitcode if worker.left is None else worker.left
-    worker_name = f"worker {worker.rank} of {world_size}"
+    end = f"left early with exit code {code} before its work was done"
     if code < 0:
         name = signal_name(-code)
-        hint = "; out of memory?" if name == "SIGKILL" else ""
-        return WorkerError(f"{worker_name} was killed by {name}{hint}", rank=worker.rank)
-    return WorkerError(
-        f"{worker_name} left early with exit code {code} before its work was done", rank=worker.rank
-    )
+        end = f"was killed by {name}" + "; out of memory?" * (name == "SIGKILL")
+    return WorkerError(f"worker {worker.rank} of {world_size} {end}", rank=worker.rank)

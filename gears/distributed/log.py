@@ -23,9 +23,8 @@ def show_progress() -> None:
     rank = _rank()
     handler = LineHandler(sys.stderr)
     handler.set_name("gears")  # a worker replaces it (gears.distributed.worker)
-    handler.setFormatter(
-        logging.Formatter(f"[rank {rank}] %(levelname)s: %(message)s" if rank else "%(message)s")
-    )
+    line = f"[rank {rank}] %(levelname)s: %(message)s" if rank else "%(message)s"
+    handler.setFormatter(logging.Formatter(line))
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if rank else logging.INFO)
 

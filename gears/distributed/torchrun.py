@@ -25,22 +25,11 @@ logger = logging.getLogger(__name__)
 def joined(model: GEARS, enabled: bool) -> Iterator[None]:
     """While training, run in one process group with the launcher's other workers.
 
-    Network and loaders move to this worker's device and share of the cells. A group that already runs is used and left
-    running. Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
+    Network and loaders move to this worker's device and share of the cells. A group that already runs is used and
+    left running. Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
 
-    Parameters
-    ----------
-    model
-        Made before or after the group; its network moves to this worker's device.
-    enabled
-        False: do nothing but warn if a launcher started several processes, each of which then trains alone.
-
-    Raises
-    ------
-    RuntimeError
-        There is no process group and no launcher.
-    ValueError
-        The loaders were made for another number of workers.
+    Without `enabled`, only warn if a launcher started several processes, each of which then trains alone.
+    RuntimeError without group and launcher; ValueError for loaders that were made for another number of workers.
     """
     if not enabled:
         _warn_if_alone()
@@ -48,7 +37,13 @@ def joined(model: GEARS, enabled: bool) -> Iterator[None]:
         return
     ranks = Ranks.current()
     if ranks is None:
-        raise RuntimeError(_no_world())
+        msg = (
+            f"distributed=True joins the workers that a launcher started, but there is none: "
+            f"{', '.join(missing_variables())} not set and no process group running. Start the script with torchrun "
+            "--standalone --nproc_per_node=N SCRIPT, or call gears.train_distributed.train_multi_gpu, which starts "
+            "workers itself"
+        )
+        raise RuntimeError(msg)
     if is_running():
         _fit(model, ranks, current_world().device)
         yield
@@ -73,19 +68,8 @@ def _warn_if_alone() -> None:
     if ranks is not None and ranks.world_size > 1 and not is_running():
         logger.warning(
             "this is process %d of %d of a launcher, but each of them trains a separate model; "
-            "train(distributed=True) trains one model together",
-            ranks.rank,
-            ranks.world_size,
-        )
-
-
-def _no_world() -> str:
-    missing = ", ".join(missing_variables())
-    return (
-        f"distributed=True joins the workers that a launcher started, but there is none: {missing} not set and no "
-        "process group running. Start the script with torchrun --standalone --nproc_per_node=N SCRIPT, or call "
-        "gears.train_distributed.train_multi_gpu, which starts workers itself"
-    )
+            "train(distributed=True) trains one model together", ranks.rank, ranks.world_size,
+        )  # fmt: skip
 
 
 def _fit(model: GEARS, ranks: Ranks, device: torch.device) -> None:
@@ -115,10 +99,5 @@ def share_loaders(pert_data: PertData, ranks: Ranks) -> None:
             f"of {ranks.world_size}; make them with get_dataloader(batch_size), or with this world_size and rank"
         )
         raise ValueError(msg)
-    pert_data.get_dataloader_distributed(
-        train.batch_size,
-        None if other is None else other.batch_size,
-        ranks.world_size,
-        ranks.rank,
-        train.num_workers,
-    )
+    sizes = train.batch_size, None if other is None else other.batch_size
+    pert_data.get_dataloader_distributed(*sizes, ranks.world_size, ranks.rank, train.num_workers)

@@ -73,8 +73,7 @@ def barrier() -> None:
 def reduce_tensor(tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
     """Sum (or ``"max"``/``"min"``) of a tensor over all workers; the tensor itself in one process.
 
-    Reduce sums and counts and divide afterwards: a mean of the workers' means is wrong
-    when their counts differ.
+    Reduce sums and counts and divide afterwards: a mean of the workers' means is wrong when their counts differ.
     """
     operations = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
     if op not in operations:
@@ -142,10 +141,7 @@ class Ranks:
     def read(cls, environment: Mapping[str, str] | None = None) -> Ranks | None:
         """Read RANK, LOCAL_RANK and WORLD_SIZE; None where no launcher set them.
 
-        Raises
-        ------
-        ValueError
-            The variables contradict each other or hold no numbers.
+        ValueError where they contradict each other or hold no numbers.
         """
         values = os.environ if environment is None else environment
         if not all(values.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
@@ -206,11 +202,8 @@ def own_device(
 ) -> str:
     """Device of this process: the GPU of its local rank, or the CPU.
 
-    Raises
-    ------
-    ValueError
-        `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs
-        than processes on this machine.
+    ValueError where `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs than
+    processes.
     """
     if n_gpus is not None and n_gpus not in (ranks.local_world_size, ranks.world_size):
         msg = (

@@ -25,7 +25,7 @@ SECONDS_OF_REST = 24 * 3600.0
 _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
+def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Let ``write(temporary_path)`` fill a temporary file, then rename it to `path`.
 
     A reader sees the old file or the new one, never an incomplete one. The temporary file has the
@@ -63,14 +63,9 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def only_writer(path: Path, message: str) -> Iterator[None]:
-    """Keep out other processes that write `path` through this function, within the block.
+    """Within the block, keep out other processes that write `path` through it (FileExistsError with `message`).
 
     The lock is a hidden file beside `path` while the block runs; it ends with the process that holds it.
-
-    Raises
-    ------
-    FileExistsError
-        Another process is within such a block; with `message`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(_lock_of(path))
@@ -100,13 +95,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def need_space(path: str | Path, n_bytes: int) -> None:
-    """Raise before a write that the disk has no space for: the HDF5 library crashes on a full disk.
-
-    Raises
-    ------
-    OSError
-        The disk of `path` has less than `n_bytes` free.
-    """
+    """Raise OSError before a write of more than the disk has free: the HDF5 library crashes on a full disk."""
     existing = user_path(path)
     while not existing.exists():
         existing = existing.parent
@@ -118,13 +107,7 @@ def need_space(path: str | Path, n_bytes: int) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path, temporary: Path) -> Iterator[None]:
-    """Turn system errors while `temporary` is written into errors that name `path`.
-
-    Raises
-    ------
-    OSError
-        Of the same number and so of the same class (``PermissionError``, ...).
-    """
+    """Turn system errors while `temporary` is written into errors of the same class that name `path`."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -203,21 +186,10 @@ def workplace(path: Path) -> Iterator[Path]:
 
 
 def clean_leftovers(folder: Path, name: str | None = None, *, alone: bool = False) -> list[Path]:
-    """Remove temporary folders in which nothing has changed for a day.
+    """Remove temporary folders in which nothing has changed for a day, and list them.
 
-    Parameters
-    ----------
-    folder
-        Where the targets are.
-    name
-        Name of one target; by default of all targets in the folder.
-    alone
-        No other process can write there (the caller holds their file lock): everything is a leftover.
-
-    Returns
-    -------
-    list of Path
-        Removed folders.
+    `name` is one target, by default all in `folder`. `alone`: no other process can write there (the caller holds
+    their file lock), so that everything is a leftover.
     """
     removed = []
     with contextlib.suppress(OSError):  # missing, or not readable

@@ -21,24 +21,10 @@ Arrays = dict[str, np.ndarray]
 def cached_arrays(
     folder: str | Path, kind: str, key: dict[str, Any], build: Callable[[], Mapping[str, np.ndarray]]
 ) -> Arrays:
-    """The arrays of `key` from `folder`, built and stored first where they are not there.
+    """The arrays of `key` from the cache `folder` (made if missing), built and stored first where they are not there.
 
-    Parameters
-    ----------
-    folder
-        Folder of the cache; created if missing.
-    kind
-        What the arrays are ("graph"); begins the file's name.
-    key
-        *Everything* the arrays depend on: JSON-like. The file is named by its hash, so another
-        key never finds it.
-    build
-        Builds the arrays. Other processes that need them meanwhile wait.
-
-    Returns
-    -------
-    dict
-        The arrays. A damaged file is replaced, with a warning in the log.
+    `key` (JSON-like) is *everything* that the arrays depend on: its hash names the file, after `kind` ("graph").
+    While one process builds, others that need the arrays wait. A damaged file is replaced, with a warning in the log.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

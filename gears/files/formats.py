@@ -27,7 +27,7 @@ LARGEST_CHECKED = 512 << 20
 
 def write_text(path: str | Path, text: str) -> Path:
     """Write text (UTF-8) atomically."""
-    return write_atomically(path, lambda temporary: _ignore(temporary.write_text(text, encoding="utf-8")))
+    return write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: str | Path, value: Any) -> Path:
@@ -42,9 +42,7 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, MemoryError) as error:
-        msg = (
-            f"{path} is not valid JSON ({shorten([error])}); it may be damaged: restore it or write it again"
-        )
+        msg = f"{path} is not valid JSON ({shorten([error])}); if damaged, restore it or write it again"
         raise ValueError(msg) from error
 
 
@@ -74,20 +72,12 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        msg = (
-            f"{path} cannot be read as an npz file ({error}); it may be damaged: restore it or write it again"
-        )
+        msg = f"{path} cannot be read as an npz file ({error}); if damaged, restore it or write it again"
         raise ValueError(msg) from error
 
 
 def refuse_bomb(path: str | Path) -> None:
-    """Raise for a zip file whose content is out of all proportion to its size.
-
-    Raises
-    ------
-    ValueError
-        The content would fill the memory.
-    """
+    """Raise ValueError for a zip file that is small beside its content, which would fill the memory."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
     packed = user_path(path).stat().st_size
@@ -126,10 +116,6 @@ def _plain(value: Any) -> Any:
     raise TypeError(msg)
 
 
-def _ignore(_: object) -> None:
-    return None
-
-
 def file_checksum(path: Path) -> str:
     """CRC-32 of a file, in hexadecimal."""
     value = 0
@@ -140,21 +126,9 @@ def file_checksum(path: Path) -> str:
 
 
 def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: bool = False) -> None:
-    """Compare a file with its recorded checksum; a file without one is not checked.
+    """Compare a file with its recorded checksum: ValueError where they differ; a file without one is not checked.
 
-    Parameters
-    ----------
-    folder, name
-        The file, its name relative to the folder, with ``/``.
-    checksums
-        Recorded checksums by name.
-    whole
-        Also check files larger than :data:`LARGEST_CHECKED`.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        The file is missing, or was changed.
+    `name` is relative to the folder, with ``/``; `whole` also checks files larger than :data:`LARGEST_CHECKED`.
     """
     path, expected = folder / name, checksums.get(name)
     if expected is None or (not whole and path.stat().st_size > LARGEST_CHECKED):
@@ -171,13 +145,7 @@ def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Raise for a file of plain values in which an entry is missing or of another type.
-
-    Raises
-    ------
-    ValueError
-        The message names the wrong entries.
-    """
+    """Raise ValueError for a file of plain values, with the entries that are missing or of another type."""
     if not isinstance(plain, dict):
         msg = f"{path} holds {type(plain).__name__}, expected an object with {', '.join(expected)}"
         raise ValueError(msg)
@@ -187,18 +155,12 @@ def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type,
         if not isinstance(plain.get(name), types)
     ]
     if wrong:
-        msg = f"{path} has entries of the wrong type: {shorten(wrong)}; it may be damaged: restore it or write it again"
+        msg = f"{path} has entries of the wrong type: {shorten(wrong)}; if damaged, restore it or write it again"
         raise ValueError(msg)
 
 
 def need_names(path: Path, plain: Mapping[str, Any], *keys: str) -> None:
-    """Raise for a file in which a list of names holds anything but strings.
-
-    Raises
-    ------
-    ValueError
-        The message names the list and the types in it.
-    """
+    """Raise ValueError for a file in which a list of names holds anything but strings, with their types."""
     for key in keys:
         wrong = [type(name).__name__ for name in plain[key] if not isinstance(name, str)]
         if wrong:

@@ -51,19 +51,10 @@ class FolderFormat:
         write_json(folder / MANIFEST, {**manifest, SEAL: _seal(manifest)})
 
     def read(self, folder: Path, expected: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-        """The manifest of a folder, checked.
+        """The manifest of a folder, checked; it must have the `expected` entries, of these types.
 
-        Parameters
-        ----------
-        expected
-            Entries that it must have, with their types.
-
-        Raises
-        ------
-        FileNotFoundError
-            There is no manifest.
-        ValueError
-            The folder is of another kind or format version, or its manifest was changed after it was written.
+        FileNotFoundError without a manifest; ValueError for another kind or format version, or one changed after it
+        was written.
         """
         path = folder / MANIFEST
         if not path.is_file():

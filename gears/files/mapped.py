@@ -42,10 +42,7 @@ def _mapping(array: object) -> mmap.mmap | None:
 def pieces(array: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
     """Consecutive pieces of an array along its first axis; the pages of each are released after use.
 
-    Parameters
-    ----------
-    size
-        Length of a piece; by default such that it holds :data:`PIECE` values.
+    `size` is the length of a piece; by default it holds :data:`PIECE` values.
     """
     step = size or max(1, PIECE // max(1, int(np.prod(array.shape[1:]))))
     for start in range(0, len(array), step):
@@ -61,20 +58,7 @@ def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
 
 
 class TableWriter:
-    """Writes a ``.npy`` file of a known shape, rows after rows.
-
-    Parameters
-    ----------
-    path
-        The file.
-    shape, dtype
-        Shape and type of the complete array.
-
-    Raises
-    ------
-    ValueError
-        At the end of the block, if the number of rows is not that of the shape.
-    """
+    """Writes a ``.npy`` file of a known shape, rows after rows; ValueError at its end if their number is another."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype | type) -> None:
         self.path, self.shape, self.dtype = path, shape, np.dtype(dtype)

@@ -8,15 +8,7 @@ from pathlib import Path
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """A user's path, with ``~`` replaced by the home folder.
-
-    Raises
-    ------
-    TypeError
-        The value is no path.
-    ValueError
-        There is no such user (``~name``), or no home folder is known.
-    """
+    """A user's path, ``~`` replaced by the home folder; TypeError for no path, ValueError for an unknown ``~name``."""
     if not isinstance(path, str | os.PathLike):
         msg = f"expected a path, as text or pathlib.Path; found {path!r}"
         raise TypeError(msg)
@@ -28,13 +20,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 
 def need_file(path: str | os.PathLike[str], what: str) -> Path:
-    """A user's path, which must exist.
-
-    Raises
-    ------
-    FileNotFoundError
-        The path does not exist.
-    """
+    """A user's path, which must exist; else FileNotFoundError."""
     user_file = user_path(path)
     if not user_file.exists():
         msg = f"{what}: there is no file or folder {user_file}"
@@ -43,13 +29,7 @@ def need_file(path: str | os.PathLike[str], what: str) -> Path:
 
 
 def check_output(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """The path of a file to write, which must be free unless `overwrite`.
-
-    Raises
-    ------
-    FileExistsError
-        Something is there, and `overwrite` is False.
-    """
+    """The path of a file to write; FileExistsError where something is there, without `overwrite`."""
     output = user_path(path)
     if output.exists() and not overwrite:
         msg = f"{output} exists already; choose another name, or replace it with overwrite=True"
@@ -60,19 +40,8 @@ def check_output(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
 def check_folder(path: str | os.PathLike[str], what: str) -> Path:
     """Check that a folder for results can be written, before any work is done; creates nothing.
 
-    Parameters
-    ----------
-    path
-        Need not exist.
-    what
-        The argument's name, for messages.
-
-    Raises
-    ------
-    FileExistsError, NotADirectoryError
-        The folder, or a part of its path, is a file.
-    OSError
-        The folder cannot be written to; of the system's class (``PermissionError``, ...).
+    It need not exist; `what` names it in messages. Raises FileExistsError or NotADirectoryError where it or a part of
+    its path is a file, and an OSError of the system's class (``PermissionError``, ...) where it cannot be written to.
     """
     folder = user_path(path)
     try:

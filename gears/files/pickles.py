@@ -53,9 +53,8 @@ class _Array:
 def _values(kind: Any, shape: tuple[int, ...], raw: Any) -> np.ndarray:
     """Flat values of an array from its bytes or list of objects; raises unless their number fits the shape."""
     dtype, size = kind.dtype, math.prod(shape)
-    if not isinstance(raw, list if dtype.hasobject else bytes) or len(raw) != size * (
-        1 if dtype.hasobject else dtype.itemsize
-    ):
+    raw_type, itemsize = (list, 1) if dtype.hasobject else (bytes, dtype.itemsize)
+    if not isinstance(raw, raw_type) or len(raw) != size * itemsize:
         msg = f"an array of shape {shape} in it has another number of values"
         raise pickle.UnpicklingError(msg)
     values = np.empty(size, dtype)
@@ -174,10 +173,7 @@ def is_pickle(path: str | Path) -> bool:
 def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickler) -> Any:
     """Read a pickle of plain containers and arrays, or of what another unpickler admits.
 
-    Raises
-    ------
-    ValueError
-        If the file is no pickle, or refers to anything that could run code.
+    ValueError if the file is no pickle, or refers to anything that could run code.
     """
     path = user_path(path)
     try:
@@ -196,10 +192,7 @@ def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickle
 def load_npy(path: str | Path) -> np.ndarray:
     """Read a ``.npy`` file, also one of text stored as objects, which is a pickle of plain values inside.
 
-    Raises
-    ------
-    ValueError
-        If the file is damaged, or refers to anything that could run code.
+    ValueError if the file is damaged, or refers to anything that could run code.
     """
     path = user_path(path)
     try:
@@ -217,11 +210,5 @@ def load_npy(path: str | Path) -> np.ndarray:
 
 
 def load_tensors(path: str | Path) -> Any:
-    """Read a pickle of plain containers, arrays and tensors (on the CPU).
-
-    Raises
-    ------
-    ValueError
-        If the file is no pickle, or refers to anything that could run code, in a pickle inside it too.
-    """
+    """Read a pickle of plain containers, arrays and tensors (on the CPU); errors as of :func:`load_plain`."""
     return load_plain(path, TensorUnpickler)

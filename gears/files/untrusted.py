@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,27 +36,14 @@ LARGEST = 1 << 20
 
 
 def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
-    """Raise unless row bounds (``indptr``) are one more than the rows, rise from 0, and lie within the values.
+    """Raise ValueError unless row bounds, (n_rows + 1,) whole numbers, rise from 0 and lie within the values.
 
-    Parameters
-    ----------
-    what
-        Begins the error: the file or the matrix.
-    bounds
-        (n_rows + 1,) whole numbers.
-    n_rows, n_values
-        Rows (of CSC: columns), and stored values (or their indices, whichever are fewer).
-
-    Raises
-    ------
-    ValueError
-        The message says what does not fit.
+    `what` (the file or the matrix) begins the message. Of CSC, `n_rows` are the columns; `n_values` are the stored
+    values or their indices, whichever are fewer.
     """
     bounds = np.asarray(bounds)
     if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
-        problem = (
-            f"has {bounds.dtype} row bounds of shape {bounds.shape}, expected {n_rows + 1} whole numbers"
-        )
+        problem = f"has {bounds.dtype} row bounds, shape {bounds.shape}, expected {n_rows + 1} whole numbers"
     elif bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any():
         problem = "has row bounds that do not rise from 0"
     elif bounds[-1] > n_values:
@@ -67,13 +55,7 @@ def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
 
 
 def check_numbers(what: object, indices: Any, n_columns: int) -> None:
-    """Raise for column numbers (``indices``) outside of the matrix.
-
-    Raises
-    ------
-    ValueError
-        The message gives the smallest and the largest.
-    """
+    """Raise ValueError for column numbers (``indices``) outside of the matrix, with the smallest and the largest."""
     indices = np.asarray(indices)
     if indices.dtype.kind not in "iu" or indices.ndim != 1:
         msg = f"{what} has {indices.dtype} column numbers of shape {indices.shape}: {REMEDY}"
@@ -86,13 +68,7 @@ def check_numbers(what: object, indices: Any, n_columns: int) -> None:
 
 
 def check_compressed(what: object, matrix: Any) -> None:
-    """Raise for a CSR or CSC matrix whose arrays do not fit together; other matrices are not checked.
-
-    Raises
-    ------
-    ValueError
-        The message says what does not fit.
-    """
+    """Raise ValueError for a CSR or CSC matrix whose arrays do not fit together; others are not checked."""
     if getattr(matrix, "format", None) not in ("csr", "csc") or not hasattr(matrix, "indptr"):
         return
     n_rows, n_columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
@@ -110,13 +86,7 @@ class WholeLines:
         self._file, self._last = file, b"\n"
 
     def read(self, n: int = -1) -> bytes:
-        """Some bytes.
-
-        Raises
-        ------
-        ValueError
-            One of them is zero.
-        """
+        """Some bytes; ValueError where one of them is zero."""
         content = self._file.read(n)
         if b"\x00" in content:
             msg = "it holds zero bytes, which are no text"
@@ -128,15 +98,7 @@ class WholeLines:
 
 
 def text_lines(path: str | Path) -> Iterator[str]:
-    """Lines of a text file (UTF-8) with their ends; gzipped where its name ends in ``.gz``.
-
-    Raises
-    ------
-    FileNotFoundError
-        The file does not exist.
-    ValueError
-        The file is no text, or damaged.
-    """
+    """Lines of a text file (UTF-8; gzipped as ``.gz``) with their ends; ValueError if it is no text, or damaged."""
     path, number = user_path(path), 0
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
@@ -150,24 +112,12 @@ def text_lines(path: str | Path) -> Iterator[str]:
 
 
 def listed_names(path: str | Path) -> list[str]:
-    """Lines of a text file without surrounding blanks; empty ones are skipped.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As :func:`text_lines`.
-    """
+    """Lines of a text file (:func:`text_lines`) without surrounding blanks; empty ones are skipped."""
     return [line.strip() for line in text_lines(path) if line.strip()]
 
 
 def refuse_beyond(path: str | Path) -> None:
-    """Raise for an HDF5 file with links to other files, or with arrays that would fill the memory.
-
-    Raises
-    ------
-    ValueError
-        The message names the links.
-    """
+    """Raise ValueError for an HDF5 file with links to other files, or with arrays that would fill the memory."""
     import h5py
 
     path = user_path(path)
@@ -216,15 +166,9 @@ def _survey(file: Any) -> tuple[list[str], int]:
 
 
 def refuse_odd_codecs(folder: str | Path) -> None:
-    """Raise for a zarr store whose arrays need a codec outside of :data:`CODECS`, or that holds links.
-
-    Raises
-    ------
-    ValueError
-        The message names the codecs or links.
-    """
+    """Raise ValueError for a zarr store with links, or whose arrays need a codec outside of :data:`CODECS`."""
     folder = user_path(folder)
-    unknown_codecs: set[str] = set()
+    codecs: set[str] = set()
     links = []
     for file in folder.rglob("*"):
         if file.is_symlink():
@@ -235,15 +179,10 @@ def refuse_odd_codecs(folder: str | Path) -> None:
             except (ValueError, RecursionError, OSError) as error:
                 msg = f"{file} is not valid JSON ({shorten([error])}); get the store again"
                 raise ValueError(msg) from error
-            unknown_codecs |= {
-                name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS
-            }
-    if unknown_codecs or links:
-        problem = (
-            f"codecs that may run code ({shorten(sorted(unknown_codecs))})"
-            if unknown_codecs
-            else f"links ({shorten(links, 3)})"
-        )
+            codecs |= {name for name in _codecs(plain) if name.removeprefix("numcodecs.") not in CODECS}
+    if codecs or links:
+        unsafe = f"codecs that may run code ({shorten(sorted(codecs))})"
+        problem = unsafe if codecs else f"links ({shorten(links, 3)})"
         msg = f"{folder} has {problem}; it is not opened"
         raise ValueError(msg)
 
@@ -263,18 +202,9 @@ def _codecs(plain: Any) -> Iterator[str]:
 
 
 def check_config_files(arguments: Sequence[str]) -> None:
-    """Check the files that ``--config`` names.
-
-    Raises
-    ------
-    ValueError
-        A file is too large, nested without end, or uses anchors and aliases.
-    """
-    argument_list = list(arguments)
-    config_files = [word.partition("=")[2] for word in argument_list if word.startswith("--config=")]
-    config_files += [
-        argument_list[index + 1] for index, word in enumerate(argument_list[:-1]) if word == "--config"
-    ]
+    """Raise ValueError for a file named by ``--config`` that is too large, nested without end, or uses aliases."""
+    config_files = [word.partition("=")[2] for word in arguments if word.startswith("--config=")]
+    config_files += [name for word, name in itertools.pairwise(arguments) if word == "--config"]
     for name in config_files:
         path = user_path(name)
         if path.is_file():
@@ -289,10 +219,8 @@ def _check(path: Path) -> None:
         raise ValueError(msg)
     try:
         loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
-        aliases = any(
-            isinstance(event, yaml.AliasEvent)
-            for event in yaml.parse(path.read_text(encoding="utf-8"), Loader=loader)
-        )
+        events = yaml.parse(path.read_text(encoding="utf-8"), Loader=loader)
+        aliases = any(isinstance(event, yaml.AliasEvent) for event in events)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         msg = f"{path} cannot be read as YAML ({' '.join(str(error).split())}); expected lines of name: value"
         raise ValueError(msg) from error

@@ -1,9 +1,8 @@
 """Plots of screens, predictions and trainings.
 
-Every plot draws on the Axes ``ax=`` or on those of a new figure, returns the Axes
-(its figure is ``ax.figure``), opens no window and does not use pyplot's state.
-Marks differ in shape and lightness as well as in colour, so that a plot can be read in grey
-and by colour-blind readers.
+Every plot draws on the Axes ``ax=`` or on those of a new figure, with `title` above, returns the Axes (its figure is
+``ax.figure``), opens no window and does not use pyplot's state. Marks differ in shape and lightness as well as in
+colour, so that a plot can be read in grey and by colour-blind readers.
 """
 
 from gears.plotting.change import predicted_vs_true, prediction_figure

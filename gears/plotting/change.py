@@ -32,8 +32,8 @@ def predicted_vs_true(
 ) -> Axes:
     """Scatter predicted against true change of every gene, with the top differential genes marked and named.
 
-    Marked genes differ in lightness, size and outline, so that the figure reads in grey. The
-    dashed diagonal is a perfect prediction; genes in the shaded quarters change the other way.
+    Marked genes differ in lightness, size and outline, so that the figure reads in grey. The dashed diagonal is a
+    perfect prediction; genes in the shaded quarters change the other way.
 
     Parameters
     ----------
@@ -43,16 +43,8 @@ def predicted_vs_true(
         (G,) names for the labels; without them no gene is named.
     top_de
         Indices of the top differential genes.
-    title
-        Title, such as the condition; the correlation over all genes is added.
     n_labels
         Number of marked genes to name, those with the largest true change first.
-    ax
-        Axes to draw on; by default those of a new figure, found at ``ax.figure``.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -96,14 +88,8 @@ def prediction_figure(
         Predicted mean expression, (U, G).
     truth
         The true means, the control mean, and the top differential genes.
-    gene_names
-        (G,) names.
     rows
         Rows of the conditions to plot; by default the first six.
-    n_columns
-        Panels beside each other.
-    n_labels
-        Genes named in each panel.
     """
     shown_rows = list(range(min(6, len(truth.conditions)))) if rows is None else list(rows)
     if not shown_rows:

@@ -29,8 +29,8 @@ def training_curves(
 ) -> Axes:
     """Draw numbers of a training's history by epoch, one line per name and run.
 
-    Epochs without a value (validation need not happen in each) are bridged. Lines differ in
-    dashes and marks as well as in colour.
+    Epochs without a value (validation need not happen in each) are bridged. Lines differ in dashes and marks as well
+    as in colour.
 
     Parameters
     ----------
@@ -43,14 +43,6 @@ def training_curves(
         Marked by a vertical line: the epoch whose weights were kept.
     log
         Logarithmic scale.
-    title
-        Above the curves.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -114,8 +106,6 @@ def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None)
     ----------
     judged
         Results of :func:`gears.evaluation.uncertainty.calibration` by method; at most six.
-    ax
-        Axes to draw on; by default those of a new figure.
 
     Raises
     ------
@@ -125,13 +115,8 @@ def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None)
     ax = _axes_for(judged, ax)
     ax.plot([0, 1], [0, 1], color="0.3", linewidth=0.8, linestyle="--", label="calibrated")
     for number, (name, calibration) in enumerate(judged.items()):
-        _line(
-            ax,
-            number,
-            name,
-            calibration.coverage["level"].to_numpy(),
-            calibration.coverage["observed"].to_numpy(),
-        )
+        level, observed = (calibration.coverage[name_].to_numpy() for name_ in ("level", "observed"))
+        _line(ax, number, name, level, observed)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return finish(ax, "level of the interval", "share of values within it")
 

@@ -36,8 +36,8 @@ def embedding(
 ) -> Axes:
     """Predicted conditions in the plane of the first two principal components of their changes.
 
-    True changes are hollow marks in the same plane, joined to their predictions by lines: long
-    lines are errors, and collapsed predictions lie close together.
+    True changes are hollow marks in the same plane, joined to their predictions by lines: long lines are errors, and
+    collapsed predictions lie close together.
 
     Parameters
     ----------
@@ -53,14 +53,6 @@ def embedding(
         Another embedding of the predictions (UMAP, say), instead of principal components; without true changes.
     n_labels
         Number of conditions to name, those farthest from the middle first.
-    title
-        Above the plot.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -78,11 +70,8 @@ def embedding(
     if coordinates_U2 is None:
         points_U2, true_U2, labels = _principal(delta, true)
     else:
-        points_U2, true_U2, labels = (
-            per_condition("coordinates_U2", coordinates_U2, len(names)),
-            None,
-            ("", ""),
-        )
+        points_U2 = per_condition("coordinates_U2", coordinates_U2, len(names))
+        true_U2, labels = None, ("", "")
     order = list(dict.fromkeys(group_names))
     for group, (colour, mark) in zip(order, MARKS, strict=False):
         in_group = np.array([one == group for one in group_names])
@@ -107,16 +96,14 @@ def _draw(
         hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": colour, "linewidths": 1.1, "zorder": 2}
         label_true = f"{kind}, true" if kind else "true"
         ax.scatter(true_N2[:, 0], true_N2[:, 1], s=30, marker=mark, label=label_true, **hollow)
-    ax.scatter(
-        points_N2[:, 0],
-        points_N2[:, 1],
-        s=34,
-        marker=mark,
-        color=colour,
-        edgecolors="white",
-        linewidths=0.4,
-        label=label,
-    )
+    style: dict[str, Any] = {
+        "s": 34,
+        "marker": mark,
+        "color": colour,
+        "edgecolors": "white",
+        "linewidths": 0.4,
+    }
+    ax.scatter(points_N2[:, 0], points_N2[:, 1], label=label, **style)
 
 
 def _principal(
@@ -138,12 +125,8 @@ def _principal(
     if len(directions) < 2:
         msg = "an embedding in a plane needs at least two genes; found 1"
         raise ValueError(msg)
-    coordinates_U2 = (delta_UG - middle_G) @ directions.T
-    return (
-        coordinates_U2,
-        None if true_UG is None else (true_UG - middle_G) @ directions.T,
-        (labels[0], labels[1]),
-    )
+    true_U2 = None if true_UG is None else (true_UG - middle_G) @ directions.T
+    return (delta_UG - middle_G) @ directions.T, true_U2, (labels[0], labels[1])
 
 
 def _groups(groups: Sequence[str] | None, n_conditions: int) -> list[str]:

@@ -41,9 +41,9 @@ def gene_changes(
 ) -> Axes:
     """Plot the observed change of a condition's top genes and the predictions of methods.
 
-    With cells, each gene has a box (quartiles, median; whiskers from the 5th to the 95th percentile of
-    the cells) and a short black line at the mean, which methods predict: with many zeros the median
-    is uninformative. Without cells it has a bar up to the mean, with its standard error if passed.
+    With cells, each gene has a box (quartiles, median; whiskers from the 5th to the 95th percentile of the cells) and
+    a short black line at the mean, which methods predict: with many zeros the median is uninformative. Without cells
+    it has a bar up to the mean, with its standard error if passed.
 
     Parameters
     ----------
@@ -62,14 +62,6 @@ def gene_changes(
         Standard error of the observed mean, (G,); not drawn with cells.
     n_genes
         Number of genes where `genes` is omitted.
-    title
-        Title, such as the condition.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -118,13 +110,7 @@ def _cells(ax: Axes, x: np.ndarray, cells: np.ndarray, columns: np.ndarray, true
     boxes = ax.boxplot(cells_NG[:, columns], positions=x, zorder=2, **BOX)
     boxes["boxes"][0].set_label(f"observed, {count(len(cells_NG), 'cell')}")
     ax.hlines(
-        true_G[columns],
-        x - 0.31,
-        x + 0.31,
-        color="black",
-        linewidth=2,
-        label="observed mean",
-        zorder=3,
+        true_G[columns], x - 0.31, x + 0.31, color="black", linewidth=2, label="observed mean", zorder=3
     )
 
 
@@ -132,14 +118,7 @@ def _means(
     ax: Axes, x: np.ndarray, true_K: np.ndarray, standard_error_G: np.ndarray | None, columns: np.ndarray
 ) -> None:
     ax.bar(
-        x,
-        true_K,
-        width=0.72,
-        color="0.85",
-        edgecolor="0.6",
-        linewidth=0.6,
-        label="observed mean",
-        zorder=2,
+        x, true_K, width=0.72, color="0.85", edgecolor="0.6", linewidth=0.6, label="observed mean", zorder=2
     )
     if standard_error_G is None:
         return
@@ -169,12 +148,6 @@ def plot_perturbation(
         Write the figure to this file as well (PNG, SVG or PDF by its suffix).
     n_genes
         Top differential genes (without drop-outs, as published) that are drawn.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

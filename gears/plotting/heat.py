@@ -32,11 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BETTER = {"model": (BLUE, "o"), "other": (ORANGE, "s"), "undecided": (GREY, "D")}
-LABELS = {
-    "model": "model better",
-    "other": "other better",
-    "undecided": "undecided (95 % interval holds 0)",
-}
+LABELS = {"model": "model better", "other": "other better", "undecided": "undecided (95 % interval holds 0)"}
 
 
 def delta_heat_map(
@@ -70,16 +66,8 @@ def delta_heat_map(
         Order conditions and genes by average linkage.
     limit
         End of the colours on both sides; by default the 99th percentile of the absolute changes.
-    title
-        Above the map.
     bar
         Draw the colour scale.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -119,9 +107,7 @@ def delta_heat_map(
 
 def variable_genes(delta_UG: np.ndarray, n_genes: int) -> np.ndarray:
     """The genes whose change differs most between conditions, ordered by their mean change, (min(n, G),)."""
-    spread_G = (
-        np.sqrt((np.asarray(delta_UG) ** 2).mean(axis=0)) if len(delta_UG) == 1 else delta_UG.std(axis=0)
-    )
+    spread_G = np.abs(delta_UG[0]) if len(delta_UG) == 1 else delta_UG.std(axis=0)
     variable = np.argsort(-spread_G, kind="stable")[:n_genes]
     return variable[np.argsort(delta_UG[:, variable].mean(axis=0), kind="stable")]
 
@@ -158,14 +144,8 @@ def method_differences(
     ----------
     differences
         Rows of one subgroup of :func:`gears.evaluation.intervals.difference_table`.
-    metric
-        Metric to plot.
     model
         Name of the model.
-    legend
-        Whether to draw the legend.
-    ax
-        Axes to draw on; by default those of a new figure.
 
     Raises
     ------
@@ -206,9 +186,8 @@ def difference_handles() -> list[Any]:
     """Legend entries of :func:`method_differences`."""
     from matplotlib.lines import Line2D
 
+    entries = [(*BETTER[name], label) for name, label in LABELS.items()]
+    style: dict[str, Any] = {"linewidth": 1.6, "markersize": 6}
     return [
-        Line2D(
-            [], [], color=BETTER[name][0], marker=BETTER[name][1], linewidth=1.6, markersize=6, label=label
-        )
-        for name, label in LABELS.items()
+        Line2D([], [], color=colour, marker=mark, label=label, **style) for colour, mark, label in entries
     ]

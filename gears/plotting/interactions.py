@@ -28,11 +28,11 @@ def interaction_map(
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Scores of pairs of genes as a map; synergy is marked +, suppression \N{MINUS SIGN}.
+    """Scores of pairs of genes as a map; synergy is marked +, suppression −.
 
-    The colours are about the value at which effects add (white). Pairs that are not in the table are grey,
-    those in it have a frame. With a second table the first fills the upper right triangle, the second the
-    lower left one; else both triangles show the same.
+    The colours are about the value at which effects add (white). Pairs that are not in the table are grey, those in
+    it have a frame. With a second table the first fills the upper right triangle, the second the lower left one; else
+    both triangles show the same.
 
     Parameters
     ----------
@@ -45,14 +45,6 @@ def interaction_map(
         A second such table.
     names
         Names of the two tables.
-    title
-        Above the map.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -80,10 +72,8 @@ def interaction_map(
     image = _image(ax, values_PP, score)
     _frame(ax, values_PP)
     for (row, column), sign in signs.items():
-        dark = abs(image.norm(values_PP[row, column]) - 0.5) > 0.36
-        ax.text(
-            column, row, sign, ha="center", va="center", fontsize=FONT + 1, color="white" if dark else "black"
-        )
+        colour = "white" if abs(image.norm(values_PP[row, column]) - 0.5) > 0.36 else "black"
+        ax.text(column, row, sign, ha="center", va="center", fontsize=FONT + 1, color=colour)
     ax.set_xticks(range(len(genes)), genes, rotation=90, fontsize=FONT - 1)
     ax.set_yticks(range(len(genes)), genes, fontsize=FONT - 1)
     ax.tick_params(length=0)

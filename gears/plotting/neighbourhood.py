@@ -31,8 +31,8 @@ def go_neighbourhood(
 ) -> Axes:
     """A gene in the middle, the neighbours of largest weight around it, and the edges among them.
 
-    For a gene that was not perturbed in training the network uses its neighbours; those that were perturbed
-    (`known`) are squares.
+    For a gene that was not perturbed in training the network uses its neighbours; those that were perturbed (`known`)
+    are squares.
 
     Parameters
     ----------
@@ -51,12 +51,6 @@ def go_neighbourhood(
         Label of the numbers.
     title
         Above the plot; the gene by default.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------
@@ -174,31 +168,20 @@ def _nodes(
         has_shape = np.array([(node in known) == square for node in nodes])
         if not has_shape.any():
             continue
-        points = np.array([coordinates[node] for node in nodes])[has_shape]
+        x, y = np.array([coordinates[node] for node in nodes])[has_shape].T
         sizes = np.where(np.array([node == gene for node in nodes])[has_shape], 420, 190)
-        style: dict[str, Any] = {
-            "s": sizes,
-            "marker": "s" if square else "o",
-            "edgecolors": "black",
-            "zorder": 2,
-        }
-        style |= {
-            "linewidths": 0.9,
-            "label": "perturbed in training" if square else "not perturbed in training",
-        }
+        label = "perturbed in training" if square else "not perturbed in training"
+        style: dict[str, Any] = {"s": sizes, "marker": "s" if square else "o", "edgecolors": "black"}
+        style |= {"linewidths": 0.9, "label": label, "zorder": 2}
         if values is None:
-            ax.scatter(points[:, 0], points[:, 1], color=BLUE if square else "white", **style)
+            ax.scatter(x, y, color=BLUE if square else "white", **style)
             continue
-        ax.scatter(
-            points[:, 0], points[:, 1], color="0.8", **(style | {"label": "_without value", "zorder": 1.9})
-        )
-        image = ax.scatter(
-            points[:, 0], points[:, 1], c=valued[has_shape], cmap=DIVERGING, vmin=-limit, vmax=limit, **style
-        )
-        for (x, y), value in zip(points, valued[has_shape], strict=True):
+        ax.scatter(x, y, color="0.8", **(style | {"label": "_without value", "zorder": 1.9}))
+        image = ax.scatter(x, y, c=valued[has_shape], cmap=DIVERGING, vmin=-limit, vmax=limit, **style)
+        for u, v, value in zip(x, y, valued[has_shape], strict=True):
             if value < -0.05 * limit:  # in grey both ends of the colours look alike
                 dark = "white" if value < -0.6 * limit else "black"
-                ax.text(x, y, "\N{MINUS SIGN}", color=dark, ha="center", va="center", fontsize=FONT, zorder=3)
+                ax.text(u, v, "\N{MINUS SIGN}", color=dark, ha="center", va="center", fontsize=FONT, zorder=3)
     return image
 
 

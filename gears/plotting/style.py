@@ -78,15 +78,9 @@ def finish(ax: Axes, x: str, y: str, title: str = "", *, legend: bool = True) ->
 
 def legend_below(ax: Axes, *, columns: int = 3, handles: Any = None) -> None:
     """A legend under the Axes, where it covers no data."""
-    handles_option = {} if handles is None else {"handles": handles}
-    ax.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
-        ncols=columns,
-        fontsize=FONT,
-        frameon=False,
-        **handles_option,
-    )
+    options = {"ncols": columns, "fontsize": FONT, "frameon": False}
+    options |= {} if handles is None else {"handles": handles}
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), **options)
 
 
 def minus_signs(ax: Axes, values_RC: np.ndarray, limit: float) -> None:
@@ -111,13 +105,7 @@ def colour_bar(ax: Axes | list[Axes], image: Any, label: str) -> None:
 
 
 def per_gene(name: str, values: Any, n_genes: int | None = None) -> np.ndarray:
-    """Values of the genes as float64, (G,).
-
-    Raises
-    ------
-    ValueError
-        If they are not one finite number per gene.
-    """
+    """Values of the genes as float64, (G,); ValueError if they are not one number per gene."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or (n_genes is not None and len(array) != n_genes):
         expected = "one value per gene" + ("" if n_genes is None else f", ({n_genes},)")
@@ -153,13 +141,7 @@ def condition_names(conditions: Iterable[Condition | str]) -> list[str]:
 
 
 def positions(genes: Iterable[int | np.integer | str], gene_names: Sequence[str]) -> np.ndarray:
-    """Positions of genes from names or positions, (K,) int64.
-
-    Raises
-    ------
-    ValueError
-        If a gene is unknown or a position out of range, or there is none.
-    """
+    """Positions of genes from names or positions, (K,) int64; ValueError for unknown ones, or none."""
     index = {name: position for position, name in enumerate(gene_names)}
     requested = [gene if isinstance(gene, str) else int(gene) for gene in genes]
     unknown = [
@@ -187,16 +169,9 @@ def columns_of(table: Any, expected: Sequence[str], what: str) -> None:
 
 
 def name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
-    """Write names in a column beside the Axes, each with a line to its point.
+    """Write names in a column beside the Axes, whose limits are final, each with a line to its point.
 
-    Parameters
-    ----------
-    ax
-        Axes whose limits are final.
-    x, y
-        All points, (N,).
-    named
-        Position and name of the points to name.
+    `x` and `y` are all points, (N,), `named` the position and name of those to name.
     """
     low, high = ax.get_ylim()
     step = 0.05 * (high - low)  # height of a line of text in data units
@@ -231,16 +206,7 @@ def spread(heights: Sequence[float], step: float, low: float, high: float) -> li
 def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
     """Write names beside their points without covering other names, over as few points as possible.
 
-    Names are placed in the order of `named`; a name without free space is omitted.
-
-    Parameters
-    ----------
-    ax
-        Axes whose limits are final.
-    x, y
-        All points, (N,).
-    named
-        Position and name of the points to name.
+    Names are placed in the order of `named`; a name without free space is omitted. Parameters: :func:`name_points`.
     """
     per_point = ax.figure.dpi / 72
     points_N2 = ax.transData.transform(np.column_stack([x, y])) / per_point
@@ -249,15 +215,12 @@ def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int,
     placed: list[np.ndarray] = []
     for point, name in named:
         size = np.array([0.62 * FONT * len(name), 1.15 * FONT])
-        best = min(
-            (
-                (_cost(box, placed, points_N2, frame) + 0.1 * order, order)
-                for order, box in enumerate(_boxes(points_N2[point], size))
-            ),
-        )
-        if best[0] >= COVERED:
+        boxes = _boxes(points_N2[point], size)
+        costs = [_cost(box, placed, points_N2, frame) + 0.1 * order for order, box in enumerate(boxes)]
+        best = int(np.argmin(costs))
+        if costs[best] >= COVERED:
             continue
-        box = _boxes(points_N2[point], size)[best[1]]
+        box = boxes[best]
         placed.append(box)
         shift = box[:2] - points_N2[point]
         ax.annotate(

@@ -29,8 +29,8 @@ def volcano(
     """Change of every gene against -log10 of its p value; genes that pass are marked by direction.
 
     Predicted changes have no p values. Use those of the observed cells
-    (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see the predictions for genes that change;
-    or, for an ensemble, :func:`spread_p_values`.
+    (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see the predictions for genes that change; or,
+    for an ensemble, :func:`spread_p_values`.
 
     Parameters
     ----------
@@ -44,18 +44,10 @@ def volcano(
         Share of false discoveries (Benjamini and Hochberg 1995) at which genes pass.
     min_change
         Smallest absolute change of a gene that passes.
-    title
-        Title, such as the condition.
     n_labels
         Number of significant genes to name, those of largest absolute change first.
     evidence
         Label of the p values on the axis.
-    ax
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Raises
     ------

@@ -17,19 +17,9 @@ _GRID_POINTS, _LIBRARY_NODES, _EXACT_COUNTS = 128, 9, 128
 
 
 def draw_block(options: SimulationOptions, share_BG: np.ndarray, block: int) -> np.ndarray:
-    """Counts of one block of cells.
+    """Counts of one block of cells, (cells, G) int64; its number determines the draw together with the seed.
 
-    Parameters
-    ----------
-    share_BG
-        (cells, G) expected share of each gene in its cell's counts; rows sum to 1.
-    block
-        Number of the block; it determines the draw together with the seed.
-
-    Returns
-    -------
-    np.ndarray
-        (cells, G) int64.
+    `share_BG` is the expected share of each gene in its cell's counts; rows sum to 1.
     """
     rng = stage_generator(options.seed, "cells", block)
     sd = options.library_sd
@@ -47,17 +37,11 @@ def softmax(log_share: np.ndarray) -> np.ndarray:
 
 
 def expected_expression(options: SimulationOptions, share: np.ndarray) -> np.ndarray:
-    """E[log1p(target x count / total)] of genes with the given expected shares.
+    """E[log1p(target x count / total)] of genes with the given expected shares, positive, of any shape.
 
-    The expectation runs over library size (Gauss-Hermite) and count (sum over
-    its distribution; bins beyond 128). The cell's total is the count itself
-    plus the *expected* counts of the other genes, which is exact up to the
-    relative variance of that sum: below 1 % from some hundred genes on.
-
-    Parameters
-    ----------
-    share
-        Any shape, positive.
+    The expectation runs over library size (Gauss-Hermite) and count (sum over its distribution; bins beyond 128). The
+    cell's total is the count itself plus the *expected* counts of the other genes, which is exact up to the relative
+    variance of that sum: below 1 % from some hundred genes on.
     """
     log_share = np.log(share)
     low, high = float(log_share.min()), float(log_share.max())

@@ -17,9 +17,7 @@ class SimulationOptions(Options):
 
     kind = "simulation option"
 
-    n_genes: int | None = option(
-        default=None, check=whole(2).or_none(), help="measured genes, 1000 by default"
-    )
+    n_genes: int | None = option(default=None, check=whole(2).or_none(), help="measured genes (1000)")
     n_singles: int = option(
         default=40, check=whole(0), help="genes perturbed alone; pairs and triples are made of these"
     )
@@ -85,9 +83,7 @@ class SimulationOptions(Options):
         default=0.05, check=number(least=0, most=5), help="s.d. of the log change of a gene by its batch"
     )
     cell_types: int = option(
-        default=1,
-        check=whole(1, 26),
-        help="number of cell types; perturbations have the same effects in all",
+        default=1, check=whole(1, 26), help="number of cell types; perturbations have the same effects in all"
     )
     cell_type_effect: float = option(
         default=0.5,

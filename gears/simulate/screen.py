@@ -28,17 +28,8 @@ if TYPE_CHECKING:
 class Simulation:
     """A screen that is simulated in blocks of cells, on demand.
 
-    Parameters
-    ----------
-    options
-        Options of the simulation.
-    annotation
-        GO annotation that effects follow; None: the packaged human one.
-
-    Notes
-    -----
-    Any part of the cells can be drawn at any time; the result does not depend on what was drawn before or on the
-    size of chunks.
+    Any part of the cells can be drawn at any time; the result does not depend on what was drawn before or on the size
+    of chunks. `annotation` is the GO annotation that effects follow; None: the packaged human one.
     """
 
     def __init__(self, options: SimulationOptions, *, annotation: GeneAnnotation | None = None) -> None:

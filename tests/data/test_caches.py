@@ -54,9 +54,7 @@ def hidden(folder: Path) -> Iterator[str]:
     return (path.name for path in folder.rglob(".*") if path.name.endswith(".tmp") or ".tmp." in path.name)
 
 
-@pytest.mark.parametrize(
-    "n", [16, pytest.param(100, marks=pytest.mark.long)], ids=["16 starts", "100 starts"]
-)
+@pytest.mark.parametrize("n", [16, pytest.param(100, marks=pytest.mark.long)], ids=["16", "100"])
 def test_many_starts_at_once_agree(context: BaseContext, source: Path, tmp_path: Path, n: int) -> None:
     found = starts(context, source, tmp_path, n)
     assert Counter(found) == {found[0]: n}
@@ -86,11 +84,11 @@ def test_a_killed_preparation_is_done_again(
 
 def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No moment without a folder: where the system can swap two names, nothing is moved aside."""
-    for content in ("old", "new"):
+    for name in ("old", "new"):
         with new_folder(tmp_path / "toy") as folder:
-            (folder / "file").write_text(content)
+            (folder / name).write_text(name)
         monkeypatch.setattr("gears.files.atomic.os.rename", None)
-    assert (tmp_path / "toy" / "file").read_text() == "new"
+    assert [path.name for path in (tmp_path / "toy").iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
@@ -102,7 +100,9 @@ def test_a_split_follows_the_conditions_and_every_argument(toy_adata: AnnData, t
     first = prepare_split(screen, "simulation", combo_seen2_train_frac=0.75)
     assert prepare_split(screen, "simulation", combo_seen2_train_frac=0.01).hash != first.hash
     assert prepare_split(screen, "simulation", mode="strict").hash != first.hash
+    prepare_split(screen, "simulation", test_perts=["GX03"], only_test_set_perts=True)
     assert prepare_split(screen, "simulation", combo_seen2_train_frac=0.75).hash == first.hash
+    assert len(list((screen.folder / "splits").iterdir())) == 4
     fewer = prepare_screen(toy_adata[toy_adata.obs["condition"] != "GX07+ctrl"].copy(), tmp_path / "toy")
     again = prepare_split(fewer, "simulation", combo_seen2_train_frac=0.75)
     assert "GX07+ctrl" not in {label for names in again.parts.values() for label in names}
@@ -120,14 +120,16 @@ def test_an_edited_split_file_is_noticed(toy_screen: PreparedScreen, tmp_path: P
         Split.load(path)
 
 
-def test_an_edited_cached_split_is_drawn_again(
-    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("change", ["edited", "cut short"])
+def test_a_changed_split_in_the_cache_is_drawn_again(
+    change: str, toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     screen = prepare_screen(toy_adata, tmp_path / "toy")
     split = prepare_split(screen, "simulation")
     path = next((screen.folder / "splits").glob("*.json"))
     plain = json.loads(path.read_text())
     plain["parts"]["train"].append(plain["parts"]["test"].pop())
-    path.write_text(json.dumps(plain))
+    path.write_text(json.dumps(plain) if change == "edited" else '{"format_version": 1')
     assert prepare_split(screen, "simulation") == split
     assert "drawing the split again" in caplog.text
+    assert Split.load(path) == split

@@ -72,12 +72,19 @@ def one_small(adata: AnnData) -> AnnData:
     return adata[np.setdiff1d(np.arange(adata.n_obs), drop)].copy()
 
 
+def _rename(adata: AnnData) -> AnnData:
+    adata.obs = adata.obs.rename(columns={"condition": "conditions"})
+    return adata
+
+
+def _zero(adata: AnnData) -> AnnData:
+    adata.X = adata.X * 0
+    return adata
+
+
 BAD: dict[str, tuple[Change, str]] = {
     "no condition": (lambda a: _drop(a, "obs", "condition"), r"adata.obs has no column 'condition'"),
-    "renamed condition": (
-        lambda a: _rename(a, "condition", "conditions"),
-        r"no column 'condition'.*rename obs\['conditions'\]",
-    ),
+    "renamed condition": (_rename, r"no column 'condition'.*rename obs\['conditions'\]"),
     "no cell_type": (lambda a: _drop(a, "obs", "cell_type"), r"adata.obs has no column 'cell_type'"),
     "no gene_name": (lambda a: _drop(a, "var", "gene_name"), r"adata.var has no column 'gene_name'"),
     "control renamed": (
@@ -95,7 +102,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "infinite": (with_value(np.inf), r"X holds 1 NaN or infinite"),
     "counts": (counts, r"look like raw counts.*normalize=True"),
     "not logged": (not_logged, r"without logarithm"),
-    "all zero": (lambda a: _zero(a), r"nothing but zeros"),
+    "all zero": (_zero, r"nothing but zeros"),
     "duplicate genes": (gene_names({1: "GX00"}), r"1 gene name occurs more than once \(GX00\)"),
     "plus in a gene": (gene_names({29: "GX+3"}), r"gene names with '\+' \(GX\+3\)"),
     "missing gene name": (gene_names({29: None}), r"missing for 1 gene"),
@@ -112,16 +119,6 @@ def _drop(adata: AnnData, axis: str, column: str) -> AnnData:
     return adata
 
 
-def _rename(adata: AnnData, old: str, new: str) -> AnnData:
-    adata.obs = adata.obs.rename(columns={old: new})
-    return adata
-
-
-def _zero(adata: AnnData) -> AnnData:
-    adata.X = adata.X * 0
-    return adata
-
-
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_screen_is_refused_and_nothing_is_written(
     case: str, toy_adata: AnnData, tmp_path: Path
@@ -130,14 +127,6 @@ def test_a_bad_screen_is_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         prepare_screen(change(toy_adata), tmp_path / "out" / "toy")
     assert not (tmp_path / "out").exists()
-
-
-def test_all_problems_come_together(toy_adata: AnnData, tmp_path: Path) -> None:
-    bad = gene_names({1: "GX00"})(counts(relabel("ctrl", "control")(toy_adata)))
-    with pytest.raises(ValueError, match="3 problems") as caught:
-        prepare_screen(bad, tmp_path / "toy")
-    for part in ("raw counts", "more than once", "most like it is 'control'"):
-        assert part in str(caught.value)
 
 
 def test_wrong_types_and_options(toy_adata: AnnData, tmp_path: Path) -> None:
@@ -183,18 +172,6 @@ def test_negative_values_are_taken_with_a_warning(
     screen = prepare_screen(with_value(-0.5)(toy_adata), tmp_path / "toy")
     assert "negative values (down to -0.5)" in caplog.text
     assert screen.manifest["has_negative"] is True
-
-
-def test_another_control_label(toy_adata: AnnData, tmp_path: Path) -> None:
-    own = relabel("ctrl", "NT")(toy_adata)
-    screen = prepare_screen(own, tmp_path / "toy", ctrl_label="NT")
-    assert screen.labels[:2] == ["ctrl", "GX00+ctrl"]
-    assert len(screen.control_cells) == 60
-    assert set(own.obs["condition"]) >= {"NT", "GX00+NT"}
-    import anndata
-
-    written = anndata.read_h5ad(screen.folder / "perturb_processed.h5ad")
-    assert set(written.obs["condition_source"]) >= {"NT", "GX00+NT"}
 
 
 def test_blanks_and_any_number_of_genes(toy_adata: AnnData, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from gears.data.screen.prepare import folder_name
-from gears.files.pickles import load_plain
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.nodes import graph_genes, read_gene_set
 
@@ -49,28 +47,6 @@ def test_files_without_genes_are_refused(content: bytes, tmp_path: Path) -> None
         read_gene_set(tmp_path / "genes")
     with pytest.raises(FileNotFoundError, match="no gene set file"):
         read_gene_set(tmp_path / "absent")
-
-
-class _Runs:
-    def __reduce__(self) -> Any:
-        return os.mkdir, ("pickle-ran",)
-
-
-def test_a_pickle_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "evil.pkl").write_bytes(pickle.dumps([_Runs()]))
-    with pytest.raises(ValueError, match=r"mkdir"):
-        load_plain(tmp_path / "evil.pkl")
-    assert not (tmp_path / "pickle-ran").exists()
-
-
-def test_plain_values_are_read(tmp_path: Path) -> None:
-    value = {"a": np.float64(1.5), "b": [True, None, (1, "x")], "c": np.arange(3)}
-    (tmp_path / "plain.pkl").write_bytes(pickle.dumps(value))
-    found = load_plain(tmp_path / "plain.pkl")
-    assert found["a"] == 1.5
-    assert found["b"] == value["b"]
-    assert found["c"].tolist() == [0, 1, 2]
 
 
 def test_nodes_of_the_three_kinds() -> None:

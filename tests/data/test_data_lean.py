@@ -108,9 +108,8 @@ def test_cells_written_in_chunks_are_the_same_files(toy_adata: AnnData, tmp_path
         for rows in open.row_ranges(np.diff(toy_adata.X.indptr), 100):
             writer.add(toy_adata.X[rows])
     for name in ("data", "indices", "indptr"):
-        assert (tmp_path / "whole" / f"{name}.npy").read_bytes() == (
-            tmp_path / "chunks" / f"{name}.npy"
-        ).read_bytes()
+        whole, chunks = ((tmp_path / folder / f"{name}.npy").read_bytes() for folder in ("whole", "chunks"))
+        assert whole == chunks
     mapped = CellMatrix(tmp_path / "chunks", toy_adata.n_vars).mapped()
     np.testing.assert_array_equal(mapped.toarray(), toy_adata.X.toarray())
 

@@ -35,10 +35,8 @@ def unsorted(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
         data = np.concatenate((data[:1] / 2, data[:1] / 2, data[1:], np.zeros(len(zero))))
         rows.append((data, np.concatenate((cols[:1], cols, zero))))
     indptr = np.cumsum([0, *(len(data) for data, _ in rows)])
-    return sparse.csr_matrix(
-        (np.concatenate([d for d, _ in rows]), np.concatenate([c for _, c in rows]), indptr),
-        shape=matrix.shape,
-    )
+    data, columns = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    return sparse.csr_matrix((data, columns, indptr), shape=matrix.shape)
 
 
 FORMS: dict[str, Any] = {
@@ -66,14 +64,9 @@ def test_every_form_of_matrix_gives_the_same_screen(
 def fingerprint(adata: AnnData) -> str:
     x = adata.X
     arrays = [x.data, x.indices, x.indptr] if sparse.issparse(x) else [np.asarray(x)]
-    return content_hash(
-        *arrays,
-        adata.obs.to_csv(),
-        adata.var.to_csv(),
-        [str(dtype) for dtype in adata.obs.dtypes],
-        list(adata.uns),
-        list(adata.layers),
-    )
+    types = [str(dtype) for dtype in adata.obs.dtypes]
+    tables = adata.obs.to_csv(), adata.var.to_csv(), types, list(adata.uns), list(adata.layers)
+    return content_hash(*arrays, *tables)
 
 
 @pytest.mark.parametrize("form", ["csr", "not canonical", "dense"])
@@ -169,9 +162,8 @@ def test_the_published_layout(toy_adata: AnnData, tmp_path: Path) -> None:
     toy_adata.var["gene_name"] = names
     screen = prepare_screen(toy_adata, tmp_path / "toy")
     written = anndata.read_h5ad(screen.folder / "perturb_processed.h5ad")
-    assert {"condition", "cell_type", "dose_val", "control", "condition_name", "condition_id"} <= set(
-        written.obs
-    )
+    published = {"condition", "cell_type", "dose_val", "control", "condition_name", "condition_id"}
+    assert published <= set(written.obs)
     assert list(written.var["gene_name"]) == [*[f"GX{i:02d}" for i in range(29)], "GX/29"]
     assert not written.uns
     assert list(written.obs["condition"]) == list(toy_adata.obs["condition"])
@@ -285,9 +277,8 @@ def test_cells_by_number(toy_adata: AnnData, toy_screen: PreparedScreen) -> None
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, dense[ids])
     np.testing.assert_array_equal(toy_screen.cells.csr(ids).toarray(), dense[ids])
-    np.testing.assert_allclose(
-        toy_screen.cells.mean(ids), dense[ids].mean(axis=0, dtype=np.float64), rtol=1e-12
-    )
+    expected = dense[ids].mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(toy_screen.cells.mean(ids), expected, rtol=1e-12)
     assert toy_screen.cells.rows([]).shape == (0, 30)
     assert np.isnan(toy_screen.cells.mean([])).all()
 

@@ -238,11 +238,7 @@ def norman_zip(toy_adata: AnnData, tmp_path: Path) -> bytes:
 
 
 def test_load_by_name_fetches_once(
-    server: Server,
-    norman_zip: bytes,
-    toy_go: dict[str, set[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server: Server, norman_zip: bytes, toy_go: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answers = [whole(norman_zip)]
     monkeypatch.setenv("GEARS_DOWNLOAD_URL", server.url + "/files/")
@@ -268,9 +264,7 @@ def test_the_hash_of_the_first_download_holds(
     assert records["norman.download"]["bytes"] == len(norman_zip)
     before = file.read_bytes()
     file.write_bytes(before[:-1] + b"!")
-    with pytest.raises(
-        ValueError, match=r"norman.h5ad is not the file of the first download .*remove its entry from"
-    ):
+    with pytest.raises(ValueError, match=r"norman.h5ad is not the file of the first .*remove its entry from"):
         published_screen(tmp_path, "norman", base_url=server.url)
     file.unlink()
     server.answers = [whole(zipped({"perturb_processed.h5ad": before, "more": b"1"}))]
@@ -286,9 +280,8 @@ def test_by_hand(server: Server, norman_zip: bytes, toy_go: dict[str, set[str]],
     with pytest.raises(OSError, match="403") as caught:
         published_screen(tmp_path, "dixit", base_url=server.url, retries=0)
     where = tmp_path / "dixit.zip"
-    assert f"download {server.url}/6154416 in a browser and put the file, unchanged, at {where}" in str(
-        caught.value
-    )
+    advice = f"download {server.url}/6154416 in a browser and put the file, unchanged, at {where}"
+    assert advice in str(caught.value)
     where.write_bytes(norman_zip)
     assert published_screen(tmp_path, "dixit", base_url=server.url).name == "dixit.h5ad"
     assert where.exists()
@@ -325,16 +318,9 @@ def test_several_at_once_fetch_once(server: Server, norman_zip: bytes, tmp_path:
 
 
 def test_names_and_numbers(tmp_path: Path) -> None:
-    assert PUBLISHED_FILES == {
-        "norman": 6154020,
-        "adamson": 6154417,
-        "dixit": 6154416,
-        "replogle_k562_essential": 7458695,
-        "replogle_rpe1_essential": 7458694,
-    }
+    replogle = {"replogle_k562_essential": 7458695, "replogle_rpe1_essential": 7458694}
+    assert {"norman": 6154020, "adamson": 6154417, "dixit": 6154416, **replogle} == PUBLISHED_FILES
     with pytest.raises(ValueError, match="unknown published screen 'normann'; did you mean 'norman'"):
         published_screen(tmp_path, "normann")
-    with pytest.raises(
-        FileNotFoundError, match=r"no published screen has that name .*; did you mean 'adamson'"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"no published screen.*; did you mean 'adamson'"):
         PertData(tmp_path).load("adamsen")

@@ -85,14 +85,9 @@ def test_filters_come_together_and_in_order(toy_adata: AnnData, tmp_path: Path) 
     screen = prepare_screen(toy_adata, tmp_path / "toy", doublet_key="doublet", min_cells=9)
     assert dropped(screen)["doublet_key"]["n_cells"] == 54
     assert len(screen.conditions) == 14  # 9 of 12 cells are left in each
-    again = prepare_screen(
-        toy_adata, tmp_path / "again", doublet_key="doublet", min_cells=9, max_cell_residual=0.6
-    )
-    assert [entry["filter"] for entry in again.manifest["dropped"]] == [
-        "doublet_key",
-        "max_cell_residual",
-        "min_cells",
-    ]
+    options = {"doublet_key": "doublet", "min_cells": 9, "max_cell_residual": 0.6}
+    again = prepare_screen(toy_adata, tmp_path / "again", **options)
+    assert list(dropped(again)) == ["doublet_key", "max_cell_residual", "min_cells"]
 
 
 def test_wrong_columns_and_values(toy_adata: AnnData, tmp_path: Path) -> None:
@@ -116,9 +111,7 @@ def test_repeated_gene_names_can_be_told_apart(toy_adata: AnnData, tmp_path: Pat
     names = toy_adata.var["gene_name"].to_numpy().copy()
     names[[10, 11]] = "GX00"
     toy_adata.var["gene_name"] = names
-    with pytest.raises(
-        ValueError, match=r"1 gene name occurs more than once \(GX00\); pass unique_genes=True"
-    ):
+    with pytest.raises(ValueError, match=r"1 gene name occurs more than once \(GX00\).*unique_genes=True"):
         prepare_screen(toy_adata, tmp_path / "toy")
     screen = prepare_screen(toy_adata, tmp_path / "toy", unique_genes=True)
     assert [screen.gene_names[i] for i in (0, 10, 11)] == ["GX00", "GX00-ENS010", "GX00-ENS011"]
@@ -143,17 +136,3 @@ def test_views_in_any_order_of_matrices_with_mixed_index_types(
     setattr(toy_adata.X, wide, getattr(toy_adata.X, wide).astype(np.int64))
     for view in (toy_adata[::-1], toy_adata[np.arange(216)[::-1]], toy_adata[::-1, np.arange(30)]):
         assert prepare_screen(view, tmp_path / "found").content_hash == expected.content_hash
-
-
-def test_written_screens_can_be_read_backwards(toy_adata: AnnData, tmp_path: Path) -> None:
-    import anndata
-
-    from gears.simulate import simulate_to_h5ad
-
-    simulate_to_h5ad(
-        tmp_path / "s.h5ad", n_genes=50, n_singles=6, n_pairs=2, cells_per_condition=10, n_control=20
-    )
-    prepare_screen(toy_adata, tmp_path / "toy")
-    for path in (tmp_path / "s.h5ad", tmp_path / "toy" / "perturb_processed.h5ad"):
-        whole = anndata.read_h5ad(path)
-        np.testing.assert_array_equal(whole[::-1].X.toarray(), whole.X.toarray()[::-1])

@@ -16,7 +16,7 @@ import pytest
 from scipy import io, sparse
 
 from gears.data.reading.guides import add_guides
-from gears.data.reading.open import kind_of, open_screen
+from gears.data.reading.open import open_screen
 from gears.data.screen.prepare import locate_screen, prepare_screen
 from gears.pertdata import PertData
 
@@ -32,9 +32,8 @@ def raw(toy_adata: AnnData) -> AnnData:
 
 
 def write_10x_h5(adata: AnnData, path: Path, *, version: int = 3, guides: int = 0) -> None:
-    counts = (
-        sparse.hstack([adata.X, sparse.csr_matrix(np.ones((adata.n_obs, guides)))]).tocsr().astype(np.int32)
-    )
+    of_guides = sparse.csr_matrix(np.ones((adata.n_obs, guides)))
+    counts = sparse.hstack([adata.X, of_guides]).tocsr().astype(np.int32)
     ids = [*adata.var_names, *(f"guide{i}" for i in range(guides))]
     names = [*adata.var["gene_name"], *(f"guide{i}" for i in range(guides))]
     with h5py.File(path, "w") as file:
@@ -67,15 +66,9 @@ def write_10x_mtx(adata: AnnData, folder: Path, *, zipped: bool = True, prefix: 
 
 
 def write_guides(adata: AnnData, path: Path) -> Path:
-    rows = [
-        (cell, [t for t in label.split("+") if t != "ctrl"]) for cell, label in adata.obs["condition"].items()
-    ]
-    table = pd.DataFrame(
-        {
-            "cell_barcode": [cell for cell, _ in rows],
-            "target_gene": ["|".join(g) or "Non-Targeting" for _, g in rows],
-        }
-    )
+    genes = [[t for t in label.split("+") if t != "ctrl"] for label in adata.obs["condition"]]
+    targets = ["|".join(g) or "Non-Targeting" for g in genes]
+    table = pd.DataFrame({"cell_barcode": adata.obs_names, "target_gene": targets})
     table.to_csv(path, index=False)
     return path
 
@@ -86,15 +79,12 @@ def split_up(adata: AnnData, folder: Path) -> None:
     adata[100:, ::-1].copy().write_h5ad(folder / "b.h5ad")
 
 
-def as_zarr(adata: AnnData, path: Path) -> None:
-    adata.write_zarr(path)
-
-
 WRITTEN: dict[str, tuple[Callable[[AnnData, Path], None], str]] = {
     "h5ad": (lambda a, p: a.write_h5ad(p), "screen.h5ad"),
     "h5ad under another name": (lambda a, p: a.write_h5ad(p), "screen.hdf5"),
-    "zarr": (as_zarr, "screen.zarr"),
+    "zarr": (lambda a, p: a.write_zarr(p), "screen.zarr"),
     "10x h5": (write_10x_h5, "screen.h5"),
+    "10x h5 under another name": (write_10x_h5, "screen.h5ad"),
     "10x h5 with guides": (lambda a, p: write_10x_h5(a, p, guides=3), "screen.h5"),
     "10x h5 of version 2": (lambda a, p: write_10x_h5(a, p, version=2), "screen.h5"),
     "10x mtx": (write_10x_mtx, "screen"),
@@ -147,9 +137,7 @@ def test_the_files_of_a_folder_keep_their_names(raw: AnnData, tmp_path: Path) ->
     assert whole.obs_names.is_unique
     assert whole.var["gene_name"].tolist() == raw.var["gene_name"].tolist()
     raw[:, 3:].copy().write_h5ad(tmp_path / "parts" / "c.h5ad")
-    with pytest.raises(
-        ValueError, match=r"c.h5ad does not measure the genes of a.h5ad: 3 genes missing \(ENS000"
-    ):
+    with pytest.raises(ValueError, match=r"c.h5ad does not measure the genes of a.h5ad: 3 genes missing"):
         open_screen(tmp_path / "parts")
 
 
@@ -176,25 +164,17 @@ def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[Path, type, str]]:
     return {
         "empty.h5ad": (folder / "empty.h5ad", ValueError, r"is empty \(0 bytes\)"),
         "page.h5ad": (folder / "page.h5ad", ValueError, "cannot be read as an h5ad file"),
-        "half.h5ad": (
-            folder / "half.h5ad",
-            ValueError,
-            "is damaged or cut short .*truncated file",
-        ),
+        "half.h5ad": (folder / "half.h5ad", ValueError, "is damaged or cut short .*truncated file"),
         "notes.txt": (
             folder / "notes.txt",
             ValueError,
-            "is none of what can be read: an h5ad file, a zarr store",
+            "none of what can be read: an h5ad file, a zarr store",
         ),
         "nothing": (folder / "nothing", ValueError, "holds no screen .it is empty."),
         "thesis": (folder / "thesis", ValueError, "holds no screen .thesis.tex."),
         "other.h5": (folder / "other.h5", ValueError, "without what AnnData or 10x write .it has x."),
         "lost": (folder / "lost", FileNotFoundError, r"has no barcodes.tsv \(plain or .gz\)"),
-        "mixed": (
-            folder / "mixed",
-            ValueError,
-            "30 features x 216 cells, but there are 30 features and 2 barcodes",
-        ),
+        "mixed": (folder / "mixed", ValueError, "30 features x 216 cells, but .* 30 features and 2 barcodes"),
         "torn": (folder / "torn", ValueError, "cannot be read as a MatrixMarket file"),
         "two": (folder / "two", ValueError, "has 2 matrices"),
         "absent": (folder / "absent.h5ad", FileNotFoundError, "there is no file or folder"),
@@ -292,19 +272,13 @@ def test_guides_in_every_form(raw: AnnData, toy_adata: AnnData, tmp_path: Path) 
         {"id": targets.keys(), "name": targets.keys(), "target_gene_name": targets.values()}
     )
     reference.to_csv(tmp_path / "features.csv", index=False)
-    for table, of_guides in (
-        (wide, None),
-        (long, None),
-        (called, targets),
-        (called, tmp_path / "features.csv"),
-    ):
+    given = ((wide, None), (long, None), (called, targets), (called, tmp_path / "features.csv"))
+    for table, of_guides in given:
         found = add_guides(plain, table, of_guides)
         assert found.obs["condition"].astype(str).tolist() == raw.obs["condition"].astype(str).tolist()
         assert found.obs["n_guides"].max() == 2
     assert "condition" not in plain.obs
-    with pytest.raises(
-        ValueError, match=r"names guides \(column 'feature_call'\), not genes.*guide_targets="
-    ):
+    with pytest.raises(ValueError, match=r"guides \(column 'feature_call'\), not genes.*guide_targets="):
         add_guides(plain, called)
     with pytest.raises(ValueError, match="the targets of 1 guide are not given: GX00_g1"):
         add_guides(plain, called, {guide: gene for guide, gene in targets.items() if gene != "GX00"})
@@ -324,8 +298,3 @@ def test_cells_without_a_guide_are_no_controls(
         add_guides(plain, table.assign(cell_barcode=table["cell_barcode"] + "-1"))
     with pytest.raises(ValueError, match=r"no column of barcodes .*did you mean 'cell_barcod'"):
         add_guides(plain, table.rename(columns={"cell_barcode": "cell_barcod"}))
-
-
-def test_kinds_are_told_by_content(raw: AnnData, tmp_path: Path) -> None:
-    write_10x_h5(raw, tmp_path / "named_wrongly.h5ad")
-    assert kind_of(tmp_path / "named_wrongly.h5ad") == "10x-h5"

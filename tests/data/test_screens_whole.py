@@ -1,47 +1,22 @@
-"""From a screen as people have it to a scored model: every label style, and the real screens."""
+"""From real screens as people have them to a scored model."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from gears.data.splits import check_split
 from gears.gears import GEARS
 from gears.pertdata import PertData
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 REAL = {
     "norman2019": ({"style": "auto"}, "simulation"),
     "mcfaline2023": ({"style": "auto", "pool_cell_types": True}, "simulation_single"),
     "papalexi2021": ({"style": "auto", "layer": "counts", "normalize": True}, "simulation_single"),
 }
-STYLES = {
-    "gears": ("condition", "ctrl", "+"),
-    "scperturb": ("perturbation", "control", "_"),
-    "pertpy": ("perturbation_name", "control", "+"),
-    "cell-load": ("target_gene", "non-targeting", "+"),
-    "replogle": ("gene", "non-targeting", None),
-}
-
-
-def styled(adata: AnnData, style: str) -> AnnData:
-    """The simulated screen with labels in a style."""
-    key, control, sep = STYLES[style]
-    genes = [[t for t in str(label).split("+") if t != "ctrl"] for label in adata.obs["condition"]]
-    keep = np.array([sep is not None or len(own) < 2 for own in genes])
-    labels = [control if not own else own[0] if len(own) == 1 else str(sep).join(own) for own in genes]
-    if style == "gears":
-        labels = [str(label) for label in adata.obs["condition"]]
-    found = adata.copy()
-    found.obs = pd.DataFrame({key: labels, "cell_type": "K562"}, index=adata.obs_names)
-    return found[keep].copy()
 
 
 def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
@@ -62,16 +37,6 @@ def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
     predicted = model.predict(data.split.conditions("test")[:2])
     assert np.isfinite(predicted.expression_UG).all()
     return model
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_a_simulated_screen_in_every_style(style: str, small_screen_adata: AnnData, tmp_path: Path) -> None:
-    data = PertData.from_adata(
-        styled(small_screen_adata, style), data_path=tmp_path, default_pert_graph=False, verbose=False
-    )
-    assert data.screen.manifest["layout"]["style"] == style
-    assert len(data.screen.control_cells) == 100
-    trained(data, "simulation_single" if style == "replogle" else "simulation")
 
 
 @pytest.mark.shared

@@ -50,10 +50,8 @@ def divided() -> AnnData:
 @pytest.fixture(scope="module")
 def screen(divided: AnnData, tmp_path_factory) -> PreparedScreen:
     folder = tmp_path_factory.mktemp("settings") / "screen"
-    made = prepare_screen(
-        divided, folder, context_key="line", match_controls_by=["batch"], perturbation_type_key="how"
-    )
-    return made
+    options = {"context_key": "line", "match_controls_by": ["batch"], "perturbation_type_key": "how"}
+    return prepare_screen(divided, folder, **options)
 
 
 def test_labels_and_names_of_conditions_in_contexts(screen: PreparedScreen, divided: AnnData):
@@ -82,16 +80,11 @@ def pairs_of(divided: AnnData, condition: Condition) -> np.ndarray:
     """Every difference of a cell of the condition and a control cell of the same line and batch, by brute force."""
     x, obs = divided.X.toarray().astype(np.float64), divided.obs
     found, weights = [], []
-    own = (
-        (obs["condition"] == f"{condition.genes[0]}+ctrl")
-        & (obs["line"] == condition.context)
-        & (obs["how"] == condition.kind)
-    )
+    in_line = obs["line"] == condition.context
+    own = in_line & (obs["condition"] == f"{condition.genes[0]}+ctrl") & (obs["how"] == condition.kind)
     for batch in ("b1", "b2"):
         cells = np.flatnonzero(own & (obs["batch"] == batch))
-        controls = np.flatnonzero(
-            (obs["condition"] == "ctrl") & (obs["line"] == condition.context) & (obs["batch"] == batch)
-        )
+        controls = np.flatnonzero(in_line & (obs["condition"] == "ctrl") & (obs["batch"] == batch))
         d = (x[cells][:, None] - x[controls][None]).reshape(-1, x.shape[1])
         found.append(d)
         weights.append(np.full(len(d), 1 / len(controls)))
@@ -144,13 +137,11 @@ def test_one_batch_per_context_gives_plain_statistics(divided: AnnData, tmp_path
         for condition in alone.conditions:
             a, b = view.id_of(condition), alone.id_of(condition)
             for table in ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below"):
-                np.testing.assert_array_equal(
-                    getattr(view.statistics, table)[a], getattr(alone.statistics, table)[b]
-                )
+                found, expected = getattr(view.statistics, table)[a], getattr(alone.statistics, table)[b]
+                np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(view.de.top(a, 12), alone.de.top(b, 12))
-        np.testing.assert_array_equal(
-            view.cells.csr().toarray(), cells[cells.obs["line"] == line].X.toarray()
-        )
+        expected = cells[cells.obs["line"] == line].X.toarray()
+        np.testing.assert_array_equal(view.cells.csr().toarray(), expected)
     with pytest.raises(ValueError, match="unknown context"):
         both.setting("L3")
 
@@ -178,10 +169,8 @@ def test_excluding_conditions_of_one_context(screen: PreparedScreen):
     less = screen.without([gone])
     assert set(screen.conditions) - set(less.conditions) == {gone}
     kept = Condition.parse("G2+ctrl [CRISPRi] @ L2")
-    np.testing.assert_array_equal(
-        less.statistics.delta(np.array([less.id_of(kept)])),
-        screen.statistics.delta(np.array([screen.id_of(kept)])),
-    )
+    found, expected = (one.statistics.delta(np.array([one.id_of(kept)])) for one in (less, screen))
+    np.testing.assert_array_equal(found, expected)
     assert len(less.cells) == len(screen.cells) - len(screen.cells_of(screen.id_of(gone)))
     with pytest.raises(ValueError, match="without control"):
         screen.without([Condition((), "L1")])
@@ -216,9 +205,8 @@ def test_matching_alone_leaves_the_conditions_as_they_are(divided: AnnData, tmp_
     assert {condition.name for condition in screen.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
     assert screen.contexts == ()
     control = np.flatnonzero(cells.obs["condition"] == "ctrl")
-    np.testing.assert_allclose(
-        screen.statistics.mean[screen.control_id], cells.X[control].toarray().mean(axis=0, dtype=np.float64)
-    )
+    expected = cells.X[control].toarray().mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(screen.statistics.mean[screen.control_id], expected)
 
 
 def test_a_plain_screen_is_its_only_setting(toy_screen: PreparedScreen):
@@ -226,9 +214,8 @@ def test_a_plain_screen_is_its_only_setting(toy_screen: PreparedScreen):
     assert toy_screen.setting() is toy_screen
     assert (toy_screen.contexts, toy_screen.kinds, toy_screen.batches) == ((), (), ("",))
     assert set(toy_screen.control_of) == {toy_screen.control_id}
-    np.testing.assert_array_equal(
-        toy_screen.control_mean_BG[0], toy_screen.statistics.mean[toy_screen.control_id]
-    )
+    expected = toy_screen.statistics.mean[toy_screen.control_id]
+    np.testing.assert_array_equal(toy_screen.control_mean_BG[0], expected)
     with pytest.raises(ValueError, match="unknown context"):
         toy_screen.setting("L1")
 
@@ -237,12 +224,9 @@ def test_a_setting_is_pickled_and_not_changed(screen: PreparedScreen):
     view = screen.setting("L2", "CRISPRi")
     assert view.settings == (view,)
     assert {one.name for one in view.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
-    assert [one.name for one in screen.setting("L1", "CRISPRa").conditions if not one.is_control] == [
-        "G0+ctrl"
-    ]
-    assert view.labels == [
-        name.split(" [")[0].split(" @")[0] for name in screen.labels if "CRISPRa" not in name and "L2" in name
-    ]
+    assert {one.name for one in screen.setting("L1", "CRISPRa").conditions} == {"ctrl", "G0+ctrl"}
+    inside = [name for name in screen.labels if "CRISPRa" not in name and "L2" in name]
+    assert view.labels == [name.split(" [")[0].split(" @")[0] for name in inside]
     again = pickle.loads(pickle.dumps(view))
     assert (again.conditions, again.content_hash) == (view.conditions, view.content_hash)
     np.testing.assert_array_equal(again.cell_condition, view.cell_condition)
@@ -261,9 +245,7 @@ def as_written_before(screen: PreparedScreen, folder: Path) -> Path:
         path.rename(units / path.name)
     (folder / "cells" / "batch.npy").rename(units / "stratum.npy")
     (folder / "cells" / "label.npy").rename(units / "label.npy")
-    names = {
-        "labels": "labels",
-        "label_condition": "label_condition",
+    names = {name: name for name in ("labels", "label_condition")} | {
         "conditions": "units",
         "batches": "strata",
     }
@@ -273,19 +255,14 @@ def as_written_before(screen: PreparedScreen, folder: Path) -> Path:
         for label, name in zip(tables["labels"], tables["condition_names"], strict=True)
     }
     genes = [[] if label == "ctrl" else [label.split("+")[0]] for label in plain]
-    tables |= {
-        "labels": list(plain),
-        "condition_names": list(plain.values()),
-        "conditions": genes,
-        "label_condition": list(range(len(plain))),
-    }
+    tables |= {"labels": list(plain), "condition_names": list(plain.values())}
+    tables |= {"conditions": genes, "label_condition": list(range(len(plain)))}
     del tables["batches"]
     (folder / "screen.json").write_text(json.dumps(tables))
     files = {p.relative_to(folder).as_posix(): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
     del files["manifest.json"]
-    manifest = {
-        name: value for name, value in screen.manifest.items() if name not in ("kind", "format_version", SEAL)
-    }
+    by_format = ("kind", "format_version", SEAL)
+    manifest = {name: value for name, value in screen.manifest.items() if name not in by_format}
     SCREEN.write(folder, manifest | {"files": files, "checksums": {}})
     return folder
 

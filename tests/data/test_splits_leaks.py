@@ -49,15 +49,12 @@ def test_twin_spellings_are_leaks(train: str, test: str) -> None:
 
 
 def test_a_split_by_cell_leaks() -> None:
-    obs = pd.DataFrame(
-        {"condition": ["ctrl", "A+B", "A+B", "C+ctrl"] * 3, "split": ["train", "train", "test", "valid"] * 3}
-    )
+    parts = ["train", "train", "test", "valid"]
+    obs = pd.DataFrame({"condition": ["ctrl", "A+B", "A+B", "C+ctrl"] * 3, "split": parts * 3})
     report = check_split(obs)
     assert kinds(report) == ["condition-in-two-parts"]
     assert report.findings[0].count == 1
-    with pytest.raises(
-        ValueError, match=r"no column 'perturbation' \(columns: condition, split\); name it with"
-    ):
+    with pytest.raises(ValueError, match=r"no column 'perturbation' \(columns: condition, split\); name"):
         check_split(obs, condition_key="perturbation")
 
 
@@ -69,16 +66,10 @@ def test_own_spellings_of_control_and_separator() -> None:
 
 
 def test_missing_control_empty_parts_unknown_and_lost_labels() -> None:
-    report = check_split(
-        {"train": ["A+ctrl"], "val": ["ctrl"], "test": ["Z+ctrl", "A+"]}, ["ctrl", "A+ctrl", "B+ctrl"]
-    )
-    assert set(kinds(report)) == {
-        "unreadable-label",
-        "control-not-in-train",
-        "unknown-label",
-        "in-no-part",
-        "empty-part",
-    }
+    parts = {"train": ["A+ctrl"], "val": ["ctrl"], "test": ["Z+ctrl", "A+"]}
+    report = check_split(parts, ["ctrl", "A+ctrl", "B+ctrl"])
+    expected = {"unreadable-label", "control-not-in-train", "unknown-label", "in-no-part", "empty-part"}
+    assert set(kinds(report)) == expected
     text = str(report)
     assert "2 labels are not in the screen: A+, Z+ctrl" in text
     assert "'val' has no perturbed condition" in text

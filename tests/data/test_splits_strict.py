@@ -15,9 +15,9 @@ from gears.data.splits.strict import pick_keeping_genes
 GENES = [f"GX{i:02d}" for i in range(20)]
 SINGLES = [f"{gene}+ctrl" for gene in GENES]
 PAIRS = [f"{a}+{b}" for i, a in enumerate(GENES[:10]) for b in GENES[i + 1 : 10]]
-TRIPLES = ["GX00+GX01+GX15", "GX03+GX04+GX16"]
+LARGER = ["GX00+GX01+GX15", "GX03+GX04+GX16", "GX02+GX05+GX08+GX17", "GX06+GX07+GX09+GX18"]
 LABELS = ["ctrl", *SINGLES, *PAIRS]
-MIRRORED = [*LABELS, *("+".join(reversed(label.split("+"))) for label in LABELS[1:]), *TRIPLES]
+MIRRORED = [*LABELS, *("+".join(reversed(label.split("+"))) for label in LABELS[1:]), *LARGER]
 KINDS = [name for name in SPLITS if name not in ("custom", "no_split", "context_held_out")]
 
 
@@ -42,7 +42,7 @@ def test_strict_splits_are_what_they_say(name: str) -> None:
                 genes = Condition.parse(label).genes
                 seen = sum(gene in trained for gene in genes)
                 expected = {1: "seen_single" if seen else "unseen_single", 2: f"combo_seen{seen}"}
-                assert groups[label] == expected.get(len(genes), f"combo_seen{seen}_of_3")
+                assert groups[label] == expected.get(len(genes), f"combo_seen{seen}_of_{len(genes)}")
         assert make_split(MIRRORED, name, seed=seed, mode="strict").hash == split.hash
 
 
@@ -69,9 +69,8 @@ def test_exact_counts_without_replacement() -> None:
             LABELS, "single", seed=seed, mode="strict", combo_single_split_test_set_fraction=0.3
         )
         assert len(held.parts["test"]) == 6
-        assert (
-            len(make_split(LABELS, "no_test", seed=seed, mode="strict").parts["val"]) == 7
-        )  # of 65, half up
+        no_test = make_split(LABELS, "no_test", seed=seed, mode="strict")
+        assert len(no_test.parts["val"]) == 7  # of 65, half up
         simulation = make_split(LABELS, "simulation", seed=seed, mode="strict", train_gene_set_size=0.8)
         test_genes = {g for c in simulation.conditions("test") for g in c.genes} - train_genes(simulation)
         assert len([c for c in simulation.conditions("test") if len(c) == 1]) == 4
@@ -81,10 +80,9 @@ def test_exact_counts_without_replacement() -> None:
 def test_nothing_vanishes_with_keep_excluded() -> None:
     for mode in ("published", "strict"):
         for name in ("combo_seen0", "single"):
-            dropped = make_split(LABELS, name, seed=3, mode=mode, combo_single_split_test_set_fraction=0.2)
-            kept = make_split(
-                LABELS, name, seed=3, mode=mode, combo_single_split_test_set_fraction=0.2, keep_excluded=True
-            )
+            options = {"seed": 3, "mode": mode, "combo_single_split_test_set_fraction": 0.2}
+            dropped = make_split(LABELS, name, **options)
+            kept = make_split(LABELS, name, **options, keep_excluded=True)
             assert dropped.excluded
             assert not kept.excluded
             assert kept.parts["train"] == dropped.parts["train"]
@@ -100,9 +98,8 @@ def test_named_genes_and_conditions_are_held_out_in_strict_mode() -> None:
     named = make_split(LABELS, "combo_seen2", mode="strict", test_perts=["GX01+GX00"])
     assert named.parts["test"] == ("GX00+GX01",)
     genes = make_split(LABELS, "gene_held_out", test_pert_genes=["GX00", "GX01"])
-    assert set(genes.conditions("test")) == {
-        c for c in map(Condition.parse, LABELS) if {"GX00", "GX01"} & set(c.genes)
-    }
+    conditions = map(Condition.parse, LABELS)
+    assert set(genes.conditions("test")) == {c for c in conditions if {"GX00", "GX01"} & set(c.genes)}
     with pytest.raises(ValueError, match=r"unknown perturbed gene 'GX99'"):
         make_split(LABELS, "gene_held_out", test_pert_genes=["GX99"])
 
@@ -125,7 +122,7 @@ def test_folds_test_every_condition_once_per_repeat(n_folds: int) -> None:
         tested = Counter(condition for split in own for condition in split.conditions("test"))
         assert tested == Counter({Condition.parse(label) for label in MIRRORED[1:]})
         sizes = [Counter(len(c) for c in split.conditions("test")) for split in own]
-        for size in (1, 2, 3):
+        for size in (1, 2, 3, 4):
             assert max(s[size] for s in sizes) - min(s[size] for s in sizes) <= 1
         for split in own:
             assert check_split(split, MIRRORED).findings == ()
@@ -146,9 +143,7 @@ def test_folds_over_genes() -> None:
 
 def test_folds_of_a_screen_and_what_cannot_be_folded(toy_screen: PreparedScreen) -> None:
     assert len(list(folds(toy_screen, 3))) == 3
-    with pytest.raises(
-        ValueError, match="n_folds=40, but the screen has 13 perturbed conditions; use at most 13"
-    ):
+    with pytest.raises(ValueError, match=r"n_folds=40, but the screen has 13 perturbed.* at most 13"):
         list(folds(toy_screen, 40))
     with pytest.raises(ValueError, match="n_folds is 1; expected a whole number of at least 2"):
         list(folds(toy_screen, 1))
@@ -160,13 +155,6 @@ def test_folds_of_a_screen_and_what_cannot_be_folded(toy_screen: PreparedScreen)
         make_split(LABELS, "cross_validation", fold=5)
     with pytest.raises(ValueError, match=r"unknown mode 'exact'"):
         make_split(LABELS, "single", mode="exact")
-
-
-def test_strict_draws_leave_global_random_state_alone() -> None:
-    before = np.random.get_state()[1].tolist()  # noqa: NPY002
-    make_split(LABELS, "simulation", mode="strict")
-    list(folds(LABELS, 3))
-    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
 
 
 @pytest.mark.parametrize("seed", range(5))

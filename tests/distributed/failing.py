@@ -158,12 +158,8 @@ def _descriptors() -> list[str]:
 def _listening() -> int:
     """Listening sockets of this process."""
     own = {name[8:-1] for name in _descriptors() if name.startswith("socket:[")}
-    lines = [
-        line.split()
-        for kind in ("tcp", "tcp6")
-        for line in Path(f"/proc/self/net/{kind}").read_text().splitlines()
-    ]
-    return sum(line[3] == "0A" and line[9] in own for line in lines)
+    tables = [Path(f"/proc/self/net/{kind}").read_text().splitlines() for kind in ("tcp", "tcp6")]
+    return sum(line.split()[3] == "0A" and line.split()[9] in own for table in tables for line in table)
 
 
 def _children() -> list[int]:
@@ -189,9 +185,8 @@ def run(kind: str, fault: str, folder: Path) -> dict[str, Any]:
         found |= {"type": type(error).__name__, "message": str(error), "lines": traceback.format_exc()}
     found["known"] = time.time()
     after = state()
-    found["changed"] = {
-        key: [str(before[key]), str(after[key])] for key in before if before[key] != after[key]
-    }
+    changed = [key for key in before if before[key] != after[key]]
+    found["changed"] = {key: [str(before[key]), str(after[key])] for key in changed}
     mark = folder / "fault"
     found["seconds"] = found["known"] - float(mark.read_text()) if mark.exists() else None
     return found

@@ -87,7 +87,7 @@ MORE = [
     ),
 ]
 MORE_TO_CALLER = [
-    Case("Ctrl-C in a terminal", "none", "KeyboardInterrupt", "", number=signal.SIGINT, group=True),
+    Case("Ctrl-C in a terminal", "none", "KeyboardInterrupt", "", number=signal.SIGINT, group=True)
 ]
 
 
@@ -158,10 +158,8 @@ def abandoned(names: set[str]) -> set[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                lines = [
-                    line.split() for line in (entry / "maps").read_text().splitlines() if "/dev/shm/" in line
-                ]
-                held |= {int(line[4]) for line in lines}
+                lines = [line for line in (entry / "maps").read_text().splitlines() if "/dev/shm/" in line]
+                held |= {int(line.split()[4]) for line in lines}
                 held |= {fd.stat().st_ino for fd in (entry / "fd").iterdir() if fd.exists()}
     left = set()
     for name in names:
@@ -175,11 +173,9 @@ def note(kind: str, case: Case, seconds: float, gone: float, message: str) -> No
     """A row of the table, where one is asked for."""
     path = os.environ.get("GEARS_FAILURE_TABLE")
     if path:
-        first = message.splitlines()[0] if message else "-"
+        raised = f"`{case.type or 'none'}` {(message or '-').splitlines()[0][:90]}"
         with open(path, "a", encoding="utf-8") as table:
-            table.write(
-                f"| {kind} | {case.name} | {seconds:.1f} | {gone:.1f} | `{case.type or 'none'}` {first[:90]} |\n"
-            )
+            table.write(f"| {kind} | {case.name} | {seconds:.1f} | {gone:.1f} | {raised} |\n")
 
 
 def check(kind: str, case: Case, found: dict[str, Any], folder: Path, seconds: float) -> None:
@@ -188,9 +184,8 @@ def check(kind: str, case: Case, found: dict[str, Any], folder: Path, seconds: f
     assert found["changed"] == {}
     assert seconds < case.seconds
     if case.fault in ("raise", "stubborn"):
-        assert ", in misbehave\nKeyError: 'no such gene'" in found["message"], (
-            "the original traceback is missing"
-        )
+        traceback = ", in misbehave\nKeyError: 'no such gene'"
+        assert traceback in found["message"], "the original traceback is missing"
     if case.stops_well:
         files = sorted((folder / case.fault / "stopped").rglob("*.pt"))
         assert files, "no checkpoint was written at the stop"
@@ -264,16 +259,21 @@ def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
     return folder
 
 
+def fail(kind: str, case: Case, folder: Path) -> None:
+    """Let one call of a caller fail, and look at what happens."""
+    caller = start(kind, folder, [case.fault])
+    try:
+        found = caller.found()[case.fault]
+        check(kind, case, found, folder, found["seconds"])
+        note(kind, case, found["seconds"], caller.assert_nothing_remains(), found["message"])
+    finally:
+        end(caller)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("case", [*IN_WORKERS, *MORE], ids=lambda case: case.fault)
 def test_a_failing_worker_of_a_training_job(case: Case, screens: Path) -> None:
-    caller = start("gears", screens, [case.fault])
-    try:
-        found = caller.found()[case.fault]
-        check("train_multi_gpu", case, found, screens, found["seconds"])
-        note("train_multi_gpu", case, found["seconds"], caller.assert_nothing_remains(), found["message"])
-    finally:
-        end(caller)
+    fail("gears", case, screens)
 
 
 @pytest.mark.long
@@ -285,13 +285,7 @@ def test_a_signal_to_the_caller_of_a_training_job(case: Case, screens: Path) -> 
 @pytest.mark.long
 @pytest.mark.parametrize("case", MORE, ids=lambda case: case.fault)
 def test_a_failing_worker_more(case: Case, tmp_path: Path) -> None:
-    caller = start("engine", tmp_path, [case.fault])
-    try:
-        found = caller.found()[case.fault]
-        check("engine", case, found, tmp_path, found["seconds"])
-        note("engine", case, found["seconds"], caller.assert_nothing_remains(), found["message"])
-    finally:
-        end(caller)
+    fail("engine", case, tmp_path)
 
 
 @pytest.mark.long

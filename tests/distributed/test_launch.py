@@ -20,9 +20,7 @@ launch(lambda rank, size: rank, ["cpu"] * 2, backend="gloo")
 def test_script_without_guard_gets_two_lines(tmp_path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 2
@@ -40,9 +38,7 @@ print("__spec__" in globals())
 
 
 def test_from_standard_input_twice_with_other_numbers_of_workers() -> None:
-    done = subprocess.run(
-        [sys.executable, "-"], input=TWICE, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = subprocess.run([sys.executable, "-"], input=TWICE, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["20", "10", "False"], "the value of rank 0"
 
@@ -50,19 +46,15 @@ def test_from_standard_input_twice_with_other_numbers_of_workers() -> None:
 def side_by_side(jobs: int, size: int) -> list[list[int]]:
     """Jobs started at once, each from a thread of its own; what each returned."""
     with ThreadPoolExecutor(jobs) as pool:
-        started = [
-            pool.submit(
-                launch, lambda rank, size, job=job: [job, summed(rank)], ["cpu"] * size, backend="gloo"
-            )
-            for job in range(jobs)
-        ]
+        numbers = range(jobs)
+        started = [pool.submit(launch, summed, ["cpu"] * size, (job,), backend="gloo") for job in numbers]
         return [future.result(timeout=500) for future in started]
 
 
-def summed(rank: int) -> int:
+def summed(rank: int, size: int, job: int) -> list[int]:
     total = torch.tensor([rank + 1])
     torch.distributed.all_reduce(total)
-    return int(total)
+    return [job, int(total)]
 
 
 def test_jobs_at_once_from_threads() -> None:

@@ -44,15 +44,10 @@ def test_setup_distributed_refuses_variables_that_describe_no_world(monkeypatch)
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(
-        RuntimeError, match="but not MASTER_ADDR and MASTER_PORT: start the script with torchrun"
-    ):
+    with pytest.raises(RuntimeError, match=r"not MASTER_ADDR and MASTER_PORT: start .* with torchrun"):
         setup_distributed()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ValueError, match=r"RANK=2, WORLD_SIZE=2.*describe no worker"):
-        setup_distributed()
-    monkeypatch.setenv("RANK", "first")
-    with pytest.raises(ValueError, match="RANK is 'first'"):
         setup_distributed()
 
 
@@ -74,11 +69,5 @@ def _sums(rank: int, world_size: int) -> dict:
 
 
 def test_sums_over_workers() -> None:
-    found = launch(_sums, ["cpu"] * 3, backend="gloo")
-    assert found == {
-        "world": (0, 3, "cpu"),
-        "sum": [6.0],
-        "gather": [0.0, 1.0, 2.0],
-        "max": [2.0],
-        "main": True,
-    }
+    expected = {"world": (0, 3, "cpu"), "sum": [6.0], "gather": [0.0, 1.0, 2.0], "max": [2.0], "main": True}
+    assert launch(_sums, ["cpu"] * 3, backend="gloo") == expected

@@ -57,19 +57,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, None),
-        (
-            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"},
-            Ranks(3, 1, 4, 2),
-        ),
-    ],
-)
-def test_place_of_a_launched_process(environment: dict[str, str], expected: Ranks | None) -> None:
-    assert Ranks.read(environment) == expected
+def test_ranks_of_a_launched_process() -> None:
+    values = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
+    assert Ranks.read(values) == Ranks(3, 1, 4, 2)
+    assert Ranks.read({}) is Ranks.read({"RANK": "1", "WORLD_SIZE": "4"}) is None
 
 
 def test_own_device() -> None:
@@ -113,11 +104,8 @@ def run_all(commands: list[list[str]], folder: Path, timeout: float = 240) -> li
     started = []
     for command, (out, err) in zip(commands, files, strict=True):
         with out.open("w") as to_out, err.open("w") as to_err:
-            started.append(
-                subprocess.Popen(
-                    command, stdout=to_out, stderr=to_err, env=environment(), cwd=ROOT, start_new_session=True
-                )
-            )
+            options = {"env": environment(), "cwd": ROOT, "start_new_session": True}
+            started.append(subprocess.Popen(command, stdout=to_out, stderr=to_err, **options))
     deadline = time.monotonic() + timeout
     try:
         for process, (_, err) in zip(started, files, strict=True):
@@ -166,11 +154,10 @@ def two_machines(folder: Path, *script: str) -> list[list[str]]:
     allowed = shutil.which("unshare") and shutil.which("nsenter") and shutil.which("ip")
     allowed = allowed and subprocess.run(inside, capture_output=True, check=False).returncode == 0
     print(
-        f"two agents {'in two network namespaces' if allowed else 'on loopback: network namespaces are refused here'}"
+        "two agents", "in two network namespaces" if allowed else "on loopback: namespaces are refused here"
     )
-    hosts, port = (
-        (("10.77.0.1", "10.77.0.2"), 29500) if allowed else (("127.0.0.1", "127.0.0.1"), free_port())
-    )
+    hosts = ("10.77.0.1", "10.77.0.2") if allowed else ("127.0.0.1", "127.0.0.1")
+    port = 29500 if allowed else free_port()
     agents = [
         torchrun(
             "--nnodes=2", f"--node_rank={node}", "--nproc_per_node=1", f"--master_addr={hosts[0]}",
@@ -198,12 +185,10 @@ def test_a_restarted_machine_and_two_machines_give_the_same_model(screens: Path,
     (out,) = run_all([crashing], tmp_path / "said-one")
     newest = sorted((one / "checkpoints").iterdir())[-1]
     steps = torch.load(newest, weights_only=True)["progress"]["total_steps"]
-    assert results(out) == [f"RESULT 0 2 True {steps - 8}", f"RESULT 1 2 False {steps - 8}"], (
-        "it did not resume"
-    )
-    outputs = run_all(
-        two_machines(tmp_path, str(script), str(screens), str(two), "12"), tmp_path / "said-two"
-    )
+    resumed = [f"RESULT 0 2 True {steps - 8}", f"RESULT 1 2 False {steps - 8}"]
+    assert results(out) == resumed, "it did not resume"
+    agents = two_machines(tmp_path, str(script), str(screens), str(two), "12")
+    outputs = run_all(agents, tmp_path / "said-two")
     assert results(*outputs) == [f"RESULT 0 2 True {steps}", f"RESULT 1 2 False {steps}"]
     left, right = (torch.load(path / "model.pt", weights_only=True) for path in (one, two))
     assert all((left[key].double() - right[key].double()).abs().max() < 1e-9 for key in left)
@@ -255,9 +240,8 @@ def test_a_launched_run_logs_what_a_spawned_run_logs(tmp_path: Path, small_scree
     spawned = said["spawned"]
     assert spawned[:2] == ["verbose False", "verbose True"], "verbose=False logged something"
     assert spawned[2].startswith("screen small: 640 cells (")
-    assert re.fullmatch(
-        r"split simulation, seed 1: \d+ training, \d+ validation, \d+ test conditions", spawned[3]
-    )
+    sizes = r"\d+ training, \d+ validation, \d+ test conditions"
+    assert re.fullmatch(f"split simulation, seed 1: {sizes}", spawned[3])
     epochs = [line for line in spawned if line.startswith("epoch ")]
     assert len(epochs) == len(set(epochs)) > 0
     assert not [line for line in spawned if ".npz" in line or "one CPU process" in line]

@@ -46,15 +46,6 @@ def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
     assert stat.S_IMODE(os.stat(written).st_mode) == stat.S_IMODE(os.stat(plain).st_mode)
 
 
-def test_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
-    target = tmp_path / "screen"
-    for name in ("first", "second"):
-        with new_folder(target) as temporary:
-            (temporary / name).write_text(name)
-    assert [entry.name for entry in target.iterdir()] == ["second"]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["screen"]
-
-
 def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
     target = tmp_path / "screen"
     with new_folder(target) as temporary:

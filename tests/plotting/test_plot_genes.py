@@ -32,13 +32,11 @@ def test_boxes_are_quartiles_of_the_cells(names):
     ax = gene_changes(cells.mean(axis=0), {}, names, genes=[5, 0], cells_delta_NG=cells)
     for box, gene in zip(ax.patches, [5, 0], strict=True):
         edges = box.get_path().vertices[:, 1]
-        np.testing.assert_allclose(
-            [edges.min(), edges.max()], np.quantile(cells[:, gene], [0.25, 0.75]), rtol=1e-9
-        )
+        quartiles = np.quantile(cells[:, gene], [0.25, 0.75])
+        np.testing.assert_allclose([edges.min(), edges.max()], quartiles, rtol=1e-9)
     means = next(c for c in ax.collections if c.get_label() == "observed mean")
-    np.testing.assert_allclose(
-        [segment[0, 1] for segment in means.get_segments()], cells.mean(axis=0)[[5, 0]]
-    )
+    drawn = [segment[0, 1] for segment in means.get_segments()]
+    np.testing.assert_allclose(drawn, cells.mean(axis=0)[[5, 0]])
     assert "observed, 41 cells" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 

@@ -33,9 +33,7 @@ def test_runs_beside_each_other(by_label):
 
 
 def test_wrong_histories_are_refused():
-    with pytest.raises(
-        ValueError, match="unknown number of a history 'train_los'; did you mean 'train_loss'"
-    ):
+    with pytest.raises(ValueError, match=r"unknown number of a history 'train_los'.* 'train_loss'"):
         training_curves(HISTORY, "train_los")
     with pytest.raises(ValueError, match="unknown number of a history 'seconds'"):
         training_curves(HISTORY, "seconds")

@@ -54,9 +54,7 @@ def test_chosen_genes_in_their_order(names, conditions, delta_UG):
 
 
 def test_wrong_heat_maps_are_refused(names, conditions, delta_UG):
-    with pytest.raises(
-        ValueError, match=r"delta_UG has shape \(5, 12\); expected one row for each of 4 cond"
-    ):
+    with pytest.raises(ValueError, match=r"delta_UG has shape \(5, 12\); expected one row for each of 4"):
         delta_heat_map(delta_UG, conditions[:4], names)
     with pytest.raises(ValueError, match="11 gene names for 12 genes"):
         delta_heat_map(delta_UG, conditions, names[:11])
@@ -101,9 +99,7 @@ def test_a_score_without_a_neutral_value_has_one_sided_colours():
 
 
 def test_wrong_tables_are_refused():
-    with pytest.raises(
-        ValueError, match=r"lacks kind \(its columns: gene_1, gene_2, strength\); expected a table of gears"
-    ):
+    with pytest.raises(ValueError, match=r"lacks kind \(its columns: gene_1, gene_2, strength\); expected"):
         interaction_map(UPPER.drop(columns="kind"))
     with pytest.raises(ValueError, match="unknown score 'strenght'; did you mean 'strength'"):
         interaction_map(UPPER, score="strenght")

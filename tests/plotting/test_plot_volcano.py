@@ -76,7 +76,5 @@ def test_p_of_the_observed_cells_is_that_of_welch():
     )  # fmt: skip
     expected = stats.ttest_ind(cells, control, equal_var=False).pvalue
     np.testing.assert_allclose(welch_p_values(truth)[0], expected)
-    with pytest.raises(
-        ValueError, match=r"no spread of the control cells; build it from a screen: Truth\.of"
-    ):
+    with pytest.raises(ValueError, match=r"no spread of the control cells; build it .* Truth\.of"):
         welch_p_values(Truth.from_means(cells.mean(axis=0)[None], control.mean(axis=0)))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.conditions import Condition
 from gears.graphs.annotation import GeneAnnotation
 from gears.simulate import Simulation, SimulationOptions, Truth, simulate_to_h5ad, simulated_screen
 from gears.simulate.effects import soft_threshold
@@ -123,6 +122,7 @@ def test_file_equals_memory(tmp_path, chunk_cells):
     read = anndata.read_h5ad(tmp_path / "screen.h5ad")
     assert equal(read.X, adata.X)
     assert equal(read.layers["counts"], adata.layers["counts"])
+    assert equal(read[::-1].X, adata.X[::-1])
     assert read.obs.equals(adata.obs)
     assert read.var.equals(adata.var)
     assert np.array_equal(written.delta_CG, truth.delta_CG)
@@ -131,9 +131,8 @@ def test_file_equals_memory(tmp_path, chunk_cells):
 
 def test_counts_are_negative_binomial():
     """One cell type and batch, equal libraries: mean m and variance m + dispersion m^2 gene by gene."""
-    options = SimulationOptions(
-        n_genes=100, n_singles=0, n_pairs=0, n_control=20_000, n_batches=1, library_sd=0, dispersion=0.4
-    )
+    control_only = {"n_genes": 100, "n_singles": 0, "n_pairs": 0, "n_control": 20_000}
+    options = SimulationOptions(**control_only, n_batches=1, library_sd=0, dispersion=0.4)
     counts = Simulation(options).counts(0, 20_000).toarray().astype(np.float64)
     mean = counts.mean(axis=0)
     assert mean.sum() == pytest.approx(options.mean_library, rel=0.01)
@@ -147,9 +146,8 @@ def test_counts_are_negative_binomial():
 
 
 def test_library_sizes_vary_as_asked():
-    options = SimulationOptions(
-        n_genes=500, n_singles=0, n_pairs=0, n_control=4000, library_sd=0.5, dispersion=0
-    )
+    control_only = {"n_genes": 500, "n_singles": 0, "n_pairs": 0, "n_control": 4000}
+    options = SimulationOptions(**control_only, library_sd=0.5, dispersion=0)
     total = np.log(np.asarray(Simulation(options).counts(0, 4000).sum(axis=1)).ravel())
     assert total.std() == pytest.approx(0.5, abs=0.03)
 
@@ -157,15 +155,8 @@ def test_library_sizes_vary_as_asked():
 @pytest.mark.parametrize("extra", [{}, {"n_batches": 3, "batch_size_effect": 0.3, "cell_types": 2}])
 def test_truth_is_the_expected_expression(extra):
     """Means over thousands of cells agree with the truth within their standard errors."""
-    adata, truth = simulated_screen(
-        n_genes=200,
-        n_singles=3,
-        n_pairs=1,
-        cells_per_condition=6000,
-        n_control=6000,
-        interaction_share=1.0,
-        **extra,
-    )
+    sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 6000, "n_control": 6000}
+    adata, truth = simulated_screen(**sizes, interaction_share=1.0, **extra)
     X = dense(adata)
     condition_N = adata.obs["condition"].to_numpy()
     for condition in truth.conditions:
@@ -177,9 +168,8 @@ def test_truth_is_the_expected_expression(extra):
 
 
 def test_effects_are_recovered_by_pseudobulk_differences():
-    adata, truth = simulated_screen(
-        n_genes=300, n_singles=12, n_pairs=6, cells_per_condition=400, n_control=2000
-    )
+    sizes = {"n_singles": 12, "n_pairs": 6, "cells_per_condition": 400, "n_control": 2000}
+    adata, truth = simulated_screen(n_genes=300, **sizes)
     X, condition_N = dense(adata), adata.obs["condition"].to_numpy()
     control_G = X[condition_N == "ctrl"].mean(axis=0)
     for condition in truth.conditions[1:]:
@@ -205,11 +195,8 @@ def test_effects_follow_go():
 
 
 def test_effect_scale_and_share():
-    truth = Simulation(
-        SimulationOptions(
-            n_genes=2000, n_singles=50, strength_sd=0, effect_size=0.6, effect_share=0.2, target_effect=0
-        )
-    ).truth
+    options = {"strength_sd": 0, "effect_size": 0.6, "effect_share": 0.2, "target_effect": 0}
+    truth = Simulation(SimulationOptions(n_genes=2000, n_singles=50, **options)).truth
     nonzero = truth.gene_effect_PG[truth.gene_effect_PG != 0]
     assert len(nonzero) / truth.gene_effect_PG.size == pytest.approx(0.2, abs=0.02)
     assert np.sqrt((nonzero**2).mean()) == pytest.approx(0.6, rel=0.05)
@@ -218,9 +205,8 @@ def test_effect_scale_and_share():
 
 def test_common_effect():
     def mean_correlation(share):
-        options = SimulationOptions(
-            n_genes=500, n_singles=40, common_effect=share, go_strength=0.0, target_effect=0.0
-        )
+        independent = {"n_genes": 500, "n_singles": 40, "go_strength": 0.0, "target_effect": 0.0}
+        options = SimulationOptions(**independent, common_effect=share)
         return np.corrcoef(Simulation(options).truth.gene_effect_PG)[np.triu_indices(40, 1)].mean()
 
     assert abs(mean_correlation(0.0)) < 0.05
@@ -235,10 +221,8 @@ def test_low_rank():
 
 
 def test_interactions_are_of_the_recorded_kind():
-    options = SimulationOptions(
-        n_genes=120, n_singles=10, n_pairs=20, n_triples=10, interaction_share=0.6, interaction_size=0.5
-    )
-    truth = Simulation(options).truth
+    sizes = {"n_genes": 120, "n_singles": 10, "n_pairs": 20, "n_triples": 10}
+    truth = Simulation(SimulationOptions(**sizes, interaction_share=0.6, interaction_size=0.5)).truth
     kinds = list(truth.interactions.values())
     assert len(kinds) == 30
     assert [kinds.count(kind) for kind in ("additive", "synergy", "suppression")] == [12, 9, 9]
@@ -282,11 +266,6 @@ def test_truth_access_and_file(tmp_path, small_screen_truth):
     assert back.interactions == truth.interactions
     assert back.genes == truth.genes
     assert np.array_equal(back.delta_CG, truth.delta_CG)
-
-
-def test_small_fixture(small_screen_adata, small_screen_truth):
-    assert small_screen_adata.shape == (100 + 18 * 30, 60)
-    assert Condition(()) == small_screen_truth.conditions[0]
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,8 @@ class Dropped:
         The option that asked for it.
     n_cells, n_conditions : int
         Cells that went, and conditions that went with all of their cells.
-    why : str
-    conditions : tuple of str
-        Conditions that went, with the number that decided.
-    unchecked : tuple of str
-        What the filter could not judge, and kept.
+    conditions, unchecked : tuple of str
+        Conditions that went, with the number that decided; what the filter could not judge, and kept.
     """
 
     filter: str
@@ -75,9 +72,8 @@ def labels_to_drop(labels: pd.Series, dropped: Sequence[str] | None) -> tuple[np
             found = [str(label) for label in pd.unique(texts.dropna())]
             near = nearest(name, found)
             hint = f"did you mean {near[0]!r}?" if near else f"labels: {shorten(found)}"
-            findings.append(
-                Finding("unknown-drop-label", f"drop_labels names {name!r}, which no cell has", hint, 1, name)
-            )
+            what = f"drop_labels names {name!r}, which no cell has"
+            findings.append(Finding("unknown-drop-label", what, hint, 1, name))
         gone |= hit
     return gone, findings
 
@@ -96,11 +92,9 @@ def doublets(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[np.ndarray,
     flags |= dict.fromkeys(("false", "0", "no", "singlet"), False)
     texts = values.astype(object).map(lambda value: flags.get(str(value).strip().lower().removesuffix(".0")))
     if texts.isna().any():
-        odd, n = values[texts.isna()].iloc[0], int(texts.isna().sum())
-        what = (
-            f"obs[{key!r}] (doublet_key) has {n} values that are neither true nor false, such as {str(odd)!r}"
-        )
-        return gone, [Finding("no-flags", what, "make it a column of True and False", n, str(odd))]
+        odd, n = str(values[texts.isna()].iloc[0]), int(texts.isna().sum())
+        what = f"obs[{key!r}] (doublet_key) has {n} values that are neither true nor false, such as {odd!r}"
+        return gone, [Finding("no-flags", what, "make it a column of True and False", n, odd)]
     return texts.to_numpy(dtype=bool), []
 
 
@@ -119,9 +113,8 @@ def wrong_guide_counts(
     if np.isnan(numbers).any():
         n = int(np.isnan(numbers).sum())
         what = f"obs[{key!r}] (guide_count_key) is no number for {count(n, 'cell')}"
-        return gone, [
-            Finding("no-counts-of-guides", what, "fill or drop them", n, str(obs.index[np.isnan(numbers)][0]))
-        ]
+        first = str(obs.index[np.isnan(numbers)][0])
+        return gone, [Finding("no-counts-of-guides", what, "fill or drop them", n, first)]
     return np.where(n_genes == 0, numbers > 1, numbers != n_genes), []
 
 
@@ -138,15 +131,13 @@ def small_conditions(
         return np.zeros(len(table.cell_label), dtype=bool), None, []
     findings = []
     if not (perturbed & ~small).any():
-        what = (
-            f"no perturbed condition has min_cells={min_cells} cells; the largest has {counts[small].max()}"
-        )
+        largest = counts[small].max()
+        what = f"no perturbed condition has min_cells={min_cells} cells; the largest has {largest}"
         findings.append(Finding("all-too-small", what, "lower min_cells", int(small.sum())))
     named = tuple(f"{table.conditions[i]} ({counts[i]})" for i in np.flatnonzero(small))
     gone = small[table.cell_condition]
-    dropped = Dropped(
-        "min_cells", int(gone.sum()), len(named), f"fewer than min_cells={min_cells} cells", named
-    )
+    why = f"fewer than min_cells={min_cells} cells"
+    dropped = Dropped("min_cells", int(gone.sum()), len(named), why, named)
     return gone, dropped, findings
 
 
@@ -197,9 +188,7 @@ def not_knocked_down(
     dropped = []
     kept = tuple(unchecked)
     if options.max_residual is not None:
-        why = (
-            f"more than max_residual={options.max_residual} of the control's expression of the target is left"
-        )
+        why = f"more than max_residual={options.max_residual} of the control's expression of it is left"
         dropped.append(Dropped("max_residual", int(gone.sum()), len(whole), why, tuple(whole), kept))
     if options.max_cell_residual is not None:
         why = f"more than max_cell_residual={options.max_cell_residual} of the control's mean is left in the cell"

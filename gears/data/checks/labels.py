@@ -24,9 +24,8 @@ class LabelTable:
     ----------
     cell_label : np.ndarray (N,) int32
         Label of each cell.
-    labels : list of str, L
-    label_condition : np.ndarray (L,) int64
-    conditions : tuple of Condition, C
+    labels, label_condition, conditions
+        The L labels, the number of each one's condition, (L,) int64, and the C conditions.
     """
 
     cell_label: np.ndarray
@@ -66,10 +65,7 @@ class LabelTable:
 def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
     """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing.
 
-    Returns
-    -------
-    tuple
-        The findings, and the condition of each label that can be read with the layout's separator.
+    Also the condition of each label that can be read with the layout's separator.
     """
     found: list[Finding] = []
     missing = labels.isna()
@@ -77,9 +73,7 @@ def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], di
         n = int(missing.sum())
         what = f"obs[{layout.condition_key!r}] is missing for {count(n, 'cell')}"
         control = layout.controls[0] if layout.controls else CONTROL_LABEL
-        remedy = (
-            f"drop them (drop_labels=['nan']), or label them {control!r} if they are known to be controls"
-        )
+        remedy = f"drop them (drop_labels=['nan']), or label them {control!r} if they are controls"
         found.append(Finding("missing-label", what, remedy, n, str(labels.index[missing][0])))
     counts = Counter(labels[~missing].tolist())
     findings, readable = _readable(counts, layout)
@@ -118,9 +112,8 @@ def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str,
         number = count(len(joined), "label")
         sign = repr(layout.sep) if layout.sep else "no sign"
         what = f"{number} with {SEPARATOR!r} ({shorten(joined)}) though {sign} joins genes here"
-        findings.append(
-            Finding("other-separator", what, f"pass sep={SEPARATOR!r}, or rename", len(joined), joined[0])
-        )
+        remedy = f"pass sep={SEPARATOR!r}, or rename"
+        findings.append(Finding("other-separator", what, remedy, len(joined), joined[0]))
     return findings, readable
 
 
@@ -133,14 +126,10 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     if len(known) > 1 or tokens - {label.strip() for label in known}:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
-        return Finding(
-            "no-control", f"{what}; found {shorten(map(repr, spelled))}", remedy, len(spelled), spelled[0]
-        )
-    like = (
-        known
-        or nearest(layout.controls[0] if layout.controls else "control", names)
-        or nearest("control", names)
-    )
+        what = f"{what}; found {shorten(map(repr, spelled))}"
+        return Finding("no-control", what, remedy, len(spelled), spelled[0])
+    control = layout.controls[0] if layout.controls else "control"
+    like = known or nearest(control, names) or nearest("control", names)
     if not like:
         return Finding("no-control", f"{what}; labels found: {shorten(names)}", "label the control cells")
     best = like[0]

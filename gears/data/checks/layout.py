@@ -24,15 +24,10 @@ class Layout:
 
     Attributes
     ----------
-    style : str
-    condition_key : str or None
-        None: there is no such column.
-    cell_type_key : str or None
-        None: the screen does not say; all cells are of one type.
+    condition_key, cell_type_key : str or None
+        Columns of obs. None: there is no such column; the screen does not say, and all cells are of one type.
     gene_key : str or None
         A column of var, or "index".
-    controls : tuple of str
-    sep : str or None
     count_key : str or None
         Column with the number of perturbations per cell.
     """
@@ -145,9 +140,7 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
             f"no known style fits: none of the columns {', '.join(keys)} holds its style's control label "
             f"(columns: {shorten(obs.columns) or 'none'})"
         )
-        remedy = (
-            "name the column and the control: condition_key=, ctrl_label= (and sep= where genes are joined)"
-        )
+        remedy = "name the column and the control: condition_key=, ctrl_label= (and sep= if genes are joined)"
         return Finding("unknown-style", what, remedy)
     if all(_same_labels(obs[columns[0]], obs[key]) for key in columns[1:]):
         return found[0]
@@ -158,11 +151,8 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
 
 def _same_labels(a: pd.Series, b: pd.Series) -> bool:
     """Whether two columns divide the cells in the same way."""
-    return (
-        pd.DataFrame({"a": a.astype(str), "b": b.astype(str)}).drop_duplicates().shape[0]
-        == a.nunique()
-        == b.nunique()
-    )
+    pairs = pd.DataFrame({"a": a.astype(str), "b": b.astype(str)}).drop_duplicates()
+    return len(pairs) == a.nunique() == b.nunique()
 
 
 def _column(
@@ -181,10 +171,8 @@ def _column(
     columns = [str(column) for column in frame.columns]
     near = nearest(wanted, columns)
     hint = f"rename {axis}[{near[0]!r}]" if near else f"columns: {shorten(columns) or 'none'}"
-    styles = (
-        [(style, key) for style, key in recognised(frame) if style.name != "gears"] if axis == "obs" else []
-    )
-    if name == "condition" and styles:
+    styles = [found for found in recognised(frame) if found[0].name != "gears"] if name == "condition" else []
+    if styles:
         hint = f"obs[{styles[0][1]!r}] is in the style of {styles[0][0].name}: pass style='auto'"
     elif not near:
         hint += f": {remedy}"
@@ -238,6 +226,5 @@ def _controls(
     what = f"no label of obs[{labels.name!r}] is known to be the control" + (
         f"; {len(like)} could be: {shorten(map(repr, like))}" if like else f" (labels: {shorten(found)})"
     )
-    return (), [
-        Finding("no-control", what, "say which: ctrl_label='...' (a list for several)", max(len(like), 1))
-    ]
+    remedy = "say which: ctrl_label='...' (a list for several)"
+    return (), [Finding("no-control", what, remedy, max(len(like), 1))]

@@ -103,9 +103,7 @@ class ProcessingOptions(Options):
         help="""exclude conditions whose mean (normalised counts) of a perturbed, measured gene is more than this share
         of the control's, such as 0.3; None: off""",
     )
-    max_cell_residual: float | None = option(
-        default=None, check=_SHARE, help="the same for single cells; None: off"
-    )
+    max_cell_residual: float | None = option(default=None, check=_SHARE, help="the same for each cell")
     match_controls_by: list[str] | None = option(
         default=None,
         check=anything(),

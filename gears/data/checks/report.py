@@ -29,12 +29,10 @@ class ScreenReport:
 
     Attributes
     ----------
-    name : str
     facts : dict
         Numbers of cells, genes and conditions, and the like.
     layout : str
         Where labels, cell types and gene names are, a line each ("" where unknown).
-    findings : tuple of Finding
     dropped : tuple of str
         What is excluded, a line each.
     """

@@ -48,15 +48,7 @@ def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
 
 
 def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> SettingTable:
-    """Divide the cells; the columns were checked (:func:`column_findings`).
-
-    Parameters
-    ----------
-    obs
-        Annotations of the cells, ``cell_type`` among them.
-    table
-        Their labels.
-    """
+    """Divide the cells; `obs` (with ``cell_type``) was checked by :func:`column_findings`."""
     batch_N, batches = _coded(obs, options.match_controls_by or [])
     cell_batch = batch_N.astype(np.int32)
     if not is_divided(options):

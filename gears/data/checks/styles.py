@@ -58,7 +58,6 @@ class Style:
 
     Attributes
     ----------
-    name : str
     condition_keys : tuple of str
         Columns of obs that may hold the label, the most telling first.
     controls : tuple of str

@@ -151,17 +151,10 @@ class ScreenDraft:
 def check_screen(
     adata: AnnData, options: ProcessingOptions, *, is_gene: Callable[[str], bool] | None = None
 ) -> ScreenDraft:
-    """Every step from an AnnData to a screen that can be written, if no error is found.
+    """Every step from an AnnData (not modified) to a screen that can be written, if no error is found.
 
-    Parameters
-    ----------
-    adata
-        The screen; not modified.
-    options
-        How it is to be prepared.
-    is_gene
-        Whether a token is a gene that is known elsewhere (the annotation); outside the
-        style "gears" tokens that are neither that nor measured are unknown labels.
+    `is_gene` says whether a token is a gene that is known elsewhere (the annotation); outside the style "gears"
+    tokens that are neither that nor measured are unknown labels.
     """
     draft = check_cell_types(check_genes(read(adata, options)))
     draft = check_values(standardise_labels(draft, is_gene))
@@ -294,16 +287,11 @@ def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
     """Exclude doublets, and cells with another number of guides than their label has genes."""
     options, table = draft.options, draft.labels
     n_genes_N = np.zeros(draft.n_cells, dtype=np.int64)
-    n_genes_N[draft.cells] = np.array([len(condition) for condition in table.conditions])[
-        table.cell_condition
-    ]
+    n_genes_N[draft.cells] = np.array([len(one) for one in table.conditions])[table.cell_condition]
+    is_other = f"obs[{options.guide_count_key!r}] is not the number of genes in the label"
     for name, (lost_N, findings), why in (
         ("doublet_key", filters.doublets(draft.obs, options), f"obs[{options.doublet_key!r}] is true"),
-        (
-            "guide_count_key",
-            filters.wrong_guide_counts(draft.obs, n_genes_N, options),
-            f"obs[{options.guide_count_key!r}] is not the number of genes in the label",
-        ),
+        ("guide_count_key", filters.wrong_guide_counts(draft.obs, n_genes_N, options), is_other),
     ):
         draft, lost = draft.found(findings), lost_N[draft.cells]
         if lost.any():
@@ -352,9 +340,8 @@ def publish(draft: ScreenDraft) -> ScreenDraft:
     cells, matrix = draft.cells, draft.matrix
     if len(cells) < draft.n_cells:
         matrix = as_csr(matrix[cells])
-    obs, condition_names = published_obs(
-        draft.obs.iloc[cells], draft.cell_types.iloc[cells], draft.labels, draft.layout
-    )
+    types = draft.cell_types.iloc[cells]
+    obs, condition_names = published_obs(draft.obs.iloc[cells], types, draft.labels, draft.layout)
     return replace(
         draft,
         matrix=matrix,

@@ -23,16 +23,8 @@ MOSTLY_COUNTS = 0.5
 
 def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
     """No cells or no genes at all."""
-    findings = []
-    if n_cells == 0:
-        findings.append(
-            Finding("no-cells", "there are no cells", "check how the file was written or filtered")
-        )
-    if n_genes == 0:
-        findings.append(
-            Finding("no-genes", "there are no genes", "check how the file was written or filtered")
-        )
-    return findings
+    sizes, remedy = {"cells": n_cells, "genes": n_genes}, "check how the file was written or filtered"
+    return [Finding(f"no-{what}", f"there are no {what}", remedy) for what, n in sizes.items() if n == 0]
 
 
 def gene_findings(names: pd.Series, index: pd.Index, *, unique_genes: bool) -> list[Finding]:
@@ -41,19 +33,16 @@ def gene_findings(names: pd.Series, index: pd.Index, *, unique_genes: bool) -> l
     if names.isna().any():
         n = int(names.isna().sum())
         what = f"the gene name is missing for {count(n, 'gene')}"
-        findings.append(
-            Finding("missing-gene-name", what, "fill or drop them", n, str(index[names.isna()][0]))
-        )
+        first = str(index[names.isna()][0])
+        findings.append(Finding("missing-gene-name", what, "fill or drop them", n, first))
     texts = names.dropna().astype(str)
     repeated = [name for name, n in Counter(texts).items() if n > 1]
     if repeated:
-        what = (
-            f"{count(len(repeated), 'gene name')} {'occur' if len(repeated) > 1 else 'occurs'} more than once"
-        )
+        occur = "occur" if len(repeated) > 1 else "occurs"
+        what = f"{count(len(repeated), 'gene name')} {occur} more than once ({shorten(repeated)})"
         remedy = "pass unique_genes=True to tell them apart by their ids, or keep one column each"
         severity = "warning" if unique_genes else "error"
         remedy = "told apart by their ids" if unique_genes else remedy
-        what = f"{what} ({shorten(repeated)})"
         findings.append(Finding("repeated-gene-name", what, remedy, len(repeated), repeated[0], severity))
     joined = [name for name in texts if SEPARATOR in name]
     if joined:
@@ -73,11 +62,8 @@ def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
     if cell_types.isna().any():
         n = int(cell_types.isna().sum())
         what = f"obs[{cell_types.name!r}] is missing for {count(n, 'cell')}"
-        findings.append(
-            Finding(
-                "missing-cell-type", what, "fill or drop them", n, str(cell_types.index[cell_types.isna()][0])
-            )
-        )
+        first = str(cell_types.index[cell_types.isna()][0])
+        findings.append(Finding("missing-cell-type", what, "fill or drop them", n, first))
     found = sorted({str(value) for value in cell_types.dropna()})
     if len(found) > 1 and not pool:
         what = f"{len(found)} cell types ({shorten(found)}): a model describes one"
@@ -101,13 +87,8 @@ def value_findings(
         return [Finding("not-finite", what, "replace them, or drop those cells or genes", bad)]
     if not len(values):
         remedy = "pass the layer that holds the values" if layers else "check how the file was written"
-        return [
-            Finding(
-                "all-zero",
-                f"{place} holds nothing but zeros",
-                f"{remedy} (layers: {shorten(layers) or 'none'})",
-            )
-        ]
+        remedy += f" (layers: {shorten(layers) or 'none'})"
+        return [Finding("all-zero", f"{place} holds nothing but zeros", remedy)]
     ends = np.array([(piece.min(), piece.max()) for piece in pieces(values)])
     low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
     whole = share_of_integers(values)
@@ -115,9 +96,8 @@ def value_findings(
         if low >= 0 and (whole > MOSTLY_COUNTS or high > LOG_MAXIMUM):
             return []
         counts = next((name for name in layers if "count" in name.lower() and name != layer), None)
-        remedy = (
-            f"pass layer={counts!r}" if counts else "pass the layer that holds counts, or leave normalize out"
-        )
+        layer_of = f"layer={counts!r}" if counts else "the layer that holds counts, or leave normalize out"
+        remedy = f"pass {layer_of}"
         what = f"normalize=True needs counts, but {place} does not hold whole non-negative numbers"
         return [Finding("no-counts", what, remedy)]
     if low >= 0 and whole > MOSTLY_COUNTS:

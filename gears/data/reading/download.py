@@ -44,18 +44,13 @@ HEADERS = {"User-Agent": "gears", "Accept-Encoding": "identity"}
 def published_screen(
     data_path: Path, name: str, *, base_url: str | None = None, retries: int = 3, timeout: float = 60.0
 ) -> Path:
-    """The h5ad file of a published screen, from `data_path` or else from the web.
+    """The h5ad file of a published screen, one of :data:`PUBLISHED_FILES`, from `data_path` or else from the web.
 
-    Looked for in this order: ``downloads/<name>.h5ad`` (checked against the
-    hash of its first download), an archive ``<name>.zip`` or ``.tar.gz`` that was put
-    into `data_path` by hand, the web.
+    Looked for in this order: ``downloads/<name>.h5ad`` (checked against the hash of its first download), an archive
+    ``<name>.zip`` or ``.tar.gz`` that was put into `data_path` by hand, the web.
 
     Parameters
     ----------
-    data_path
-        Folder of prepared screens.
-    name
-        One of :data:`PUBLISHED_FILES`.
     base_url
         Address before the file number; else ``GEARS_DOWNLOAD_URL``, else the Harvard Dataverse.
     retries
@@ -186,10 +181,7 @@ def is_archive(path: Path) -> bool:
 def extract_file(archive: Path, name: str, folder: Path) -> Path:
     """Extract the one file called `name`, in whatever folder of the archive, into `folder`, and nothing else.
 
-    Raises
-    ------
-    ValueError
-        If the archive is damaged, lacks the file or has it twice, or the file's path leads out of `folder`.
+    ValueError if the archive is damaged, lacks the file or has it twice, or the file's path leads out of `folder`.
     """
     try:
         if zipfile.is_zipfile(archive):

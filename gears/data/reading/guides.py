@@ -41,15 +41,13 @@ def add_guides(
     adata
         Cells by barcode; not modified.
     guides
-        A table (CSV or TSV, may be gzipped) with a column of barcodes
-        (``cell_barcode``, ``barcode``, ...) and one of targets (``target_gene``,
-        ``gene``, ``condition``, ...) or of guides (``feature_call``, ``guide``, ...),
-        one row per cell, several joined by ``|``, ``;``, ``,`` or ``+``, or one row per cell and guide.
-        10x's ``protospacer_calls_per_cell.csv`` is such a table.
+        A table (CSV or TSV, may be gzipped) with a column of barcodes (``cell_barcode``, ``barcode``, ...) and one of
+        targets (``target_gene``, ``gene``, ``condition``, ...) or of guides (``feature_call``, ``guide``, ...), one
+        row per cell, several joined by ``|``, ``;``, ``,`` or ``+``, or one row per cell and guide. 10x's
+        ``protospacer_calls_per_cell.csv`` is such a table.
     targets
-        Target of each guide: a dict, or a table with the columns ``id`` (or
-        ``guide``) and ``target_gene_name`` (or ``target_gene``), such as 10x's
-        feature reference. Needed where the table names guides.
+        Target of each guide: a dict, or a table with the columns ``id`` (or ``guide``) and ``target_gene_name`` (or
+        ``target_gene``), such as 10x's feature reference. Needed where the table names guides.
     ctrl_label
         The target, or several, that means control; by default those that look like one
         ("Non-Targeting", "NTC", ...), which are logged.
@@ -57,9 +55,8 @@ def add_guides(
     Returns
     -------
     AnnData
-        The cells that have a guide, with ``obs.condition`` ("A+B", "A+ctrl",
-        "ctrl") and ``obs.n_guides``. Cells without one are excluded and counted,
-        never taken for controls.
+        The cells that have a guide, with ``obs.condition`` ("A+B", "A+ctrl", "ctrl") and ``obs.n_guides``. Cells
+        without one are excluded and counted, never taken for controls.
 
     Raises
     ------
@@ -82,9 +79,8 @@ def add_guides(
         per_cell["token"] = _targets_of(per_cell["token"], targets)
     known = per_cell[per_cell["barcode"].isin(adata.obs_names)]
     if known.empty:
-        theirs, own = (
-            shorten(map(repr, names), 2) for names in (per_cell["barcode"].unique(), adata.obs_names)
-        )
+        barcodes = per_cell["barcode"].unique(), adata.obs_names
+        theirs, own = (shorten(map(repr, names), 2) for names in barcodes)
         msg = f"no barcode of the guide table is a cell: it has {theirs}, cells are {own}; bring them to one form"
         raise ValueError(msg)
     named = [ctrl_label] if isinstance(ctrl_label, str) else ctrl_label
@@ -92,11 +88,8 @@ def add_guides(
     controls = sorted(set(known["token"][is_control]))
     logger.info("control guides: %s", shorten(controls) or "none found; name them with ctrl_label=")
     n_guides = known.groupby("barcode").size()
-    genes = (
-        known[[not control for control in is_control]]
-        .groupby("barcode")["token"]
-        .agg(lambda t: list(dict.fromkeys(t)))
-    )
+    perturbed = known[[not control for control in is_control]]
+    genes = perturbed.groupby("barcode")["token"].agg(lambda t: list(dict.fromkeys(t)))
     labels = pd.Series(CONTROL_LABEL, index=n_guides.index)
     labels.update(genes.map(lambda own: SEPARATOR.join(own if len(own) > 1 else [*own, CONTROL_LABEL])))
     has = adata.obs_names.isin(labels.index)
@@ -109,13 +102,7 @@ def add_guides(
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """A CSV or TSV file as text.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is none, or it cannot be read.
-    """
+    """A CSV or TSV file as text; FileNotFoundError if there is none, ValueError if it cannot be read."""
     path = user_path(path)
     if not path.is_file():
         msg = f"there is no file {path}"
@@ -144,9 +131,8 @@ def _tokens(table: pd.DataFrame, barcode_key: str, key: str) -> pd.DataFrame:
     texts = table[key].astype(str)
     between = next((sign for sign in BETWEEN if texts.str.contains(sign, regex=False).any()), None)
     tokens = texts.str.split(between, regex=False) if between else texts.map(lambda text: [text])
-    rows = pd.DataFrame({"barcode": table[barcode_key].astype(str), "token": tokens}).explode(
-        "token", ignore_index=True
-    )
+    cells = pd.DataFrame({"barcode": table[barcode_key].astype(str), "token": tokens})
+    rows = cells.explode("token", ignore_index=True)
     rows["token"] = rows["token"].str.strip()
     return rows[~rows["token"].map(is_no_gene)].reset_index(drop=True)
 

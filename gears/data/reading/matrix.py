@@ -21,10 +21,7 @@ DENSE_ROWS = 1024
 def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     """Read an h5ad file into memory, or all but its values.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no file, or it is no h5ad file.
+    FileNotFoundError if there is no file, ValueError if it is no h5ad file.
     """
     import anndata
 
@@ -43,13 +40,7 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
 
 
 def check_matrices(path: Path, adata: AnnData) -> None:
-    """Refuse a screen that was read from a file and has a sparse matrix whose arrays do not fit together.
-
-    Raises
-    ------
-    ValueError
-        With the file and the matrix.
-    """
+    """Raise ValueError for a screen from a file with a sparse matrix whose arrays do not fit together."""
     matrices = {"X": None if adata.isbacked else adata.X}
     matrices |= {f"layers/{name}": matrix for name, matrix in adata.layers.items()}
     if adata.raw is not None and not adata.isbacked:
@@ -72,26 +63,16 @@ def values_of(adata: AnnData, layer: str | None = None) -> Any:
             raise
         whole = as_csr(parent.X if layer is None else parent.layers[layer])
         numbers = np.arange(whole.shape[0])[rows]
-        wide = sparse.csr_matrix(
-            (whole.data, whole.indices.astype(np.int64), whole.indptr), shape=whole.shape
-        )
+        parts = whole.data, whole.indices.astype(np.int64), whole.indptr
+        wide = sparse.csr_matrix(parts, shape=whole.shape)
         return as_csr(wide[numbers][:, columns])
 
 
 class StoredMatrix:
     """A matrix in an h5ad file or zarr store, read row range by row range; only its place is sent to processes.
 
-    Parameters
-    ----------
-    path
-        The file (h5ad) or folder (zarr).
-    key
-        Where in it: ``"X"`` or ``"layers/<name>"``.
-
-    Raises
-    ------
-    ValueError
-        If the matrix is stored by columns (CSC), which gives no rows cheaply.
+    `key` is where in it: ``"X"`` or ``"layers/<name>"``. ValueError if the matrix is stored by columns (CSC), which
+    gives no rows cheaply.
     """
 
     sequential = True
@@ -170,16 +151,10 @@ def _pair(shape: Any) -> tuple[int, int]:
 def as_csr(matrix: Any) -> sparse.csr_matrix:
     """A matrix as CSR float32, sorted, without duplicates and explicit zeros.
 
-    Dense arrays, CSR, CSC and the newer sparse arrays give equal results. The
-    input is never changed; where it is canonical float32 CSR already its
-    memory is shared, so the result must not be written to.
-
-    Raises
-    ------
-    TypeError
-        For anything that is neither a numeric array nor a sparse matrix.
-    ValueError
-        For a sparse matrix whose arrays do not fit together.
+    Dense arrays, CSR, CSC and the newer sparse arrays give equal results. The input is never changed; where it is
+    canonical float32 CSR already its memory is shared, so the result must not be written to. TypeError for anything
+    that is neither a numeric array nor a sparse matrix, ValueError for a sparse matrix whose arrays do not fit
+    together.
     """
     if sparse.issparse(matrix):
         check_compressed("a sparse matrix", matrix)
@@ -234,16 +209,10 @@ def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_matrix:
-    """Counts to log(1 + counts per `target`), by scanpy; a new matrix.
+    """Counts, (N, G) CSR, canonical, to log(1 + counts per `target`), by scanpy; a new matrix.
 
-    Computed in float64 and stored as float32, some cells at a time: the values do not depend on how many.
-
-    Parameters
-    ----------
-    counts
-        (N, G) CSR of whole non-negative numbers, canonical.
-    target
-        Sum of each cell before the logarithm; cells without any count stay zero.
+    Computed in float64 and stored as float32, some cells at a time: the values do not depend on how many. Cells
+    without any count stay zero.
     """
     import scanpy
     from anndata import AnnData

@@ -44,9 +44,8 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     Parameters
     ----------
     path
-        An h5ad file, a zarr store, a 10x h5 file (versions 2 and 3), a folder with
-        ``matrix.mtx`` beside ``features.tsv`` (or ``genes.tsv``) and
-        ``barcodes.tsv`` (each may be gzipped), or a folder with several of
+        An h5ad file, a zarr store, a 10x h5 file (versions 2 and 3), a folder with ``matrix.mtx`` beside
+        ``features.tsv`` (or ``genes.tsv``) and ``barcodes.tsv`` (each may be gzipped), or a folder with several of
         these, whose cells are put together.
     backed
         Leave the values of an h5ad file on disk.
@@ -81,13 +80,7 @@ def name_of(path: Path) -> str:
 
 
 def kind_of(path: Path) -> str:
-    """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several".
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is nothing, or it is none of these.
-    """
+    """ "h5ad", "zarr", "10x-h5", "10x-mtx" or "several"; FileNotFoundError or ValueError for anything else."""
     if not path.exists():
         msg = f"there is no file or folder {path}"
         raise FileNotFoundError(msg)
@@ -104,9 +97,8 @@ def kind_of(path: Path) -> str:
             names = set(file)
             if {"obs", "var"} <= names:
                 return "h5ad"
-            if "matrix" in names or any(
-                "barcodes" in file[name] for name in names if isinstance(file[name], h5py.Group)
-            ):
+            groups = [file[name] for name in names if isinstance(file[name], h5py.Group)]
+            if "matrix" in names or any("barcodes" in group for group in groups):
                 return "10x-h5"
         msg = f"{path} is an HDF5 file without what AnnData or 10x write (it has {shorten(sorted(names)) or 'nothing'})"
         raise ValueError(msg)
@@ -119,7 +111,7 @@ def kind_of(path: Path) -> str:
 
 
 def _kind_of_folder(folder: Path) -> str:
-    if any((folder / name).exists() for name in (".zgroup", "zarr.json")):
+    if _is_zarr(folder):
         return "zarr"
     if _matrices(folder):
         return "10x-mtx"
@@ -130,22 +122,25 @@ def _kind_of_folder(folder: Path) -> str:
     raise ValueError(msg)
 
 
+def _is_zarr(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (".zgroup", "zarr.json"))
+
+
 def _matrices(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*matrix.mtx"), *folder.glob("*matrix.mtx.gz")])
 
 
 def _members(folder: Path) -> list[Path]:
     """Files and folders below a folder that are screens themselves."""
-    found = []
-    for place in sorted(folder.iterdir()):
-        if place.name.startswith("."):
-            continue
-        is_folder = place.is_dir() and (
-            (place / ".zgroup").exists() or (place / "zarr.json").exists() or _matrices(place)
-        )
-        if is_folder or (place.is_file() and place.name.endswith(SUFFIXES)):
-            found.append(place)
-    return found
+
+    def is_screen(place: Path) -> bool:
+        if place.is_dir():
+            return _is_zarr(place) or bool(_matrices(place))
+        return place.is_file() and place.name.endswith(SUFFIXES)
+
+    return [
+        place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and is_screen(place)
+    ]
 
 
 def _read_zarr(path: Path) -> AnnData:
@@ -170,9 +165,7 @@ def _read_several(folder: Path) -> AnnData:
     genes = screens[0].var_names
     for member, screen in zip(members, screens, strict=True):
         if not screen.var_names.is_unique:
-            msg = (
-                f"{member} has repeated gene ids; make them unique (var_names_make_unique) in each file first"
-            )
+            msg = f"{member} has repeated gene ids; make them unique (var_names_make_unique) in each file"
             raise ValueError(msg)
         missing = genes.difference(screen.var_names)
         more = screen.var_names.difference(genes)
@@ -184,14 +177,8 @@ def _read_several(folder: Path) -> AnnData:
             )
             raise ValueError(msg)
     names = [name_of(member) for member in members]
-    whole = anndata.concat(
-        [screen[:, genes] for screen in screens],
-        label=SOURCE,
-        keys=names,
-        index_unique="-",
-        join="outer",
-        merge="same",
-    )
+    screens = [screen[:, genes] for screen in screens]
+    whole = anndata.concat(screens, label=SOURCE, keys=names, index_unique="-", join="outer", merge="same")
     logger.info("%s: %s from %d files", folder, count(whole.n_obs, "cell"), len(members))
     return whole
 
@@ -271,41 +258,21 @@ def _ten_x(
 
     is_gene = np.array([kind == EXPRESSION for kind in types], dtype=bool)
     if not is_gene.all():
-        others = sorted({kind for kind in types if kind != EXPRESSION})
-        logger.info(
-            "%s: %d features other than gene expression are excluded (%s)",
-            path,
-            int((~is_gene).sum()),
-            shorten(others),
-        )
+        n, others = int((~is_gene).sum()), shorten(sorted({kind for kind in types if kind != EXPRESSION}))
+        logger.info("%s: %d features other than gene expression are excluded (%s)", path, n, others)
         matrix = sparse.csr_matrix(matrix)[:, np.flatnonzero(is_gene)]
     var = pd.DataFrame({"gene_name": names}, index=pd.Index(ids, name=None))[is_gene]
     return AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)
 
 
 def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int | None = None) -> AnnData:
-    """A screen's file with its annotations and the wanted values, nothing else.
+    """A screen's file with its annotations and the values of `layer` (None: of X), nothing else.
 
-    Of an h5ad file other layers, embeddings and ``uns`` are not read: other layers are there
-    by name and hold nothing. A matrix of more than `most_in_memory` values is brought chunk by
-    chunk into a file that is mapped into memory (and has no name any more), so that preparing
-    it holds no second copy and the system can let go of its pages. Other kinds of files are read whole.
-
-    Parameters
-    ----------
-    path
-        Any file or folder that :func:`gears.data.open_screen` reads.
-    layer
-        Where the values are; X when None.
-    near
-        Folder for the temporary file.
-    most_in_memory
-        :data:`MOST_IN_MEMORY` by default.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is nothing, or nothing that can be read.
+    Of an h5ad file other layers, embeddings and ``uns`` are not read: other layers are there by name and hold
+    nothing. A matrix of more than `most_in_memory` values (:data:`MOST_IN_MEMORY` by default) is brought chunk by
+    chunk into a file in the folder `near` that is mapped into memory (and has no name any more), so that preparing it
+    holds no second copy and the system can let go of its pages. Other kinds of files are read whole. Errors are those
+    of :func:`open_screen`.
     """
     lean = _lean(path, layer, near, MOST_IN_MEMORY if most_in_memory is None else most_in_memory)
     return open_screen(path) if lean is None else lean
@@ -314,10 +281,7 @@ def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int 
 def in_reach(adata: AnnData, near: Path) -> AnnData:
     """An AnnData whose values can be used like those in memory; one that is backed by a file is treated as the file.
 
-    Raises
-    ------
-    TypeError
-        If it is no AnnData.
+    TypeError if it is no AnnData.
     """
     from anndata import AnnData
 
@@ -329,9 +293,8 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
     stored = None if adata.is_view else _stored(adata.X)
     if stored is None:
         return adata.to_memory()
-    return AnnData(
-        X=_brought(stored, near, MOST_IN_MEMORY), obs=adata.obs, var=adata.var, layers=dict(adata.layers)
-    )
+    matrix = _brought(stored, near, MOST_IN_MEMORY)
+    return AnnData(X=matrix, obs=adata.obs, var=adata.var, layers=dict(adata.layers))
 
 
 def _stored(matrix: Any) -> StoredMatrix | None:
@@ -380,7 +343,5 @@ def _brought(stored: StoredMatrix, near: Path, limit: int) -> sparse.csr_matrix:
 
 def row_ranges(lengths: np.ndarray, chunk_values: int = CHUNK_VALUES) -> Iterator[np.ndarray]:
     """Consecutive rows in chunks of about `chunk_values` stored values."""
-    which = np.cumsum(np.maximum(lengths, 1)) // chunk_values
-    yield from (
-        rows for rows in np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(which)) + 1) if len(rows)
-    )
+    ends = np.flatnonzero(np.diff(np.cumsum(np.maximum(lengths, 1)) // chunk_values)) + 1
+    yield from (rows for rows in np.split(np.arange(len(lengths)), ends) if len(rows))

@@ -18,17 +18,9 @@ ROWS_PER_CHUNK = 4096
 class CellMatrix:
     """Log-normalised expression, (N, G) float32, read from disk as it is needed.
 
-    Processes that open the same folder share the memory. An object is cheap to
-    send to another process: only the folder goes along.
-
-    Parameters
-    ----------
-    folder
-        Holds ``data.npy``, ``indices.npy``, ``indptr.npy``.
-    n_genes
-        G.
-    kept
-        Rows of the files that make up this matrix, in order; all by default.
+    Processes that open the same folder share the memory. An object is cheap to send to another process: only the
+    folder goes along. `folder` holds ``data.npy``, ``indices.npy``, ``indptr.npy``; `kept` are the rows of the files
+    that make up this matrix, in order, by default all.
     """
 
     def __init__(self, folder: Path, n_genes: int, kept: np.ndarray | None = None) -> None:
@@ -46,9 +38,8 @@ class CellMatrix:
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        data, indices, indptr = (
-            map_array(self.folder / f"{name}.npy") for name in ("data", "indices", "indptr")
-        )
+        names = ("data", "indices", "indptr")
+        data, indices, indptr = (map_array(self.folder / f"{name}.npy") for name in names)
         for array in (data, indices):
             check_bounds(self.folder / "indptr.npy", indptr, len(indptr) - 1, len(array))
         return data, indices, indptr
@@ -85,18 +76,7 @@ class CellMatrix:
         return values, genes, lengths
 
     def rows(self, ids: Any) -> np.ndarray:
-        """Expression of the given cells.
-
-        Parameters
-        ----------
-        ids
-            (B,) cell numbers, any order, repeats allowed.
-
-        Returns
-        -------
-        np.ndarray
-            (B, G) float32.
-        """
+        """Expression of the given cells, (B,) numbers in any order, repeats allowed: (B, G) float32."""
         values, genes, lengths = self._gather(ids)
         dense = np.zeros((len(lengths), self._n_genes), dtype=np.float32)
         dense[np.repeat(np.arange(len(lengths)), lengths), genes] = values
@@ -151,15 +131,7 @@ def gather_rows(
 
 
 class CellWriter:
-    """Writes the files of a :class:`CellMatrix` chunk by chunk; they are complete when the block ends.
-
-    Parameters
-    ----------
-    folder
-        Made if need be.
-    n_genes
-        G.
-    """
+    """Writes the files of a :class:`CellMatrix` chunk by chunk; they are complete when the block ends."""
 
     def __init__(self, folder: Path, n_genes: int) -> None:
         self.folder, self.n_genes = Path(folder), n_genes
@@ -197,13 +169,7 @@ class CellWriter:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """A ``.npy`` file as a read-only array in mapped memory.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged or holds objects.
-    """
+    """A ``.npy`` file as a read-only array in mapped memory; ValueError if it is damaged or holds objects."""
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except FileNotFoundError:

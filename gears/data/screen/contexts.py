@@ -44,10 +44,7 @@ class ModelContexts:
     ) -> tuple[Condition, ...]:
         """Conditions in the contexts asked for (all by default) and by the type asked for (all by default).
 
-        Raises
-        ------
-        ValueError
-            A context or type that the model does not know.
+        ValueError for a context or type that the model does not know.
         """
         contexts = self._asked("context", context, self.contexts)
         kinds = self._asked("perturbation type", kind, self.kinds)
@@ -69,13 +66,7 @@ class ModelContexts:
         return names or ("",)
 
     def numbers(self, condition: Condition) -> tuple[int, int]:
-        """Numbers of a condition's context and type.
-
-        Raises
-        ------
-        ValueError
-            The condition names none, or one that is unknown.
-        """
+        """Numbers of a condition's context and type; ValueError where it names none, or one that is unknown."""
         self._asked("context", condition.context or None, self.contexts)
         if self.contexts and not condition.context:
             known = ", ".join(self.contexts)

@@ -28,14 +28,7 @@ from gears.data.screen.statistics import (
     rank_genes,
     statistics_of,
 )
-from gears.files.formats import (
-    checksums_of,
-    content_hash,
-    need_names,
-    need_types,
-    read_json,
-    write_json,
-)
+from gears.files.formats import checksums_of, content_hash, need_names, need_types, read_json, write_json
 from gears.files.manifest import FolderFormat
 from gears.files.mapped import TableWriter, pieces
 from gears.files.paths import user_path
@@ -60,17 +53,10 @@ _OLD_FOLDER, _OLD_TABLES = "units", "units.json"
 def screen_hash(draft: ScreenDraft) -> str:
     """Hash of everything that is written: values, labels, annotations, parameters."""
     matrix = draft.matrix
-    return content_hash(
-        SCREEN.version,
-        list(matrix.shape),
-        matrix.data,
-        matrix.indices,
-        matrix.indptr,
-        draft.labels.labels,
-        *_frame_values(draft.obs),
-        *_frame_values(draft.var),
-        draft.options.to_dict(),
-    )
+    arrays = matrix.data, matrix.indices, matrix.indptr
+    frames = *_frame_values(draft.obs), *_frame_values(draft.var)
+    options = draft.options.to_dict()
+    return content_hash(SCREEN.version, list(matrix.shape), *arrays, draft.labels.labels, *frames, options)
 
 
 def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
@@ -144,9 +130,8 @@ def _written_statistics(
     target, control_of = folder / "statistics", controls_of(table.conditions)
     target.mkdir()
     if len(table.batches) > 1:
-        statistics, control_mean_BG = statistics_of(
-            cells, table.cell_condition, control_of, table.cell_batch, workers=workers
-        )
+        ids = table.cell_condition
+        statistics, control_mean_BG = statistics_of(cells, ids, control_of, table.cell_batch, workers=workers)
         np.save(folder / "cells" / "batch.npy", table.cell_batch)
         np.save(target / "control_mean.npy", control_mean_BG)
         for name in (*STATISTICS, *PAIRED):
@@ -160,30 +145,24 @@ def _written_statistics(
             name: stack.enter_context(TableWriter(target / f"{name}.npy", shapes[name], np.float64))
             for name in STATISTICS
         }
+        control, most = int(control_of[0]), MOST_TABLE_VALUES
         for moments in moment_blocks(
             cells,
             table.cell_condition,
             len(control_of),
-            control_id=int(control_of[0]),
-            most_values=MOST_TABLE_VALUES,
+            control_id=control,
+            most_values=most,
             workers=workers,
         ):
             for name, rows in moment_tables(moments):
                 writers[name].add(rows)
             del moments, rows  # before the next block is made
-    return ConditionStatistics(
-        **{name: map_array(target / f"{name}.npy") for name in STATISTICS}, control_of=control_of
-    )
+    tables = {name: map_array(target / f"{name}.npy") for name in STATISTICS}
+    return ConditionStatistics(**tables, control_of=control_of)
 
 
 def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
-    """Number of each condition's control, that of its context, (C,) int64.
-
-    Raises
-    ------
-    KeyError
-        A context has none.
-    """
+    """Number of each condition's control, that of its context, (C,) int64; KeyError where it has none."""
     control = {one.context: number for number, one in enumerate(conditions) if one.is_control}
     return np.array([control[one.context] for one in conditions], dtype=np.int64)
 
@@ -202,9 +181,8 @@ def _write_h5ad(path: Path, draft: ScreenDraft) -> None:
         if "X" in file:
             del file["X"]
         group = file.create_group("X")
-        group.attrs.update(
-            {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": matrix.shape}
-        )
+        encoding = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+        group.attrs.update(encoding | {"shape": matrix.shape})
         for name in ("data", "indices", "indptr"):
             array, start = getattr(matrix, name), 0
             stored = group.create_dataset(name, shape=array.shape, dtype=array.dtype)
@@ -232,22 +210,12 @@ def is_prepared(folder: str | Path) -> bool:
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a prepared folder, after checking format version and files.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no prepared screen.
-    ValueError
-        If it has another format version, or files are missing or cut short.
+    FileNotFoundError if there is no prepared screen; ValueError if it has another format version, or files are
+    missing or cut short.
     """
     folder = user_path(folder)
-    expected = {
-        "content_hash": str,
-        "parameters": dict,
-        "files": dict,
-        "shape": dict,
-        "differential_expression": bool,
-    }
-    manifest = SCREEN.read(folder, expected)
+    expected = {"content_hash": str, "differential_expression": bool}
+    manifest = SCREEN.read(folder, expected | dict.fromkeys(("parameters", "files", "shape"), dict))
     _check_files(folder, manifest["files"])
     return manifest
 
@@ -275,10 +243,7 @@ def array_path(manifest: dict[str, Any], name: str) -> str:
 def read_tables(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Names, labels and conditions of a prepared screen, as :func:`write_screen` lists them; conditions as objects.
 
-    Raises
-    ------
-    ValueError
-        They do not fit together.
+    ValueError if they do not fit together.
     """
     path = folder / TABLES
     tables = read_json(path)

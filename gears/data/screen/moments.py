@@ -60,14 +60,8 @@ class SignCentre:
 class ConditionMoments:
     """Cell number, mean, central moments 2-4 and shares of cells per condition and gene.
 
-    The shares are of cells with a value other than 0 and, given a centre, of cells above and below it.
-
-    Parameters
-    ----------
-    n_conditions, n_genes
-        C and G.
-    centre
-        Control mean that cells are above or below of; without it they are not counted.
+    The shares are of cells with a value other than 0 and, given a centre (the control mean), of cells above and below
+    it.
 
     Attributes
     ----------
@@ -108,15 +102,7 @@ class ConditionMoments:
         return made
 
     def update(self, chunk: sparse.csr_matrix, condition_ids: np.ndarray) -> None:
-        """Add cells.
-
-        Parameters
-        ----------
-        chunk
-            (cells, G) CSR without explicit zeros or duplicate entries.
-        condition_ids
-            (cells,) condition of each row, 0..C-1.
-        """
+        """Add cells: (cells, G) CSR without explicit zeros or duplicate entries, and each one's condition, 0..C-1."""
         if chunk.shape[0] != len(condition_ids) or chunk.shape[1] != self.mean.shape[1]:
             msg = (
                 f"chunk of shape {chunk.shape} with {len(condition_ids)} condition ids does not fit "
@@ -221,14 +207,8 @@ def condition_chunks(
 ) -> Iterator[np.ndarray]:
     """Yield row numbers in chunks, ordered by condition so that a chunk touches few conditions.
 
-    A chunk has about `chunk_values` stored values at most, and as many entries at most in its condition x gene tables.
-
-    Parameters
-    ----------
-    lengths
-        (N,) stored values of each row.
-    condition_ids
-        (N,) condition of each row.
+    A chunk has about `chunk_values` stored values at most, and as many entries at most in its condition x gene
+    tables. `lengths` are the stored values of each row, (N,), `condition_ids` its condition.
     """
     order = np.argsort(condition_ids, kind="stable")
     cost = np.cumsum(np.maximum(lengths[order], 1))
@@ -303,14 +283,8 @@ def moment_blocks(
 ) -> Iterator[ConditionMoments]:
     """The moments of consecutive conditions, block by block, of cells whose rows are at hand in any order.
 
-    Parameters
-    ----------
-    matrix, condition_ids, n_conditions, chunk_values, workers
-        As for :func:`condition_moments`.
-    control_id
-        Cells above and below this condition's mean are counted.
-    most_values
-        Conditions x genes of a block, at least one condition.
+    Arguments are those of :func:`condition_moments`; a block has at most `most_values` conditions x genes, at least
+    one condition.
     """
     source, ids = row_source(matrix), np.asarray(condition_ids)
     step = max(1, most_values // max(1, source.shape[1]))
@@ -348,24 +322,17 @@ def condition_moments(
     Parameters
     ----------
     matrix
-        (N, G) expression: sparse or dense in memory, a
-        :class:`gears.data.screen.CellMatrix`, a :class:`gears.data.reading.matrix.StoredMatrix` or the
-        X of a backed AnnData (read in chunks of rows), or a dask array (the scheduler in use does the pass).
-    condition_ids
-        (N,) condition of each cell.
-    n_conditions
-        C.
+        (N, G) expression: sparse or dense in memory, a :class:`gears.data.screen.CellMatrix`, a
+        :class:`gears.data.reading.matrix.StoredMatrix` or the X of a backed AnnData (read in chunks of rows), or a dask
+        array (the scheduler in use does the pass).
+    condition_ids, n_conditions
+        Condition of each cell, (N,), from 0 to C - 1; ValueError if there is not one per row.
     control_id
         Count cells above and below this condition's mean, found by a pass over its cells first.
     chunk_values
         Stored values that one chunk may hold.
     workers
         Processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
-
-    Raises
-    ------
-    ValueError
-        If there is not one id per row.
     """
     condition_ids = np.asarray(condition_ids)
     is_dask = type(matrix).__module__.split(".")[0] == "dask"
@@ -457,11 +424,7 @@ def _shares(chunks: list[np.ndarray], lengths: np.ndarray, workers: int) -> list
 
 
 def _by_dask(
-    matrix: Any,
-    ids: np.ndarray,
-    n_conditions: int,
-    control_id: int | None,
-    chunk_values: int,
+    matrix: Any, ids: np.ndarray, n_conditions: int, control_id: int | None, chunk_values: int
 ) -> ConditionMoments:
     """The same over the row blocks of a dask array, by whatever scheduler is in use."""
     import dask
@@ -476,9 +439,8 @@ def _by_dask(
         for block, start, stop in zip(blocks, starts[:-1], starts[1:], strict=True):
             rows = np.flatnonzero(wanted[start:stop])
             if len(rows):
-                parts.append(
-                    dask.delayed(_block_moments)(block, rows, ids[start:stop][rows], centre, chunk_values)
-                )
+                local = ids[start:stop][rows]
+                parts.append(dask.delayed(_block_moments)(block, rows, local, centre, chunk_values))
         for first in range(0, len(parts), _DASK_BLOCKS):
             for present, part in dask.compute(*parts[first : first + _DASK_BLOCKS]):
                 total.merge_conditions(present, part)

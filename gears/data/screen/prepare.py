@@ -47,24 +47,20 @@ def prepare_screen(
 ) -> PreparedScreen:
     """Check a screen and write it as a prepared folder.
 
-    The object is not modified, and nothing is written outside `folder` (and a
-    lock file beside it). A folder that holds the same content and parameters is
-    reused; one with other content is replaced as a whole, splits and graphs
+    The object is not modified, and nothing is written outside `folder` (and a lock file beside it). A folder that
+    holds the same content and parameters is reused; one with other content is replaced as a whole, splits and graphs
     made from it included. Layers, embeddings and ``uns`` are not carried over.
 
     Parameters
     ----------
     adata
-        X (N, G) log-normalised expression, dense or sparse; ``obs.condition``,
-        ``obs.cell_type``, ``var.gene_name``. One that is backed by a file stays there where it
-        is large (see :func:`gears.data.reading.open.open_lean`).
-    folder
-        Where the prepared screen goes.
+        X (N, G) log-normalised expression, dense or sparse; ``obs.condition``, ``obs.cell_type``, ``var.gene_name``.
+        One that is backed by a file stays there where it is large (see :func:`gears.data.reading.open.open_lean`).
     workers
         Processes that compute the statistics (the result does not depend on it).
     is_gene
-        Whether a token of a label is a gene that the annotation knows; outside the
-        style "gears" other tokens must be measured genes.
+        Whether a token of a label is a gene that the annotation knows; outside the style "gears" other tokens must be
+        measured genes.
     **options
         See :class:`ProcessingOptions`.
 
@@ -128,13 +124,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
-    """A prepared folder must have been made with the options asked for (those named only).
-
-    Raises
-    ------
-    ValueError
-        If it was not; both sides are named.
-    """
+    """Raise ValueError unless a prepared folder was made with the options asked for (those named only)."""
     made = screen.manifest["parameters"]
     asked, default = ProcessingOptions.from_mapping(wanted).to_dict(), ProcessingOptions().to_dict()
     different = [
@@ -159,21 +149,10 @@ def obtain_screen(
 ) -> PreparedScreen:
     """A prepared screen by name, by folder, or from a file that is prepared into `data_path`.
 
-    Parameters
-    ----------
-    data_path
-        Where prepared screens lie.
-    data_name, place
-        One of the two: a name in `data_path`, or a folder or file anywhere.
-    options
-        Of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers".
-    is_gene
-        Gives what tells whether the annotation knows a gene; called only where it is needed.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If nothing is there, it cannot be used, or an option is unknown.
+    Give `data_name` (something in `data_path`, where prepared screens lie) or `place`, a folder or file anywhere.
+    `options` are those of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers". `is_gene` gives what
+    tells whether the annotation knows a gene; it is called only where it is needed. FileNotFoundError or ValueError
+    if nothing is there, it cannot be used, or an option is unknown.
     """
     processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
     settings = ProcessingOptions.from_mapping(processing)  # unknown names are errors before anything is read
@@ -202,13 +181,7 @@ def obtain_screen(
 
 
 def make_data_path(data_path: str | Path) -> Path:
-    """The folder of prepared screens, made when it is missing.
-
-    Raises
-    ------
-    NotADirectoryError
-        If a file is there.
-    """
+    """The folder of prepared screens, made when it is missing; NotADirectoryError if a file is there."""
     path = user_path(data_path)
     if path.exists() and not path.is_dir():
         msg = (
@@ -225,12 +198,7 @@ def make_data_path(data_path: str | Path) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """A dataset name as a folder name: nothing but a name.
-
-    Raises
-    ------
-    ValueError
-        If it is empty, hidden or holds a path.
+    """A dataset name as a folder name: nothing but a name; ValueError if it is empty, hidden or holds a path.
 
     Examples
     --------
@@ -245,19 +213,9 @@ def folder_name(name: str) -> str:
 
 
 def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
-    """What DATA means: a prepared folder, or a file or folder to prepare.
+    """What DATA means: a prepared folder, or a file or folder to prepare; FileNotFoundError if there is no such screen.
 
-    Parameters
-    ----------
-    data
-        A path; where nothing is there, a name (:func:`find_screen`).
-    data_path
-        Where prepared screens lie; None: DATA is no name.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such screen.
+    `data` is a path; where nothing is there, a name in `data_path` (:func:`find_screen`; None: DATA is no name).
     """
     place = user_path(data)
     if not place.exists():
@@ -276,10 +234,7 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
 def find_screen(data_path: Path, name: str) -> Path:
     """A prepared folder, a published folder or a file of that name in `data_path`; a published screen is fetched.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is none; what is there is listed.
+    FileNotFoundError, which lists what is there, if there is none.
     """
     folder = _in_other_case(data_path / name)
     if is_prepared(folder) or (folder / H5AD).is_file():

@@ -103,13 +103,7 @@ class PreparedScreen:
         return whole if kept is None else content_hash(whole, kept)
 
     def check_unchanged(self) -> None:
-        """Refuse to read from a folder that was replaced since this object was opened.
-
-        Raises
-        ------
-        ValueError
-            If it holds other content now.
-        """
+        """Raise ValueError if the folder was replaced by other content since this object was opened."""
         found = read_json(self.folder / MANIFEST).get("content_hash")
         if found != self.manifest["content_hash"]:
             msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
@@ -124,10 +118,7 @@ class PreparedScreen:
     def verify(self) -> None:
         """Compare every file with its checksum, also those too large to be compared whenever they are used.
 
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            A file is missing or damaged.
+        FileNotFoundError or ValueError where a file is missing or damaged.
         """
         for name in self.manifest["files"]:
             self.checked_file(name, whole=True)
@@ -226,13 +217,7 @@ class PreparedScreen:
 
     @property
     def control_id(self) -> int:
-        """Condition id of the one control.
-
-        Raises
-        ------
-        ValueError
-            If every context has its own.
-        """
+        """Condition id of the one control; ValueError if every context has its own."""
         if len(self.control_ids) > 1:
             msg = f"there is a control in each of {len(self.control_ids)} contexts: use control_ids or setting(context)"
             raise ValueError(msg)
@@ -255,9 +240,8 @@ class PreparedScreen:
         if found is None:
             names = [known.name for known in self.conditions]
             matches = nearest(Condition.of(condition).name, names)
-            hint = (
-                f"did you mean {' or '.join(map(repr, matches))}?" if matches else f"it has {shorten(names)}"
-            )
+            near = " or ".join(map(repr, matches))
+            hint = f"did you mean {near}?" if near else f"it has {shorten(names)}"
             msg = f"the screen has no condition {str(condition)!r}; {hint}"
             raise KeyError(msg)
         return found
@@ -349,10 +333,9 @@ class PreparedScreen:
         """Moments of each condition against its control."""
         if self._controls is not None:
             return self._computed[0]
-        paired = (
-            PAIRED if array_path(self.manifest, f"statistics/{PAIRED[0]}") in self.manifest["files"] else ()
-        )
-        tables = {name: self._array(f"statistics/{name}") for name in (*STATISTICS, *paired)}
+        is_paired = array_path(self.manifest, f"statistics/{PAIRED[0]}") in self.manifest["files"]
+        names = (*STATISTICS, *PAIRED) if is_paired else STATISTICS
+        tables = {name: self._array(f"statistics/{name}") for name in names}
         whole = ConditionStatistics(**tables, control_of=controls_of(self._tables["conditions"]))
         return whole if self._kept is None else whole.subset(self._kept)
 
@@ -363,9 +346,8 @@ class PreparedScreen:
             return None
         if self._controls is not None:
             return rank_genes(self.statistics, self.gene_names)
-        ranking = DERanking(
-            self._array("de/order"), self._array("de/scores"), self.manifest["shape"]["genes"]
-        )
+        order, scores = self._array("de/order"), self._array("de/scores")
+        ranking = DERanking(order, scores, self.manifest["shape"]["genes"])
         return ranking if self._kept is None else ranking.subset(self._kept)
 
     @cached_property
@@ -399,13 +381,7 @@ class PreparedScreen:
         return tuple(SettingView(self, context, kind) for context, kind in sorted(pairs))
 
     def setting(self, context: str = "", kind: str = "") -> PreparedScreen:
-        """One context (and type).
-
-        Raises
-        ------
-        ValueError
-            There is none of that name.
-        """
+        """One context (and type); ValueError where there is none of that name."""
         for view in self.settings:
             if (view.context, view.kind) == (context, kind):
                 return view

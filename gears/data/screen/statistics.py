@@ -102,12 +102,7 @@ class ConditionStatistics:
     def pair_moments(self, conditions: np.ndarray) -> tuple[np.ndarray, ...]:
         """Mean and central moments 2 to 4 of y - x over all pairs of a condition's cell and a control cell.
 
-        Control cells pair with themselves.
-
-        Returns
-        -------
-        tuple of four np.ndarray
-            (n, G) float64 each, 0 for controls.
+        (n, G) float64 each, 0 for controls: control cells pair with themselves.
         """
         if self.v2 is None or self.v3 is None or self.v4 is None:
             own, control = (
@@ -165,10 +160,7 @@ class DERanking:
     def top(self, condition_id: int, n: int = 20) -> np.ndarray:
         """The n most changed genes of a condition, (min(n, G),) int64; empty for a control.
 
-        Raises
-        ------
-        ValueError
-            If more genes are asked for than the table holds.
+        ValueError if more genes are asked for than the table holds.
         """
         n = min(n, self.n_genes)
         if n > self.order.shape[1]:
@@ -203,8 +195,6 @@ def statistics_of(
         Condition and batch of each cell, (N,); one batch by default. Every batch has control cells of one context.
     control_of
         Row of each condition's control, (C,).
-    workers
-        Processes that share the pass.
 
     Returns
     -------
@@ -231,9 +221,8 @@ def statistics_of(
         part, _ = statistics_of(cells.part(rows), local, np.full(len(present), at[0]), workers=workers)
         everyone = np.arange(len(present))
         delta, *paired = part.pair_moments(everyone)
-        tables = {name: getattr(part, name) for name in STATISTICS[1:]} | dict(
-            zip(PAIRED, paired, strict=True)
-        )
+        tables = {name: getattr(part, name) for name in STATISTICS[1:]}
+        tables |= dict(zip(PAIRED, paired, strict=True))
         centrals = [tables[name] for name in ("m2", "m3", "m4", "nonzero")]
         own.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *centrals))
         pairs.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *paired))
@@ -271,24 +260,11 @@ def moment_tables(moments: ConditionMoments) -> Iterator[tuple[str, np.ndarray]]
 
 
 def welch_t(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarray:
-    """Welch's t of each gene, condition against its control.
+    """Welch's t of each gene, condition (K ids) against its control, (K, G) float64.
 
-    t = (m_p - m_c) / sqrt(v_p / n_p + v_c / n_c) with sample variances; 0 where
-    it is undefined. The same numbers as ``scipy.stats.ttest_ind_from_stats``
-    (unequal variances), without its p-values, which nothing here uses and
-    which would take most of the time.
-
-    Parameters
-    ----------
-    statistics
-        Of all conditions.
-    conditions
-        (K,) condition ids.
-
-    Returns
-    -------
-    np.ndarray
-        (K, G) float64; infinite where both variances are 0 and the means differ.
+    t = (m_p - m_c) / sqrt(v_p / n_p + v_c / n_c) with sample variances; 0 where it is undefined, infinite where both
+    variances are 0 and the means differ. The same numbers as ``scipy.stats.ttest_ind_from_stats`` (unequal
+    variances), without its p-values, which nothing here uses and which would take most of the time.
     """
     control = statistics.controls_of(conditions)
     n = statistics.n[:, None]
@@ -308,17 +284,7 @@ def rank_rows(t: np.ndarray, gene_names: Sequence[str], n: int) -> np.ndarray:
 
 
 def rank_genes(statistics: ConditionStatistics, gene_names: Sequence[str], n: int = N_RANKED) -> DERanking:
-    """Rank the genes of every condition.
-
-    Parameters
-    ----------
-    statistics
-        C conditions, G genes.
-    gene_names
-        (G,) names that break ties.
-    n
-        Genes to keep; at most G are.
-    """
+    """Rank the genes of every condition, ties by name; at most `n` are kept."""
     n_conditions, n_genes = statistics.mean.shape
     n = min(n, n_genes)
     order = np.full((n_conditions, n), -1, dtype=np.int32)

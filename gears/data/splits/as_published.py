@@ -1,10 +1,9 @@
 """The published types of split: genes held out, or a share of the conditions.
 
-The draws equal those of the published package for the same labels and seed,
-oddities included: test genes and conditions are drawn with replacement, test
-genes are drawn even where they decide nothing, and the test part of
-combo_seen0 and combo_seen1 also has the singles of the test genes. They use
-numpy's legacy generator, whose streams are frozen, as a local object.
+The draws equal those of the published package for the same labels and seed, oddities included: test genes and
+conditions are drawn with replacement, test genes are drawn even where they decide nothing, and the test part of
+combo_seen0 and combo_seen1 also has the singles of the test genes. They use numpy's legacy generator, whose streams
+are frozen, as a local object.
 """
 
 from __future__ import annotations
@@ -33,8 +32,19 @@ COMBINATIONS_NEEDED = (
 HELD_OUT = "holds a {part} gene beside a training gene; this split leaves it out"
 
 
+def _seen_in_training(genes: np.ndarray, arguments: SplitOptions, kind: str) -> np.ndarray:
+    """Genes that training may perturb in the simulation types."""
+    test_genes = names_from(arguments.test_perts, genes.tolist(), kind)
+    share, only_test_genes = arguments.train_gene_set_size, arguments.only_test_set_perts
+    return _seen_genes(genes, share, arguments.seed, test_genes, only_test_genes)
+
+
 def _seen_genes(
-    genes: np.ndarray, share: float, seed: int, test_genes: Sequence[str] | None, only_test_genes: bool
+    genes: np.ndarray,
+    share: float,
+    seed: int,
+    test_genes: Sequence[str] | None = None,
+    only_test_genes: bool = False,
 ) -> np.ndarray:
     """Genes that training may perturb."""
     if test_genes is not None and only_test_genes:
@@ -72,14 +82,10 @@ def _divide(
             stay.append(name)
         else:
             all_seen.append(name)
-    candidates = np.unique(all_seen) if all_seen else np.empty(0, "U1")
-    chosen = (
-        np.random.RandomState(seed).choice(
-            candidates, int(len(candidates) * combination_share), replace=False
-        )
-        if len(candidates)
-        else candidates
-    )
+    chosen = candidates = np.unique(all_seen) if all_seen else np.empty(0, "U1")
+    if len(candidates):
+        n = int(len(candidates) * combination_share)
+        chosen = np.random.RandomState(seed).choice(candidates, n, replace=False)
     stay += chosen.tolist()
     for name in np.setdiff1d(candidates, chosen).tolist():
         out.setdefault(subgroup_name(labels.condition[name], seen), []).append(name)
@@ -107,13 +113,9 @@ def _parts(labels: Labels, stay: list[str], val: dict[str, list[str]], test: dic
 def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; singles and combinations of any number of genes."""
     names = labels.perturbed
-    genes = labels.genes(names)
-    test_genes = names_from(arguments.test_perts, genes.tolist(), "perturbed gene")
-    seen = _seen_genes(
-        genes, arguments.train_gene_set_size, arguments.seed, test_genes, arguments.only_test_set_perts
-    )
+    seen = _seen_in_training(labels.genes(names), arguments, "perturbed gene")
     rest, test = _divide(labels, names, set(seen.tolist()), arguments.combo_seen2_train_frac, arguments.seed)
-    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, arguments.seed, None, False)
+    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, arguments.seed)
     stay, val = _divide(labels, rest, set(seen.tolist()), VALIDATION_SHARE, arguments.seed)
     return _parts(labels, stay, val, test)
 
@@ -127,13 +129,9 @@ def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
 def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; combinations are excluded."""
     names = labels.singles(labels.perturbed)
-    genes = labels.genes(names)
-    test_genes = names_from(arguments.test_perts, genes.tolist(), "singly perturbed gene")
-    seen = _seen_genes(
-        genes, arguments.train_gene_set_size, arguments.seed, test_genes, arguments.only_test_set_perts
-    )
+    seen = _seen_in_training(labels.genes(names), arguments, "singly perturbed gene")
     rest, test = _divide(labels, names, set(seen.tolist()), 0.0, arguments.seed)
-    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, arguments.seed, None, False)
+    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, arguments.seed)
     stay, val = _divide(labels, rest, set(seen.tolist()), 0.0, arguments.seed)
     single = "unseen_single"
     draw = _parts(labels, stay, {single: val[single]}, {single: test[single]})
@@ -199,19 +197,13 @@ def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str],
 
 
 def _two_rounds(
-    labels: Labels,
-    first: tuple[list[str], list[str]],
-    second: tuple[list[str], list[str]],
+    labels: Labels, first: tuple[list[str], list[str]], second: tuple[list[str], list[str]]
 ) -> Draw:
     test, out_of_test = first
     val, out_of_val = second
     gone = {*test, *out_of_test, *val, *out_of_val}
     return Draw(
-        parts={
-            "train": [name for name in labels.names if name not in gone],
-            "val": val,
-            "test": test,
-        },
+        parts={"train": [name for name in labels.names if name not in gone], "val": val, "test": test},
         excluded={name: HELD_OUT.format(part="test") for name in out_of_test}
         | {name: HELD_OUT.format(part="validation") for name in out_of_val},
     )
@@ -300,9 +292,8 @@ def draw_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
     names = labels.perturbed
     draw.genes(names, VALIDATION_FRACTION)  # decides nothing, but moves the published stream on
     val = set(draw.conditions(names, int(len(names) * VALIDATION_FRACTION)))
-    return Draw(
-        parts={"train": [name for name in labels.names if name not in val], "val": labels.ordered(val)}
-    )
+    train = [name for name in labels.names if name not in val]
+    return Draw(parts={"train": train, "val": labels.ordered(val)})
 
 
 @register_split("no_split", "Every condition is in the test part; nothing trains.", parts=("test",))

@@ -16,17 +16,9 @@ STREAM = 7
 def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]:
     """Control cells of each part, where the split divides them (``control_shares``); {} where it does not.
 
-    The control cells of every experimental batch that controls are matched by are divided by the same shares.
-
-    Returns
-    -------
-    dict
-        Part -> cell numbers of `screen`, ascending; no cell is in two parts.
-
-    Raises
-    ------
-    ValueError
-        If there are too few control cells for 2 in each part (of each batch).
+    The control cells of every experimental batch that controls are matched by are divided by the same shares. Cell
+    numbers of `screen` ascend; no cell is in two parts. ValueError if there are too few control cells for 2 in each
+    part (of each batch).
     """
     shares = split.arguments.get("control_shares")
     if shares is None:

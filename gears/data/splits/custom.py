@@ -19,10 +19,7 @@ from gears.files.pickles import load_plain
 def read_split_dict(path: str | Path) -> Any:
     """Read ``{"train": [...], "val": [...], "test": [...]}`` from JSON or a pickle of plain containers.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or it holds something else.
+    FileNotFoundError if there is no such file, ValueError if it holds something else.
     """
     path = user_path(path)
     if not path.is_file():
@@ -56,19 +53,12 @@ def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
         msg = f"the custom split does not fit this screen:\n{lines}"
         raise ValueError(msg)
     used = {name for names in parts.values() for name in names}
-    return Draw(
-        parts=parts, excluded={name: "not named in the split" for name in labels.names if name not in used}
-    )
+    excluded = {name: "not named in the split" for name in labels.names if name not in used}
+    return Draw(parts=parts, excluded=excluded)
 
 
 def check_parts(given: Any) -> Mapping[str, Any]:
-    """The parts of a custom split as a mapping; what can be known without the screen is checked.
-
-    Raises
-    ------
-    ValueError
-        There are none, or they are no mapping.
-    """
+    """The parts of a custom split, checked without the screen; ValueError unless they are a mapping."""
     if given is None:
         msg = "split='custom' needs split_dict={'train': [...], 'val': [...], 'test': [...]} or split_dict_path="
         raise ValueError(msg)
@@ -88,10 +78,7 @@ def split_options(
 ) -> SplitOptions:
     """The checked arguments of :meth:`gears.PertData.prepare_split`; no screen is needed.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        The split is unknown, an argument does not fit, or there is no such file.
+    ValueError where the split is unknown or an argument does not fit, FileNotFoundError where there is no such file.
     """
     kind = split_kind(split)
     if split_dict_path is not None:

@@ -36,17 +36,15 @@ def folds(
     seed
         Of all draws. Fold i of repeat r does not depend on `repeats`.
     by
-        ``"condition"``: conditions are divided, singles and combinations
-        evenly; genes of a test pair may be seen in training.
-        ``"gene"``: genes are divided, and a fold tests every condition that
-        perturbs one of its genes, so that a pair is tested in up to two folds.
+        ``"condition"``: conditions are divided, singles and combinations evenly; genes of a test pair may be seen in
+        training. ``"gene"``: genes are divided, and a fold tests every condition that perturbs one of its genes, so
+        that a pair is tested in up to two folds.
 
     Yields
     ------
     Split
-        Kind ``"cross_validation"``, in the order repeat 0 fold 0, fold 1, ...;
-        ``split.arguments`` has "repeat" and "fold". A tenth of the conditions
-        outside the fold validates.
+        Kind ``"cross_validation"``, in the order repeat 0 fold 0, fold 1, ...; ``split.arguments`` has "repeat" and
+        "fold". A tenth of the conditions outside the fold validates.
 
     Raises
     ------
@@ -64,11 +62,5 @@ def folds(
     for repeat in range(repeats):
         for fold in range(n_folds):
             yield make_split(
-                labels,
-                "cross_validation",
-                seed=seed,
-                n_folds=n_folds,
-                fold=fold,
-                repeat=repeat,
-                fold_by=by,
+                labels, "cross_validation", seed=seed, n_folds=n_folds, fold=fold, repeat=repeat, fold_by=by
             )

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of a screen, in order of first appearance, with what they mean.
+    """Distinct labels of a screen as it spells them, in order of first appearance, with what they mean.
 
-    Parameters
-    ----------
-    names
-        Distinct labels in the screen's own spelling.
-    parsed
-        Conditions of labels that were parsed before.
+    `parsed` holds conditions of labels that were parsed before.
     """
 
     names: tuple[str, ...]
@@ -82,13 +77,7 @@ class Labels:
         return sum(gene in genes for gene in self.condition[name].genes)
 
     def resolve(self, name: str, kind: str = "condition") -> list[str]:
-        """Every label of the condition that `name` spells in any way.
-
-        Raises
-        ------
-        ValueError
-            If the screen has none; near matches are named.
-        """
+        """Every label of the condition that `name` spells in any way; ValueError with near matches if there is none."""
         condition = self.condition[name] if name in self.condition else Condition.of(name)
         found = [label for label in self.names if self.condition[label] == condition]
         if not found:
@@ -99,10 +88,7 @@ class Labels:
 def names_from(value: str | Sequence[str] | None, valid: Collection[str], kind: str) -> list[str] | None:
     """A list of names from a list, one name, or names joined by ``_`` (as published).
 
-    Raises
-    ------
-    ValueError
-        If a name is not valid, or the list is empty; near matches are named.
+    ValueError if a name is not valid (near matches are named), or the list is empty.
     """
     if value is None:
         return None

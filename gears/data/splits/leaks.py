@@ -23,14 +23,9 @@ SPELLINGS = {"validation": "val", "valid": "val", "dev": "val", "training": "tra
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What :func:`check_split` found.
+    """What :func:`check_split` found: leaks and untrue labels are errors; warnings and notes do not spoil a result.
 
-    Attributes
-    ----------
-    findings : tuple of Finding
-        Errors are leaks and untrue labels; warnings and notes do not spoil a result.
-    n_conditions : dict of str to int
-        Perturbed conditions of each part.
+    `n_conditions` counts the perturbed conditions of each part.
     """
 
     findings: tuple[Finding, ...]
@@ -70,12 +65,10 @@ def check_split(
     Parameters
     ----------
     split
-        A :class:`Split`; a dict of part -> labels; a table with one row per
-        cell or per label (``adata.obs``) that names condition and part; or a
-        file of any of the first two (JSON, or a pickle of plain containers).
+        A :class:`Split`; a dict of part -> labels; a table with one row per cell or per label (``adata.obs``) that
+        names condition and part; or a file of any of the first two (JSON, or a pickle of plain containers).
     screen
-        A prepared screen or its labels: then unknown labels, and labels in no
-        part, are reported too.
+        A prepared screen or its labels: then unknown labels, and labels in no part, are reported too.
     condition_key, part_key
         Columns of a table.
     ctrl_label, sep
@@ -120,26 +113,14 @@ def _as_parts(
     if isinstance(split, (str, Path)):
         split = read_split_dict(split)
     if isinstance(split, Split):
-        exact = split.exact
-        return (
-            {p: list(names) for p, names in split.parts.items()},
-            split.subgroup,
-            list(split.excluded),
-            exact,
-        )
+        parts = {part: list(names) for part, names in split.parts.items()}
+        return parts, split.subgroup, list(split.excluded), split.exact
     if isinstance(split, pd.DataFrame):
         return _from_table(split, condition_key, part_key), None, [], False
     if isinstance(split, Mapping):
-        given = {str(part): names for part, names in split.items()}
-        wrong = [
-            part for part, names in given.items() if isinstance(names, str) or not hasattr(names, "__iter__")
-        ]
-        if not wrong:
-            named = {
-                SPELLINGS.get(part.lower(), part): [str(name) for name in names]
-                for part, names in given.items()
-            }
-            return named, None, [], False
+        given = {SPELLINGS.get(str(part).lower(), str(part)): names for part, names in split.items()}
+        if all(hasattr(names, "__iter__") and not isinstance(names, str) for names in given.values()):
+            return {part: [str(name) for name in names] for part, names in given.items()}, None, [], False
     msg = (
         "check_split takes a Split, a dict {'train': [...], 'val': [...], 'test': [...]}, a table with a row per "
         f"cell or label, or a file; found {type(split).__name__}"
@@ -183,9 +164,8 @@ def _parsed(
                 bad.append(name)
         if bad:
             what = f"{part!r} has {len(bad)} labels that cannot be read ({shorten(map(repr, bad))})"
-            findings.append(
-                Finding("unreadable-label", what, f"write genes joined by {sep!r}", len(bad), bad[0])
-            )
+            remedy = f"write genes joined by {sep!r}"
+            findings.append(Finding("unreadable-label", what, remedy, len(bad), bad[0]))
         if part not in PARTS:
             what = f"part {part!r} is none of {', '.join(PARTS)}; compared all the same"
             findings.append(Finding("other-part", what, severity="note", example=part))
@@ -216,16 +196,8 @@ def _control_findings(parsed: Mapping[str, Mapping[str, Condition]]) -> list[Fin
     held = [part for part, names in parsed.items() if any(c.is_control for c in names.values())]
     if "train" in parsed and "train" not in held:
         what = f"the control is not in 'train' (it is in {shorten(map(repr, held)) or 'no part'})"
-        return [
-            Finding(
-                "control-not-in-train",
-                what,
-                "predictions start from control cells: put it there",
-                1,
-                "ctrl",
-                "warning",
-            )
-        ]
+        remedy = "predictions start from control cells: put it there"
+        return [Finding("control-not-in-train", what, remedy, 1, "ctrl", "warning")]
     if len(held) > 1:
         what = f"control cells are in {' and '.join(map(repr, held))}"
         remedy = "the same control cells then serve as input of training and as reference of the test, as published"
@@ -234,10 +206,7 @@ def _control_findings(parsed: Mapping[str, Mapping[str, Condition]]) -> list[Fin
 
 
 def _subgroup_findings(
-    subgroup: Subgroups | None,
-    parsed: Mapping[str, Mapping[str, Condition]],
-    trained: set[str],
-    exact: bool,
+    subgroup: Subgroups | None, parsed: Mapping[str, Mapping[str, Condition]], trained: set[str], exact: bool
 ) -> list[Finding]:
     """Labels whose subgroup says more or less than training has seen."""
     findings = []
@@ -252,9 +221,8 @@ def _subgroup_findings(
         ]
         if untrue:
             shown = shorten(untrue, 3)
-            what = (
-                f"{len(untrue)} labels of {part!r} are in a subgroup that training does not bear out: {shown}"
-            )
+            n = len(untrue)
+            what = f"{n} labels of {part!r} are in a subgroup that training does not bear out: {shown}"
             remedy = "mode='strict' counts genes of training alone as seen; the published kinds count validation's too"
             severity = "error" if exact else "warning"
             findings.append(Finding("untrue-subgroup", what, remedy, len(untrue), untrue[0], severity))
@@ -269,9 +237,8 @@ def _screen_findings(
     findings = []
     if unknown:
         what = f"{len(unknown)} labels are not in the screen: {shorten(unknown)}"
-        findings.append(
-            Finding("unknown-label", what, "spell them as the screen does", len(unknown), unknown[0])
-        )
+        remedy = "spell them as the screen does"
+        findings.append(Finding("unknown-label", what, remedy, len(unknown), unknown[0]))
     lost = [label for label in labels if label not in named and label not in set(excluded)]
     if lost:
         what = f"{len(lost)} labels of the screen are in no part: {shorten(lost)}"

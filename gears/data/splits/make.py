@@ -89,7 +89,8 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
             name,
         )
     _check_filled(table, name, settings, parts)
-    excluded = {label: reason for label, reason in draw.excluded.items() if not _placed(label, parts)}
+    placed = {label for names in parts.values() for label in names}
+    excluded = {label: reason for label, reason in draw.excluded.items() if label not in placed}
     if excluded:
         n = count(len(excluded), "label")
         logger.warning("split %r has %s in no part: %s", name, n, shorten(excluded))
@@ -109,9 +110,8 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
 def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments: Any) -> Split:
     """Draw a split over a screen, or take it from the screen's ``splits/`` folder.
 
-    The file name holds a hash of every argument and of the labels, so a split
-    is never reused for other conditions. A folder that cannot be written to
-    only costs the cache.
+    The file name holds a hash of every argument and of the labels, so a split is never reused for other conditions. A
+    folder that cannot be written to only costs the cache.
     """
     settings, labels = SplitOptions(**arguments), Labels.of(screen)
     key = content_hash(FORMAT_VERSION, name, asdict(settings), screen.labels)
@@ -157,11 +157,8 @@ def _keep_excluded(labels: Labels, draw: Draw) -> None:
     if "train" not in draw.parts:
         return
     trained = set(labels.genes(draw.parts["train"]).tolist())
-    held = {
-        part: set(labels.genes(draw.parts[part]).tolist()) - trained
-        for part in ("test", "val")
-        if part in draw.parts
-    }
+    parts = [part for part in ("test", "val") if part in draw.parts]
+    held = {part: set(labels.genes(draw.parts[part]).tolist()) - trained for part in parts}
     for name in list(draw.excluded):
         genes = labels.condition[name].genes
         home = next((part for part, own in held.items() if not own.isdisjoint(genes)), None)
@@ -195,10 +192,6 @@ def _subgroups(labels: Labels, draw: Draw, parts: dict[str, list[str]], *, exact
     return result
 
 
-def _placed(label: str, parts: dict[str, list[str]]) -> bool:
-    return any(label in names for names in parts.values())
-
-
 def _plain_arguments(settings: SplitOptions, uses: frozenset[str]) -> dict[str, Any]:
     """Arguments that had an effect, as plain values (a custom split's parts stand in the split itself)."""
     shown = {*uses, *(name for name in settings.changed() if name in ALWAYS_USED)} - {"split_dict"}
@@ -217,12 +210,8 @@ def _check_filled(labels: Labels, name: str, settings: SplitOptions, parts: dict
     n_singles = len(labels.singles(labels.perturbed))
     n_combinations = len(labels.combinations(labels.perturbed))
     counts = ", ".join(f"{part} {len(names)}" for part, names in parts.items())
-    working = _working(labels, name, settings)
-    advice = (
-        f"these splits work with seed {settings.seed}: {', '.join(working)}"
-        if working
-        else "try another seed"
-    )
+    working = ", ".join(_working(labels, name, settings))
+    advice = f"these splits work with seed {settings.seed}: {working}" if working else "try another seed"
     if name != "custom":
         advice += "; or change the shares held out, or give the parts with split='custom'"
     msg = (

@@ -29,14 +29,10 @@ class SplitOptions(Options):
         help="seed of the draw",
     )
     train_gene_set_size: float = option(
-        default=0.75,
-        check=_share(),
-        help="share of the genes that training may perturb (simulation types)",
+        default=0.75, check=_share(), help="share of the genes that training may perturb (simulation types)"
     )
     combo_seen2_train_frac: float = option(
-        default=0.75,
-        check=_share(),
-        help="share of the combinations of seen genes that train (simulation)",
+        default=0.75, check=_share(), help="share of the combinations of seen genes that train (simulation)"
     )
     combo_single_split_test_set_fraction: float = option(
         default=0.1, check=_share(), help="share held out (combo_seen0, combo_seen1, combo_seen2, single)"
@@ -68,9 +64,7 @@ class SplitOptions(Options):
     )
     n_folds: int = option(default=5, check=whole(2), help="number of folds (cross_validation)")
     fold: int = option(default=0, check=whole(0), help="this fold, from 0 (cross_validation)")
-    repeat: int = option(
-        default=0, check=whole(0), help="the repeat that the fold belongs to (cross_validation)"
-    )
+    repeat: int = option(default=0, check=whole(0), help="the repeat of the fold (cross_validation)")
     fold_by: str = option(
         default="condition",
         check=one_of(["condition", "gene"]),
@@ -107,11 +101,8 @@ def _shares(value: Any) -> list[float] | None:
     """Shares of the control cells for train, val and test."""
     if value is None:
         return None
-    shares = (
-        [float(share) for share in value]
-        if isinstance(value, Iterable) and not isinstance(value, str)
-        else []
-    )
+    is_list = isinstance(value, Iterable) and not isinstance(value, str)
+    shares = [float(share) for share in value] if is_list else []
     if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6 or shares[0] == 0:
         msg = f"control_shares are three shares (train, val, test) that add to 1, as 0.8, 0.1, 0.1; found {value!r}"
         raise ValueError(msg)
@@ -144,7 +135,6 @@ class SplitKind:
 
     Attributes
     ----------
-    name : str
     draw : callable
         (labels, arguments) -> Draw.
     description : str
@@ -206,11 +196,5 @@ def register_strict(name: str) -> Callable[[DrawFunction], DrawFunction]:
 
 
 def split_kind(name: str) -> SplitKind:
-    """Look a kind of split up.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name; the nearest is named.
-    """
+    """Look a kind of split up; ValueError with the nearest if there is none of that name."""
     return SPLITS[name]

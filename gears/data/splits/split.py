@@ -97,13 +97,7 @@ class Split:
         return ", ".join(f"{n} {PART_NAMES[part]}" for part, n in counts.items()) + " conditions"
 
     def check_labels(self, labels: Iterable[str]) -> None:
-        """Raise where the split names labels that a screen lacks.
-
-        Raises
-        ------
-        ValueError
-            It was made for another screen.
-        """
+        """Raise ValueError where the split names labels that a screen lacks: it was made for another one."""
         known = set(labels)
         named = [label for names in self.parts.values() for label in names]
         unknown = [label for label in [*named, *self.excluded] if label not in known]
@@ -140,16 +134,11 @@ class Split:
     def from_dict(cls, plain: dict[str, Any], parsed: Mapping[str, Condition] | None = None) -> Split:
         """The reverse of :meth:`to_dict`; labels that were `parsed` before are not parsed again.
 
-        Raises
-        ------
-        ValueError
-            If it is no split of this format version.
+        ValueError if it is no split of this format version.
         """
         if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
             found = plain.get("format_version") if isinstance(plain, dict) else type(plain).__name__
-            msg = (
-                f"expected a split of format version {FORMAT_VERSION}, found {found}; prepare the split again"
-            )
+            msg = f"expected a split of format version {FORMAT_VERSION}, found {found}; prepare it again"
             raise ValueError(msg)
         missing = [name for name in FIELDS if name not in plain]
         if missing:

@@ -1,8 +1,7 @@
 """Strict splits: the published types, drawn so that they are what their names say (``mode="strict"``).
 
-A strict draw looks at conditions, not at labels: all spellings of a condition
-go together from the start. Genes count as seen where a *training* condition
-perturbs them, after validation was taken out too.
+A strict draw looks at conditions, not at labels: all spellings of a condition go together from the start. Genes count
+as seen where a *training* condition perturbs them, after validation was taken out too.
 """
 
 from __future__ import annotations
@@ -161,10 +160,8 @@ def strict_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     singles = [condition for condition in conditions.all if len(condition) == 1]
     genes = genes_of(singles)
     given = names_from(arguments.test_perts, genes, "singly perturbed gene")
-    share = 1 - arguments.train_gene_set_size
-    test_genes = _held_out_genes(
-        generator(arguments.seed, TEST), genes, share, given, arguments.only_test_set_perts
-    )
+    rng, share = generator(arguments.seed, TEST), 1 - arguments.train_gene_set_size
+    test_genes = _held_out_genes(rng, genes, share, given, arguments.only_test_set_perts)
     test = touched(singles, test_genes)
     rest = without(singles, test)
     val = pick(generator(arguments.seed, VAL), rest, n_of(VALIDATION_SHARE, len(rest)))
@@ -202,18 +199,16 @@ def _strict_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
         val = pick_keeping_genes(rng_val, left, rest, n_of(VALIDATION_SHARE, len(left)))
         return conditions.draw(test, val, None)
     given_genes = names_from(arguments.test_pert_genes, conditions.genes, "perturbed gene")
-    test_genes = given_genes or _genes_of_combinations(
-        rng_test, combinations, n_of(fraction, len(conditions.genes)), seen
-    )
+    n_test = n_of(fraction, len(conditions.genes))
+    test_genes = given_genes or _genes_of_combinations(rng_test, combinations, n_test, seen)
     rest = without(conditions.all, touched(conditions.all, test_genes))
     left = [condition for condition in rest if len(condition) > 1]
     val_genes = _genes_of_combinations(rng_val, left, n_of(VALIDATION_SHARE, len(genes_of(rest))), seen)
-    return _exactly(
-        conditions,
-        test_genes,
-        val_genes,
-        lambda condition, trained: len(condition) > 1 and sum(g in trained for g in condition.genes) == seen,
-    )
+
+    def fits(condition: Condition, trained: set[str]) -> bool:
+        return len(condition) > 1 and sum(gene in trained for gene in condition.genes) == seen
+
+    return _exactly(conditions, test_genes, val_genes, fits)
 
 
 for _seen in (0, 1, 2):
@@ -227,11 +222,8 @@ def _given(labels: Labels, arguments: SplitOptions) -> list[Condition] | None:
         return None
     if isinstance(value, str):
         value = [value] if "+" in value else value.split("_")
-    return list(
-        dict.fromkeys(
-            labels.condition[name] for text in value for name in labels.resolve(text, "combination")
-        )
-    )
+    names = [name for text in value for name in labels.resolve(text, "combination")]
+    return list(dict.fromkeys(labels.condition[name] for name in names))
 
 
 def _genes_of_combinations(
