@@ -157,9 +157,8 @@ class LoaderSettings:
         for name, lowest in least.items():
             object.__setattr__(self, name, whole_number(name, getattr(self, name), lowest))
         if self.num_workers and multiprocessing.current_process().daemon:
-            logger.warning(
-                "num_workers=%d has no effect: a daemonic process may start no others", self.num_workers
-            )
+            why = "a daemonic process may start no others"
+            logger.warning("num_workers=%d has no effect: %s", self.num_workers, why)
             object.__setattr__(self, "num_workers", 0)
         if self.rank >= self.world_size:
             msg = f"rank must be from 0 to world_size - 1 = {self.world_size - 1}; found {self.rank}"

@@ -188,9 +188,7 @@ def resolve_gpu_ids(
         return [plain_number(index) for index in (plain if isinstance(plain, Iterable) else [plain])]
     match = re.fullmatch(r"free:([1-9]\d*)", gpu_ids.strip())
     if match is None:
-        msg = (
-            f"gpu_ids is {gpu_ids!r}; expected indices such as [2, 3], or 'free:N' for the N least busy GPUs"
-        )
+        msg = f"gpu_ids is {gpu_ids!r}; expected indices, such as [2, 3], or 'free:N': the N least busy GPUs"
         raise ValueError(msg)
     all_gpus = list_gpus()
     check_no_slices(f"gpu_ids={gpu_ids!r} was requested", list_gpus=lambda: all_gpus, environment=environment)

@@ -303,9 +303,8 @@ def _supervise(
                             outcomes[number] = report(number, group.outcome())
                         _end([groups[number]], grace)
                         free.append(groups.pop(number).devices)
-                if asked_to_stop is not None and (
-                    signals.count > 1 or time.monotonic() - asked_to_stop > STOP_GRACE_SECONDS
-                ):
+                waited = 0.0 if asked_to_stop is None else time.monotonic() - asked_to_stop
+                if waited > STOP_GRACE_SECONDS or (asked_to_stop is not None and signals.count > 1):
                     break
         finally:
             _end(groups.values(), grace)

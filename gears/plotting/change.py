@@ -134,10 +134,8 @@ def _background(ax: Axes, limits: tuple[float, float]) -> None:
 
 
 def _correlations(predicted: np.ndarray, true: np.ndarray, marked: np.ndarray) -> str:
-    text = f"r = {_pearson(predicted, true)}"
-    return text + (
-        f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
-    )
+    top = f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
+    return f"r = {_pearson(predicted, true)}{top}"
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> str:

@@ -109,17 +109,15 @@ def _cells(ax: Axes, x: np.ndarray, cells: np.ndarray, columns: np.ndarray, true
         raise ValueError(msg)
     boxes = ax.boxplot(cells_NG[:, columns], positions=x, zorder=2, **BOX)
     boxes["boxes"][0].set_label(f"observed, {count(len(cells_NG), 'cell')}")
-    ax.hlines(
-        true_G[columns], x - 0.31, x + 0.31, color="black", linewidth=2, label="observed mean", zorder=3
-    )
+    style: dict[str, Any] = {"color": "black", "linewidth": 2, "zorder": 3}
+    ax.hlines(true_G[columns], x - 0.31, x + 0.31, label="observed mean", **style)
 
 
 def _means(
     ax: Axes, x: np.ndarray, true_K: np.ndarray, standard_error_G: np.ndarray | None, columns: np.ndarray
 ) -> None:
-    ax.bar(
-        x, true_K, width=0.72, color="0.85", edgecolor="0.6", linewidth=0.6, label="observed mean", zorder=2
-    )
+    style: dict[str, Any] = {"color": "0.85", "edgecolor": "0.6", "linewidth": 0.6, "zorder": 2}
+    ax.bar(x, true_K, width=0.72, label="observed mean", **style)
     if standard_error_G is None:
         return
     error_K = np.asarray(standard_error_G, dtype=np.float64)[columns]

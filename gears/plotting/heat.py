@@ -90,9 +90,8 @@ def delta_heat_map(
         ax = new_axes(max(4.0, 0.15 * len(columns) + 2.2), min(max(0.16 * len(rows), 1.2), 9.0) + 1.3)
     image = ax.imshow(values_RC, aspect="auto", cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="none")
     minus_signs(ax, values_RC, limit)
-    ax.set_xticks(
-        range(len(columns)), [names[gene] for gene in columns], rotation=90, fontsize=_font(columns)
-    )
+    shown = [names[gene] for gene in columns]
+    ax.set_xticks(range(len(columns)), shown, rotation=90, fontsize=_font(columns))
     ax.set_yticks([])
     if len(rows) <= 60:
         ax.set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=_font(rows))

@@ -144,9 +144,8 @@ def positions(genes: Iterable[int | np.integer | str], gene_names: Sequence[str]
     """Positions of genes from names or positions, (K,) int64; ValueError for unknown ones, or none."""
     index = {name: position for position, name in enumerate(gene_names)}
     requested = [gene if isinstance(gene, str) else int(gene) for gene in genes]
-    unknown = [
-        g for g in requested if (g not in index if isinstance(g, str) else not 0 <= g < len(gene_names))
-    ]
+    valid = {*index, *range(len(gene_names))}
+    unknown = [gene for gene in requested if gene not in valid]
     if unknown:
         msg = (
             f"{count(len(unknown), 'gene')} not among the {len(gene_names)} that are predicted: "

@@ -111,16 +111,10 @@ def _download(url: str, folder: Path, name: str, retries: int, timeout: float) -
         def close_later(response: Any, **_: Any) -> None:  # pooch leaves responses open
             stack.callback(response.close)
 
-        downloader = pooch.HTTPDownloader(
-            progressbar=bar,
-            chunk_size=1 << 20,
-            timeout=timeout,
-            headers=HEADERS,
-            hooks={"response": close_later},
-        )
-        source = pooch.create(
-            folder, base_url="", urls={name: url}, registry={name: None}, retry_if_failed=retries
-        )
+        options = {"chunk_size": 1 << 20, "timeout": timeout, "headers": HEADERS, "progressbar": bar}
+        downloader = pooch.HTTPDownloader(**options, hooks={"response": close_later})
+        urls, hashes = {name: url}, {name: None}
+        source = pooch.create(folder, base_url="", urls=urls, registry=hashes, retry_if_failed=retries)
         path = Path(source.fetch(name, downloader=downloader))
     with open(path, "rb") as file:
         start = file.read(512).lstrip().lower()

@@ -295,8 +295,5 @@ def warn_if_older(folder: Path, file: Path) -> None:
     if file.is_file() and file.stat().st_mtime > (folder / MANIFEST).stat().st_mtime:
         logger.warning(
             "%s was changed after the prepared screen %s was made, which is what is used; "
-            "load(data_path=%r) prepares it again",
-            file.name,
-            folder.name,
-            str(file),
-        )
+            "load(data_path=%r) prepares it again", file.name, folder.name, str(file),
+        )  # fmt: skip

@@ -164,10 +164,8 @@ class DERanking:
         """
         n = min(n, self.n_genes)
         if n > self.order.shape[1]:
-            msg = (
-                f"the ranking holds the top {self.order.shape[1]} genes, {n} were asked for; "
-                "gears.data.screen.statistics.rank_genes(statistics, gene_names, n) ranks more"
-            )
+            more = "gears.data.screen.statistics.rank_genes(statistics, gene_names, n) ranks more"
+            msg = f"the ranking holds the top {self.order.shape[1]} genes, {n} were asked for; {more}"
             raise ValueError(msg)
         genes = self.order[condition_id, :n].astype(np.int64)
         return genes[genes >= 0]

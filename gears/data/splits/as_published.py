@@ -135,8 +135,8 @@ def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     stay, val = _divide(labels, rest, set(seen.tolist()), 0.0, arguments.seed)
     single = "unseen_single"
     draw = _parts(labels, stay, {single: val[single]}, {single: test[single]})
-    left_out = labels.combinations(labels.perturbed)
-    draw.excluded = dict.fromkeys(left_out, "a combination; simulation_single takes singles only")
+    why = "a combination; simulation_single takes singles only"
+    draw.excluded = dict.fromkeys(labels.combinations(labels.perturbed), why)
     return draw
 
 

@@ -84,10 +84,8 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
     if n_moved:
         logger.warning(
             "%s spelling a condition that split %r drew into another part: "
-            "put together with it (test before val before train)",
-            count(n_moved, "label"),
-            name,
-        )
+            "put together with it (test before val before train)", count(n_moved, "label"), name,
+        )  # fmt: skip
     _check_filled(table, name, settings, parts)
     placed = {label for names in parts.values() for label in names}
     excluded = {label: reason for label, reason in draw.excluded.items() if label not in placed}
