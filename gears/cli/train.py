@@ -107,15 +107,19 @@ def run_train(arguments: list[str]) -> None:
 def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
     """Write the resolved options as run.yaml into the model's folder, also if the run is interrupted."""
     from gears.distributed.world import Ranks
+    from gears.training.run_folder import unfinished
 
     start, ranks = time.time(), Ranks.read()
     try:
         yield
     finally:
-        manifest = folder / "manifest.json"
         first = ranks is None or ranks.rank == 0  # of the workers that torchrun started
-        if first and manifest.is_file() and manifest.stat().st_mtime >= start - 1:  # the model is of this run
-            write_text(folder / CONFIG, text)
+        for place in (folder, unfinished(folder)):
+            manifest = place / "manifest.json"
+            if (
+                first and manifest.is_file() and manifest.stat().st_mtime >= start - 1
+            ):  # the model is of this run
+                write_text(place / CONFIG, text)
 
 
 def _add_devices(parser: CommandParser) -> None:

@@ -34,13 +34,18 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"epoch-(\d{5})-step-(\d{7})\.pt")
 
 
+def unfinished(save_path: str | Path) -> Path:
+    """Where a run is until it is complete, if `save_path` holds an earlier model."""
+    path = user_path(save_path)
+    return path.with_name(f"{path.name}.unfinished")
+
+
 def run_path(save_path: str | Path, *, resume: bool) -> Path:
     """The folder in which a run writes: `save_path`, or ``NAME.unfinished`` beside it while an earlier model is there.
 
     The earlier model stays until the new one is complete. A resumed run goes on where it was interrupted.
     """
-    path = user_path(save_path)
-    beside = path.with_name(f"{path.name}.unfinished")
+    path, beside = user_path(save_path), unfinished(save_path)
     return beside if is_model(beside if resume else path) else path
 
 
