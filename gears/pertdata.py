@@ -248,7 +248,7 @@ class PertData:
         adata
             The screen; not modified.
         style
-            "auto", "gears", "scperturb", "pertpy", "cell-load" or "replogle" (:mod:`gears.data.checks.styles`).
+            "auto", or a style of :mod:`gears.data.checks.styles`.
         data_path, dataset_name
             Folder of prepared screens, and name of this one.
         gene2go, obo, default_pert_graph, drop_unmapped
@@ -356,9 +356,7 @@ class PertData:
         Parameters
         ----------
         split
-            "simulation", "simulation_single", "combo_seen0", "combo_seen1", "combo_seen2", "single", "no_test",
-            "no_split", "custom", "gene_held_out", "cross_validation", "context_held_out" or "unit_held_out"
-            (:func:`gears.data.splits.describe_splits` describes each).
+            Type of split; :func:`gears.data.splits.describe_splits` describes each.
         seed, ..., test_pert_genes
             See :class:`gears.data.splits.SplitOptions`.
         split_dict_path

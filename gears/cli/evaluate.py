@@ -75,6 +75,8 @@ def run_evaluate(arguments: list[str]) -> None:
 
 def compare_parser() -> CommandParser:
     """Options of ``gears compare``."""
+    from gears.data.splits.registry import SPLITS
+
     parser = CommandParser(
         "compare",
         "DATA",
@@ -83,7 +85,7 @@ def compare_parser() -> CommandParser:
     )
     add_data(parser)
     add_nodes(parser)
-    parser.add_argument("--split", default="simulation", help="type of split")
+    parser.add_argument("--split", default="simulation", help=f"type of split: {', '.join(SPLITS)}")
     parser.add_argument("--split-seeds", nargs="+", type=int, default=[1], help="seeds of the splits")
     parser.add_argument("--folds", type=int, help="cross-validation with this many folds instead of --split")
     parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")

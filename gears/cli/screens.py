@@ -28,7 +28,6 @@ Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
 """
 SCREEN, SCORES = "the screen", "the scores"
 SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
-FORMATS = "an h5ad file, zarr store, 10x h5 file, 10x mtx folder, or folder of several"
 
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
@@ -43,7 +42,9 @@ Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problem
 
 def add_data(parser: CommandParser) -> None:
     """Options for the location of the screen; :func:`locate` reads them."""
-    text = f"{FORMATS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
+    from gears.data.reading.open import KINDS
+
+    text = f"{KINDS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
     parser.add_argument("data", metavar="DATA", help=text)
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
     add_work_dir(parser)
@@ -135,9 +136,10 @@ def score_options(options: Any) -> dict[str, Any]:
 def inspect_parser() -> CommandParser:
     """Options of ``gears inspect``."""
     from gears.data.checks.options import ProcessingOptions
+    from gears.data.reading.open import KINDS
 
     parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG)
-    parser.add_argument("file", metavar="FILE", help=f"{FORMATS}; or a prepared folder")
+    parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
     add_guide_tables(parser)
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
     parser.add_options(SCREEN, ProcessingOptions)
@@ -184,12 +186,13 @@ def _report(options: Any, processing: dict[str, Any]) -> Any:
 def prepare_parser() -> CommandParser:
     """Options of ``gears prepare``."""
     from gears.data.checks.options import ProcessingOptions
+    from gears.data.reading.open import KINDS
     from gears.pertdata import PertData
 
     parser = CommandParser(
         "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG
     )
-    parser.add_argument("file", metavar="FILE", help=f"{FORMATS}; or the name of a published screen")
+    parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or the name of a published screen")
     add_work_dir(parser)
     add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")

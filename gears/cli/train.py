@@ -35,7 +35,7 @@ SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "traini
 def make_parser() -> CommandParser:
     """Options of ``gears train``: those of the public functions, under their names."""
     from gears.data.checks.options import ProcessingOptions
-    from gears.data.splits.registry import SplitOptions
+    from gears.data.splits.registry import SPLITS, SplitOptions
     from gears.model.config import ModelConfig
     from gears.pertdata import PertData
     from gears.training.options import TrainOptions
@@ -48,8 +48,11 @@ def make_parser() -> CommandParser:
     _add_devices(parser)
     parser.add_options(TRAINING, TrainOptions, omit=("verbose",))
     _add_loading(parser)
-    parser.add_options(SPLIT, PertData.prepare_split, only=("split", "split_dict_path"))
-    texts = {"seed": "seed of the draw, and of the initial weights"}
+    texts = {
+        "split": f"type of split: {', '.join(SPLITS)}",
+        "seed": "seed of the draw, and of the initial weights",
+    }
+    parser.add_options(SPLIT, PertData.prepare_split, only=("split", "split_dict_path"), texts=texts)
     parser.add_options(SPLIT, SplitOptions, omit=("split_dict",), texts=texts)
     parser.add_options(MODEL, ModelConfig)
     _add_custom_graphs(parser)

@@ -11,7 +11,7 @@ import torch
 
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
 from gears.files.paths import user_path
-from gears.training.loggers.registry import check_loggers
+from gears.training.loggers.registry import LOGGERS, check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 from gears.training.wrapping import COMPRESSIONS
 
@@ -288,7 +288,7 @@ class TrainOptions(Options):
     loggers: tuple[str, ...] = option(
         default=(),
         check=anything(),
-        help="log the numbers of each epoch to tensorboard or wandb, besides CSV and JSONL in save_path",
+        help=f"log the numbers of each epoch to {' or '.join(LOGGERS)}, besides CSV and JSONL in save_path",
     )
     project: str | None = option(
         default=None, check=text().or_none(), help="project of the wandb run", needs=_WANDB

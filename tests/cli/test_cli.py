@@ -72,6 +72,24 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     assert f"examples:\n  gears {command}" in capsys.readouterr().out
 
 
+def test_the_help_names_everything_that_is_registered(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gears.data.checks.styles import STYLES
+    from gears.data.reading.open import KINDS
+    from gears.data.splits import SPLITS
+    from gears.training.loggers import LOGGERS
+
+    monkeypatch.setenv("COLUMNS", "2000")  # no name is broken at the end of a line
+    for command, names in {
+        "inspect": [KINDS, *STYLES], "train": [KINDS, *STYLES, *SPLITS, *LOGGERS], "compare": [KINDS, *SPLITS],
+    }.items():  # fmt: skip
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown = capsys.readouterr().out
+        assert [name for name in names if name not in shown] == [], command
+
+
 def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "commands:" in capsys.readouterr().err

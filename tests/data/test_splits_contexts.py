@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gears.conditions import Condition
-from gears.data.splits import make_split
+from gears.data.splits import SPLITS, Draw, make_split, register_split
 
 GENES = ["A", "B", "C", "D", "E", "F", "G", "H"]
 PLAIN = ["ctrl", *(f"{gene}+ctrl" for gene in GENES), "A+B", "C+D", "A+B+C", "D+E", "E+F"]
@@ -54,6 +54,19 @@ def test_units_are_held_out_one_by_one():
     trained = {unit.genes for unit in split.conditions("train")}
     assert any(unit.genes in trained for unit in test)
     assert {c.context for c in split.conditions("train") if c.is_control} == set(LINES)
+
+
+def test_a_new_kind_divides_each_context_where_it_says_so():
+    def draw(labels, arguments):
+        return Draw({"train": list(labels.names[2:]), "val": [labels.names[1]], "test": [labels.names[0]]})
+
+    labels = [label for label in LABELS if not label.startswith("ctrl")]
+    for by_setting, n_test in ((True, 1), (False, len(LINES))):
+        register_split("mine", "The first condition is tested.", by_setting=by_setting)(draw)
+        try:
+            assert len(make_split(labels, "mine").parts["test"]) == n_test
+        finally:
+            del SPLITS["mine"]
 
 
 def test_custom_parts_name_units_or_conditions():

@@ -50,8 +50,7 @@ class ProcessingOptions(Options):
     style: str = option(
         default="gears",
         check=one_of(["auto", *STYLES]),
-        help="""how the screen names things: gears, scperturb, pertpy, cell-load, replogle, or auto, which looks (see
-        gears.data.checks.styles)""",
+        help=f"how the screen names things: {', '.join(STYLES)}, or auto, which looks (see gears.data.checks.styles)",
     )
     condition_key: str | None = option(
         default=None, check=_COLUMN, help="column of obs with the condition labels, instead of the style's"

@@ -83,6 +83,7 @@ def draw_fold(labels: Labels, arguments: SplitOptions) -> Draw:
     uses=("test_contexts",),
     needs="The screen needs two contexts or more (context_key=), and two conditions in those that train",
     exact=True,
+    by_setting=True,
 )
 def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
     """Test: the given contexts, or one that the seed chooses. Their controls do not train either."""
@@ -111,6 +112,7 @@ def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
     uses=("combo_single_split_test_set_fraction",),
     needs="A share of all conditions in all contexts is tested, a tenth of the rest validates: 3 are the least",
     exact=True,
+    by_setting=True,
 )
 def draw_in_contexts(labels: Labels, arguments: SplitOptions) -> Draw:
     """Test: a share of all conditions, each context by itself."""

@@ -24,9 +24,6 @@ PRECEDENCE = ("test", "val", "train")
 """Where the labels of one condition go that were drawn into several parts."""
 ALWAYS_USED = frozenset({"mode", "keep_excluded", "control_shares"})
 
-SETTING_SPLITS = ("context_held_out", "unit_held_out")
-"""Split types that divide the conditions of each setting; all others keep a condition together in all settings."""
-
 
 def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **arguments: Any) -> Split:
     """Draw a split over labels.
@@ -51,7 +48,7 @@ def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **argum
         If the kind is unknown, an argument does not fit, or a part stays empty.
     """
     kind, table = split_kind(name), Labels.of(labels)
-    members = plain_labels(table) if name not in SETTING_SPLITS else {}
+    members = {} if kind.by_setting else plain_labels(table)
     if members and tuple(members) != table.names and not _names_settings(table, arguments):
         plain = {label: table.condition[each[0]].plain for label, each in members.items()}
         return in_all_contexts(make_split(Labels(tuple(plain), plain), name, **arguments), members, table)

@@ -147,6 +147,8 @@ class SplitKind:
         What a screen must have for it, said where a part stays empty.
     exact : bool
         Drawn as in strict mode in either mode (a kind that the published package lacks).
+    by_setting : bool
+        Divides the conditions of each setting; others keep a condition together in all settings.
     """
 
     name: str
@@ -156,6 +158,7 @@ class SplitKind:
     parts: tuple[str, ...] = PARTS
     needs: str = ""
     exact: bool = False
+    by_setting: bool = False
 
     def draw_by(self, labels: Labels, arguments: SplitOptions) -> Draw:
         """Draw in the mode that the arguments ask for."""
@@ -176,11 +179,12 @@ def register_split(
     parts: tuple[str, ...] = PARTS,
     needs: str = "",
     exact: bool = False,
+    by_setting: bool = False,
 ) -> Callable[[DrawFunction], DrawFunction]:
     """Decorate a drawing function to add a kind of split."""
 
     def register(draw: DrawFunction) -> DrawFunction:
-        SPLITS.add(name, SplitKind(name, draw, description, frozenset(uses), parts, needs, exact))
+        SPLITS.add(name, SplitKind(name, draw, description, frozenset(uses), parts, needs, exact, by_setting))
         return draw
 
     return register
