@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from gears.files.atomic import only_writer
 from gears.files.tensors import read_tensors
 from gears.model.folder import is_model
 from gears.simulate import simulate_to_h5ad
-from gears.training.loggers.registry import LoggerSetup, Record, register
+from gears.training.loggers.registry import LOGGERS, LoggerSetup, Record, register
 
 RUN = {"epochs": 2, "prior": None, "evaluate_test": False, "verbose": False}
 MINE = b"a file of the user"
@@ -169,7 +169,6 @@ class Interrupted(BaseException):
     pass
 
 
-@register("interrupting")
 class Interrupting:
     """Ends a run in its second epoch."""
 
@@ -184,14 +183,24 @@ class Interrupting:
         pass
 
 
-def test_an_earlier_model_stays_until_the_run_is_complete(pert_data: PertData, tmp_path: Path) -> None:
+@pytest.fixture
+def interrupting() -> Iterator[str]:
+    """Name of a logger that is registered for one test."""
+    register("interrupting")(Interrupting)
+    yield "interrupting"
+    del LOGGERS["interrupting"]
+
+
+def test_an_earlier_model_stays_until_the_run_is_complete(
+    pert_data: PertData, tmp_path: Path, interrupting: str
+) -> None:
     path, options = tmp_path / "m", RUN | {"checkpoint_every": 1}
     new_model(pert_data).train(**options, save_path=str(path))
     first = weights_in(path)
 
     longer = options | {"epochs": 4, "lr": 0.05, "save_path": str(path)}
     with pytest.raises(Interrupted):
-        new_model(pert_data).train(**longer, loggers=["interrupting"])
+        new_model(pert_data).train(**longer, loggers=[interrupting])
     assert same_weights(first, weights_in(path)), "the earlier model was replaced by a part of a run"
     unfinished = tmp_path / "m.unfinished"
     assert is_model(unfinished)
