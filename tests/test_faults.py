@@ -169,7 +169,7 @@ def test_negative_values_and_clipping_go_together(
     with caplog.at_level(logging.WARNING):
         screen = prepare_screen(toy_adata, tmp_path / "toy")
     assert screen.manifest["has_negative"] is True
-    assert "predictions should not be clipped at 0" in caplog.text
+    assert "negative predictions are not set to 0" in caplog.text
 
 
 @pytest.mark.long
