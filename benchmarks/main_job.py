@@ -92,6 +92,7 @@ def main() -> None:
         )
     head = [f"- {key}: {value}" for key, value in about.items()]
     text = "\n".join(["# The main job: two CPU workers", "", *head, "", *rows, ""])
+    options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "main_job.md").write_text(text)
     (options.output / "main_job.json").write_text(
         json.dumps(about | {"runs": runs}, indent=1, default=str) + "\n"
