@@ -82,7 +82,7 @@ def prepared(folder, name, options):
     from gears.simulate import simulate_to_h5ad
 
     path = folder / "simulated.h5ad"
-    simulate_to_h5ad(path, **options)
+    simulate_to_h5ad(path, overwrite=True, **options)
     backed = anndata.read_h5ad(path, backed="r")
     prepare_screen(backed, folder / name)
     backed.file.close()

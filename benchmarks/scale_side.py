@@ -20,7 +20,7 @@ def simulate(path, simulation):
     from gears.simulate import simulate_to_h5ad
 
     with Measurement() as block:
-        simulate_to_h5ad(path, chunk_cells=4096, **simulation)
+        simulate_to_h5ad(path, chunk_cells=4096, overwrite=True, **simulation)
     return block.figures | {"file_mb": Path(path).stat().st_size / 2**20}
 
 
@@ -94,7 +94,7 @@ def predict(path):
     model = HELD["model"]
     conditions = [condition for condition in model.pert_data.screen.conditions if not condition.is_control]
     with Measurement() as block:
-        model.predict_to_file(conditions, path)
+        model.predict_to_file(conditions, path, overwrite=True)
     return block.figures | {"conditions": len(conditions), "file_mb": Path(path).stat().st_size / 2**20}
 
 
@@ -153,7 +153,7 @@ def coexpression_graph(folder, n_drawn=5000, keep=None, against=None):
         graph = build(screen.cells, screen.gene_names, rows=rows, n_drawn=n_drawn)
     told |= {"cells": len(rows), "edges": graph.n_edges}
     if keep:
-        graph.save(keep)
+        graph.save(keep, overwrite=True)
     if against:
         one, two = (
             dict(zip(zip(*made.edge_index.tolist(), strict=True), made.weight.tolist(), strict=True))

@@ -20,7 +20,9 @@ def main() -> None:
     from gears.simulate import simulate_to_h5ad
 
     folder = options.folder
-    simulate_to_h5ad(folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20)
+    simulate_to_h5ad(
+        folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20, overwrite=True
+    )
     result = train_multi_gpu(  # neither n_gpus nor gpu_ids: every GPU that is visible
         folder,
         "screen",

@@ -23,7 +23,9 @@ def main() -> None:
     from gears.simulate import simulate_to_h5ad
 
     folder = options.folder
-    simulate_to_h5ad(folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20)
+    simulate_to_h5ad(
+        folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20, overwrite=True
+    )
     gpu_ids = options.gpu_ids
     if gpu_ids is not None:
         gpu_ids = gpu_ids[0] if gpu_ids[0].startswith("free:") else [int(index) for index in gpu_ids]

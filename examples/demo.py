@@ -13,6 +13,7 @@ one device, predicts gene pairs that training has not seen, and writes to `demo_
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def main() -> None:
     from gears.plotting import prediction_figure, save_figure
     from gears.simulate import simulate_to_h5ad
 
+    shutil.rmtree(folder / "model", ignore_errors=True)  # of an earlier demo, maybe with other options
     say(f"1/5  simulating a screen: {options.n_singles} single genes, {options.n_pairs} pairs")
     simulate_to_h5ad(
         folder / "screen.h5ad",
@@ -53,6 +55,7 @@ def main() -> None:
         effect_size=1.0,
         target_effect=-0.5,
         seed=1,
+        overwrite=True,
     )
 
     say("2/5  preparing it and holding out conditions")

@@ -22,7 +22,9 @@ def main() -> None:
     from gears.simulate import simulate_to_h5ad
 
     folder = options.folder
-    simulate_to_h5ad(folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20)
+    simulate_to_h5ad(
+        folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20, overwrite=True
+    )
     results, models = {}, {}
     for workers in (1, 2):
         place = folder / f"workers{workers}"

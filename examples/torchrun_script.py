@@ -17,7 +17,14 @@ from gears.simulate import simulate_to_h5ad
 def main(folder: Path) -> None:
     launched = "RANK" in os.environ
     if int(os.environ.get("LOCAL_RANK", 0)) == 0 and not (folder / "screen.h5ad").exists():
-        simulate_to_h5ad(folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20)
+        simulate_to_h5ad(
+            folder / "screen.h5ad",
+            n_genes=60,
+            n_singles=12,
+            n_pairs=8,
+            cells_per_condition=20,
+            overwrite=True,
+        )
     wait_for(folder / "screen.h5ad")
 
     pert_data = PertData(folder, default_pert_graph=False)
