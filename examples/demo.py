@@ -43,7 +43,8 @@ def main() -> None:
     from gears.plotting import prediction_figure, save_figure
     from gears.simulate import simulate_to_h5ad
 
-    shutil.rmtree(folder / "model", ignore_errors=True)  # of an earlier demo, maybe with other options
+    for name in ("screen", "model"):  # of an earlier demo, maybe with other options
+        shutil.rmtree(folder / name, ignore_errors=True)
     say(f"1/5  simulating a screen: {options.n_singles} single genes, {options.n_pairs} pairs")
     simulate_to_h5ad(
         folder / "screen.h5ad",
@@ -69,11 +70,7 @@ def main() -> None:
     say(f"3/5  training with {options.workers} worker processes")
     settings = {
         "save_path": folder / "model",
-        "objective": "cells",  # every cell against a control cell, as published
         "epochs": options.epochs,
-        "lr": 0.003,
-        "schedule": "cosine",
-        "batch_size": 32 // options.workers,  # cells per worker: 32 per step, whatever their number
     }
     result = train_multi_gpu(
         folder,
