@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 
 from gears.evaluation.truth import CellSource
 
@@ -93,6 +93,8 @@ def calibration(
     error, sd = np.abs(mean - true)[is_defined], np.sqrt(total[is_defined])
     standard = error / sd
     ordered = np.sort(levels)
+    from scipy import stats  # a worker does without it
+
     limits = np.sqrt(2) * special.erfinv(ordered)
     observed = [float((standard <= limit).mean()) for limit in limits]
     varies = np.ptp(sd) > 0 and np.ptp(error) > 0

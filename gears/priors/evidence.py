@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg
-from scipy.optimize import minimize
 
 MOST_CONDITIONS = 300
 """With more conditions a fixed sample of this size is used: the weights hardly depend on the others."""
@@ -75,6 +74,8 @@ def settle_weights(
     `noise_C` is the variance of each condition's mean from sampling cells (mean over genes), `size_C` the number of
     its perturbed genes.
     """
+    from scipy.optimize import minimize
+
     scale = float((delta_CG**2).mean())
     is_multiple_C = size_C > 1
     has_multiple = bool(is_multiple_C.sum() >= _MULTIPLE_AT_LEAST and not is_multiple_C.all())

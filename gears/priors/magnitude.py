@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg, sparse
-from scipy.optimize import minimize
 
 from gears.priors.evidence import sample
 from gears.priors.kernels import MOST_EXACT, GeneSimilarity, gene_features, sizes_of
@@ -137,6 +136,8 @@ def _fit_weights(
     departure_S: np.ndarray, error_S: np.ndarray, sets: Sequence[Sequence[int]], genes: GeneSimilarity
 ) -> tuple[np.ndarray, float]:
     """Weights of the kernels and of unexplained variance, by evidence; from a fixed sample of very many sets."""
+    from scipy.optimize import minimize  # a worker finds the prior in the cache, and does without it
+
     rows = sample(len(sets), _MOST_FITTED)
     departure_S, error_S = departure_S[rows], error_S[rows]
     kernels = _kernels([sets[row] for row in rows.tolist()], genes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from gears.core.messages import unknown_name
 from gears.evaluation.metrics.errors import PSEUDO_COUNT
@@ -154,6 +154,8 @@ def _welch_p_of_cells(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarra
 
 
 def _wilcoxon_p(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:
+    from scipy import stats  # a worker does without it
+
     same_G = (cells_NG.min(axis=0) == cells_NG.max(axis=0)) & (control_KG == cells_NG[:1]).all(axis=0)
     p_G = np.ones(cells_NG.shape[1])
     tested = stats.mannwhitneyu(

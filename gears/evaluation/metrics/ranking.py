@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.spatial.distance import cdist, pdist
 
 from gears.evaluation.metrics.registry import register
 from gears.evaluation.rows import changes
@@ -43,6 +42,8 @@ def centroid_accuracy(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     n_others = len(truth.panel_mean_VG) - 1
     if n_others == 0:
         return np.full(len(predicted_UG), np.nan)
+    from scipy.spatial.distance import cdist  # a worker does without it
+
     distance_UV = cdist(predicted_UG, truth.panel_mean_VG)
     ranks = [
         _rank(distances, own_row) for distances, own_row in zip(distance_UV, truth.panel_row_U, strict=True)
@@ -87,6 +88,8 @@ def spread(predicted_UG: np.ndarray, truth: Truth) -> float:
     """Spread of the predictions relative to that of the truth; NaN for fewer than two distinct conditions."""
     if len(predicted_UG) < 2:
         return float("nan")
+    from scipy.spatial.distance import pdist
+
     true_spread = float(pdist(truth.mean_UG).mean())
     return float(pdist(predicted_UG).mean()) / true_spread if true_spread > 0 else float("nan")
 
@@ -98,6 +101,8 @@ def _rank(distance_V: np.ndarray, row: int) -> float:
 
 
 def _l1_without(predicted_G: np.ndarray, panel_VG: np.ndarray, excluded: np.ndarray) -> np.ndarray:
+    from scipy.spatial.distance import cdist
+
     # the control mean cancels in the difference of the two deltas
     if len(excluded):
         predicted_G = np.delete(predicted_G, excluded)
