@@ -451,7 +451,8 @@ class SettingView(PreparedScreen):
     @cached_property
     def labels(self) -> list[str]:
         """The screen's own spellings without context and type, L."""
-        return [label.removesuffix(Condition.parse(label).suffix) for label in super().labels]
+        condition = self.parent.condition_of_label
+        return [label.removesuffix(condition[label].suffix) for label in super().labels]
 
     @cached_property
     def statistics(self) -> ConditionStatistics:
