@@ -6,7 +6,15 @@ from gears.graphs.edge_tables import EdgeFile
 from gears.graphs.embeddings import GeneEmbedding
 from gears.graphs.go import go_graph, jaccard
 from gears.graphs.graph import Graph, cached_graph
+from gears.graphs.knowledge import (
+    KNOWLEDGE,
+    KnowledgeSource,
+    knowledge_similarity,
+    knowledge_table,
+    weighted_cosine,
+)
 
 __all__ = [
-    "EdgeFile", "GeneAnnotation", "GeneEmbedding", "Graph", "cached_graph", "coexpression_graph", "go_graph", "jaccard",
+    "KNOWLEDGE", "EdgeFile", "GeneAnnotation", "GeneEmbedding", "Graph", "KnowledgeSource", "cached_graph",
+    "coexpression_graph", "go_graph", "jaccard", "knowledge_similarity", "knowledge_table", "weighted_cosine",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -229,7 +229,7 @@ class GeneAnnotation:
     def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays for an npz file: names as UTF-8 bytes joined by line feeds, the matrix as CSR."""
         names = sorted(self.aliases)
-        wide = np.uint16 if len(self.terms) <= 2**16 else np.int64
+        wide = np.uint16 if len(self.terms) <= 2**16 else np.uint32
         return {
             "genes": pack(self.genes),
             "terms": pack(self.terms),
@@ -261,9 +261,13 @@ class GeneAnnotation:
 
 @functools.cache
 def _human() -> GeneAnnotation:
-    resource = importlib.resources.files("gears.resources") / HUMAN_RESOURCE
-    with importlib.resources.as_file(resource) as path:
-        return GeneAnnotation.from_arrays(read_npz(path), packaged=True)
+    return GeneAnnotation.from_arrays(packaged_arrays(HUMAN_RESOURCE), packaged=True)
+
+
+def packaged_arrays(name: str) -> dict[str, np.ndarray]:
+    """Arrays of an npz file of the package, by its name in ``gears/resources``."""
+    with importlib.resources.as_file(importlib.resources.files("gears.resources") / name) as path:
+        return read_npz(path)
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:
@@ -299,6 +303,10 @@ class PackagedAliases(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._arrays["alias_gene"])
+
+    def items(self) -> ItemsView[str, str]:
+        """Pairs of alias and symbol, without a look-up for each."""
+        return self._names.items()
 
 
 def pack(names: Sequence[str]) -> np.ndarray:

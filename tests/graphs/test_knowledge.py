@@ -1,0 +1,146 @@
+"""Packaged knowledge about genes: what the tables hold, and the similarity that is computed from them."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gears.graphs.annotation import GeneAnnotation
+from gears.graphs.knowledge import KNOWLEDGE, knowledge_similarity, knowledge_table, weighted_cosine
+
+TERMS_OF = {
+    "A": {"all", "rare", "common"},
+    "B": {"all", "rare"},
+    "C": {"all", "common", "single"},
+    "D": {"all", "common"},
+    "E": {"all"},
+}
+PROTEASOME = r"PSM[AB]\d+"  # the core, whose subunits share a domain
+COMPLEXES = [PROTEASOME, r"RP[LS]\d+[AXYL]?\d?", r"MED\d+", r"NDUF[ABCSV]\d+"]
+
+
+def by_hand(terms_of: dict[str, set[str]], first: str, second: str) -> float:
+    """The formula, term by term."""
+    everything = set().union(*terms_of.values())
+    weight = {
+        term: -math.log(sum(term in terms for terms in terms_of.values()) / len(terms_of))
+        for term in everything
+    }
+    shared = sum(weight[term] ** 2 for term in terms_of[first] & terms_of[second])
+    lengths = [math.sqrt(sum(weight[term] ** 2 for term in terms_of[gene])) for gene in (first, second)]
+    return shared / math.prod(lengths) if all(lengths) else 0.0
+
+
+def test_weighted_cosine_is_the_formula():
+    annotation = GeneAnnotation.from_dict({**TERMS_OF}, aliases={"OLD": "B"})
+    similarity = weighted_cosine(
+        annotation, ["unknown", "D", "OLD", "A", "C", "E"], ["C", "A", "B", "unknown"]
+    )
+    expected = [
+        [
+            0.0 if "unknown" in (row, column) else by_hand(TERMS_OF, row, column)
+            for column in ["C", "A", "B", "unknown"]
+        ]
+        for row in ["unknown", "D", "B", "A", "C", "E"]
+    ]
+    np.testing.assert_allclose(similarity, expected, rtol=1e-12)
+    assert similarity[2, 2] == pytest.approx(1)  # two names of one gene
+    assert similarity[5].tolist() == [0, 0, 0, 0]  # a term that all genes share says nothing
+
+
+def test_weighted_cosine_of_no_genes():
+    annotation = GeneAnnotation.from_dict(TERMS_OF)
+    assert weighted_cosine(annotation, [], ["A"]).shape == (0, 1)
+    assert weighted_cosine(annotation, ["A"], []).shape == (1, 0)
+
+
+@pytest.mark.parametrize("name", KNOWLEDGE)
+def test_packaged_similarity_is_the_formula(name):
+    table = knowledge_table(name)
+    genes = ["PSMA1", "CARS", "TP53", "MDM2", "RPL3", "no gene"]
+    similarity = knowledge_similarity(name, genes, genes)
+    n_genes = np.bincount(table.matrix.indices)
+    terms_of = [set(row.indices) for row in table.rows(genes)]
+
+    def dot(first: set[int], second: set[int]) -> float:
+        return sum(math.log(n_genes[term] / len(table)) ** 2 for term in first & second)
+
+    for i, first in enumerate(terms_of):
+        for j, second in enumerate(terms_of):
+            expected = dot(first, second) / math.sqrt(dot(first, first) * dot(second, second) or 1)
+            assert similarity[i, j] == pytest.approx(expected)
+    assert np.diag(similarity) == pytest.approx([1, 1, 1, 1, 1, 0])
+    assert knowledge_similarity(name, ["CARS"], ["CARS1"]) == pytest.approx(1)
+    assert knowledge_similarity(name, table.genes[:200], table.genes[:200]).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "pattern"),
+    [
+        (name, times, pattern)
+        for name, times in (("go_ancestors", 30), ("literature", 300))
+        for pattern in COMPLEXES
+    ]
+    + [("domains", 100, PROTEASOME)],
+)
+def test_subunits_of_a_complex_are_more_similar_than_random_genes(name, times, pattern):
+    genes = knowledge_table(name).genes
+    subunits = [gene for gene in genes if re.fullmatch(pattern, gene)]
+    others = np.random.default_rng(0).choice(genes, 400, replace=False).tolist()
+    random = off_diagonal_mean(knowledge_similarity(name, others, others))
+    assert off_diagonal_mean(knowledge_similarity(name, subunits, subunits)) > times * random
+
+
+def off_diagonal_mean(similarity: np.ndarray) -> float:
+    return float(similarity[~np.eye(len(similarity), dtype=bool)].mean())
+
+
+def test_packaged_tables():
+    shapes = {
+        name: (*knowledge_table(name).matrix.shape, knowledge_table(name).matrix.nnz) for name in KNOWLEDGE
+    }
+    assert shapes == {
+        "go_ancestors": (18476, 18127, 852304),
+        "literature": (25667, 255658, 798769),
+        "domains": (15671, 3206, 25597),
+    }
+    assert knowledge_table("literature") is knowledge_table("literature")
+    largest = {name: np.bincount(knowledge_table(name).matrix.indices).max() for name in KNOWLEDGE}
+    assert largest["literature"] <= 100
+    assert largest["go_ancestors"] <= 0.05 * len(GeneAnnotation.human())
+    papers_of_screens = {"31395745", "27984733", "27984732", "33649593", "35688146", "32231336"}
+    assert not papers_of_screens & set(knowledge_table("literature").terms)
+
+
+def test_ancestors_are_added_to_the_direct_terms():
+    human, table = GeneAnnotation.human(), knowledge_table("go_ancestors")
+    column = {term: j for j, term in enumerate(table.terms)}
+    genes = table.genes[::50]
+    for gene, direct, every in zip(genes, human.rows(genes), table.rows(genes), strict=True):
+        kept = {column[human.terms[j]] for j in direct.indices if human.terms[j] in column}
+        assert kept <= set(every.indices), gene
+    assert table.matrix.nnz > 2 * human.matrix.nnz
+
+
+def test_an_unknown_source_is_named():
+    with pytest.raises(ValueError, match=r"source of gene knowledge 'litrature'; did you mean 'literature'"):
+        knowledge_similarity("litrature", ["A"], ["A"])
+
+
+def test_a_table_is_read_when_it_is_used():
+    check = (
+        "import sys\n"
+        "opened = set()\n"
+        "sys.addaudithook(lambda event, args: event == 'open' and opened.add(str(args[0]).rpartition('/')[2]))\n"
+        "from gears.graphs import knowledge_similarity\n"
+        "assert not [name for name in opened if name.startswith('human')], opened\n"
+        "knowledge_similarity('domains', ['A2M'], ['A2M'])\n"
+        "tables = {name for name in opened if name.startswith('human')}\n"
+        "assert tables == {'human_domains.npz', 'human_go.npz'}, tables\n"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)
