@@ -33,7 +33,7 @@ class Effects:
     condition_CG
         Effect of each condition, interactions included.
     kinds
-        (C,) kind of interaction, "" for conditions with fewer than two genes.
+        (C,) kind of interaction (:mod:`gears.simulate.interactions`), "" for conditions with fewer than two genes.
     """
 
     similarity_PP: np.ndarray

@@ -15,7 +15,7 @@ _TAIL = 1.5
 # A hub regulates at most this share of the genes.
 _MOST_TARGETS = 0.25
 _STEPS = 3
-# In units of effect_size: regulation below the threshold changes nothing, and no regulation changes more than the ceiling.
+# In units of effect_size: regulation below the threshold changes nothing, and none changes more than the ceiling.
 _THRESHOLD, _CEILING = 0.4, 2.0
 
 
@@ -48,7 +48,7 @@ class Network:
 
     @classmethod
     def draw(cls, options: SimulationOptions, design: Design) -> Network:
-        """Draw targets and weights."""
+        """Draw targets and weights; out-degrees have a Pareto tail, cut at a quarter of the genes."""
         rng = stage_generator(options.seed, "network")
         genes = (*design.genes, *sorted(set(design.perturbed) - set(design.genes)))
         n = len(genes)

@@ -10,7 +10,11 @@ from typing import Any
 from gears.core.messages import shorten
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, whole
 
-SYNERGY_SUPPRESSION, MASKING, SATURATING = INTERACTION_KINDS = ("synergy-suppression", "masking", "saturating")
+SYNERGY_SUPPRESSION, MASKING, SATURATING = INTERACTION_KINDS = (
+    "synergy-suppression",
+    "masking",
+    "saturating",
+)
 
 _NO_NETWORK = Needs(lambda options, run: options.network_degree == 0, "network_degree=0")
 _MODULES = Needs(lambda options, run: options.n_modules > 0, "n_modules of at least 1")
@@ -52,10 +56,14 @@ class SimulationOptions(Options):
     effect_share: float = option(
         default=0.15,
         check=number(least=0, most=1),
-        needs=_NO_NETWORK, help="share of measured genes that respond to a perturbation",
+        needs=_NO_NETWORK,
+        help="share of measured genes that respond to a perturbation",
     )
     strength_sd: float = option(
-        default=0.25, check=number(least=0, most=3), needs=_NO_NETWORK, help="s.d. of the log strength of perturbations"
+        default=0.25,
+        check=number(least=0, most=3),
+        needs=_NO_NETWORK,
+        help="s.d. of the log strength of perturbations",
     )
     target_effect: float = option(
         default=-1.5,
@@ -65,35 +73,40 @@ class SimulationOptions(Options):
     go_strength: float = option(
         default=1.0,
         check=number(least=0, most=1),
-        needs=_NO_NETWORK, help="weight of the GO Jaccard kernel in the covariance of effects; 0: effects independent of GO",
+        needs=_NO_NETWORK,
+        help="weight of the GO Jaccard kernel in the covariance of effects; 0: effects independent of GO",
     )
     common_effect: float = option(
         default=0.1,
         check=number(least=0, most=1),
-        needs=_NO_NETWORK, help="share of the effects' covariance that all perturbations have in common",
+        needs=_NO_NETWORK,
+        help="share of the effects' covariance that all perturbations have in common",
     )
     low_rank: int | None = option(
         default=None,
         check=whole(1).or_none(),
-        needs=_NO_NETWORK, help="""None, or the rank of the matrix of effects. Exact only with target_effect=0: a gene's change by its
+        needs=_NO_NETWORK,
+        help="""None, or the rank of the matrix of effects. Exact only with target_effect=0: a gene's change by its
         own perturbation comes on top""",
     )
     interaction_share: float = option(
         default=0.4,
         check=number(least=0, most=1),
-        needs=_NO_NETWORK, help="share of pairs and triples that are not additive",
+        needs=_NO_NETWORK,
+        help="share of pairs and triples that are not additive",
     )
     interaction_size: float = option(
         default=0.8,
         check=number(least=0, most=10),
-        needs=_NO_NETWORK, help="""synergy multiplies the summed effects by 1 + this, suppression divides by it; saturating effects level
-        off at effect_size divided by this""",
+        needs=_NO_NETWORK,
+        help="""synergy multiplies the summed effects by 1 + this, suppression divides by it; saturating effects, single
+        and summed, level off at effect_size divided by this""",
     )
     interaction_kinds: str = option(
         default=SYNERGY_SUPPRESSION,
         check=one_of(INTERACTION_KINDS),
         needs=_NO_NETWORK,
-        help="""what pairs and triples that are not additive do: half of them synergy and half suppression, or masking
+        help="""kind of the pairs and triples that are not additive: synergy-suppression (half of them each), masking
         (the effect of the strongest gene alone), or saturating (the summed effect levels off)""",
     )
     null_share: float = option(
@@ -104,8 +117,8 @@ class SimulationOptions(Options):
     n_modules: int = option(
         default=0,
         check=whole(0),
-        help="""co-expression modules, groups of genes whose expression rises and falls together over cells; 0:
-        none""",
+        help="""number of co-expression modules: groups of genes whose expression rises and falls together over
+        cells; 0: none""",
     )
     module_share: float = option(
         default=1.0,
@@ -184,8 +197,8 @@ class SimulationOptions(Options):
             raise ValueError(msg)
         if self.n_modules > 0 and self.network_degree > 0:
             msg = (
-                f"n_modules={self.n_modules} and network_degree={self.network_degree}: effects follow either modules or "
-                "a network; set one of them to 0"
+                f"n_modules={self.n_modules} and network_degree={self.network_degree}, but effects follow either "
+                "modules or a network; set one of them to 0"
             )
             raise ValueError(msg)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
-# Draws, and as many of opposite sign, that give the distribution of cells about their expectation.
+# Draws, and as many of opposite sign, from which the truth takes how log expression varies over cells.
 _DRAWS = 1024
 
 
@@ -64,7 +64,7 @@ class Simulation:
         self._batch_N = self._batches(layout)
 
     def _batches(self, layout: np.random.Generator) -> np.ndarray:
-        """(N,) batch of each cell: any, or that of its condition for a share of the perturbed cells."""
+        """(N,) batch of each cell: that of its condition for a share of the perturbed cells, else any."""
         batch_N = layout.integers(self.options.n_batches, size=self.n_cells)
         rng = stage_generator(self.options.seed, "confounding")
         of_condition_C = rng.permutation(len(self._design.conditions)) % self.options.n_batches
@@ -140,10 +140,11 @@ class Simulation:
         """The parameters that the cells are drawn from."""
         design, effects = self._design, self._effects
         mean_CG = np.zeros_like(effects.condition_CG)
+        change_DG = self._changes_in_cells()
         contexts = [(k, t) for k in self._batch_KG for t in self._type_TG]
         for batch_G, type_G in contexts:
             log_share_CG = effects.condition_CG + (self._baseline_G + batch_G + type_G)
-            mean_CG += self._expected(log_share_CG) / len(contexts)
+            mean_CG += self._expected(log_share_CG, change_DG) / len(contexts)
         kinds = zip(design.conditions, effects.kinds, strict=True)
         return Truth(
             genes=design.genes,
@@ -158,18 +159,16 @@ class Simulation:
             options=self.options,
         )
 
-
-    def _expected(self, log_share_CG: np.ndarray) -> np.ndarray:
-        if self._source is None:
+    def _expected(self, log_share_CG: np.ndarray, change_DG: np.ndarray | None) -> np.ndarray:
+        if change_DG is None:
             return expected_expression(self.options, softmax(log_share_CG))
-        return expected_over_cells(self.options, log_share_CG, self._change_DG)
+        return expected_over_cells(self.options, log_share_CG, change_DG)
 
-    @functools.cached_property
-    def _change_DG(self) -> np.ndarray:
-        """Log changes of genes in cells, as many up as down, (D, G)."""
-        assert self._source is not None
-        rng = stage_generator(self.options.seed, "expectation")
-        change_DG = self._source.cells(rng, _DRAWS)
+    def _changes_in_cells(self) -> np.ndarray | None:
+        """Log changes of genes over cells of one condition, as many up as down, (D, G); None: there are none."""
+        if self._source is None:
+            return None
+        change_DG = self._source.cells(stage_generator(self.options.seed, "expectation"), _DRAWS)
         return np.concatenate([change_DG, -change_DG])
 
 
@@ -191,7 +190,8 @@ def simulated_screen(
     -------
     AnnData
         ``X`` log1p-normalised (CSR float32), ``layers["counts"]``, ``obs.condition`` ("ctrl",
-        "A+ctrl", "A+B"), ``obs.cell_type``, ``obs.batch``, ``var.gene_name``. Cells in random order.
+        "A+ctrl", "A+B"), ``obs.cell_type``, ``obs.batch`` (the experimental batch), ``var.gene_name``. Cells in random
+        order.
     Truth
         The parameters that it was drawn from.
 
