@@ -67,11 +67,11 @@ SIMULATED: dict[str, dict[str, Any]] = {
     "regulatory network": {"n_control": 1000, "network_degree": 12.0},
     "masking pairs": {"interaction_share": 0.8, "interaction_kinds": "masking"},
     "saturating pairs": {
-        "effect_size": 1.0,
-        "effect_share": 0.4,
+        "effect_size": 1.5,
+        "effect_share": 0.5,
         "common_effect": 0.3,
         "interaction_share": 0.8,
-        "interaction_size": 1.5,
+        "interaction_size": 2.5,
         "interaction_kinds": "saturating",
     },
     "null perturbations": {

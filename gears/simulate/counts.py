@@ -55,10 +55,12 @@ def expected_expression(options: SimulationOptions, share: np.ndarray) -> np.nda
 def expected_over_cells(
     options: SimulationOptions, log_share_CG: np.ndarray, change_DG: np.ndarray
 ) -> np.ndarray:
-    """The same (C, G) for cells whose log shares, before their sum is taken to be 1, change by draws of `change_DG`.
+    """Mean of :func:`expected_expression`, (C, G), over cells whose log shares vary about those of their condition.
 
-    The draws are symmetric about 0. The log share of a gene, its change minus the log of the sum, is taken to be normal
-    over cells, with the mean and variance of the draws; the expectation over it is by Gauss-Hermite.
+    Each row of `change_DG` is a cell, whose shares are the softmax of ``log_share + change``; the rows are symmetric
+    about 0. The log of a share, change minus log of the sum, is taken to be normal over cells with the mean and variance
+    that the rows give, so that the expectation is by Gauss-Hermite and not over D x C x G values. The difference to the
+    mean over the rows is below 0.003 (root mean square over genes) where the s.d. of the changes is at most 0.5.
     """
     node_N, weight_N = np.polynomial.hermite.hermgauss(_NODES)
     factor_DG, variance_G = np.exp(change_DG), change_DG.var(axis=0)
