@@ -29,11 +29,6 @@ def control_correlations(adata) -> np.ndarray:
     return correlation_GG
 
 
-@pytest.fixture(scope="module")
-def screen():
-    return simulated_screen(**MODULES, n_control=2000, cells_per_condition=40)
-
-
 @pytest.mark.parametrize("change", [-1.5, 1.5])
 def test_effects_are_proportional_to_covariances_of_control_cells(change):
     adata, truth = simulated_screen(**MODULES, n_control=4000, cells_per_condition=2, target_effect=change)
@@ -57,7 +52,7 @@ def test_s_d_of_genes_over_cells():
 def test_share_of_variance_along_modules():
     rest, part, modules = (truth_with(module_share=share) for share in (0.0, 0.3, 1.0))
     mixed_PG = np.sqrt(0.7) * rest.gene_effect_PG + np.sqrt(0.3) * modules.gene_effect_PG
-    targets = [truth.genes.index(gene) for truth in (rest,) for gene in truth.perturbed]
+    targets = [rest.genes.index(gene) for gene in rest.perturbed]
     other = np.ones(mixed_PG.shape, dtype=bool)
     other[np.arange(len(targets)), targets] = False
     np.testing.assert_allclose(part.gene_effect_PG[other], mixed_PG[other])
@@ -73,8 +68,8 @@ def test_genes_that_are_not_measured_have_no_modules():
     assert same.tolist() == (~measured).tolist()
 
 
-def test_control_cells_predict_unseen_genes_and_go_does_not(screen):
-    adata, truth = screen
+def test_control_cells_predict_unseen_genes_and_go_does_not():
+    adata, truth = simulated_screen(**MODULES, n_control=2000, cells_per_condition=40)
     X, condition_N = adata.X.toarray(), adata.obs["condition"].to_numpy()
     mean_CG = np.stack([X[condition_N == condition.name].mean(axis=0) for condition in truth.conditions])
     train, test = np.arange(1, 46), np.arange(46, 61)
