@@ -60,7 +60,8 @@ def expected_over_cells(
     Each row of `change_DG` is a cell, whose shares are the softmax of ``log_share + change``; the rows are symmetric
     about 0. The log of a share, change minus log of the sum, is taken to be normal over cells, with the mean and
     variance that the rows give, so that the expectation is by Gauss-Hermite and not over D x C x G values. The
-    difference to the mean over the rows is below 0.003 (root mean square over genes) where the s.d. of the changes is at most 0.5.
+    difference to the mean over the rows is below 0.003 (root mean square over genes) where the s.d. of the changes is
+    at most 0.5.
     """
     node_N, weight_N = np.polynomial.hermite.hermgauss(_NODES)
     factor_DG, variance_G = np.exp(change_DG), change_DG.var(axis=0)
