@@ -176,13 +176,13 @@ def main() -> None:
         "Change: mean, gain over the whole (95 %); higher is better.",
         "",
     ]
-    for name, adata in screens(options):
+    for screen in screens(options.simulated, options.data):
         for part in options.parts:
             start = time.perf_counter()
-            table = run(adata, part, options)
-            lines += [f"## {part}: {name}", "", "| change | " + " | ".join(METRICS) + " |"]
+            table = run(screen.adata, part, options)
+            lines += [f"## {part}: {screen.name}", "", "| change | " + " | ".join(METRICS) + " |"]
             lines += ["|---" * (len(METRICS) + 1) + "|", *rows(table), ""]
-            print(f"{name} {part}: {time.perf_counter() - start:.0f} s", flush=True)
+            print(f"{screen.name} {part}: {time.perf_counter() - start:.0f} s", flush=True)
             write_text(options.output / f"{options.name}.md", "\n".join(lines))
     write_json(options.output / f"{options.name}.json", told)
 

@@ -1,10 +1,13 @@
 """Is the model at least as good as the best baseline, screen by screen, and better on the average?
 
-    python benchmarks/accuracy.py                          (five kinds of simulated screens)
+    python benchmarks/accuracy.py                          (one screen of each of eleven simulated kinds)
+    python benchmarks/accuracy.py --seeds 0 1 2 3 4        (five screens of each: these seeds for development)
+    python benchmarks/accuracy.py --seeds 100 101 102 103 104                 (and these for published tables)
     python benchmarks/accuracy.py --data FOLDER            (and the real subsets found there)
     python benchmarks/accuracy.py --methods prior gears published --repeats 1 --epochs-published 3
 
-Folds are over conditions; every condition is tested once in each repeat. Methods: ``prior`` is the
+Folds are over conditions; every condition is tested once in each repeat. Figures of a simulated kind are means
+over the conditions of all its screens, and so are their intervals. Methods: ``prior`` is the
 closed form alone, ``gears`` the whole model (``prior="auto"``), ``published`` the network alone on
 cells, ``moments`` the network alone on moments. What is undefined, as the reference part of the
 train mean, counts 0.
@@ -18,7 +21,8 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +55,42 @@ SIMULATED: dict[str, dict[str, Any]] = {
     "GO-smooth": {"n_singles": 100, "n_pairs": 0, "interaction_share": 0.0},
     "interactions": {"interaction_share": 0.8, "interaction_size": 2.0},
     "no signal": {"effect_size": 0.02, "target_effect": 0.0, "interaction_share": 0.0},
+    "co-expression": {
+        "n_singles": 100,
+        "n_pairs": 0,
+        "n_control": 1000,
+        "go_strength": 0.0,
+        "interaction_share": 0.0,
+        "n_modules": 20,
+        "module_share": 0.8,
+    },
+    "regulatory network": {"n_control": 1000, "network_degree": 12.0},
+    "masking pairs": {"interaction_share": 0.8, "interaction_kinds": "masking"},
+    "saturating pairs": {
+        "effect_size": 1.5,
+        "effect_share": 0.5,
+        "common_effect": 0.3,
+        "interaction_share": 0.8,
+        "interaction_size": 2.5,
+        "interaction_kinds": "saturating",
+    },
+    "null perturbations": {
+        "n_singles": 80,
+        "n_pairs": 40,
+        "cells_per_condition": 12,
+        "cell_number_sd": 0.5,
+        "interaction_share": 0.0,
+        "null_share": 0.5,
+    },
+    "confounded batches": {
+        "interaction_share": 0.0,
+        "n_batches": 4,
+        "batch_size_effect": 0.5,
+        "batch_confounding": 1.0,
+    },
 }
+# Measured changes of a confounded screen hold the effects of batches unless controls are matched.
+PREPARED: dict[str, dict[str, Any]] = {"confounded batches": {"match_controls_by": ["batch"]}}
 REAL = ("norman2019", "papalexi2021", "mcfaline2023")
 N_BOOTSTRAP = 2000
 
@@ -68,23 +107,37 @@ def method(name: str, pert_data: PertData, seed: int, epochs: int | None = None)
     return GEARSEstimator(pert_data, training=training, seed=seed, device="cpu")
 
 
-def screens(options: argparse.Namespace) -> Iterator[tuple[str, anndata.AnnData]]:
-    """Name and cells of every screen that is asked for."""
-    for name in options.simulated:
-        yield f"simulated: {name}", simulated_screen(**COMMON | SIMULATED[name])[0]
-    for name in REAL if options.data else ():
-        adata = anndata.read_h5ad(options.data / f"{name}_subset.h5ad")
+@dataclass(frozen=True)
+class BenchmarkScreen:
+    """A screen with the name under which its figures are averaged, and the options to prepare it with."""
+
+    name: str
+    seed: int | None
+    adata: anndata.AnnData
+    preparation: Mapping[str, Any] = field(default_factory=dict)
+
+
+def screens(
+    simulated: Sequence[str], data: Path | None, seeds: Sequence[int] = (COMMON["seed"],)
+) -> Iterator[BenchmarkScreen]:
+    """The requested screens: each simulated kind with every seed, then real ones, each cell type alone."""
+    for name in simulated:
+        for seed in seeds:
+            adata, _ = simulated_screen(**COMMON | SIMULATED[name] | {"seed": seed})
+            yield BenchmarkScreen(f"simulated: {name}", seed, adata, PREPARED.get(name, {}))
+    for name in REAL if data else ():
+        adata = anndata.read_h5ad(data / f"{name}_subset.h5ad")
         for cell_type in sorted(adata.obs["cell_type"].unique()):
             several = adata.obs["cell_type"].nunique() > 1
             label = f"{name} {cell_type}" if several else name
-            yield label, adata[adata.obs["cell_type"] == cell_type].copy()
+            yield BenchmarkScreen(label, None, adata[adata.obs["cell_type"] == cell_type].copy())
 
 
-def run(adata: anndata.AnnData, options: argparse.Namespace) -> pd.DataFrame:
+def run(screen: BenchmarkScreen, options: argparse.Namespace) -> pd.DataFrame:
     """Values by condition of every method on every fold (columns split, condition, method, metric, value)."""
     with tempfile.TemporaryDirectory() as folder:
         pert_data = PertData(folder, default_pert_graph=False)
-        pert_data.new_data_process("screen", adata)
+        pert_data.new_data_process("screen", screen.adata, **screen.preparation)
         n_folds = min(options.folds, len(pert_data.screen.conditions) - 1)
         splits = list(folds(pert_data.screen, n_folds, options.repeats, options.seed))
         tables = []
@@ -107,14 +160,16 @@ def run(adata: anndata.AnnData, options: argparse.Namespace) -> pd.DataFrame:
             )
             tables.append(result.table)
             print(f"  {name}: {time.perf_counter() - start:.0f} s", flush=True)
-        return pd.concat(tables, ignore_index=True)
+        seed = "" if screen.seed is None else str(screen.seed)
+        return pd.concat(tables, ignore_index=True).assign(screen_seed=seed)
 
 
 def wide(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Mean over repeats of each condition (rows) and method (columns); undefined values count 0."""
+    """Mean over repeats of each condition of each screen (rows) and method (columns); undefined values count 0."""
     rows = table[table["metric"] == metric]
+    index = [column for column in ("screen_seed", "condition") if column in rows]
     return rows.assign(value=rows["value"].fillna(0.0)).pivot_table(
-        index="condition", columns="method", values="value", aggfunc="mean", sort=False
+        index=index, columns="method", values="value", aggfunc="mean", sort=False
     )
 
 
@@ -187,12 +242,19 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad")
     parser.add_argument("--simulated", nargs="*", default=list(SIMULATED), choices=list(SIMULATED))
     parser.add_argument(
+        "--seeds",
+        nargs="+",
+        type=int,
+        default=[COMMON["seed"]],
+        help="seeds of the screens of each simulated kind",
+    )
+    parser.add_argument(
         "--methods", nargs="+", default=["prior", "gears"], choices=["prior", "gears", "published", "moments"]
     )
     parser.add_argument("--epochs-published", type=int, help="instead of the 20 that are published")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of folds and models")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--name", default="accuracy", help="of the files written")
     options = parser.parse_args()
@@ -201,13 +263,15 @@ def main() -> None:
         "folds": options.folds,
         "repeats": options.repeats,
         "seed": options.seed,
+        "seeds of simulated screens": options.seeds,
         "epochs_published": options.epochs_published or 20,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
     }
     tables: dict[str, pd.DataFrame] = {}
-    for name, adata in screens(options):
-        print(name, flush=True)
-        tables[name] = run(adata, options)
+    for number, screen in enumerate(screens(options.simulated, options.data, options.seeds), 1):
+        print(f"[{number}] {screen.name}{'' if screen.seed is None else f', seed {screen.seed}'}", flush=True)
+        earlier = [tables[screen.name]] if screen.name in tables else []
+        tables[screen.name] = pd.concat([*earlier, run(screen, options)], ignore_index=True)
         write(tables, settings, options)
 
 

@@ -1,7 +1,7 @@
 """How the weight of the network is chosen: false weights, and what several rules gain on the test part.
 
     python benchmarks/network_weight.py false                  residuals permuted over conditions, 200 runs each
-    python benchmarks/network_weight.py rules --data FOLDER    ten screens, four rules
+    python benchmarks/network_weight.py rules --data FOLDER    every screen, four rules
 
 ``false``: the network is trained on the prior's residuals of *other* conditions, so that nothing it learns can hold on
 the validation conditions. Every weight above 0 is a false one.

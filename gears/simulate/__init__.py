@@ -9,13 +9,25 @@ The generator, in order (all logarithms natural):
    terms, soft-thresholded so that few genes respond (or of low rank), times a
    strength per perturbation; a perturbed gene that is measured changes by
    `target_effect`.
-3. *Interactions.* Two or three genes: the sum of their effects, times
-   ``1 + interaction_size`` (synergy) or ``1 / (1 + interaction_size)``
-   (suppression) for a known share of them. Which ones depends on a tendency
-   of each gene that follows GO, too.
-4. *Cells.* Each cell has a batch, a cell type and a library size (lognormal).
-   Expected counts are library size x softmax(baseline + batch + cell type +
-   effect); counts are negative binomial, variance ``m + dispersion m^2``.
+   Instead, a share of the effects' variance can follow co-expression modules:
+   genes vary together over cells (`cell_sd`), and a perturbation changes the
+   modules of its gene in proportion to the gene's loadings. Or all effects
+   come from a regulatory network with hubs, in which a perturbed gene is held
+   at `target_effect`; regulation has a threshold and levels off, and the
+   noise of cells passes through the network, too. Some perturbations can be
+   without any effect (`null_share`).
+3. *Interactions.* Two or three genes: the sum of their effects. For a known
+   share of them the sum is multiplied by ``1 + interaction_size`` (synergy) or
+   ``1 / (1 + interaction_size)`` (suppression); or the effect of the strongest
+   gene stands alone (masking); or all effects level off at
+   ``effect_size / interaction_size``, single ones and, in that share, sums
+   (saturating). Which ones depends on a tendency of each gene that follows
+   GO, too. In a network, interactions follow from threshold and ceiling.
+4. *Cells.* Each cell has an experimental batch, a cell type and a library size
+   (lognormal). Batches can be confounded with conditions
+   (`batch_confounding`). Expected counts are library size x softmax(baseline +
+   batch + cell type + effect + modules or noise); counts are negative
+   binomial, variance ``m + dispersion m^2``.
 5. *Expression.* ``log1p(count / total x target)``.
 
 :class:`Truth` holds the parameters that the cells were drawn from.

@@ -19,7 +19,11 @@ _SMALLEST_GROUP = 3
 _FEWEST_TERMS, _MOST_TERMS = 8, 100
 _LEAST_SIMILARITY = 0.4
 
-_STAGES = ("genes", "conditions", "effects", "interactions", "baseline", "layout", "cells")
+# A stage's place in this list is part of its seed: add at the end.
+_STAGES = (
+    "genes", "conditions", "effects", "interactions", "baseline", "layout", "cells", "nulls", "modules", "network",
+    "activity", "expectation", "confounding",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Effects of perturbations: Gaussian with a GO kernel, made sparse or of low rank; interactions."""
+"""Effects of perturbations: Gaussian with a GO kernel, made sparse or of low rank; along modules; by a network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scipy import stats
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
 from gears.simulate.design import Design, stage_generator
+from gears.simulate.interactions import combine_effects, draw_kinds, kinds_by_departure
+from gears.simulate.modules import Modules
+from gears.simulate.network import Network
 from gears.simulate.options import SimulationOptions
 
-ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
-# s.d. of the random part of an interaction, beside the genes' tendencies (s.d. 1 each).
-_INTERACTION_NOISE = 0.5
 # Genes with the same terms have the same row in the kernel, which then has no Cholesky factor.
 _JITTER = 1e-6
 
@@ -33,7 +33,7 @@ class Effects:
     condition_CG
         Effect of each condition, interactions included.
     kinds
-        (C,) kind of interaction, "" for conditions with fewer than two genes.
+        (C,) kind of interaction (:mod:`gears.simulate.interactions`), "" for conditions with fewer than two genes.
     """
 
     similarity_PP: np.ndarray
@@ -42,13 +42,23 @@ class Effects:
     kinds: tuple[str, ...]
 
 
-def make_effects(options: SimulationOptions, design: Design, annotation: GeneAnnotation) -> Effects:
-    """Draw the effects of all conditions."""
+def make_effects(
+    options: SimulationOptions,
+    design: Design,
+    annotation: GeneAnnotation,
+    source: Modules | Network | None = None,
+) -> Effects:
+    """Draw the effects of all conditions; `source` is what they follow beside, or instead of, GO."""
     rows = annotation.rows(design.perturbed)
     similarity_PP = jaccard(rows, rows)
     np.fill_diagonal(similarity_PP, 1.0)  # also for genes without terms
+    null_P = _null_perturbations(options)
+    if isinstance(source, Network):
+        return _network_effects(options, design, source, similarity_PP, null_P)
     kernel_PP = options.go_strength * similarity_PP + (1 - options.go_strength) * np.eye(len(similarity_PP))
     spread_PG = _spread_effects(options, kernel_PP)
+    if source is not None:
+        spread_PG = source.add_to(options, design, spread_PG)
     target_PG = np.zeros_like(spread_PG)
     column = {gene: i for i, gene in enumerate(design.genes)}
     for row, gene in enumerate(design.perturbed):
@@ -57,14 +67,38 @@ def make_effects(options: SimulationOptions, design: Design, annotation: GeneAnn
             # with a target effect the target's change is known exactly; without one a low rank stays exact
             if options.target_effect != 0:
                 spread_PG[row, column[gene]] = 0
+    spread_PG[null_P] = 0
+    target_PG[null_P] = 0
     members_CP = design.members_CP
-    kinds = _interaction_kinds(options, members_CP, kernel_PP)
-    factor = {ADDITIVE: 1.0, SYNERGY: 1 + options.interaction_size}
-    factor[SUPPRESSION] = 1 / factor[SYNERGY]
-    factor_C = np.array([factor.get(kind, 1.0) for kind in kinds])
+    factor_PP = np.linalg.cholesky(kernel_PP + _JITTER * np.eye(len(kernel_PP)))
+    kinds = draw_kinds(options, members_CP, factor_PP, null_P)
+    spread_PG, spread_CG = combine_effects(options, kinds, members_CP, spread_PG)
     # the effect on the target itself does not depend on the partner
-    condition_CG = factor_C[:, None] * (members_CP @ spread_PG) + members_CP @ target_PG
-    return Effects(similarity_PP, spread_PG + target_PG, condition_CG, kinds)
+    return Effects(similarity_PP, spread_PG + target_PG, spread_CG + members_CP @ target_PG, kinds)
+
+
+def _null_perturbations(options: SimulationOptions) -> np.ndarray:
+    """(P,) bool: the perturbations without effect."""
+    rng = stage_generator(options.seed, "nulls")
+    n_null = round(options.null_share * options.n_singles)
+    return rng.permutation(options.n_singles) < n_null
+
+
+def _network_effects(
+    options: SimulationOptions,
+    design: Design,
+    network: Network,
+    similarity_PP: np.ndarray,
+    null_P: np.ndarray,
+) -> Effects:
+    null_genes = {gene for gene, is_null in zip(design.perturbed, null_P, strict=True) if is_null}
+    held = [tuple(gene for gene in c.genes if gene not in null_genes) for c in design.conditions]
+    condition_CG = network.effects(held, options.target_effect)
+    # the control, then the singles in the order of the perturbed genes
+    gene_PG = condition_CG[1 : 1 + len(design.perturbed)]
+    target_PG = np.array(design.perturbed, dtype=str)[:, None] == np.array(design.genes, dtype=str)
+    kinds = kinds_by_departure(condition_CG, design.members_CP, gene_PG, target_PG)
+    return Effects(similarity_PP, gene_PG, condition_CG, kinds)
 
 
 def _spread_effects(options: SimulationOptions, kernel_PP: np.ndarray) -> np.ndarray:
@@ -92,26 +126,3 @@ def soft_threshold(latent: np.ndarray, share: float) -> np.ndarray:
     # E[(|z| - cut)^2] over |z| > cut
     square = 1 + cut**2 - cut * stats.norm.pdf(cut) / (share / 2)
     return np.sign(latent) * np.maximum(np.abs(latent) - cut, 0) / math.sqrt(square)
-
-
-def _interaction_kinds(
-    options: SimulationOptions, members_CP: np.ndarray, kernel_PP: np.ndarray
-) -> tuple[str, ...]:
-    """Highest mean tendency: synergy; lowest: suppression; the share in between: additive."""
-    rng = stage_generator(options.seed, "interactions")
-    n_perturbed = len(kernel_PP)
-    factor_PP = np.linalg.cholesky(kernel_PP + _JITTER * np.eye(n_perturbed))
-    tendency_P = factor_PP @ rng.standard_normal(n_perturbed)
-    noise_C = _INTERACTION_NOISE * rng.standard_normal(len(members_CP))
-    size_C = members_CP.sum(axis=1)
-    multiple = np.flatnonzero(size_C > 1)
-    kinds = np.array([ADDITIVE if size > 1 else "" for size in size_C], dtype=object)
-    if not len(multiple):
-        return tuple(kinds)
-    score = (members_CP[multiple] @ tendency_P) / np.sqrt(size_C[multiple]) + noise_C[multiple]
-    order = multiple[np.argsort(score, kind="stable")]
-    n_changed = round(options.interaction_share * len(multiple))
-    n_suppressed = n_changed // 2
-    kinds[order[:n_suppressed]] = SUPPRESSION
-    kinds[order[len(order) - (n_changed - n_suppressed) :]] = SYNERGY
-    return tuple(kinds)

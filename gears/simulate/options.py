@@ -8,7 +8,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from gears.core.messages import shorten
-from gears.core.options import Options, anything, number, option, options, whole
+from gears.core.options import Needs, Options, anything, number, one_of, option, options, whole
+
+SYNERGY_SUPPRESSION, MASKING, SATURATING = INTERACTION_KINDS = (
+    "synergy-suppression",
+    "masking",
+    "saturating",
+)
+
+_NO_NETWORK = Needs(lambda options, run: options.network_degree == 0, "network_degree=0")
+_MODULES = Needs(lambda options, run: options.n_modules > 0, "n_modules of at least 1")
+_CELLS_VARY = Needs(
+    lambda options, run: options.n_modules > 0 or options.network_degree > 0,
+    "n_modules or network_degree above 0",
+)
+_BATCHES = Needs(lambda options, run: options.n_batches > 1, "n_batches of at least 2")
 
 
 @options
@@ -42,10 +56,14 @@ class SimulationOptions(Options):
     effect_share: float = option(
         default=0.15,
         check=number(least=0, most=1),
+        needs=_NO_NETWORK,
         help="share of measured genes that respond to a perturbation",
     )
     strength_sd: float = option(
-        default=0.25, check=number(least=0, most=3), help="s.d. of the log strength of perturbations"
+        default=0.25,
+        check=number(least=0, most=3),
+        needs=_NO_NETWORK,
+        help="s.d. of the log strength of perturbations",
     )
     target_effect: float = option(
         default=-1.5,
@@ -55,32 +73,81 @@ class SimulationOptions(Options):
     go_strength: float = option(
         default=1.0,
         check=number(least=0, most=1),
+        needs=_NO_NETWORK,
         help="weight of the GO Jaccard kernel in the covariance of effects; 0: effects independent of GO",
     )
     common_effect: float = option(
         default=0.1,
         check=number(least=0, most=1),
+        needs=_NO_NETWORK,
         help="share of the effects' covariance that all perturbations have in common",
     )
     low_rank: int | None = option(
         default=None,
         check=whole(1).or_none(),
+        needs=_NO_NETWORK,
         help="""None, or the rank of the matrix of effects. Exact only with target_effect=0: a gene's change by its
         own perturbation comes on top""",
     )
     interaction_share: float = option(
         default=0.4,
         check=number(least=0, most=1),
-        help="share of pairs and triples that are not additive; half of these synergy, half suppression",
+        needs=_NO_NETWORK,
+        help="share of pairs and triples that are not additive",
     )
     interaction_size: float = option(
         default=0.8,
         check=number(least=0, most=10),
-        help="synergy multiplies the summed effects by 1 + this, suppression divides by it",
+        needs=_NO_NETWORK,
+        help="""synergy multiplies the summed effects by 1 + this, suppression divides by it; saturating effects, single
+        and summed, level off at effect_size divided by this""",
+    )
+    interaction_kinds: str = option(
+        default=SYNERGY_SUPPRESSION,
+        check=one_of(INTERACTION_KINDS),
+        needs=_NO_NETWORK,
+        help="""kind of the pairs and triples that are not additive: synergy-suppression (half of them each), masking
+        (the effect of the strongest gene alone), or saturating (the summed effect levels off)""",
+    )
+    null_share: float = option(
+        default=0.0,
+        check=number(least=0, most=1),
+        help="share of the perturbed genes whose perturbation has no effect, not even on the gene itself",
+    )
+    n_modules: int = option(
+        default=0,
+        check=whole(0),
+        help="""number of co-expression modules: groups of genes whose expression rises and falls together over
+        cells; 0: none""",
+    )
+    module_share: float = option(
+        default=1.0,
+        check=number(least=0, most=1),
+        needs=_MODULES,
+        help="share of the variance of a measured gene's effect that lies along the modules of that gene",
+    )
+    network_degree: float = option(
+        default=0.0,
+        check=number(least=0, most=1000),
+        help="""mean number of targets of a gene in a regulatory network that carries the effects of single genes and
+        combinations; 0: no network""",
+    )
+    cell_sd: float = option(
+        default=0.5,
+        check=number(least=0, most=3),
+        needs=_CELLS_VARY,
+        help="s.d. over cells of the log expression of a gene, by its modules or before the network acts",
     )
     n_batches: int = option(default=2, check=whole(1), help="number of experimental batches")
     batch_size_effect: float = option(
         default=0.05, check=number(least=0, most=5), help="s.d. of the log change of a gene by its batch"
+    )
+    batch_confounding: float = option(
+        default=0.0,
+        check=number(least=0, most=1),
+        needs=_BATCHES,
+        help="""share of a perturbed condition's cells that come from one batch; the others, and all control cells, come
+        from every batch""",
     )
     cell_types: int = option(
         default=1, check=whole(1, 26), help="number of cell types; perturbations have the same effects in all"
@@ -127,6 +194,12 @@ class SimulationOptions(Options):
         self._check_conditions()
         if self.low_rank is not None and self.low_rank > max(self.n_singles, 1):
             msg = f"low_rank is {self.low_rank}; expected None or 1 to n_singles={self.n_singles}"
+            raise ValueError(msg)
+        if self.n_modules > 0 and self.network_degree > 0:
+            msg = (
+                f"n_modules={self.n_modules} and network_degree={self.network_degree}, but effects follow either "
+                "modules or a network; set one of them to 0"
+            )
             raise ValueError(msg)
 
     def _settle_genes(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from scipy import sparse
 from gears.files.atomic import write_atomically
 from gears.files.paths import check_output
 from gears.graphs.annotation import GeneAnnotation
-from gears.simulate.counts import BLOCK, draw_block, expected_expression, softmax
+from gears.simulate.counts import BLOCK, draw_block, expected_expression, expected_over_cells, softmax
 from gears.simulate.design import make_design, stage_generator
 from gears.simulate.effects import make_effects
+from gears.simulate.modules import Modules
+from gears.simulate.network import Network
 from gears.simulate.options import SimulationOptions
 from gears.simulate.truth import Truth
 
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     import h5py
     import pandas as pd
     from anndata import AnnData
+
+logger = logging.getLogger(__name__)
+# Draws, and as many of opposite sign, from which the truth takes how log expression varies over cells.
+_DRAWS = 1024
 
 
 class Simulation:
@@ -34,9 +41,16 @@ class Simulation:
 
     def __init__(self, options: SimulationOptions, *, annotation: GeneAnnotation | None = None) -> None:
         self.options = options
+        for sentence in options.without_effect():
+            logger.warning("%s", sentence)
         annotation = GeneAnnotation.human() if annotation is None else annotation
         self._design = make_design(options, annotation)
-        self._effects = make_effects(options, self._design, annotation)
+        self._source: Modules | Network | None = None
+        if options.n_modules > 0:
+            self._source = Modules.draw(options)
+        elif options.network_degree > 0:
+            self._source = Network.draw(options, self._design)
+        self._effects = make_effects(options, self._design, annotation, self._source)
         rng = stage_generator(options.seed, "baseline")
         n_genes = options.genes
         self._baseline_G = options.baseline_sd * rng.standard_normal(n_genes)
@@ -47,7 +61,16 @@ class Simulation:
         n_cells = self._design.n_cells
         self._condition_N = layout.permutation(np.repeat(np.arange(len(n_cells)), n_cells))
         self._type_N = layout.integers(options.cell_types, size=self.n_cells)
-        self._batch_N = layout.integers(options.n_batches, size=self.n_cells)
+        self._batch_N = self._batches(layout)
+
+    def _batches(self, layout: np.random.Generator) -> np.ndarray:
+        """(N,) batch of each cell: that of its condition for a share of the perturbed cells, else any."""
+        batch_N = layout.integers(self.options.n_batches, size=self.n_cells)
+        rng = stage_generator(self.options.seed, "confounding")
+        of_condition_C = rng.permutation(len(self._design.conditions)) % self.options.n_batches
+        is_confounded_N = rng.random(self.n_cells) < self.options.batch_confounding
+        is_confounded_N &= self._condition_N > 0
+        return np.where(is_confounded_N, of_condition_C[self._condition_N], batch_N)
 
     @property
     def n_cells(self) -> int:
@@ -59,15 +82,20 @@ class Simulation:
         blocks = []
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             first, last = block * BLOCK, min((block + 1) * BLOCK, self.n_cells)
-            rows = draw_block(self.options, self._shares(slice(first, last)), block)
+            rows = draw_block(self.options, self._shares(first, last), block)
             blocks.append(sparse.csr_matrix(rows[max(start - first, 0) : stop - first].astype(np.float32)))
         if not blocks:
             return sparse.csr_matrix((0, self.options.genes), dtype=np.float32)
         return sparse.csr_matrix(sparse.vstack(blocks, format="csr"))
 
-    def _shares(self, cells: slice) -> np.ndarray:
+    def _shares(self, start: int, stop: int) -> np.ndarray:
+        """Expected shares of the cells of one block, (B, G)."""
+        cells = slice(start, stop)
         log_share_BG = self._effects.condition_CG[self._condition_N[cells]] + self._baseline_G
         log_share_BG += self._type_TG[self._type_N[cells]] + self._batch_KG[self._batch_N[cells]]
+        if self._source is not None:
+            rng = stage_generator(self.options.seed, "activity", start // BLOCK)
+            log_share_BG += self._source.cells(rng, stop - start)
         return softmax(log_share_BG)
 
     def chunks(self, chunk_cells: int = 4096) -> Iterator[sparse.csr_matrix]:
@@ -112,10 +140,11 @@ class Simulation:
         """The parameters that the cells are drawn from."""
         design, effects = self._design, self._effects
         mean_CG = np.zeros_like(effects.condition_CG)
+        change_DG = self._changes_in_cells()
         contexts = [(k, t) for k in self._batch_KG for t in self._type_TG]
         for batch_G, type_G in contexts:
             log_share_CG = effects.condition_CG + (self._baseline_G + batch_G + type_G)
-            mean_CG += expected_expression(self.options, softmax(log_share_CG)) / len(contexts)
+            mean_CG += self._expected(log_share_CG, change_DG) / len(contexts)
         kinds = zip(design.conditions, effects.kinds, strict=True)
         return Truth(
             genes=design.genes,
@@ -129,6 +158,18 @@ class Simulation:
             go_similarity_PP=effects.similarity_PP,
             options=self.options,
         )
+
+    def _expected(self, log_share_CG: np.ndarray, change_DG: np.ndarray | None) -> np.ndarray:
+        if change_DG is None:
+            return expected_expression(self.options, softmax(log_share_CG))
+        return expected_over_cells(self.options, log_share_CG, change_DG)
+
+    def _changes_in_cells(self) -> np.ndarray | None:
+        """Log changes of genes over cells of one condition, as many up as down, (D, G); None: there are none."""
+        if self._source is None:
+            return None
+        change_DG = self._source.cells(stage_generator(self.options.seed, "expectation"), _DRAWS)
+        return np.concatenate([change_DG, -change_DG])
 
 
 def simulated_screen(
@@ -149,7 +190,8 @@ def simulated_screen(
     -------
     AnnData
         ``X`` log1p-normalised (CSR float32), ``layers["counts"]``, ``obs.condition`` ("ctrl",
-        "A+ctrl", "A+B"), ``obs.cell_type``, ``obs.batch``, ``var.gene_name``. Cells in random order.
+        "A+ctrl", "A+B"), ``obs.cell_type``, ``obs.batch`` (the experimental batch), ``var.gene_name``. Cells in random
+        order.
     Truth
         The parameters that it was drawn from.
 

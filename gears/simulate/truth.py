@@ -36,13 +36,17 @@ class Truth:
     control_mean_G
         Expected log-expression of control cells (mean over batches and cell types).
     delta_CG
-        Expected log-expression of each condition minus that of the control; row 0 is zero.
+        Expected log-expression of each condition minus that of the control; row 0 is zero. Both are means over batches
+        and cell types, each counted once, whatever batches the condition's cells come from.
     effect_CG
         Log-fold changes of expected counts in each condition, before normalisation to the cell's total.
     gene_effect_PG
         The same for each single perturbed gene.
     interactions
-        Kind of each condition with two or more genes: "additive", "synergy" or "suppression".
+        Kind of each condition with two or more genes: "additive", "synergy", "suppression", "masking" or "saturating".
+        In a regulatory network "additive" if the effect on genes that are not perturbed departs from the sum of the
+        single effects by at most 0.2 of the norm of that sum; else "synergy" if the effect has the larger norm, and
+        "suppression" if it has the smaller one.
     go_similarity_PP
         GO Jaccard similarity of the perturbed genes.
     options

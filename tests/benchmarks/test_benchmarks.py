@@ -287,6 +287,43 @@ def test_gpu_check_reports_a_failure(benchmark) -> None:
     assert table.failed
 
 
+def test_simulated_kinds_of_the_accuracy_benchmark(benchmark) -> None:
+    from gears.simulate import SimulationOptions
+
+    accuracy = benchmark("accuracy")
+    for kind in accuracy.SIMULATED.values():
+        assert SimulationOptions(**accuracy.COMMON | kind).without_effect() == []
+    screens = list(accuracy.screens(["additive", "confounded batches"], None, [0, 1]))
+    assert [(screen.name, screen.seed) for screen in screens] == [
+        (f"simulated: {name}", seed) for name in ("additive", "confounded batches") for seed in (0, 1)
+    ]
+    assert set(screens[0].adata.var_names) != set(screens[1].adata.var_names)
+    assert [bool(screen.preparation) for screen in screens] == [False, False, True, True]
+
+
+def test_accuracy_is_averaged_over_the_conditions_of_all_screens_of_a_kind(benchmark) -> None:
+    import pandas as pd
+
+    values = {("0", "A+ctrl"): 1.0, ("0", "B+ctrl"): 2.0, ("1", "A+ctrl"): 6.0}
+    rows = [
+        {
+            "screen_seed": seed,
+            "condition": condition,
+            "method": method,
+            "metric": "mse_top20_de",
+            "value": value,
+        }
+        for (seed, condition), mean in values.items()
+        for method, scale in (("prior", 1), ("no_change", 2))
+        for value in (scale * mean - 0.5, scale * mean + 0.5)
+    ]
+    accuracy = benchmark("accuracy")
+    wide = accuracy.wide(pd.DataFrame(rows), "mse_top20_de")
+    assert wide["prior"].tolist() == [1.0, 2.0, 6.0]
+    best, gain_U = accuracy.gain(wide, "prior", "mse_top20_de")
+    assert (best, gain_U.tolist()) == ("no_change", [1.0, 2.0, 6.0])
+
+
 def scaling_row(objective: str, workers: int, seconds: float) -> dict:
     shares = {"data": 0.1, "compute": 0.6, "communication": 0.2, "evaluation": 0.1}
     rate = {"rate": 100 / seconds, "rate_unit": f"{objective}_per_second", "train_loss": 0.5, "load": 2.0}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import logging
 import random
 
 import anndata
@@ -10,8 +13,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from gears.files.formats import read_npz, write_npz
 from gears.graphs.annotation import GeneAnnotation
 from gears.simulate import Simulation, SimulationOptions, Truth, simulate_to_h5ad, simulated_screen
+from gears.simulate.counts import expected_expression, expected_over_cells, softmax
 from gears.simulate.effects import soft_threshold
 
 SMALL = {"n_genes": 40, "n_singles": 6, "n_pairs": 4, "cells_per_condition": 10, "n_control": 20}
@@ -94,6 +99,28 @@ def test_same_seed_same_screen_other_seed_other_screen():
     assert set(one.var_names) != set(other.var_names)
 
 
+@pytest.mark.parametrize(
+    ("options", "digest"),
+    [
+        ({}, "a1d9c6c0fed838ad"),
+        ({"n_triples": 2, "cell_types": 2, "n_batches": 3, "cell_number_sd": 0.5}, "d47ca1e0ef05ce0d"),
+        ({"low_rank": 3, "target_effect": 0.0, "interaction_share": 1.0}, "50e081e8c6211def"),
+        (
+            {"perturbed_measured": 0.5, "go_strength": 0.3, "target_sum": 1e4, "seed": 5},
+            "aeaccfdac335477a",
+        ),
+    ],
+)
+def test_screens_of_earlier_versions_are_the_same(options, digest):
+    adata, truth = simulated_screen(**SMALL | options)
+    content = hashlib.sha256(adata.layers["counts"].toarray().tobytes())
+    content.update(adata.obs.to_csv().encode())
+    content.update(adata.var.to_csv().encode())
+    content.update((np.round(truth.delta_CG, 6) + 0.0).tobytes())
+    content.update(repr(sorted((c.name, kind) for c, kind in truth.interactions.items())).encode())
+    assert content.hexdigest()[:16] == digest
+
+
 def test_global_random_state_is_untouched():
     before, before_plain = np.random.get_state(), random.getstate()  # noqa: NPY002
     simulated_screen(**SMALL)
@@ -103,9 +130,10 @@ def test_global_random_state_is_untouched():
     assert random.getstate() == before_plain
 
 
+@pytest.mark.parametrize("more", [{}, {"n_modules": 3}, {"network_degree": 4.0}])
 @pytest.mark.parametrize("cells", [1, 100, 256, 257, 10_000])
-def test_chunks_do_not_change_counts(cells):
-    simulation = Simulation(SimulationOptions(n_genes=30, n_singles=4, n_pairs=1, n_control=500))
+def test_chunks_do_not_change_counts(cells, more):
+    simulation = Simulation(SimulationOptions(n_genes=30, n_singles=4, n_pairs=1, n_control=500, **more))
     whole = simulation.counts(0, simulation.n_cells)
     if cells == 1:
         parts = [simulation.counts(i, i + 1) for i in range(250, 260)]
@@ -152,11 +180,22 @@ def test_library_sizes_vary_as_asked():
     assert total.std() == pytest.approx(0.5, abs=0.03)
 
 
-@pytest.mark.parametrize("extra", [{}, {"n_batches": 3, "batch_size_effect": 0.3, "cell_types": 2}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"n_batches": 3, "batch_size_effect": 0.3, "cell_types": 2},
+        {"n_modules": 8, "n_batches": 3, "batch_size_effect": 0.3},
+        {"network_degree": 8.0},
+        {"interaction_kinds": "masking"},
+        {"interaction_kinds": "saturating"},
+    ],
+)
 def test_truth_is_the_expected_expression(extra):
     """Means over thousands of cells agree with the truth within their standard errors."""
     sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 6000, "n_control": 6000}
-    adata, truth = simulated_screen(**sizes, interaction_share=1.0, **extra)
+    share = {} if "network_degree" in extra else {"interaction_share": 1.0}
+    adata, truth = simulated_screen(**sizes, **share, **extra)
     X = dense(adata)
     condition_N = adata.obs["condition"].to_numpy()
     for condition in truth.conditions:
@@ -165,6 +204,19 @@ def test_truth_is_the_expected_expression(extra):
         # 1.0 for an exact truth; the total's own noise, left out of the truth, adds a little.
         assert np.sqrt((error**2).mean()) < 1.6
         assert np.abs(cells.mean(axis=0) - truth.mean(condition)).max() < 0.05
+
+
+def test_expectation_over_cells_is_the_mean_over_draws():
+    options = SimulationOptions(n_genes=100, n_singles=0, n_pairs=0)
+    rng = np.random.default_rng(0)
+    log_share_CG = rng.standard_normal((3, 100))
+    loading_KG = rng.standard_normal((3, 100)) + 0.5  # the sum of the shares varies, too
+    change_DG = 0.25 * rng.standard_normal((3000, 3)) @ loading_KG
+    change_DG = np.concatenate([change_DG, -change_DG])
+    expected_CG = expected_over_cells(options, log_share_CG, change_DG)
+    for expected_G, log_share_G in zip(expected_CG, log_share_CG, strict=True):
+        plain_G = expected_expression(options, softmax(log_share_G + change_DG)).mean(axis=0)
+        assert np.sqrt(((expected_G - plain_G) ** 2).mean()) < 0.002
 
 
 def test_effects_are_recovered_by_pseudobulk_differences():
@@ -235,8 +287,10 @@ def test_interactions_are_of_the_recorded_kind():
         np.testing.assert_allclose(effect_G[others], factor[kind] * total_G[others], atol=1e-12)
 
 
-def test_a_target_answers_to_its_own_perturbation_whatever_the_kind():
-    truth = Simulation(SimulationOptions(**SMALL, interaction_share=1.0, effect_size=0.0)).truth
+@pytest.mark.parametrize("kinds", ["synergy-suppression", "masking", "saturating"])
+def test_a_target_responds_to_its_own_perturbation_whatever_the_kind(kinds):
+    options = SimulationOptions(**SMALL, interaction_share=1.0, effect_size=0.0, interaction_kinds=kinds)
+    truth = Simulation(options).truth
     for condition in truth.conditions[1:]:
         at = [truth.genes.index(gene) for gene in condition.genes]
         assert truth.effect_CG[truth.index(condition)][at].tolist() == [-1.5] * len(condition)
@@ -249,6 +303,68 @@ def test_unequal_cell_numbers():
     assert sizes["ctrl"] == 20
     assert sizes.nunique() > 5
     assert sizes.min() >= 1
+
+
+def test_null_perturbations_change_nothing():
+    truth = Simulation(SimulationOptions(**SMALL | {"n_singles": 20, "n_pairs": 40}, null_share=0.4)).truth
+    has_effect = truth.gene_effect_PG.any(axis=1)
+    assert has_effect.sum() == 12
+    active = {gene for gene, one in zip(truth.perturbed, has_effect, strict=True) if one}
+    for condition in truth.conditions:
+        assert truth.delta(condition).any() == bool(active & set(condition.genes))
+    several = {c: kind for c, kind in truth.interactions.items() if len(active & set(c.genes)) > 1}
+    assert {kind for c, kind in truth.interactions.items() if c not in several} == {"additive"}
+    n_interacting = sum(kind != "additive" for kind in several.values())
+    assert n_interacting == round(0.4 * len(several))
+
+
+CONFOUNDED = {"n_batches": 3, "batch_size_effect": 0.5, "interaction_share": 0.0}
+
+
+def test_confounded_batches():
+    sizes = SMALL | CONFOUNDED | {"n_singles": 20, "n_control": 60, "cells_per_condition": 30}
+    obs = simulated_screen(**sizes, batch_confounding=1.0)[0].obs
+    control = obs["condition"] == "ctrl"
+    assert set(obs["batch"][control]) == {"batch1", "batch2", "batch3"}
+    of_condition = obs[~control].groupby("condition", observed=True)["batch"].agg(set)
+    assert set(map(len, of_condition)) == {1}
+    assert of_condition.map(min).value_counts().tolist() == [8, 8, 8]
+    half = simulated_screen(**sizes, batch_confounding=0.5)[0].obs
+    own = (
+        half[~control].groupby("condition", observed=True)["batch"].agg(lambda b: b.value_counts().max() / 30)
+    )
+    assert own.mean() == pytest.approx(0.5 + 0.5 / 3, abs=0.08)
+    assert half.drop(columns="batch").equals(simulated_screen(**sizes)[0].obs.drop(columns="batch"))
+
+
+def test_confounded_batches_do_not_change_the_truth():
+    sizes = SMALL | CONFOUNDED | {"cells_per_condition": 3000, "n_control": 3000}
+    adata, truth = simulated_screen(**sizes, batch_confounding=0.5)
+    assert np.array_equal(truth.delta_CG, simulated_screen(**sizes)[1].delta_CG)
+    X, condition_N, batch_N = dense(adata), adata.obs["condition"], adata.obs["batch"]
+    for condition in truth.conditions:
+        batches = [
+            X[(condition_N == condition.name) & (batch_N == batch)] for batch in batch_N.cat.categories
+        ]
+        mean_G = np.mean([cells.mean(axis=0) for cells in batches], axis=0)
+        variance_G = np.mean([cells.var(axis=0) / len(cells) for cells in batches], axis=0) / 3
+        error_G = (mean_G - truth.mean(condition)) / np.sqrt(variance_G)
+        assert np.sqrt((error_G**2).mean()) < 1.8  # 40 genes: the total's own noise counts more
+
+
+def test_control_means_of_batches_free_changes_from_confounding():
+    sizes = {"n_genes": 200, "n_singles": 20, "n_pairs": 0, "n_control": 300}
+    adata, truth = simulated_screen(**sizes, **CONFOUNDED, batch_confounding=1.0)
+    X, condition_N, batch_N = dense(adata), adata.obs["condition"], adata.obs["batch"]
+    control_G = X[condition_N == "ctrl"].mean(axis=0)
+    measured, matched = [], []
+    for condition in truth.conditions[1:]:
+        of_condition = condition_N == condition.name
+        mean_G, batch = X[of_condition].mean(axis=0), batch_N[of_condition].iloc[0]
+        of_batch_G = X[(condition_N == "ctrl") & (batch_N == batch)].mean(axis=0)
+        measured.append(np.corrcoef(mean_G - control_G, truth.delta(condition))[0, 1])
+        matched.append(np.corrcoef(mean_G - of_batch_G, truth.delta(condition))[0, 1])
+    assert np.mean(matched) > np.mean(measured) + 0.1
 
 
 def test_truth_access_and_file(tmp_path, small_screen_truth):
@@ -268,9 +384,31 @@ def test_truth_access_and_file(tmp_path, small_screen_truth):
     assert np.array_equal(back.delta_CG, truth.delta_CG)
 
 
+def test_truth_of_an_earlier_version_is_read(tmp_path, small_screen_truth):
+    arrays = read_npz(small_screen_truth.save(tmp_path / "truth.npz"))
+    options = json.loads(str(arrays["options"]))
+    for name in ("interaction_kinds", "null_share", "n_modules", "module_share", "network_degree", "cell_sd"):
+        del options[name]
+    del options["batch_confounding"]
+    write_npz(tmp_path / "earlier.npz", arrays | {"options": np.array(json.dumps(options))})
+    assert Truth.load(tmp_path / "earlier.npz").options == small_screen_truth.options
+
+
+def test_options_without_effect_are_reported(caplog):
+    with caplog.at_level(logging.WARNING, "gears"):
+        Simulation(SimulationOptions(**SMALL, module_share=0.5))
+        Simulation(SimulationOptions(**SMALL, network_degree=2.0, go_strength=0.5, cell_sd=0.2))
+    assert [record.getMessage() for record in caplog.records] == [
+        "module_share=0.5 has no effect without n_modules of at least 1",
+        "go_strength=0.5 has no effect without network_degree=0",
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"n_modules": 2, "network_degree": 3.0}, "either modules or a network; set one of them to 0"),
+        ({"interaction_kinds": "maskin"}, "did you mean 'masking'"),
         ({"n_pairs": 11, "n_singles": 5}, "only 10 sets of 2 genes"),
         ({"n_triples": 2, "n_singles": 3, "n_pairs": 0}, "only 1 sets of 3 genes"),
         ({"n_genes": 5, "n_singles": 6, "n_pairs": 0}, "are to be measured, but n_genes=5"),

@@ -1,0 +1,83 @@
+"""Masking and saturating pairs of simulated screens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gears.evaluation.baselines import ConditionMeans, make_baseline
+from gears.simulate import Simulation, SimulationOptions, Truth, simulated_screen
+
+SIZES = {"n_genes": 120, "n_singles": 10, "n_pairs": 20, "n_triples": 10}
+
+
+def truth_with(kind: str, **options) -> Truth:
+    return Simulation(SimulationOptions(**SIZES | options, interaction_kinds=kind)).truth
+
+
+def single_effects(truth: Truth, condition) -> np.ndarray:
+    """(members, G) effects on genes that the condition does not perturb."""
+    row = {gene: i for i, gene in enumerate(truth.perturbed)}
+    return truth.gene_effect_PG[[row[gene] for gene in condition.genes]][:, others(truth, condition)]
+
+
+def others(truth: Truth, condition) -> np.ndarray:
+    return np.array([gene not in condition.genes for gene in truth.genes])
+
+
+@pytest.mark.parametrize("kind", ["masking", "saturating"])
+def test_share_of_the_kind_and_additive_rest(kind):
+    truth = truth_with(kind, interaction_share=0.6)
+    kinds = list(truth.interactions.values())
+    assert [kinds.count(name) for name in ("additive", kind)] == [12, 18]
+    for condition, name in truth.interactions.items():
+        effect_G = truth.effect_CG[truth.index(condition)]
+        if name == "additive":
+            total_G = single_effects(truth, condition).sum(axis=0)
+            np.testing.assert_allclose(effect_G[others(truth, condition)], total_G, atol=1e-12)
+
+
+def test_masking_shows_the_strongest_gene_alone():
+    truth = truth_with("masking", interaction_share=1.0)
+    row = {gene: i for i, gene in enumerate(truth.perturbed)}
+    column = {gene: i for i, gene in enumerate(truth.genes)}
+    spread_PG = truth.gene_effect_PG.copy()
+    spread_PG[np.arange(10), [column[gene] for gene in truth.perturbed]] = 0
+    strength_P = np.linalg.norm(spread_PG, axis=1)
+    for condition in truth.interactions:
+        strongest = max(condition.genes, key=lambda gene: strength_P[row[gene]])
+        effect_G = truth.effect_CG[truth.index(condition)][others(truth, condition)]
+        np.testing.assert_allclose(effect_G, spread_PG[row[strongest]][others(truth, condition)])
+
+
+def test_saturating_effects_level_off():
+    options = {"interaction_share": 1.0, "interaction_size": 2.0, "effect_size": 0.8}
+    truth = truth_with("saturating", **options)
+    plain = truth_with("masking", **options)
+    for condition in truth.conditions[1:]:
+        effect_G = truth.effect_CG[truth.index(condition)][others(truth, condition)]
+        total_G = single_effects(plain, condition).sum(axis=0)
+        np.testing.assert_allclose(effect_G, 0.4 * np.tanh(total_G / 0.4), atol=1e-12)
+    without = truth_with("saturating", interaction_share=1.0, interaction_size=0.0)
+    for condition in without.interactions:
+        effect_G = without.effect_CG[without.index(condition)][others(without, condition)]
+        np.testing.assert_allclose(effect_G, single_effects(without, condition).sum(axis=0), atol=1e-12)
+
+
+def additive_on_pairs(**options) -> float:
+    """Mean correlation of measured changes of pairs with the sum of those of their singles."""
+    sizes = {"n_genes": 200, "n_singles": 12, "n_pairs": 20, "cells_per_condition": 150, "n_control": 300}
+    adata, truth = simulated_screen(**sizes, go_strength=0.0, **options)
+    X, condition_N = adata.X.toarray(), adata.obs["condition"].to_numpy()
+    mean_CG = np.stack([X[condition_N == condition.name].mean(axis=0) for condition in truth.conditions])
+    means = ConditionMeans(mean_CG, truth.conditions, np.arange(1, 13), truth.genes)
+    pairs = list(truth.interactions)
+    predicted_UG = make_baseline("additive").fit_means(means).predict(pairs)
+    pairs_CG = mean_CG[[truth.index(pair) for pair in pairs]]
+    changes = zip(predicted_UG - mean_CG[0], pairs_CG - mean_CG[0], strict=True)
+    return float(np.mean([np.corrcoef(predicted_G, true_G)[0, 1] for predicted_G, true_G in changes]))
+
+
+def test_addition_fails_on_masking_pairs():
+    additive = additive_on_pairs(interaction_share=0.0)
+    assert additive_on_pairs(interaction_share=1.0, interaction_kinds="masking") < additive - 0.1

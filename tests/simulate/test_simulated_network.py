@@ -1,0 +1,92 @@
+"""Screens whose effects come from a regulatory network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from gears.graphs.annotation import GeneAnnotation
+from gears.simulate import Simulation, SimulationOptions, simulated_screen
+from gears.simulate.design import make_design
+from gears.simulate.network import Network
+
+OPTIONS = SimulationOptions(n_genes=300, n_singles=60, n_pairs=80, network_degree=12.0)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return Simulation(OPTIONS).truth
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return Network.draw(OPTIONS, make_design(OPTIONS, GeneAnnotation.human()))
+
+
+def spread(truth) -> np.ndarray:
+    """(P, G) effects of single genes, without the perturbed gene itself."""
+    effect_PG = truth.gene_effect_PG.copy()
+    effect_PG[np.arange(len(truth.perturbed)), [truth.genes.index(gene) for gene in truth.perturbed]] = 0
+    return effect_PG
+
+
+def test_out_degrees_have_hubs(network):
+    degree_N = np.diff(network.weight_NN.indptr)
+    assert degree_N.mean() == pytest.approx(12, rel=0.2)
+    assert np.median(degree_N) < 0.7 * degree_N.mean()
+    assert 0.25 * 300 >= degree_N.max() > 4 * np.median(degree_N)
+    assert not network.weight_NN.diagonal().any()
+
+
+def test_hubs_have_larger_effects(truth, network):
+    degree = dict(zip(network.genes, np.diff(network.weight_NN.indptr), strict=True))
+    size_P = np.linalg.norm(spread(truth), axis=1)
+    assert spearmanr([degree[gene] for gene in truth.perturbed], size_P).statistic > 0.4
+
+
+def test_perturbed_genes_are_held_and_weak_regulation_is_not_passed_on(truth):
+    for condition in truth.conditions[1:]:
+        targets = [truth.genes.index(gene) for gene in condition.genes]
+        assert truth.effect_CG[truth.index(condition)][targets].tolist() == [-1.5] * len(condition)
+    effect_PG = spread(truth)
+    assert 0.1 < (effect_PG == 0).mean() < 0.9
+    assert np.abs(effect_PG).max() < 2 * OPTIONS.effect_size
+    weak = Simulation(SimulationOptions.of(OPTIONS, {"target_effect": -0.05})).truth
+    assert not spread(weak).any()
+
+
+def test_pairs_depart_from_additivity_as_labelled(truth):
+    single = dict(zip(truth.perturbed, truth.gene_effect_PG, strict=True))
+    for pair, kind in truth.interactions.items():
+        other = np.array([gene not in pair.genes for gene in truth.genes])
+        total_G = sum(single[gene] for gene in pair.genes)[other]
+        effect_G = truth.effect_CG[truth.index(pair)][other]
+        size, departure = np.linalg.norm(total_G), np.linalg.norm(effect_G - total_G)
+        larger = "synergy" if np.linalg.norm(effect_G) > size else "suppression"
+        assert kind == ("additive" if departure <= 0.2 * size else larger)
+    assert set(truth.interactions.values()) == {"additive", "synergy", "suppression"}
+
+
+def test_co_expression_carries_some_of_the_effects():
+    adata, truth = simulated_screen(OPTIONS, n_control=4000, cells_per_condition=1, n_pairs=0)
+    covariance_GG = np.cov(adata[adata.obs["condition"] == "ctrl"].X.toarray().T)
+    agreement = []
+    for gene, effect_G in zip(truth.perturbed, truth.gene_effect_PG, strict=True):
+        column = truth.genes.index(gene)
+        rest = np.arange(len(truth.genes)) != column
+        agreement.append(np.corrcoef(covariance_GG[column][rest], -effect_G[rest])[0, 1])
+    assert 0.1 < np.mean(agreement) < 0.7
+
+
+def test_genes_that_are_not_measured_and_null_perturbations():
+    truth = Simulation(SimulationOptions.of(OPTIONS, {"perturbed_measured": 0.5, "null_share": 0.25})).truth
+    has_effect_P = truth.gene_effect_PG.any(axis=1)
+    measured_P = np.isin(truth.perturbed, truth.genes)
+    assert measured_P.sum() == 30
+    assert has_effect_P[~measured_P].any()
+    assert (~has_effect_P).sum() >= 15
+    assert (~has_effect_P[measured_P]).sum() <= 15
+    active = {gene for gene, one in zip(truth.perturbed, has_effect_P, strict=True) if one}
+    kinds = [kind for pair, kind in truth.interactions.items() if not active & set(pair.genes)]
+    assert set(kinds) == {"additive"}
