@@ -68,7 +68,7 @@ def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_
     )
     lines = verdict_lines(table)
     assert lines[0] == verdict(table)
-    assert lines[1].startswith("  pearson_delta: better (gears 0.600, additive 0.500, difference +0.100 (")
+    assert lines[1].startswith("  pearson_delta: better (gears 0.600, additive~ 0.500, difference +0.100 (")
     assert len(lines) == 4
 
 
