@@ -190,6 +190,7 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(
         {"save_path": tmp_path / "model", "model_config": network, "batch_size": 4, **training},
         n_gpus=2, device="cpu", data_config={"gene2go": toy_go, **processing},
     )  # fmt: skip
+    assert "embedding_ridge" in set(result.table["method"])
     both = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     assert both.parts.go.hash == alone.parts.go.hash
     state = alone.best_model.state_dict()

@@ -13,6 +13,7 @@ from anndata import AnnData
 from gears import GEARS, PertData
 from gears.cli.main import main
 from gears.evaluation import BASELINES, compare, make_baseline
+from gears.graphs.embeddings import GeneEmbedding
 from gears.jobs import Ensemble, PriorEstimator
 
 QUIET = {"evaluate_test": False, "verbose": False}
@@ -130,9 +131,12 @@ def test_validation_scores_the_prior_as_it_predicts(pert_data: PertData) -> None
 @pytest.mark.parametrize("name", sorted(BASELINES))
 def test_baselines_below_zero_stay(name: str, pert_data: PertData) -> None:
     conditions = perturbed(pert_data)
-    baseline = make_baseline(name).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
+    genes = pert_data.screen.perturbed_genes
+    embedding = GeneEmbedding(tuple(genes), np.random.default_rng(0).normal(size=(len(genes), 3)))
+    baseline = make_baseline(name, embedding=embedding).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
     assert below_zero(baseline.predict(conditions)) > 0.2
-    clipped = make_baseline(name, clip=True).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
+    clipped = make_baseline(name, clip=True, embedding=embedding)
+    clipped.fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
     assert below_zero(clipped.predict(conditions)) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import resource
 import sys
@@ -25,6 +26,7 @@ from gears.data.splits.controls import screens_of
 from gears.data.splits.split import PARTS, Split
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import Baseline, fitted_conditions, make_baseline
+from gears.evaluation.baselines.regression import with_embedding
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
 from gears.evaluation.results import Results, run_costs
 from gears.evaluation.scaled import N_SPLIT_HALF
@@ -35,6 +37,7 @@ from gears.evaluation.verdict import verdict
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
     from gears.graphs.annotation import GeneAnnotation
+    from gears.graphs.embeddings import GeneEmbedding
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ def compare(
     *,
     seeds: Sequence[int] = (),
     annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
     **options: Any,
 ) -> Comparison:
     """Fit methods and baselines to the training part of every split and score them on its test part.
@@ -77,6 +81,8 @@ def compare(
         Every model is made once per seed: its callable gets the seed.
     annotation
         GO terms for the baselines that use them; the packaged human ones by default.
+    embedding
+        Gene embeddings: ``"embedding_ridge"`` is added to the baselines.
     **options
         Fields of :class:`CompareOptions`.
 
@@ -95,6 +101,9 @@ def compare(
     ['mine', 'train_mean']
     """
     compare_options = CompareOptions.from_mapping(options)
+    baselines = with_embedding(compare_options.baselines, embedding)
+    compare_options = dataclasses.replace(compare_options, baselines=baselines)
+    baseline_named = partial(make_baseline, clip=False, annotation=annotation, embedding=embedding)
     named = _named(splits)
     _check_methods(models, compare_options, seeds)
     tables, runs = [], []
@@ -102,7 +111,7 @@ def compare(
     counts: dict[str, list[dict[str, int]]] = {}
     notes: list[str] = []
     for split_name, split in named.items():
-        scored, counted = _one_split(models, screen, split, seeds, annotation, compare_options)
+        scored, counted = _one_split(models, screen, split, seeds, baseline_named, compare_options)
         for name, own in counted.items():
             counts.setdefault(name, []).append(own)
         prefix = f"{split_name}: " if len(named) > 1 else ""
@@ -135,13 +144,13 @@ def _one_split(
     screen: PreparedScreen,
     split: Split,
     seeds: Sequence[int],
-    annotation: GeneAnnotation | None,
+    baseline_named: Callable[[str], Baseline],
     options: CompareOptions,
 ) -> tuple[Comparison, dict[str, dict[str, int]]]:
     """Fit and score on one split; and how many conditions of which part each method was fitted to."""
     chosen = _evaluated(split, options.part)
     screen, part_screen = screens_of(screen, split, options.part)
-    makers = _makers(models, seeds, annotation, options)
+    makers = _makers(models, seeds, baseline_named, options)
     fits = _Fits()
     waiting: dict[tuple[str, int | str], Baseline] = {}
     for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
@@ -244,7 +253,7 @@ def _check_methods(models: Mapping[str, Method], options: CompareOptions, seeds:
 def _makers(
     models: Mapping[str, Method],
     seeds: Sequence[int],
-    annotation: GeneAnnotation | None,
+    baseline_named: Callable[[str], Baseline],
     options: CompareOptions,
 ) -> dict[tuple[str, int | str], Callable[[], Any]]:
     """What makes each method, by its name and seed ("" where there is none)."""
@@ -258,7 +267,7 @@ def _makers(
             for seed in seeds:
                 makers[name, seed] = partial(model, seed)
     for name in options.baselines:
-        makers[name, ""] = partial(make_baseline, name, clip=False, annotation=annotation)
+        makers[name, ""] = partial(baseline_named, name)
     return makers
 
 

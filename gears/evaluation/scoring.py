@@ -277,7 +277,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
     """
     same = [one for one in fitted if one.kind == view.kind and not one.is_control]
     here = dict.fromkeys(one.plain for one in same if one.context == view.context)
-    means = ConditionMeans.of(view, here)
+    means = ConditionMeans.of(view, here, screen)
     elsewhere: dict[Condition, list[Condition]] = {}
     for one in same:
         if one.context != view.context and one.plain not in here:
@@ -298,6 +298,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
         means.gene_names,
         np.array([n_cells.get(one, 1.0) for one in conditions]),
         means.nonnegative,
+        means.profiles,
     )
 
 

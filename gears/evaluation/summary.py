@@ -10,6 +10,7 @@ from gears.evaluation.baselines.base import BASELINES
 from gears.evaluation.metrics.registry import ALL, METRICS, summarise
 
 SUMMARY_COLUMNS = ["subgroup", "method", "metric", "mean", "n_conditions", "n_undefined"]
+HELD_OUT, WEAK = ("*", "uses held-out conditions"), ("~", "weak reference")
 EVERY = "*"  # entry of the column `condition` for a value of a set of conditions
 
 
@@ -105,8 +106,17 @@ def _cell(mean: float, n_undefined: int, digits: int) -> str:
 
 
 def marked(method: str) -> str:
-    """The name of a method, with a star where it uses held-out conditions."""
-    return f"{method}*" if method in BASELINES and BASELINES[method].uses_held_out else method
+    """The name of a method, with a mark where it uses held-out conditions (*) or is a weak reference (~)."""
+    return method + "".join(mark for mark, _ in marks_of(method))
+
+
+def marks_of(method: str) -> list[tuple[str, str]]:
+    """Marks of a method and what they mean; none for a method that is no registered baseline."""
+    if method not in BASELINES:
+        return []
+    entry = BASELINES[method]
+    marks = ((entry.uses_held_out, HELD_OUT), (entry.weak, WEAK))
+    return [mark for applies, mark in marks if applies]
 
 
 def model_name(table: pd.DataFrame, method: str | None = None) -> str:

@@ -14,6 +14,7 @@ from gears.core.messages import count, shorten
 from gears.data.splits.split import subgroup_names
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import fitted_conditions, make_baseline
+from gears.evaluation.baselines.regression import with_embedding
 from gears.evaluation.scoring import COLUMNS, ScoreOptions, predict_baseline, score, settings_of
 from gears.evaluation.summary import summary_table, wide_summary
 from gears.evaluation.verdict import render_table, verdict
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
     from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
+    from gears.graphs.embeddings import GeneEmbedding
 
 __all__ = [
     "COLUMNS", "baseline_predictions", "comparison_table", "fitted_line", "render_table", "subgroup_line",
@@ -43,6 +45,7 @@ def comparison_table(
     others: Mapping[str, np.ndarray] | None = None,
     method: str = "model",
     annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
     part_screen: PreparedScreen | None = None,
     fitted_parts: Sequence[str] = ("train",),
     fitted: Sequence[Condition] | None = None,
@@ -67,6 +70,8 @@ def comparison_table(
         Name of the model in the table.
     annotation
         GO terms for the baselines that use them; the packaged human ones by default.
+    embedding
+        Gene embeddings: ``"embedding_ridge"`` is added to the baselines.
     part_screen
         The screen with the control cells that true changes are relative to; `screen` by default.
     fitted_parts
@@ -87,7 +92,7 @@ def comparison_table(
         fitted = fitted_conditions(split, fitted_parts)
     predictions = {method: np.asarray(predicted_UG), **(others or {})}
     baseline_values, left_out = baseline_predictions(
-        evaluated, screen, fitted, baselines, annotation=annotation
+        evaluated, screen, fitted, baselines, annotation=annotation, embedding=embedding
     )
     score_options = ScoreOptions.from_mapping(options)
     table = score(
@@ -110,15 +115,19 @@ def baseline_predictions(
     names: Sequence[str] = DEFAULT_BASELINES,
     *,
     annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Predicted means (U, G) of baselines by name, not clipped, and reasons of those that could not be fitted."""
+    """Predicted means (U, G) of baselines by name, not clipped, and reasons of those that could not be fitted.
+
+    With an `embedding`, ``"embedding_ridge"`` is one of them.
+    """
     predictions: dict[str, np.ndarray] = {}
     left_out: dict[str, str] = {}
     if not conditions:
         return predictions, left_out
     settings = settings_of(screen, conditions, fitted)
-    for name in names:
-        baseline = make_baseline(name, clip=False, annotation=annotation)
+    for name in with_embedding(names, embedding):
+        baseline = make_baseline(name, clip=False, annotation=annotation, embedding=embedding)
         try:
             predictions[name], reasons = predict_baseline(baseline, settings, name)
         except ValueError as error:

@@ -10,7 +10,7 @@ import pandas as pd
 from gears.core.messages import count, shorten
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table
 from gears.evaluation.metrics.registry import ALL, get_metric
-from gears.evaluation.summary import EVERY, baselines_in, block, marked, model_name, summary_table
+from gears.evaluation.summary import EVERY, baselines_in, block, marked, marks_of, model_name, summary_table
 
 DECISIVE = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")
 """The metrics of the verdict."""
@@ -214,8 +214,9 @@ def _legend(summary: pd.DataFrame, undefined: str) -> list[str]:
     lines = []
     if (summary["n_undefined"] > 0).any():
         lines.append(f"[k]: undefined for k conditions, {undefined}")
-    if any(marked(name) != name for name in summary["method"].unique()):
-        lines.append("*: uses held-out conditions")
+    marks = dict(mark for name in summary["method"].unique() for mark in marks_of(name))
+    if marks:  # one line: a short table has at most 20
+        lines.append("; ".join(f"{mark}: {meaning}" for mark, meaning in marks.items()))
     return lines
 
 

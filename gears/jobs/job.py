@@ -192,6 +192,12 @@ class TrainingJob:
         seconds.include(result.seconds)
         trained, table = GEARS(pert_data, device=result.devices[0]), None
         trained.load_pretrained(result.save_path)
+        if self.model_config.get("pert_embedding") is not None:  # not saved; a baseline of the table uses it
+            parts, embedding = trained._need_model(), embedding_of(self.model_config["pert_embedding"])
+            start_PH = embedding.start(
+                parts.pert_names, parts.config.hidden_size, pert_data.annotation.resolve
+            )
+            trained.parts = dataclasses.replace(parts, start_PH=start_PH)
         if not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)

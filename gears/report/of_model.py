@@ -18,10 +18,12 @@ from gears.data.splits.split import perturbed_in
 from gears.evaluation.baselines.base import fitted_conditions
 from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
 from gears.evaluation.truth import ScreenCells, Truth
+from gears.graphs.embeddings import GeneEmbedding
 from gears.report.write import Profiles, write_report
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
+    from gears.model.folder import ModelParts
     from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ def evaluate_model(
         "clip": clip,
         "mask_target": parts.config.mask_target,
         "annotation": pert_data.annotation,
+        "embedding": _embedding(parts),
         "part_screen": pert_data.screen_of(part),
         "fitted_parts": parts.fitted_parts,
         "fitted": fitted,
@@ -81,6 +84,15 @@ def evaluate_model(
         title = f"{name} on {details['screen']}"
         write_report(table, report, title=title, profiles=profiles, details=details)
     return table
+
+
+def _embedding(parts: ModelParts) -> GeneEmbedding | None:
+    """The embeddings that the network started from; None where there are none, as after loading."""
+    if parts.start_PH is None:
+        return None
+    known_P = np.flatnonzero(~np.isnan(parts.start_PH).any(axis=1))
+    names = tuple(parts.pert_names[node] for node in known_P)
+    return GeneEmbedding(names, parts.start_PH[known_P]) if names else None
 
 
 def model_predictions(

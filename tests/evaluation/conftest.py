@@ -10,9 +10,20 @@ import pytest
 from gears.conditions import Condition
 from gears.data.screen.statistics import ConditionStatistics, DERanking
 from gears.graphs.annotation import GeneAnnotation
+from gears.graphs.embeddings import GeneEmbedding
 
 
-@dataclass
+class FakeCells:
+    """Ten control cells of G genes, drawn once."""
+
+    def __init__(self, n_genes: int) -> None:
+        self.shape = (10, n_genes)
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        return np.random.default_rng(3).uniform(0, 2, self.shape).astype(np.float32)[ids]
+
+
+@dataclass(eq=False)
 class FakeScreen:
     gene_names: list[str]
     conditions: tuple[Condition, ...]
@@ -25,6 +36,14 @@ class FakeScreen:
 
     context = kind = suffix = ""
     nonnegative = True
+    control_ids = np.array([0])
+
+    @property
+    def cells(self) -> FakeCells:
+        return FakeCells(len(self.gene_names))
+
+    def cells_of(self, condition_id: int) -> np.ndarray:
+        return np.arange(10)
 
     @property
     def settings(self) -> tuple[FakeScreen, ...]:
@@ -98,3 +117,9 @@ def letters_go() -> GeneAnnotation:
     """Invented GO terms of the genes A to E of the additive screen."""
     terms = {"A": "tu", "B": "tv", "C": "uv", "D": "tuv", "E": "uw"}
     return GeneAnnotation.from_dict({gene: set(letters) for gene, letters in terms.items()})
+
+
+@pytest.fixture
+def letters_embedding() -> GeneEmbedding:
+    """Invented embeddings of the genes A to E of the additive screen."""
+    return GeneEmbedding(tuple("ABCDE"), np.random.default_rng(2).normal(size=(5, 3)))

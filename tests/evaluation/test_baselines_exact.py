@@ -10,6 +10,7 @@ from gears.conditions import Condition
 from gears.evaluation import BASELINES, make_baseline
 from gears.evaluation.baselines import ConditionMeans, GOKnn, GORidge, Linear
 from gears.graphs.annotation import GeneAnnotation
+from gears.graphs.profiles import correlation_profiles
 from gears.simulate import simulated_screen
 
 GENES = [f"P{i:02d}" for i in range(12)]
@@ -165,19 +166,22 @@ def test_genes_without_terms_get_the_mean_change_and_no_terms_at_all_are_refused
         GOKnn(k=0)
 
 
-def test_a_table_of_means_gives_what_screen_and_split_give(additive_screen, letters_go):
+def test_a_table_of_means_gives_what_screen_and_split_give(additive_screen, letters_go, letters_embedding):
     screen, split = additive_screen
     train = [screen.id_of(condition) for condition in split.conditions("train")]
+    profiles = correlation_profiles(screen.cells, [np.arange(10)])
     for name in BASELINES:
-        whole = make_baseline(name, annotation=letters_go).fit(screen, split)
+        given = {"annotation": letters_go, "embedding": letters_embedding}
+        whole = make_baseline(name, **given).fit(screen, split)
         table = table_of(
             screen.statistics.mean,
             [condition.name for condition in screen.conditions],
             train,
             gene_names=tuple(screen.gene_names),
             n_cells_C=screen.statistics.n,
+            profiles=lambda: profiles,
         )
-        plain = make_baseline(name, annotation=letters_go).fit_means(table)
+        plain = make_baseline(name, **given).fit_means(table)
         np.testing.assert_array_equal(whole.predict(["A+B", "E+ctrl"]), plain.predict(["A+B", "E+ctrl"]))
 
 
@@ -199,6 +203,8 @@ def test_tables_that_do_not_fit_are_refused():
         make_baseline("train_mean_cells").fit_means(table_of(means, names, [1]))
     with pytest.raises(ValueError, match="gene_names"):
         make_baseline("linear").fit_means(table_of(means, names, [1]))
+    with pytest.raises(ValueError, match="give profiles"):
+        make_baseline("additive_ridge_coexpression").fit_means(table_of(means, names, [1], gene_names="abcd"))
 
 
 def test_on_simulated_cells_go_helps_for_unseen_genes_and_additive_for_seen_pairs(tmp_path):

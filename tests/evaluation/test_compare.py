@@ -199,8 +199,15 @@ def test_first_line_says_that_a_baseline_is_better(written):
     page = Page()
     page.feed(written[1]["page"].read_text())
     assert page.texts[0].startswith("<b>bad</b> against the best baseline of each metric (8 conditions")
-    assert "worse on pearson_delta (additive)" in page.texts[0]
-    assert "better on pearson_delta (additive)" in page.texts[1]
+    assert "worse on pearson_delta (additive~)" in page.texts[0]
+    assert "better on pearson_delta (additive~)" in page.texts[1]
+
+
+def test_weak_references_are_marked_and_explained(written):
+    page = Page()
+    page.feed(written[1]["page"].read_text())
+    assert "additive~" in page.texts
+    assert [text for text in page.texts if text.endswith("not seen alone. A weak reference (~).")]
 
 
 def test_numbers_can_be_copied_with_all_digits(written):

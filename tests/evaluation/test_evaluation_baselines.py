@@ -59,6 +59,12 @@ def test_additive_with_all_singles_is_exact_for_pairs_marked_and_never_copies_a_
     assert "additive_all_singles" not in DEFAULT_BASELINES
 
 
+def test_means_and_sums_of_singles_are_weak_references():
+    assert {name for name, entry in BASELINES.items() if entry.weak} == {
+        "no_change", "train_mean", "train_mean_cells", "matching_mean", "additive", "additive_all_singles",
+    }  # fmt: skip
+
+
 def test_additive_of_three_genes(make_screen, make_split):
     zero = np.zeros(3)
     one_hot = np.eye(3)
@@ -106,10 +112,11 @@ def test_linear_without_any_measured_target_is_the_centre(additive_screen):
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
 def test_every_baseline_predicts_the_control_by_itself_and_ignores_the_order_of_genes(
-    name, additive_screen, letters_go
+    name, additive_screen, letters_go, letters_embedding
 ):
     screen, split = additive_screen
-    baseline = make_baseline(name, clip=False, annotation=letters_go).fit(screen, split)
+    given = {"annotation": letters_go, "embedding": letters_embedding}
+    baseline = make_baseline(name, clip=False, **given).fit(screen, split)
     predicted = baseline.predict(["ctrl", "A+B", "B+A"])
     np.testing.assert_array_equal(predicted[0], mean_of(screen, "ctrl"))
     np.testing.assert_array_equal(predicted[1], predicted[2])
@@ -117,12 +124,15 @@ def test_every_baseline_predicts_the_control_by_itself_and_ignores_the_order_of_
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
-def test_baselines_do_not_see_held_out_conditions_unless_marked(name, additive_screen, letters_go):
+def test_baselines_do_not_see_held_out_conditions_unless_marked(
+    name, additive_screen, letters_go, letters_embedding
+):
     screen, split = additive_screen
-    before = make_baseline(name, annotation=letters_go).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
+    given = {"annotation": letters_go, "embedding": letters_embedding}
+    before = make_baseline(name, **given).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
     for label in split.parts["test"]:
         screen.statistics.mean[screen.id_of(label)] += 100
-    after = make_baseline(name, annotation=letters_go).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
+    after = make_baseline(name, **given).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])
     if BASELINES[name].uses_held_out:
         assert not np.allclose(before, after)
     else:

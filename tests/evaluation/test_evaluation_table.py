@@ -109,7 +109,7 @@ def test_with_four_conditions_there_is_no_verdict_but_a_baseline_with_a_better_m
         "Too few conditions to say whether the model is better than the baselines (4; 8 are needed)"
     )
     assert "a baseline has the better mean on" in first
-    assert "mse_top20_de (additive)" in first
+    assert "pearson_delta (additive~)" in first
     assert "no_change" not in first  # equal is not better
 
 
@@ -127,8 +127,9 @@ def test_text_has_directions_counts_marks_and_reasons(additive_screen):
     assert "combo_seen2: 2 conditions" in text
     assert "unseen_single: 1 condition\n" in text
     assert "nan [4]" in text
-    assert "additive_all_singles*" in text
-    assert "*: uses held-out conditions" in text
+    assert "additive_all_singles*~" in text
+    assert "no_change~" in text
+    assert text.splitlines()[-1] == "~: weak reference; *: uses held-out conditions"
     whole = render_table(table)
     assert "all: 4 conditions" in whole
     assert "combo_seen2" not in whole

@@ -19,6 +19,7 @@ from gears.evaluation import compare
 from gears.evaluation.baselines import Additive
 from gears.evaluation.scoring import means_in
 from gears.evaluation.table import fitted_line, subgroup_line
+from gears.graphs.profiles import correlation_profiles
 
 METRICS = (
     "pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination", "mse", "spread", "energy_distance",
@@ -144,6 +145,17 @@ def test_a_held_out_context_gets_the_mean_change_of_the_others_each_once(data: A
     # fitted in the context itself, its measured mean counts and the others' do not
     here = means_in(screen, view, [*fitted, Condition.parse("GX00+ctrl @ L2")])
     np.testing.assert_allclose(here.mean_CG[here.train_ids[0]], mean("GX00+ctrl @ L2"), atol=1e-6)
+
+
+def test_in_every_setting_profiles_are_those_over_the_control_cells_of_all_contexts(data: Any) -> None:
+    screen = data("contexts").screen
+    groups = [np.flatnonzero(screen.cell_condition == screen.id_of(f"ctrl @ {line}")) for line in LINES]
+    expected_GK = correlation_profiles(screen.cells, groups)
+    elsewhere = [Condition.parse("GX00+ctrl @ L1"), Condition.parse("GX01+ctrl @ L3")]
+    for fitted in (elsewhere, [*elsewhere, Condition.parse("GX00+ctrl @ L2")]):
+        means = means_in(screen, screen.setting("L2", ""), fitted)
+        profile_GK = means.require_profiles("the test")[1]
+        np.testing.assert_allclose(profile_GK @ profile_GK.T, expected_GK @ expected_GK.T, atol=1e-4)
 
 
 class Recording(Additive):

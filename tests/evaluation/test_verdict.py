@@ -63,12 +63,12 @@ def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_
     assert (rows["difference"] <= rows["high"]).all()
     assert verdict(table) == (
         "gears against the best baseline of each metric (12 conditions, paired 95 % intervals): better on "
-        "pearson_delta (additive); not distinguishable on pearson_delta_ref (train_mean); worse on mse_top20_de "
-        "(train_mean)."
+        "pearson_delta (additive~); not distinguishable on pearson_delta_ref (train_mean~); worse on mse_top20_de "
+        "(train_mean~)."
     )
     lines = verdict_lines(table)
     assert lines[0] == verdict(table)
-    assert lines[1].startswith("  pearson_delta: better (gears 0.600, additive 0.500, difference +0.100 (")
+    assert lines[1].startswith("  pearson_delta: better (gears 0.600, additive~ 0.500, difference +0.100 (")
     assert len(lines) == 4
 
 
@@ -154,7 +154,7 @@ def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     head = next(row for row, line in enumerate(lines) if line.startswith("method"))
     assert lines[head].split()[1:] == list(DECISIVE)
     assert [line.split("  ")[0] for line in lines[head + 2 : head + 7]] == [
-        "gears (the prior alone)", "prior + network x 0.3", "go_ridge", "additive", "train_mean",
+        "gears (the prior alone)", "prior + network x 0.3", "go_ridge", "additive~", "train_mean~",
     ]  # fmt: skip
     assert lines[head - 2] == table.attrs["notes"][0]
     assert "no_change" not in short_table(table)

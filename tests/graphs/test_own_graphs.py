@@ -57,6 +57,10 @@ def test_several_graphs_and_a_start_are_saved_with_the_model(tmp_path: Path, per
         path.unlink()
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     np.testing.assert_array_equal(loaded.predict(["GX00+GX09", "GX29"]).expression_UG, want.expression_UG)
+    again = GEARS(pert_data, device="cpu")
+    again.load_pretrained(tmp_path / "model")
+    methods = [set(one.evaluate("test", n_split_half=0)["method"]) for one in (model, again)]
+    assert methods[0] - methods[1] == {"embedding_ridge"}  # a saved model holds no embeddings
     assert loaded.parts.go.hash == model.parts.go.hash
 
 

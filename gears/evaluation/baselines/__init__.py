@@ -12,13 +12,22 @@ from gears.evaluation.baselines.base import (
 from gears.evaluation.baselines.go import GOKnn, GORidge
 from gears.evaluation.baselines.linear import Linear
 from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, TrainMean
+from gears.evaluation.baselines.regression import (
+    AdditiveRidge,
+    AdditiveRidgeCoexpression,
+    AdditiveRidgeGO,
+    EmbeddingRidge,
+)
 
-# Those that use training conditions only; `additive_all_singles` is available by name.
+# Those that use training conditions only and need no embeddings; `additive_all_singles` and `embedding_ridge` are
+# available by name.
 DEFAULT_BASELINES = (
-    "no_change", "train_mean", "train_mean_cells", "matching_mean", "additive", "linear", "go_ridge", "go_knn",
+    "no_change", "train_mean", "train_mean_cells", "matching_mean", "additive", "additive_ridge", "additive_ridge_go",
+    "additive_ridge_coexpression", "linear", "go_ridge", "go_knn",
 )  # fmt: skip
 
 __all__ = [
-    "BASELINES", "DEFAULT_BASELINES", "Additive", "Baseline", "BaselineEntry", "ConditionMeans", "Estimator", "GOKnn",
-    "GORidge", "Linear", "MatchingMean", "NoChange", "TrainMean", "make_baseline", "register_baseline",
+    "BASELINES", "DEFAULT_BASELINES", "Additive", "AdditiveRidge", "AdditiveRidgeCoexpression", "AdditiveRidgeGO",
+    "Baseline", "BaselineEntry", "ConditionMeans", "EmbeddingRidge", "Estimator", "GOKnn", "GORidge", "Linear",
+    "MatchingMean", "NoChange", "TrainMean", "make_baseline", "register_baseline",
 ]  # fmt: skip

@@ -5,18 +5,32 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gears.conditions import Condition
 from gears.core.registry import Registry
 from gears.evaluation.truth import mean_profile
+from gears.graphs.profiles import correlation_profiles
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
     from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
+    from gears.graphs.embeddings import GeneEmbedding
+
+_PROFILES: WeakKeyDictionary[PreparedScreen, np.ndarray] = WeakKeyDictionary()
+
+
+def control_profiles(screen: PreparedScreen) -> np.ndarray:
+    """Correlation profiles (G, K) of the measured genes over control cells, within contexts; once for each screen."""
+    if screen not in _PROFILES:
+        groups = [screen.cells_of(control) for control in screen.control_ids.tolist()]
+        _PROFILES[screen] = correlation_profiles(screen.cells, groups)
+    return _PROFILES[screen]
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,9 @@ class ConditionMeans:
         Cells of each condition; needed by means weighted by cells.
     nonnegative
         Whether no value of the screen is below 0.
+    profiles
+        Makes vectors of the measured genes whose cosines say which are co-expressed, (G, K), NaN for a gene without;
+        needed by baselines that use co-expression, and called by no other.
     """
 
     mean_CG: np.ndarray
@@ -45,6 +62,7 @@ class ConditionMeans:
     gene_names: tuple[str, ...] | None = None
     n_cells_C: np.ndarray | None = None
     nonnegative: bool = True
+    profiles: Callable[[], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         mean_CG = np.asarray(self.mean_CG)
@@ -77,8 +95,13 @@ class ConditionMeans:
         object.__setattr__(self, "train_ids", np.asarray(perturbed_ids, dtype=np.int64))
 
     @classmethod
-    def of(cls, screen: PreparedScreen, fitted: Iterable[Condition]) -> ConditionMeans:
-        """From a prepared screen and the conditions to fit to (arrays stay mapped from disk)."""
+    def of(
+        cls, screen: PreparedScreen, fitted: Iterable[Condition], whole: PreparedScreen | None = None
+    ) -> ConditionMeans:
+        """From a prepared screen and the conditions to fit to (arrays stay mapped from disk).
+
+        Where `screen` is one of several settings, `whole` has the control cells of all, which profiles are made from.
+        """
         rows = [screen.id_of(condition) for condition in fitted]
         return cls(
             np.asarray(screen.statistics.mean),
@@ -87,6 +110,7 @@ class ConditionMeans:
             tuple(screen.gene_names),
             np.asarray(screen.statistics.n),
             screen.nonnegative,
+            partial(control_profiles, screen if whole is None else whole),
         )
 
     @property
@@ -130,6 +154,14 @@ class ConditionMeans:
             raise ValueError(msg)
         return self.gene_names
 
+    def require_profiles(self, what: str) -> tuple[tuple[str, ...], np.ndarray]:
+        """The gene names and their profiles (G, K); raises if there are none."""
+        names = self.require_gene_names(what)
+        if self.profiles is None:
+            msg = f"{what} needs profiles of the measured genes; give profiles"
+            raise ValueError(msg)
+        return names, self.profiles()
+
 
 def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[Condition, ...]:
     """Perturbed conditions of some parts of a split, each once; a part that the split lacks has none."""
@@ -163,6 +195,7 @@ class Baseline(ABC):
 
     uses_held_out = False  # True: it uses held-out conditions, and is marked in tables
     takes_annotation = False  # True: its constructor takes `annotation`
+    takes_embedding = False  # True: its constructor takes `embedding`
 
     def __init__(self, *, clip: bool | None = None) -> None:
         self.clip = clip
@@ -212,12 +245,13 @@ class Baseline(ABC):
 
 @dataclass(frozen=True)
 class BaselineEntry:
-    """A registered baseline: its class, its arguments, and its formula."""
+    """A registered baseline: its class, its arguments, its formula, and whether it is a weak reference."""
 
     name: str
     kind: type[Baseline]
     arguments: dict[str, Any]
     formula: str
+    weak: bool = False
 
     @property
     def uses_held_out(self) -> bool:
@@ -229,18 +263,27 @@ BASELINES: Registry[BaselineEntry] = Registry("baseline")
 Kind = TypeVar("Kind", bound=type[Baseline])
 
 
-def register_baseline(name: str, formula: str, **arguments: Any) -> Callable[[Kind], Kind]:
-    """Add a baseline class, with these arguments, to :data:`BASELINES`."""
+def register_baseline(
+    name: str, formula: str, *, weak: bool = False, **arguments: Any
+) -> Callable[[Kind], Kind]:
+    """Add a baseline class, with these arguments, to :data:`BASELINES`.
+
+    `weak` marks it in tables as a weak reference: a mean, or singles alone, which a useful model beats easily.
+    """
 
     def add(kind: Kind) -> Kind:
-        BASELINES.add(name, BaselineEntry(name, kind, arguments, formula))
+        BASELINES.add(name, BaselineEntry(name, kind, arguments, formula, weak))
         return kind
 
     return add
 
 
 def make_baseline(
-    name: str, *, clip: bool | None = None, annotation: GeneAnnotation | None = None
+    name: str,
+    *,
+    clip: bool | None = None,
+    annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
 ) -> Baseline:
     """The unfitted baseline of that name; the error for an unknown name suggests similar ones.
 
@@ -252,7 +295,10 @@ def make_baseline(
         Set predictions below zero to zero; by default where the values that it is fitted to have none below zero.
     annotation
         GO terms for the baselines that use them (the packaged human ones by default); the others ignore it.
+    embedding
+        Gene embeddings for ``"embedding_ridge"``, which needs them; the others ignore them.
     """
     entry = BASELINES[name]
-    extra = {"annotation": annotation} if entry.kind.takes_annotation else {}
+    extra: dict[str, Any] = {"annotation": annotation} if entry.kind.takes_annotation else {}
+    extra |= {"embedding": embedding} if entry.kind.takes_embedding else {}
     return entry.kind(clip=clip, **entry.arguments, **extra)

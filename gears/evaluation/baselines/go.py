@@ -10,15 +10,30 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_baseline
+from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
 
 if TYPE_CHECKING:
     from scipy import sparse
 
-    from gears.graphs.annotation import GeneAnnotation
-
 # Candidate penalties, in units of the largest squared singular value of the components.
 RIDGES = tuple(np.geomspace(1e-10, 1e3, 53).tolist())
+
+
+def term_rows(annotation: GeneAnnotation | None, genes: Sequence[str]) -> sparse.csr_matrix:
+    """Term rows (genes, terms) of an annotation, by default the packaged human one."""
+    return (GeneAnnotation.human() if annotation is None else annotation).rows(genes)
+
+
+def mean_of_nearest(similarity_S: np.ndarray, values_SG: np.ndarray, k: int) -> np.ndarray | None:
+    """Mean (G,) of the rows of the `k` greatest similarities, weighted by them; None where none is above 0.
+
+    All rows as similar as the k-th are used.
+    """
+    least = np.sort(similarity_S)[-min(k, len(similarity_S))]
+    weight_S = np.where(similarity_S >= max(least, 1e-12), similarity_S, 0.0)
+    total = weight_S.sum()
+    return weight_S @ values_SG / total if total > 0 else None
 
 
 class GONeighbours(Baseline):
@@ -43,7 +58,7 @@ class GONeighbours(Baseline):
         self.fallback_G = means.reference_mean() - self.control_mean_G
         singles = means.single_means()
         self.delta = {gene: mean_G - self.control_mean_G for gene, mean_G in singles.items()}
-        rows = self._terms(list(self.delta))
+        rows = term_rows(self.annotation, list(self.delta))
         annotated = np.diff(rows.indptr) > 0
         if not annotated.any():
             msg = (
@@ -61,15 +76,8 @@ class GONeighbours(Baseline):
         """Predicted change after perturbing a single gene, (G,)."""
         if gene in self.delta:
             return self.delta[gene]
-        row = self._terms([gene])
+        row = term_rows(self.annotation, [gene])
         return self._from_terms(row) if row.nnz else self.fallback_G
-
-    def _terms(self, genes: Sequence[str]) -> sparse.csr_matrix:
-        if self.annotation is None:
-            from gears.graphs.annotation import GeneAnnotation
-
-            self.annotation = GeneAnnotation.human()
-        return self.annotation.rows(genes)
 
     @abstractmethod
     def _learn(self, rows: sparse.csr_matrix, delta_SG: np.ndarray) -> None:
@@ -172,8 +180,5 @@ class GOKnn(GONeighbours):
         self.rows, self.delta_SG = rows, delta_SG
 
     def _from_terms(self, row: sparse.csr_matrix) -> np.ndarray:
-        similarity_S = jaccard(row, self.rows)[0]
-        least = np.sort(similarity_S)[-min(self.k, len(similarity_S))]
-        weight_S = np.where(similarity_S >= max(least, 1e-12), similarity_S, 0.0)
-        total = weight_S.sum()
-        return weight_S @ self.delta_SG / total if total > 0 else self.fallback_G
+        mean_G = mean_of_nearest(jaccard(row, self.rows)[0], self.delta_SG, self.k)
+        return self.fallback_G if mean_G is None else mean_G

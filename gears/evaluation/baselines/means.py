@@ -8,7 +8,7 @@ from gears.conditions import Condition
 from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_baseline
 
 
-@register_baseline("no_change", "c: the control mean")
+@register_baseline("no_change", "c: the control mean", weak=True)
 class NoChange(Baseline):
     """Predicts the control mean."""
 
@@ -19,8 +19,8 @@ class NoChange(Baseline):
         return self.control_mean_G
 
 
-@register_baseline("train_mean_cells", "mean over all perturbed training cells", weights="cells")
-@register_baseline("train_mean", "O: mean of the training conditions' means, without the control")
+@register_baseline("train_mean_cells", "mean over all perturbed training cells", weak=True, weights="cells")
+@register_baseline("train_mean", "O: mean of the training conditions' means, without the control", weak=True)
 class TrainMean(Baseline):
     """Predicts the mean of the training conditions for every condition.
 
@@ -43,7 +43,7 @@ class TrainMean(Baseline):
 
 
 @register_baseline(
-    "matching_mean", "mean over the genes of their training single's mean, O where there is none"
+    "matching_mean", "mean over the genes of their training single's mean, O where there is none", weak=True
 )
 class MatchingMean(Baseline):
     """Mean of the training singles of the condition's genes; O for a gene without a training single."""
@@ -58,10 +58,13 @@ class MatchingMean(Baseline):
 
 
 @register_baseline(
-    "additive_all_singles", "additive, with the singles of every part (uses held-out singles)", singles="all"
+    "additive_all_singles",
+    "additive, with the singles of every part (uses held-out singles)",
+    weak=True,
+    singles="all",
 )
 @register_baseline(
-    "additive", "c + sum of the genes' training single deltas, O - c for a gene not seen alone"
+    "additive", "c + sum of the genes' training single deltas, O - c for a gene not seen alone", weak=True
 )
 class Additive(Baseline):
     """Control mean plus the sum of single deltas.
