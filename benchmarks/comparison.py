@@ -46,11 +46,11 @@ METRICS = (
     "discrimination",
     "centroid_accuracy",
     "rank",
-    "de_overlap",
+    "de_overlap_welch",
     "direction_accuracy_top20",
     "spread",
 )
-SHOWN = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "mse", "discrimination", "de_overlap")
+SHOWN = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "mse", "discrimination", "de_overlap_welch")
 
 
 def gears_method(

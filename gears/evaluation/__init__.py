@@ -5,6 +5,7 @@ from gears.evaluation.baselines.base import BASELINES, Baseline, Estimator, make
 from gears.evaluation.compare import Comparison, compare
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
 from gears.evaluation.metrics.registry import (
+    DECISIVE,
     DEFAULT,
     METRICS,
     Metric,
@@ -19,7 +20,6 @@ from gears.evaluation.summary import summary_table, wide_summary
 from gears.evaluation.table import comparison_table
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import (
-    DECISIVE,
     render_table,
     short_table,
     verdict,

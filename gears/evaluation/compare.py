@@ -110,12 +110,14 @@ def compare(
     left_out: dict[str, str] = {}
     counts: dict[str, list[dict[str, int]]] = {}
     notes: list[str] = []
+    alike: dict[str, None] = {}
     for split_name, split in named.items():
         scored, counted = _one_split(models, screen, split, seeds, baseline_named, compare_options)
         for name, own in counted.items():
             counts.setdefault(name, []).append(own)
         prefix = f"{split_name}: " if len(named) > 1 else ""
         notes += [f"{prefix}{line}" for line in scored.table.attrs.pop("notes")]
+        alike |= dict.fromkeys(scored.table.attrs.pop("alike"))
         tables.append(scored.table.assign(split=split_name))
         runs.append(scored.runs.assign(split=split_name))
         prefix = f" ({split_name})" if len(named) > 1 else ""
@@ -125,7 +127,9 @@ def compare(
     table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
     more = [f"and so in {count(len(notes) - 1, 'other split')}"] if len(notes) > 1 else []
     notes = [fitted_line(counts), *notes[:1], *more]
-    table.attrs.update(models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out)
+    table.attrs.update(
+        models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out, alike=list(alike)
+    )
     return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
 
 
@@ -182,6 +186,7 @@ def _one_split(
     key_of = table["method"].map(lambda number: keys[int(number)])
     table.insert(0, "seed", key_of.str[1])
     table["method"] = key_of.str[0]
+    table.attrs["alike"] = [keys[int(number)][0] for number in table.attrs["alike"]]
     line = subgroup_line(split, options.part, chosen, fitted)
     table.attrs["notes"] = [] if line is None else [line]
     counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}

@@ -62,10 +62,22 @@ class Bootstrap:
 DEFAULT_BOOTSTRAP = Bootstrap()
 
 
-def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
+def interval_table(
+    table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, *, by: str = "subgroup"
+) -> pd.DataFrame:
     """Mean and scaled score with intervals, per subgroup, method and metric.
 
     A condition that was evaluated in several splits enters once, with its mean over them.
+
+    Parameters
+    ----------
+    table
+        Tidy table of scores.
+    bootstrap
+        Options of the intervals.
+    by
+        Column that divides the conditions: ``"subgroup"`` (how many of their genes were seen), ``"effect_size"`` or
+        ``"cell_number"`` (thirds of the conditions).
 
     Returns
     -------
@@ -75,9 +87,9 @@ def interval_table(table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
         excludes).
     """
     records = []
-    for subgroup, metric, wide in _groups(table):
+    for subgroup, metric, wide in _groups(table, by=by):
         weights = bootstrap.weights(len(wide["value"]))
-        higher = get_metric(metric).higher_is_better
+        higher = get_metric(metric).higher_is_better is not False
         for method in wide["value"].columns:
             value_U = wide["value"][method].to_numpy()
             low, high = _mean_bounds(bootstrap, weights, value_U)
@@ -134,9 +146,9 @@ def difference_table(
     weights = cache(bootstrap.weights)
     for subgroup, metric, wide in _groups(table, subgroups=subgroups):
         values = wide["value"]
-        if model not in values:
-            continue
         higher = get_metric(metric).higher_is_better
+        if model not in values or higher is None:
+            continue
         model_U = values[model].to_numpy()
         for other in values.columns:
             if other == model:
@@ -169,7 +181,7 @@ def _better(low: float, high: float, tiny: float, *, higher_is_better: bool) -> 
 
 
 def _groups(
-    table: pd.DataFrame, *, subgroups: bool = True
+    table: pd.DataFrame, *, by: str = "subgroup", subgroups: bool = True
 ) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
     """Per subgroup and metric: a table condition x method of each value column, averaged over splits.
 
@@ -178,7 +190,7 @@ def _groups(
     single = table[table["condition"] != EVERY]
     columns = ["value", *(column for column in HALF_COLUMNS if column in single)]
     metrics, methods = (list(dict.fromkeys(single[column])) for column in ("metric", "method"))
-    keys = ["subgroup", "metric", "condition", "method"]
+    keys = [by, "metric", "condition", "method"]
     means, all_means = (
         grouped[columns].mean().assign(scored=grouped.size())
         for grouped in (
@@ -187,8 +199,8 @@ def _groups(
         )
     )
     columns.append("scored")
-    for subgroup in [ALL, *(sorted(set(single["subgroup"])) if subgroups else [])]:
-        rows = all_means if subgroup == ALL else means.xs(subgroup, level="subgroup")
+    for subgroup in [ALL, *(sorted(set(single[by])) if subgroups else [])]:
+        rows = all_means if subgroup == ALL else means.xs(subgroup, level=by)
         for metric in metrics:
             metric_rows = rows.xs(metric, level="metric")
             tables = (metric_rows[column].unstack("method").reindex(columns=methods) for column in columns)

@@ -11,7 +11,9 @@ from typing import Any
 import pandas as pd
 
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
-from gears.evaluation.summary import model_name
+from gears.evaluation.metrics.registry import ALL
+from gears.evaluation.scoring import STRATA
+from gears.evaluation.summary import model_name, notes_on
 from gears.evaluation.verdict import verdict, verdict_table
 from gears.files.formats import write_json, write_text
 from gears.files.paths import user_path
@@ -27,6 +29,9 @@ class Results:
         Tidy scores (:func:`gears.evaluation.comparison_table`).
     summary, differences
         :func:`gears.evaluation.interval_table` and, for every model, :func:`gears.evaluation.difference_table`.
+    strata
+        :func:`gears.evaluation.interval_table` by size of the effect and by number of cells, with both as columns
+        ``stratum`` and ``subgroup``.
     verdicts, decisive
         :func:`gears.evaluation.verdict` and :func:`gears.evaluation.verdict_table` by model.
     runs
@@ -39,6 +44,7 @@ class Results:
     table: pd.DataFrame
     summary: pd.DataFrame
     differences: pd.DataFrame
+    strata: pd.DataFrame
     verdicts: Mapping[str, str]
     decisive: pd.DataFrame
     runs: pd.DataFrame | None
@@ -75,6 +81,7 @@ class Results:
             table=table,
             summary=interval_table(table, bootstrap),
             differences=pd.concat(differences, ignore_index=True),
+            strata=_strata(table, bootstrap),
             verdicts={m: verdict(table, method=m, bootstrap=bootstrap) for m in models},
             decisive=pd.concat(decisive, ignore_index=True),
             runs=runs,
@@ -86,7 +93,7 @@ class Results:
     @property
     def notes(self) -> list[str]:
         """Remarks about the table."""
-        return list(self.table.attrs.get("notes", []))
+        return notes_on(self.table)
 
     def save(self, folder: str | Path) -> dict[str, Path]:
         """Write three CSV files and one JSON file, and return their paths by content."""
@@ -108,10 +115,22 @@ class Results:
             "notes": self.notes,
             "left_out": self.left_out,
             "summary": _records(self.summary),
+            "strata": _records(self.strata),
             "differences": _records(self.differences),
             "runs": [] if self.runs is None else _records(self.runs),
             "table": _records(self.table),
         }
+
+
+def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
+    """Averages by each of :data:`gears.evaluation.scoring.STRATA` that the table has."""
+    parts = [
+        interval_table(table, bootstrap, by=name).assign(stratum=name) for name in STRATA if name in table
+    ]
+    if not parts:
+        return pd.DataFrame()
+    strata = pd.concat(parts, ignore_index=True)
+    return strata[strata["subgroup"] != ALL].reset_index(drop=True)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

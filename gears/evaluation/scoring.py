@@ -21,8 +21,12 @@ from gears.evaluation.truth import MAX_CELLS, ScreenCells, Truth
 
 log = logging.getLogger(__name__)
 
+_SAME = 0.01  # share of the true spread below which predictions count as the same
+
 COLUMNS = ["condition", "subgroup", "n_cells", "method", "metric", "value"]
 SCALED_COLUMNS = ["scaled", "half_value", "half_floor", "half_ceiling"]
+STRATA = {"effect_size": ("1 weak", "2 medium", "3 strong"), "cell_number": ("1 few", "2 medium", "3 many")}
+"""Columns that divide the conditions of a setting into thirds, by true effect and by number of cells."""
 CONTEXT, KIND = "context", "perturbation_type"
 
 
@@ -129,10 +133,12 @@ def score(
     Returns
     -------
     pd.DataFrame
-        Columns ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``, ``value`` (NaN where undefined);
-        with split-half repeats also ``scaled`` (the condition's part in the mean scaled score over all conditions) and
-        what it is made of: ``half_value``, ``half_floor`` (train mean), ``half_ceiling`` (other half); for
-        screens with several settings also ``context`` and ``perturbation_type``.
+        Columns ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``, ``value`` (NaN where undefined),
+        ``effect_size`` and ``cell_number`` (which third of the conditions, :data:`STRATA`); with split-half repeats
+        also ``scaled`` (the condition's part in the mean scaled score over all conditions) and what it is made of:
+        ``half_value``, ``half_floor`` (train mean), ``half_ceiling`` (other half); for screens with several
+        settings also ``context`` and ``perturbation_type``. ``attrs["alike"]`` are methods whose predictions hardly
+        differ between conditions.
 
     Raises
     ------
@@ -153,7 +159,11 @@ def score(
         _scored(setting, values, subgroups[setting.rows].tolist(), part_screen, options)
         for setting in settings_of(screen, chosen, fitted)
     ]
-    return pd.concat(tables, ignore_index=True)
+    table = pd.concat(tables, ignore_index=True)
+    table.attrs["alike"] = [
+        name for name, predicted_UG in values.items() if _alike(predicted_UG, chosen, screen)
+    ]
+    return table
 
 
 def as_means(
@@ -168,6 +178,20 @@ def as_means(
         )
         raise ValueError(msg)
     return predicted_UG
+
+
+def _alike(predicted_UG: np.ndarray, conditions: Sequence[Condition], screen: PreparedScreen) -> bool:
+    """Whether predictions hardly differ between conditions: their spread is less than 1 % of the truth's.
+
+    The spread is the root of the variances over conditions, within settings, summed over genes.
+    """
+    if len(conditions) < 2:
+        return False
+    squares = np.zeros(2)
+    for _, rows in by_setting(screen, conditions):
+        true_RG = screen.statistics.mean[[screen.id_of(conditions[row]) for row in rows.tolist()]]
+        squares += [len(rows) * values.var(axis=0).sum() for values in (predicted_UG[rows], true_RG)]
+    return bool(squares[0] < _SAME**2 * squares[1])
 
 
 def _scored(
@@ -195,7 +219,19 @@ def _scored(
     table = pd.concat(tables, ignore_index=True)
     if options.n_split_half:
         table = _with_scaled(table, predictions, part_screen, truth, options)
-    return setting.named(table)
+    return setting.named(table.assign(**_strata(table, truth)))
+
+
+def _strata(table: pd.DataFrame, truth: Truth) -> dict[str, pd.Series]:
+    """The columns of :data:`STRATA`; conditions as large as each other are divided by their order."""
+    sizes = {"effect_size": truth.effect_size_U, "cell_number": truth.n_cells_U}
+    columns = {}
+    for name, levels in STRATA.items():
+        rank_U = np.argsort(np.argsort(sizes[name], kind="stable"), kind="stable")
+        level_U = [levels[len(levels) * rank // len(rank_U)] for rank in rank_U.tolist()]
+        by_label = dict(zip((one.name for one in truth.conditions), level_U, strict=True))
+        columns[name] = table["condition"].map(by_label | {EVERY: ALL})
+    return columns
 
 
 def _scores(
@@ -236,7 +272,7 @@ def _with_scaled(
     for method, values_UM in halves.values.items():
         for column, name in enumerate(metrics):
             three = (values_UM[:, column], halves.floor_UM[:, column], halves.ceiling_UM[:, column])
-            scaled = scaled_shares(*three, higher_is_better=get_metric(name).higher_is_better)
+            scaled = scaled_shares(*three, higher_is_better=get_metric(name).higher_is_better is not False)
             columns = dict(zip(SCALED_COLUMNS, (scaled, *three), strict=True))
             parts.append(pd.DataFrame({"condition": labels, "method": method, "metric": name, **columns}))
     return table.merge(pd.concat(parts, ignore_index=True), on=["condition", "method", "metric"], how="left")

@@ -124,6 +124,13 @@ def model_name(table: pd.DataFrame, method: str | None = None) -> str:
     return method or table.attrs.get("model") or str(table["method"].iloc[0])
 
 
+def notes_on(table: pd.DataFrame) -> list[str]:
+    """Lines to show above the table: what methods were fitted to, and models that predict one profile for all."""
+    models = [name for name in table.attrs.get("models", []) if name in table.attrs.get("alike", [])]
+    alike = [f"{name} predicts nearly the same for all conditions" for name in models]
+    return [*table.attrs.get("notes", []), *alike]
+
+
 def baselines_in(table: pd.DataFrame, model: str) -> list[str]:
     """Methods that the model is compared with: all except the models that the table lists."""
     models = {model, *table.attrs.get("models", [])}

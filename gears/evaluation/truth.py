@@ -11,7 +11,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.messages import shorten
-from gears.data.screen.statistics import welch_t
+from gears.data.screen.statistics import moderated_t, welch_t
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
@@ -36,6 +36,8 @@ class Truth:
     mean_UG, std_UG, t_UG
         Mean expression, standard deviation (ddof 0) and Welch's t against
         control of each condition's cells. Unknown entries are NaN.
+    moderated_t_UG, degrees_U
+        Moderated t against control (:func:`gears.data.screen.statistics.moderated_t`), and its degrees of freedom.
     n_cells_U
         Cells of each condition.
     control_mean_G
@@ -49,6 +51,8 @@ class Truth:
         Per condition the measured genes among the perturbed ones (indices).
     panel_mean_VG, panel_row_U
         True means of all V evaluated conditions, and where this object's conditions stand in them.
+    panel_targets
+        Measured genes that any of the V conditions perturbs (indices, ascending).
     control_std_G, n_control
         Standard deviation (ddof 0) and number of the control cells; None and 0 where unknown.
     cells
@@ -67,17 +71,28 @@ class Truth:
     targets: GeneLists
     panel_mean_VG: np.ndarray
     panel_row_U: np.ndarray
+    panel_targets: np.ndarray
+    moderated_t_UG: np.ndarray
+    degrees_U: np.ndarray
     control_std_G: np.ndarray | None = None
     n_control: int = 0
     cells: CellSource | None = None
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.mean_UG.shape
-        for name in ("std_UG", "t_UG"):
+        for name in ("std_UG", "t_UG", "moderated_t_UG"):
             _expect_shape(name, getattr(self, name), (n_conditions, n_genes))
         for name in ("control_mean_G", "reference_mean_G"):
             _expect_shape(name, getattr(self, name), (n_genes,))
-        for name in ("conditions", "n_cells_U", "top_de", "top_de_non_dropout", "targets", "panel_row_U"):
+        for name in (
+            "conditions",
+            "n_cells_U",
+            "top_de",
+            "top_de_non_dropout",
+            "targets",
+            "panel_row_U",
+            "degrees_U",
+        ):
             if len(getattr(self, name)) != n_conditions:
                 msg = f"{name} has {len(getattr(self, name))} entries; expected one per condition ({n_conditions})"
                 raise ValueError(msg)
@@ -96,6 +111,8 @@ class Truth:
         reference_mean_G: np.ndarray | None = None,
         std_UG: np.ndarray | None = None,
         t_UG: np.ndarray | None = None,
+        moderated_t_UG: np.ndarray | None = None,
+        degrees_U: np.ndarray | None = None,
         n_cells_U: np.ndarray | None = None,
         top_de: Sequence[np.ndarray] | None = None,
         top_de_non_dropout: Sequence[np.ndarray] | None = None,
@@ -116,19 +133,23 @@ class Truth:
 
         if conditions is None:
             conditions = [Condition((f"P{row}",)) for row in range(n_conditions)]
+        target_lists = _gene_lists(targets, n_conditions)
         return cls(
             conditions=tuple(Condition.of(condition) for condition in conditions),
             mean_UG=mean_UG,
             std_UG=known(std_UG, n_conditions, n_genes),
             t_UG=known(t_UG, n_conditions, n_genes),
+            moderated_t_UG=known(moderated_t_UG, n_conditions, n_genes),
+            degrees_U=known(degrees_U, n_conditions),
             n_cells_U=np.asarray(np.zeros(n_conditions) if n_cells_U is None else n_cells_U, dtype=np.int64),
             control_mean_G=np.asarray(control_mean_G, dtype=np.float64),
             reference_mean_G=known(reference_mean_G, n_genes),
             top_de=_gene_lists(top_de, n_conditions),
             top_de_non_dropout=_gene_lists(top_de_non_dropout, n_conditions),
-            targets=_gene_lists(targets, n_conditions),
+            targets=target_lists,
             panel_mean_VG=mean_UG,
             panel_row_U=np.arange(n_conditions),
+            panel_targets=np.unique(np.concatenate([np.zeros(0, np.int64), *target_lists])),
             control_std_G=None if control_std_G is None else np.asarray(control_std_G, dtype=np.float64),
             n_control=int(n_control),
             cells=cells,
@@ -175,6 +196,7 @@ class Truth:
             train = dict.fromkeys(Condition.of(condition) for condition in train_conditions)
             train_ids = [screen.id_of(condition) for condition in train if not condition.is_control]
             reference_mean_G = mean_profile(statistics.mean, train_ids, statistics.n, weights)
+        moderated_t_UG, degrees_U = moderated_t(statistics, ids)
         return cls.from_means(
             np.asarray(statistics.mean[ids]).reshape(len(ids), -1),
             control_mean_G,
@@ -182,6 +204,8 @@ class Truth:
             reference_mean_G=reference_mean_G,
             std_UG=np.sqrt(np.maximum(statistics.m2[ids], 0.0)),
             t_UG=welch_t(statistics, ids),
+            moderated_t_UG=moderated_t_UG,
+            degrees_U=degrees_U,
             n_cells_U=statistics.n[ids],
             top_de=top,
             top_de_non_dropout=top_non_dropout,
@@ -199,7 +223,15 @@ class Truth:
         picked = np.arange(len(self.conditions))[rows]
         arrays: dict[str, Any] = {
             name: getattr(self, name)[picked]
-            for name in ("mean_UG", "std_UG", "t_UG", "n_cells_U", "panel_row_U")
+            for name in (
+                "mean_UG",
+                "std_UG",
+                "t_UG",
+                "moderated_t_UG",
+                "degrees_U",
+                "n_cells_U",
+                "panel_row_U",
+            )
         }
         lists: dict[str, Any] = {
             name: tuple(getattr(self, name)[row] for row in picked)
@@ -215,8 +247,10 @@ class Truth:
             for name in ("top_de", "top_de_non_dropout", "targets")
         }
         rows: dict[str, Any] = {
-            name: getattr(self, name)[:, kept_G] for name in ("mean_UG", "std_UG", "t_UG", "panel_mean_VG")
+            name: getattr(self, name)[:, kept_G]
+            for name in ("mean_UG", "std_UG", "t_UG", "moderated_t_UG", "panel_mean_VG")
         }
+        rows["panel_targets"] = np.searchsorted(kept_G, np.setdiff1d(self.panel_targets, genes))
         std_G = None if self.control_std_G is None else self.control_std_G[kept_G]
         return dataclasses.replace(
             self,
@@ -237,6 +271,16 @@ class Truth:
     def is_whole(self) -> bool:
         """Whether every condition of the panel is here (False for a shard)."""
         return len(self.conditions) == len(self.panel_mean_VG)
+
+    @property
+    def effect_size_U(self) -> np.ndarray:
+        """Size of each condition's true change without its sampling noise, (U,): root of sum (delta^2 - error^2).
+
+        The standard error of a gene is delta / t, by its moderated t. NaN where that is unknown.
+        """
+        t_UG = self.moderated_t_UG
+        noise_UG = np.divide(self.delta_UG, t_UG, out=np.zeros_like(t_UG), where=t_UG != 0)
+        return np.sqrt(np.maximum((self.delta_UG**2 - noise_UG**2).sum(axis=1), 0.0))
 
     @property
     def delta_UG(self) -> np.ndarray:

@@ -9,14 +9,23 @@ import pandas as pd
 
 from gears.core.messages import count, shorten
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table
-from gears.evaluation.metrics.registry import ALL, get_metric
-from gears.evaluation.summary import EVERY, baselines_in, block, marked, marks_of, model_name, summary_table
+from gears.evaluation.metrics.registry import ALL, DECISIVE, get_metric
+from gears.evaluation.summary import (
+    EVERY,
+    baselines_in,
+    block,
+    marked,
+    marks_of,
+    model_name,
+    notes_on,
+    summary_table,
+)
 
-DECISIVE = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")
-"""The metrics of the verdict."""
 MIN_CONDITIONS = 8
 """With fewer conditions an interval from resampling them is unreliable: no verdict."""
 BETTER, SAME, WORSE, TOO_FEW = "better", "not distinguishable", "worse", "too few conditions to say"
+NO_RANGE = "no range on this screen"
+"""Half of a condition's own cells predict the other half no better than the mean of the training conditions."""
 N_SHOWN = 3
 """Baselines in the short table."""
 VERDICT_COLUMNS = [
@@ -45,9 +54,10 @@ def verdict_table(
     Returns
     -------
     pd.DataFrame
-        A row for each of :data:`DECISIVE` that was computed: ``metric``, ``baseline``, ``model_mean``,
+        A row for each of :data:`gears.evaluation.DECISIVE` that was computed: ``metric``, ``baseline``, ``model_mean``,
         ``baseline_mean``, ``difference`` (model minus baseline) with its interval ``low``, ``high``,
-        ``n_conditions``, and ``verdict``: "better", "not distinguishable", "worse" or "too few conditions to say".
+        ``n_conditions``, and ``verdict``: "better", "not distinguishable", "worse", "too few conditions to say", or,
+        where the table has scaled scores, "no range on this screen".
     """
     model = model_name(table, method)
     baselines = baselines_in(table, model)
@@ -65,9 +75,25 @@ def verdict_table(
         outcome = {"model": BETTER, "other": WORSE}.get(best["better"], SAME)
         if best["n_conditions"] < MIN_CONDITIONS:
             outcome = TOO_FEW
+        elif name in without_range(rows):
+            outcome = NO_RANGE
         columns = ("against", "model_mean", "other_mean", "difference", "low", "high", "n_conditions")
         records.append([name, *(best[column] for column in columns), outcome])
     return pd.DataFrame(records, columns=VERDICT_COLUMNS)
+
+
+def without_range(table: pd.DataFrame) -> set[str]:
+    """Metrics on which a second half of the cells is no better than the train mean; none without scaled scores."""
+    if "half_ceiling" not in table:
+        return set()
+    means = table.groupby("metric")[["half_floor", "half_ceiling"]].mean()
+    names = [name for name in means.index if get_metric(name).higher_is_better is not None]
+    bounds = means.loc[names].fillna({"half_floor": 0.0})
+    return {
+        str(name)
+        for name, floor, ceiling in bounds.itertuples()
+        if np.isfinite(ceiling) and not get_metric(name).better(ceiling, floor)
+    }
 
 
 def _undefined_model(rows: pd.DataFrame, name: str, baselines: Sequence[str]) -> list[list[object]]:
@@ -124,9 +150,11 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
             [get_metric(name).better(baseline, outcome_rows) for name, baseline, outcome_rows in means]
         ]
         return f"{text}; a baseline has the better mean on {_named(ahead)}." if len(ahead) else f"{text}."
-    groups = [(outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW)]
+    groups = [
+        (outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW, NO_RANGE)
+    ]
     phrases = [
-        f"{outcome}{'' if outcome == TOO_FEW else ' on'}{':' if outcome == TOO_FEW else ''} {_named(outcome_rows)}"
+        f"{outcome}{':' if outcome in (TOO_FEW, NO_RANGE) else ' on'} {_named(outcome_rows)}"
         for outcome, outcome_rows in groups
         if len(outcome_rows)
     ]
@@ -207,7 +235,7 @@ def render_table(
 def _above(table: pd.DataFrame, method: str | None) -> list[str]:
     """The verdict, if there is a model, and the lines on what methods were fitted to."""
     baselines_alone = method is None and table.attrs.get("models") == []
-    return [*([] if baselines_alone else verdict_lines(table, method=method)), *table.attrs.get("notes", [])]
+    return [*([] if baselines_alone else verdict_lines(table, method=method)), *notes_on(table)]
 
 
 def _legend(summary: pd.DataFrame, undefined: str) -> list[str]:

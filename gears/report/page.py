@@ -12,18 +12,26 @@ from typing import Any
 import pandas as pd
 
 from gears.evaluation.baselines.base import BASELINES
-from gears.evaluation.metrics.registry import ALL, METRICS
+from gears.evaluation.metrics.registry import ALL, DECISIVE, METRICS
 from gears.evaluation.results import Results, run_costs
 from gears.evaluation.summary import EVERY, marked, summary_table
-from gears.evaluation.verdict import MIN_CONDITIONS, WORSE
+from gears.evaluation.verdict import MIN_CONDITIONS, NO_RANGE, WORSE, without_range
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
-DECISIVE = ["metric", "verdict", "baseline", "model_mean", "baseline_mean", "difference", "n_conditions"]
+DECISIVE_COLUMNS = [
+    "metric",
+    "verdict",
+    "baseline",
+    "model_mean",
+    "baseline_mean",
+    "difference",
+    "n_conditions",
+]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page, with notes by (row, column), text under the column heads, and highlighted rows."""
+    """A table of the page: notes by (row, column), text under the column heads, highlighted rows and grey columns."""
 
     caption: str
     frame: pd.DataFrame
@@ -31,6 +39,7 @@ class Table:
     heads: Mapping[str, str] = field(default_factory=dict)
     highlighted: frozenset[int] = frozenset()
     folded: bool = False
+    grey: frozenset[str] = frozenset()
 
 
 def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str:
@@ -58,6 +67,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
         min_conditions=MIN_CONDITIONS,
         decisive=list(_decisive(results)),
         averages=list(_averages(results)),
+        strata=list(_strata(results)),
         scaled=list(_scaled(results)),
         differences=list(_differences(results, "differences" in images)),
         costs=_costs(results),
@@ -87,7 +97,9 @@ def _decisive(results: Results) -> Iterator[Table]:
     for model in results.verdicts:
         rows = results.decisive[results.decisive["model"] == model].reset_index(drop=True)
         rows["baseline"] = rows["baseline"].map(marked)
-        yield Table(f"{model} against the best baseline of each metric", rows[DECISIVE], _intervals(rows))
+        yield Table(
+            f"{model} against the best baseline of each metric", rows[DECISIVE_COLUMNS], _intervals(rows)
+        )
 
 
 def _averages(results: Results) -> Iterator[Table]:
@@ -98,6 +110,17 @@ def _averages(results: Results) -> Iterator[Table]:
         n_conditions = int(rows["n_conditions"].max())
         caption = f"{_title(subgroup)}: {n_conditions} condition{'' if n_conditions == 1 else 's'}"
         yield _wide(results, rows, "mean", ("low", "high"), caption, sets[sets["subgroup"] == subgroup])
+
+
+def _strata(results: Results) -> Iterator[Table]:
+    """The decisive metrics by size of the true effect and by number of cells, folded."""
+    for (stratum, level), rows in (
+        results.strata.groupby(["stratum", "subgroup"]) if len(results.strata) else ()
+    ):
+        kept = rows[rows["metric"].isin(DECISIVE)]
+        caption = f"{str(stratum).replace('_', ' ')}: {str(level)[2:]}, {int(rows['n_conditions'].max())} conditions"
+        if len(kept):
+            yield _wide(results, kept, "mean", ("low", "high"), caption, folded=True)
 
 
 def _scaled(results: Results) -> Iterator[Table]:
@@ -155,9 +178,15 @@ def _wide(
             wide[str(metric)] = metric_rows.set_index("method")["mean"].reindex(methods)
     labels = {method: marked(method) for method in methods} | dict(results.table.attrs.get("labels", {}))
     frame = wide.rename(index=labels).rename_axis(index="method", columns=None).reset_index()
-    heads = {m: f"{METRICS[m].direction} is better" for m in frame.columns if m in METRICS}
+    grey = without_range(results.table)
+    heads = {m: NO_RANGE if m in grey else _direction(m) for m in frame.columns if m in METRICS}
     highlighted = frozenset(row for row, method in enumerate(methods) if method in results.verdicts)
-    return Table(caption, frame, notes, heads, highlighted, folded)
+    return Table(caption, frame, notes, heads, highlighted, folded, frozenset(grey))
+
+
+def _direction(metric: str) -> str:
+    direction = METRICS[metric].direction
+    return direction if METRICS[metric].higher_is_better is None else f"{direction} is better"
 
 
 def _title(subgroup: Any) -> str:

@@ -13,10 +13,9 @@ import pandas as pd
 
 from gears.evaluation.compare import Comparison
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap
-from gears.evaluation.metrics.registry import ALL
+from gears.evaluation.metrics.registry import ALL, DECISIVE
 from gears.evaluation.results import Results
 from gears.evaluation.truth import Truth
-from gears.evaluation.verdict import DECISIVE
 from gears.files.atomic import write_atomically
 from gears.files.formats import write_text
 from gears.files.paths import user_path

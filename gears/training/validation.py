@@ -169,7 +169,11 @@ def validation_of(
 
 
 def check_monitor(monitor: str) -> None:
-    """Refuse a monitor that is no metric, or none of single conditions."""
-    if get_metric(monitor).scope != "condition":
-        msg = f"monitor={monitor!r} is no metric of single conditions; choose one of {', '.join(DEFAULT_METRICS)}"
+    """Refuse a monitor that is no metric, or none that orders predictions of single conditions."""
+    metric = get_metric(monitor)
+    if metric.scope != "condition" or metric.needs_all or metric.higher_is_better is None:
+        names = ", ".join(DEFAULT_METRICS)
+        msg = (
+            f"monitor={monitor!r} does not score single conditions as better or worse; choose one of {names}"
+        )
         raise ValueError(msg)

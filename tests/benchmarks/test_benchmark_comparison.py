@@ -33,7 +33,7 @@ def rows(method: str, split: str, value: float) -> tuple[pd.DataFrame, pd.DataFr
                 "mse_top20_de",
                 "mse",
                 "discrimination",
-                "de_overlap",
+                "de_overlap_welch",
             )
         ]
     )

@@ -17,7 +17,7 @@ from gears.evaluation import Truth, compare, make_baseline, verdict_table
 from gears.evaluation.baselines import Additive, NoChange
 from gears.report import Profiles, write_report
 
-FAST = {"n_split_half": 1, "metrics": ["pearson_delta", "mse_top20_de", "mse", "spread"]}
+FAST = {"n_split_half": 1, "metrics": ["discrimination_ref", "relative_error", "mse", "spread"]}
 FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}
 
 
@@ -74,7 +74,7 @@ def test_folds_seeds_and_models_in_one_tidy_table(data):
     )
     # exact predictions are better than every baseline; a tie is no defeat
     outcomes = verdict_table(result.table, method="noisy").set_index("metric")["verdict"]
-    assert outcomes.to_dict() == {"pearson_delta": "better", "mse_top20_de": "better"}
+    assert outcomes.to_dict() == {"discrimination_ref": "better", "relative_error": "better"}
     tied = verdict_table(result.table, method="same").set_index("metric")
     assert set(tied["verdict"]) == {"not distinguishable"}
     assert "better" not in result.verdict("same")
@@ -199,8 +199,8 @@ def test_first_line_says_that_a_baseline_is_better(written):
     page = Page()
     page.feed(written[1]["page"].read_text())
     assert page.texts[0].startswith("<b>bad</b> against the best baseline of each metric (8 conditions")
-    assert "worse on pearson_delta (additive~)" in page.texts[0]
-    assert "better on pearson_delta (additive~)" in page.texts[1]
+    assert "worse on relative_error (additive~)" in page.texts[0]
+    assert "relative_error (additive~)" in page.texts[1]
 
 
 def test_weak_references_are_marked_and_explained(written):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gears.evaluation import METRICS, Truth, condition_metrics, metric_table, set_metrics, summarise
+from gears.evaluation.metrics.decisive import changed_genes
 
 PER_CONDITION = [
     name for name, metric in METRICS.items() if metric.scope == "condition" and not metric.needs_cells
@@ -38,6 +39,8 @@ def random_case(seed: int, n_conditions: int = 5, n_genes: int = 12) -> tuple[np
         reference_mean_G=rng.uniform(0.5, 2, n_genes),
         std_UG=rng.uniform(0, 1, mean.shape),
         t_UG=t,
+        moderated_t_UG=t,
+        degrees_U=np.full(n_conditions, 60.0),
         n_cells_U=np.arange(n_conditions) + 40,
         control_std_G=rng.uniform(0.1, 1, n_genes),
         n_control=100,
@@ -232,6 +235,8 @@ def test_permuting_genes_changes_nothing(seed):
         reference_mean_G=truth.reference_mean_G[order],
         std_UG=truth.std_UG[:, order],
         t_UG=truth.t_UG[:, order],
+        moderated_t_UG=truth.moderated_t_UG[:, order],
+        degrees_U=truth.degrees_U,
         n_cells_U=truth.n_cells_U,
         control_std_G=truth.control_std_G[order],
         n_control=truth.n_control,
@@ -256,7 +261,11 @@ def test_perfect_prediction_reaches_the_best_bound(seed):
     values = condition_metrics(truth.mean_UG, truth, PER_CONDITION)
     for column, name in enumerate(PER_CONDITION):
         metric = METRICS[name]
+        if "recall" in name or metric.higher_is_better is None:
+            continue  # recall depends on how many conditions share a hit
         best = metric.bounds[1] if metric.higher_is_better else metric.bounds[0]
+        if name == "direction_changed":  # undefined without changed genes
+            best = np.where(changed_genes(truth).any(axis=1), best, np.nan)
         np.testing.assert_allclose(values[:, column], best, atol=1e-12, err_msg=name)
     assert set_metrics(truth.mean_UG, truth)["spread"] == pytest.approx(1)
 
@@ -267,7 +276,10 @@ def test_values_stay_within_their_bounds(seed):
     predicted, truth = random_case(seed)
     values = condition_metrics(predicted, truth, PER_CONDITION)
     low, high = np.array([METRICS[name].bounds for name in PER_CONDITION]).T
-    assert ((values >= low) & (values <= high)).all()
+    undefined = np.isnan(values)
+    assert (undefined | ((values >= low) & (values <= high))).all()
+    # recall is of conditions with hits; a direction of those with changed genes
+    assert not undefined[:, ["recall" not in name and "changed" not in name for name in PER_CONDITION]].any()
 
 
 @settings(max_examples=15, deadline=None)
@@ -334,7 +346,7 @@ def test_every_metric_tells_formula_direction_bounds_and_source():
     table = metric_table()
     assert list(table["name"]) == list(METRICS)
     assert (table["formula"].str.len() > 5).all()
-    assert set(table["direction"]) == {"higher", "lower"}
+    assert set(table["direction"]) == {"higher", "lower", "near 1"}
     assert all(low < high for low, high in table["bounds"])
     assert (table["source"].str.len() > 3).all()
 

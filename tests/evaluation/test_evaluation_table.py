@@ -64,7 +64,8 @@ def test_lost_genes_are_left_out_of_the_non_dropout_list(make_screen):
 
 
 def test_tidy_table_has_every_method_condition_and_metric(compared):
-    assert list(compared.columns) == ["condition", "subgroup", "n_cells", "method", "metric", "value"]
+    columns = ["condition", "subgroup", "n_cells", "method", "metric", "value", "effect_size", "cell_number"]
+    assert list(compared.columns) == columns
     assert list(dict.fromkeys(compared["method"])) == ["model", *DEFAULT_BASELINES]
     single = compared[compared["condition"] != "*"]
     assert len(single) == 4 * (1 + len(DEFAULT_BASELINES)) * (len(DEFAULT) + 1)
@@ -109,7 +110,7 @@ def test_with_four_conditions_there_is_no_verdict_but_a_baseline_with_a_better_m
         "Too few conditions to say whether the model is better than the baselines (4; 8 are needed)"
     )
     assert "a baseline has the better mean on" in first
-    assert "pearson_delta (additive~)" in first
+    assert "relative_error (additive" in first
     assert "no_change" not in first  # equal is not better
 
 
@@ -134,8 +135,7 @@ def test_text_has_directions_counts_marks_and_reasons(additive_screen):
     assert "all: 4 conditions" in whole
     assert "combo_seen2" not in whole
     better = next(line for line in text.splitlines() if line.startswith("better:"))
-    assert better.split()[1:3] == ["higher", "higher"]
-    assert better.split()[4] == "lower"
+    assert better.split()[1:4] == ["higher", "higher", "lower"]
     assert text.isascii()
 
 
@@ -154,7 +154,11 @@ def test_screen_without_ranking_still_gives_a_table(additive_screen):
     screen.de = None
     table = comparison_table(truth_means(screen), TEST, screen, split)
     assert table.loc[table["metric"] == "mse_top20_de", "value"].isna().all()
-    assert set(verdict_table(table)["metric"]) == {"pearson_delta", "pearson_delta_ref", "discrimination"}
+    assert set(verdict_table(table)["metric"]) == {
+        "pearson_delta_ref",
+        "discrimination_ref",
+        "relative_error",
+    }
     assert "mse_top20_de" in render_table(table)
 
 

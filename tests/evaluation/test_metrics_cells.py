@@ -125,7 +125,7 @@ def test_a_predicted_mean_is_judged_by_control_cells_moved_to_it():
 def test_without_cells_they_are_nan_and_the_registry_says_so():
     truth, _ = cell_truth()
     bare = Truth.from_means(truth.mean_UG, truth.control_mean_G)
-    assert np.isnan(condition_metrics(truth.mean_UG, bare, [*CELL_METRICS, "de_overlap"])).all()
+    assert np.isnan(condition_metrics(truth.mean_UG, bare, [*CELL_METRICS, "de_overlap_welch"])).all()
     assert set(CELL_METRICS) == {"energy_distance", "mmd"}
 
 
@@ -224,6 +224,6 @@ def test_overlap_from_moments_is_that_of_moved_control_cells():
     )
     predicted = control.mean(axis=0) + np.r_[np.full(4, 1.5), np.full(4, 0.02), np.full(6, 1.2), np.zeros(16)]
     moved = control + predicted - control.mean(axis=0)
-    value = condition_metrics(predicted[None], truth, ["de_overlap"])[0, 0]
+    value = condition_metrics(predicted[None], truth, ["de_overlap_welch"])[0, 0]
     assert value == pytest.approx(de_overlap_of_cells(moved, real, control))
     assert 0 < value < 1

@@ -42,47 +42,47 @@ def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_
     noise = np.tile([0.3, -0.3], N // 2)
     table = tidy(
         {
-            "pearson_delta": {"gears": 0.6 + SPREAD, "additive": 0.5, "train_mean": 0.4},
+            "discrimination_ref": {"gears": 0.6 + SPREAD, "additive": 0.5, "train_mean": 0.4},
             "pearson_delta_ref": {"gears": 0.5 + noise, "additive": 0.1, "train_mean": 0.48},
-            "mse_top20_de": {"gears": 0.2 + SPREAD, "additive": 0.3, "train_mean": 0.1},
+            "relative_error": {"gears": 0.2 + SPREAD, "additive": 0.3, "train_mean": 0.1},
         }
     )
     rows = verdict_table(table).set_index("metric")
     assert rows["verdict"].to_dict() == {
-        "pearson_delta": "better",
+        "discrimination_ref": "better",
         "pearson_delta_ref": "not distinguishable",
-        "mse_top20_de": "worse",
+        "relative_error": "worse",
     }
     assert rows["baseline"].to_dict() == {
-        "pearson_delta": "additive",
+        "discrimination_ref": "additive",
         "pearson_delta_ref": "train_mean",
-        "mse_top20_de": "train_mean",
+        "relative_error": "train_mean",
     }
-    assert rows.loc["mse_top20_de", "difference"] == pytest.approx(0.1)
+    assert rows.loc["relative_error", "difference"] == pytest.approx(0.1)
     assert (rows["low"] <= rows["difference"]).all()
     assert (rows["difference"] <= rows["high"]).all()
     assert verdict(table) == (
         "gears against the best baseline of each metric (12 conditions, paired 95 % intervals): better on "
-        "pearson_delta (additive~); not distinguishable on pearson_delta_ref (train_mean~); worse on mse_top20_de "
+        "discrimination_ref (additive~); not distinguishable on pearson_delta_ref (train_mean~); worse on relative_error "
         "(train_mean~)."
     )
     lines = verdict_lines(table)
     assert lines[0] == verdict(table)
-    assert lines[1].startswith("  pearson_delta: better (gears 0.600, additive~ 0.500, difference +0.100 (")
+    assert lines[2].startswith("  discrimination_ref: better (gears 0.600, additive~ 0.500, difference +0.100 (")
     assert len(lines) == 4
 
 
 def test_intervals_are_paired_by_condition():
     """Conditions differ far more than the methods do: only the paired difference is clear."""
     wide = np.linspace(-0.9, 0.8, N)
-    table = tidy({"pearson_delta": {"gears": wide + 0.05 + SPREAD / 10, "additive": wide}})
-    assert outcomes(table) == {"pearson_delta": "better"}
+    table = tidy({"discrimination_ref": {"gears": wide + 0.05 + SPREAD / 10, "additive": wide}})
+    assert outcomes(table) == {"discrimination_ref": "better"}
 
 
 @pytest.mark.parametrize(("n", "expected"), [(7, "too few conditions to say"), (8, "better")])
 def test_eight_conditions_are_needed(n: int, expected: str):
-    table = tidy({"pearson_delta": {"gears": 0.9, "additive": 0.1}}, n)
-    assert outcomes(table) == {"pearson_delta": expected}
+    table = tidy({"discrimination_ref": {"gears": 0.9, "additive": 0.1}}, n)
+    assert outcomes(table) == {"discrimination_ref": expected}
     assert ("Too few conditions" in verdict(table)) == (n == 7)
     assert "better mean" not in verdict(table)
 
@@ -90,7 +90,7 @@ def test_eight_conditions_are_needed(n: int, expected: str):
 @pytest.mark.parametrize("n", [3, 8, 30])
 @pytest.mark.parametrize("metric", DECISIVE)
 def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n: int, metric: str):
-    higher = metric != "mse_top20_de"
+    higher = metric != "relative_error"
     table = tidy(
         {metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n
     )
@@ -101,33 +101,36 @@ def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n: in
 
 
 def test_a_tie_and_rounding_are_no_difference():
-    table = tidy({"mse_top20_de": {"gears": 0.3 + SPREAD + 1e-14, "additive": 0.3 + SPREAD}})
-    assert outcomes(table) == {"mse_top20_de": "not distinguishable"}
+    table = tidy({"relative_error": {"gears": 0.3 + SPREAD + 1e-14, "additive": 0.3 + SPREAD}})
+    assert outcomes(table) == {"relative_error": "not distinguishable"}
 
 
 def test_a_model_that_is_undefined_everywhere_is_worse_than_a_baseline_with_values():
     constant = {"gears": np.nan, "no_change": np.nan}
     table = tidy(
-        {"pearson_delta": {**constant, "additive": 0.2}, "mse_top20_de": {"gears": 0.1, "additive": 0.5}}
+        {
+            "discrimination_ref": {**constant, "additive": 0.2},
+            "relative_error": {"gears": 0.1, "additive": 0.5},
+        }
     )
-    assert outcomes(table) == {"pearson_delta": "worse", "mse_top20_de": "better"}
-    assert outcomes(tidy({"pearson_delta": constant})) == {}
-    assert verdict(tidy({"pearson_delta": constant})).startswith("No verdict")
+    assert outcomes(table) == {"discrimination_ref": "worse", "relative_error": "better"}
+    assert outcomes(tidy({"discrimination_ref": constant})) == {}
+    assert verdict(tidy({"discrimination_ref": constant})).startswith("No verdict")
 
 
 def test_an_undefined_value_of_a_baseline_is_no_error_of_zero():
     """Missing errors are excluded from the pairs; a baseline with few conditions is not the best of all."""
     some = np.where(np.arange(N) < 3, 0.05, np.nan)
-    table = tidy({"mse_top20_de": {"gears": 0.2, "linear": some, "additive": 0.3}})
+    table = tidy({"relative_error": {"gears": 0.2, "linear": some, "additive": 0.3}})
     rows = verdict_table(table).set_index("metric")
-    assert rows.loc["mse_top20_de", ["baseline", "verdict"]].tolist() == ["additive", "better"]
+    assert rows.loc["relative_error", ["baseline", "verdict"]].tolist() == ["additive", "better"]
 
 
 def test_the_short_table_shows_the_means_that_the_verdict_compares():
     """A baseline without a value for half of the conditions does not look better than it is judged to be."""
     half = np.where(np.arange(N) < N // 2, 0.9, np.nan)
-    table = tidy({"pearson_delta": {"gears": 0.6 + SPREAD, "additive": half, "go_ridge": 0.5}})
-    assert outcomes(table) == {"pearson_delta": "better"}
+    table = tidy({"discrimination_ref": {"gears": 0.6 + SPREAD, "additive": half, "go_ridge": 0.5}})
+    assert outcomes(table) == {"discrimination_ref": "better"}
     text = short_table(table)
     assert "0.450 [6]" in text
     assert "[k]: undefined for k conditions, which count as 0" in text
@@ -140,7 +143,7 @@ def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     }  # fmt: skip
     table = tidy(
         {
-            metric: values if metric != "mse_top20_de" else {m: 1 - v for m, v in values.items()}
+            metric: values if metric != "relative_error" else {m: 1 - v for m, v in values.items()}
             for metric in DECISIVE
         },
         models=("gears", "prior + network x 0.3"),
@@ -166,7 +169,7 @@ def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
 
 def test_without_decisive_metrics_or_baselines_there_is_no_verdict():
     assert verdict(tidy({"mae": {"gears": 1, "additive": 2}})).startswith(
-        "No verdict: none of pearson_delta,"
+        "No verdict: none of pearson_delta_ref, discrimination_ref,"
     )
     assert "mae" in short_table(tidy({"mae": {"gears": 1, "additive": 2}}))
-    assert verdict(tidy({"pearson_delta": {"gears": 1.0}})).startswith("No verdict on gears")
+    assert verdict(tidy({"discrimination_ref": {"gears": 1.0}})).startswith("No verdict on gears")

@@ -1,8 +1,9 @@
 """Metrics: a registry of plain functions, per condition first (see :mod:`gears.evaluation.metrics.registry`)."""
 
-from gears.evaluation.metrics import correlation, differential, distributions, errors, ranking
+from gears.evaluation.metrics import correlation, decisive, differential, distributions, errors, ranking
 from gears.evaluation.metrics.registry import (
     ALL,
+    DECISIVE,
     DEFAULT,
     METRICS,
     Metric,
@@ -15,6 +16,6 @@ from gears.evaluation.metrics.registry import (
 )
 
 __all__ = [
-    "ALL", "DEFAULT", "METRICS", "Metric", "condition_metrics", "correlation", "differential", "distributions",
-    "errors", "get_metric", "metric_table", "ranking", "register", "set_metrics", "summarise",
+    "ALL", "DECISIVE", "DEFAULT", "METRICS", "Metric", "condition_metrics", "correlation", "decisive", "differential",
+    "distributions", "errors", "get_metric", "metric_table", "ranking", "register", "set_metrics", "summarise",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from gears.evaluation.truth import GeneLists, Truth
 INFINITE = (0.0, float("inf"))
 PUBLISHED = "GEARS (Roohani et al. 2023)"
 PSEUDO_COUNT = 1e-3
+N_TOP = 20
 
 
 @register(
@@ -53,6 +54,21 @@ def mse_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 def mse_top_de_non_dropout(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Mean squared error over the top differential genes that are no drop-outs, (U,)."""
     return _mse_over(predicted_UG, truth, truth.top_de_non_dropout)
+
+
+@register(
+    "mse_top20_moderated",
+    formula="mse over the 20 genes of the largest moderated |t|: genes without a count do not come first",
+    higher_is_better=False,
+    bounds=INFINITE,
+    source="shrunken variances after limma (Smyth 2004)",
+)
+def mse_top_moderated(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Mean squared error over the genes of the largest moderated t, (U,); NaN where it is unknown."""
+    size_UG = np.abs(truth.moderated_t_UG)
+    top_UK = np.argsort(-size_UG, axis=1, kind="stable")[:, :N_TOP]
+    is_known_U = np.isfinite(size_UG).all(axis=1)
+    return np.where(is_known_U, mean_rows(_taken(predicted_UG - truth.mean_UG, top_UK) ** 2), np.nan)
 
 
 @register(

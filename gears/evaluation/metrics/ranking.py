@@ -32,10 +32,13 @@ def discrimination(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 
 @register(
     "centroid_accuracy",
-    formula="share of the other conditions q with |m - mu_q| > |m - mu| (Euclidean), half a point for a tie",
+    formula=(
+        "share of the other conditions q with |m - mu_q| > |m - mu| (Euclidean), half a point for a tie; the "
+        "condition's own target genes are excluded"
+    ),
     higher_is_better=True,
     bounds=(0.0, 1.0),
-    source="Systema (Vinas Torne et al. 2025)",
+    source="Systema (Vinas Torne et al. 2025), without target genes as in cell-eval",
 )
 def centroid_accuracy(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Share of other conditions that are farther from the prediction than its own condition, (U,)."""
@@ -44,10 +47,12 @@ def centroid_accuracy(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
         return np.full(len(predicted_UG), np.nan)
     from scipy.spatial.distance import cdist  # a worker does without it
 
-    distance_UV = cdist(predicted_UG, truth.panel_mean_VG)
-    ranks = [
-        _rank(distances, own_row) for distances, own_row in zip(distance_UV, truth.panel_row_U, strict=True)
-    ]
+    square_UV = cdist(predicted_UG, truth.panel_mean_VG, "sqeuclidean")
+    ranks = []
+    for row, own_row in enumerate(truth.panel_row_U):
+        genes = truth.targets[row]
+        of_targets_V = ((truth.panel_mean_VG[:, genes] - predicted_UG[row, genes]) ** 2).sum(axis=1)
+        ranks.append(_rank(square_UV[row] - of_targets_V, own_row))
     return 1.0 - np.array(ranks, dtype=np.float64) / n_others
 
 
@@ -67,8 +72,8 @@ def rank(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     n_conditions = len(predicted_UG)
     if n_conditions < 2:
         return np.full(n_conditions, np.nan)
-    predicted_UG = _unit_rows(changes(predicted_UG, truth.control_mean_G)[0])
-    true_UG = _unit_rows(changes(truth.mean_UG, truth.control_mean_G)[0])
+    predicted_UG = unit_rows(changes(predicted_UG, truth.control_mean_G)[0])
+    true_UG = unit_rows(changes(truth.mean_UG, truth.control_mean_G)[0])
     distance_UU = 1.0 - true_UG @ predicted_UG.T  # row: true condition, column: prediction
     own_U1 = np.diag(distance_UU)[:, None]
     closer_U = (distance_UU < own_U1 - TIE).sum(axis=1)
@@ -110,6 +115,7 @@ def _l1_without(predicted_G: np.ndarray, panel_VG: np.ndarray, excluded: np.ndar
     return cdist(predicted_G[None, :], panel_VG, "cityblock")[0]
 
 
-def _unit_rows(values_UG: np.ndarray) -> np.ndarray:
+def unit_rows(values_UG: np.ndarray) -> np.ndarray:
+    """Rows scaled to norm 1; rows of zeros stay zero."""
     norm_U1 = np.linalg.norm(values_UG, axis=1, keepdims=True)
     return np.divide(values_UG, norm_U1, out=np.zeros_like(values_UG), where=norm_U1 > 0)

@@ -14,10 +14,12 @@ from gears.evaluation.truth import Truth
 
 MetricFunction = Callable[[np.ndarray, Truth], Any]
 
-# Changes come first: the plain correlation is near 1 for a prediction without any change.
+DECISIVE = ("pearson_delta_ref", "discrimination_ref", "relative_error", "direction_changed", "hit_recall_10")
+"""The metrics that decide whether a model is better than the baselines: none is gained by scaling a prediction."""
+
+# After them how large predictions are, and metrics that other packages report.
 DEFAULT = (
-    "pearson_delta", "pearson_delta_ref", "pearson_delta_top20_de", "mse_top20_de", "mse", "mae", "discrimination",
-    "pearson",
+    *DECISIVE, "amplitude_slope", "pearson_delta", "mse_top20_de", "mse", "mae", "discrimination", "pearson",
 )  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition
 
@@ -33,6 +35,8 @@ class Metric:
         number for ``scope="set"``.
     formula
         In plain text: m predicted mean, mu true mean, c control mean, O the mean of the training conditions' means.
+    higher_is_better
+        None for a number that only describes predictions: no method is better by it.
     bounds
         Least and greatest possible value.
     needs_all
@@ -49,7 +53,7 @@ class Metric:
     name: str
     function: MetricFunction
     formula: str
-    higher_is_better: bool
+    higher_is_better: bool | None
     bounds: tuple[float, float]
     source: str
     needs_all: bool = False
@@ -65,7 +69,9 @@ class Metric:
 
     @property
     def direction(self) -> str:
-        """``"higher"`` or ``"lower"``: which values are better."""
+        """``"higher"`` or ``"lower"``: which values are better; ``"near 1"`` for a number that only describes."""
+        if self.higher_is_better is None:
+            return "near 1"
         return "higher" if self.higher_is_better else "lower"
 
 
@@ -76,7 +82,7 @@ def register(
     name: str,
     *,
     formula: str,
-    higher_is_better: bool,
+    higher_is_better: bool | None,
     bounds: tuple[float, float],
     source: str,
     needs_all: bool = False,

@@ -1,0 +1,184 @@
+"""Metrics that decide, with :func:`gears.evaluation.metrics.correlation.pearson_delta_ref`, and the amplitude slope.
+
+They look at what is specific to a perturbation, its change from the training mean O, at genes that truly change, and
+at the order of perturbations. None can be gained by making a prediction larger or smaller as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+
+from gears.evaluation.metrics.differential import adjusted, differential
+from gears.evaluation.metrics.ranking import TIE, unit_rows
+from gears.evaluation.metrics.registry import register
+from gears.evaluation.rows import changes, mean_rows
+from gears.evaluation.truth import Truth
+
+SHARES = (5, 10, 20)
+"""Recall of hits is reported for the first 5, 10 and 20 % of the perturbations."""
+_LARGEST = 80  # percentile of the number of changed genes, from which on a perturbation is a hit by size
+
+
+@register(
+    "discrimination_ref",
+    formula=(
+        "share of the other conditions q with cos(m - O, mu_q - O) < cos(m - O, mu - O), half a point for a tie; genes "
+        "that any evaluated condition perturbs are excluded"
+    ),
+    higher_is_better=True,
+    bounds=(0.0, 1.0),
+    source="after discrimination of cell-eval, with a measure that scaling leaves alone; 0.5 is chance",
+)
+def discrimination_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Share of other conditions that the predicted change from the training mean is less like than its own, (U,)."""
+    n_panel = len(truth.panel_mean_VG)
+    origin_G = truth.reference_mean_G
+    if n_panel < 2 or np.isnan(origin_G).any():
+        return np.full(len(predicted_UG), np.nan)
+    kept_G = np.setdiff1d(np.arange(len(origin_G)), truth.panel_targets)
+    predicted_UK = unit_rows(changes(predicted_UG, origin_G)[0][:, kept_G])
+    true_VK = unit_rows(changes(truth.panel_mean_VG, origin_G)[0][:, kept_G])
+    cosine_UV = predicted_UK @ true_VK.T
+    own_U1 = cosine_UV[np.arange(len(predicted_UG)), truth.panel_row_U][:, None]
+    below_U = (cosine_UV < own_U1 - TIE).sum(axis=1)
+    tied_U = (np.abs(cosine_UV - own_U1) <= TIE).sum(axis=1) - 1
+    return (below_U + 0.5 * tied_U) / (n_panel - 1)
+
+
+@register(
+    "relative_error",
+    formula="sum w (m - mu)^2 / sum w (O - mu)^2, w = 1 - q of the moderated t (q by Benjamini-Hochberg)",
+    higher_is_better=False,
+    bounds=(0.0, math.inf),
+    source="weighting by evidence of change, after Mejia et al. 2025; 1 is the error of the training mean",
+)
+def relative_error(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Squared error over genes weighted by evidence of change, as a share of the training mean's, (U,).
+
+    NaN where no gene shows any evidence, and without a training mean.
+    """
+    weight_UG = 1.0 - adjusted(_p_values(truth))
+    of_mean_U = (weight_UG * (truth.reference_mean_G - truth.mean_UG) ** 2).sum(axis=1)
+    error_U = (weight_UG * (predicted_UG - truth.mean_UG) ** 2).sum(axis=1)
+    return np.divide(error_U, of_mean_U, out=np.full(len(predicted_UG), np.nan), where=of_mean_U > 0)
+
+
+@register(
+    "direction_changed",
+    formula="share of the truly changed genes (moderated t, 5 % false discoveries) with sign(m - c) = sign(mu - c)",
+    higher_is_better=True,
+    bounds=(0.0, 1.0),
+    source="standard; a gene predicted without change counts half",
+)
+def direction_changed(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Share of the changed genes that are predicted in the right direction, (U,); NaN without changed genes."""
+    predicted_sign_UG = np.sign(changes(predicted_UG, truth.control_mean_G)[0])
+    right_UG = 0.5 + 0.5 * predicted_sign_UG * np.sign(truth.delta_UG)
+    return mean_rows(right_UG, changed_genes(truth))
+
+
+@register(
+    "amplitude_slope",
+    formula="slope of mu - O on m - O over genes; 1 is right, below 1 predictions are too large, above 1 too small",
+    higher_is_better=None,
+    bounds=(-math.inf, math.inf),
+    source="standard; to be read beside the correlations, which do not see the size of a prediction",
+)
+def amplitude_slope(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """Regression slope of the true on the predicted change from the training mean, (U,); NaN for the mean itself."""
+    predicted_UG = changes(predicted_UG, truth.reference_mean_G)[0]
+    true_UG = truth.mean_UG - truth.reference_mean_G
+    centred_UG = predicted_UG - predicted_UG.mean(axis=1, keepdims=True)
+    square_U = (centred_UG**2).sum(axis=1)
+    product_U = (centred_UG * true_UG).sum(axis=1)
+    return np.divide(product_U, square_U, out=np.full(len(predicted_UG), np.nan), where=square_U > 0)
+
+
+def _register_recalls() -> None:
+    """Recall of hits by gene and by size for each of :data:`SHARES`."""
+    for percent in SHARES:
+        register(
+            f"hit_recall_{percent}",
+            formula=(
+                f"share of the condition's changed genes g for which it is among the {percent} % of conditions with "
+                "the largest |m_g - c_g|; changed by moderated t at 5 % false discoveries, targets excluded"
+            ),
+            higher_is_better=True,
+            bounds=(0.0, 1.0),
+            source="recall at a budget, as in choosing perturbations for a gene",
+            needs_all=True,
+        )(_recall(hit_recall, percent))
+        register(
+            f"size_recall_{percent}",
+            formula=(
+                f"1 where a hit is among the {percent} % of conditions with the largest |m - c| over genes, else 0; "
+                "hits are the fifth of the conditions with most changed genes, NaN for others"
+            ),
+            higher_is_better=True,
+            bounds=(0.0, 1.0),
+            source="recall at a budget, as in choosing perturbations with strong effects",
+            needs_all=True,
+        )(_recall(size_recall, percent))
+
+
+def _recall(
+    recall: Callable[[np.ndarray, Truth, float], np.ndarray], percent: int
+) -> Callable[[np.ndarray, Truth], np.ndarray]:
+    return lambda predicted_UG, truth: recall(predicted_UG, truth, percent / 100)
+
+
+def hit_recall(predicted_UG: np.ndarray, truth: Truth, share: float) -> np.ndarray:
+    """Of each condition's changed genes, the share for which it ranks among the first by predicted change, (U,).
+
+    Conditions tied at the cut count by their expected number. NaN for a condition without changed genes.
+    """
+    size_UG = np.abs(changes(predicted_UG, truth.control_mean_G)[0])
+    hit_UG = changed_genes(truth)
+    for row, genes in enumerate(truth.targets):
+        size_UG[row, genes] = -1.0  # everyone knows what a perturbation does to its own gene
+        hit_UG[row, genes] = False
+    return mean_rows(_share_in_first(size_UG, share), hit_UG)
+
+
+def size_recall(predicted_UG: np.ndarray, truth: Truth, share: float) -> np.ndarray:
+    """Whether each of the conditions with most changed genes ranks among the first by predicted size, (U,)."""
+    changed_UG = changed_genes(truth)
+    change_UG = changes(predicted_UG, truth.control_mean_G)[0]
+    for row, genes in enumerate(truth.targets):
+        changed_UG[row, genes] = False
+        change_UG[row, genes] = 0.0
+    n_changed_U = changed_UG.sum(axis=1)
+    hit_U = (n_changed_U > 0) & (n_changed_U >= np.percentile(n_changed_U, _LARGEST))
+    found_U1 = _share_in_first(np.linalg.norm(change_UG, axis=1)[:, None], share)
+    return np.where(hit_U, found_U1[:, 0], np.nan)
+
+
+def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
+    """How surely each row is among the first `share` of its column by descending size, 0 to 1 (ties share)."""
+    n_first = math.ceil(share * len(size_UK) - 1e-9)
+    ascending_UK = np.sort(size_UK, axis=0)
+    found_UK = np.empty_like(size_UK)
+    for column in range(size_UK.shape[1]):
+        sizes_U = size_UK[:, column]
+        n_not_above = np.searchsorted(ascending_UK[:, column], sizes_U, side="right")
+        n_below = np.searchsorted(ascending_UK[:, column], sizes_U, side="left")
+        n_above, n_tied = len(sizes_U) - n_not_above, n_not_above - n_below
+        found_UK[:, column] = np.clip((n_first - n_above) / n_tied, 0.0, 1.0)
+    return found_UK
+
+
+def changed_genes(truth: Truth) -> np.ndarray:
+    """Genes that truly change, by moderated t at 5 % false discoveries in each condition, bool (U, G)."""
+    return differential(_p_values(truth))
+
+
+def _p_values(truth: Truth) -> np.ndarray:
+    """Two-sided p of the moderated t, (U, G); NaN where it is unknown."""
+    return 2 * np.asarray(special.stdtr(truth.degrees_U[:, None], -np.abs(truth.moderated_t_UG)))
+
+
+_register_recalls()
