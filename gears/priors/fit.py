@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gears.priors.kernels import (
     MOST_EXACT,
     NAMES,
     GeneSimilarity,
+    Similarity,
     gene_features,
     mixed,
     sizes_of,
@@ -78,7 +79,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     report = {
         "kind": "additive Gaussian process",
         "conditions": len(data.sets),
-        "weights": dict(zip(NAMES, process.weights.kernels, strict=False)),
+        "weights": dict(zip((*NAMES, *data.further), process.weights.kernels, strict=True)),
         **process.report(),
         "factor": chosen.prior.magnitude is not None,
         "mean_only": chosen.mean_only,
@@ -193,7 +194,7 @@ class AdditiveCovariance:
     def of(cls, data: PriorData, weights: Sequence[float]) -> AdditiveCovariance:
         """From the weights of the kernels beside the offset (:data:`gears.priors.kernels.NAMES`)."""
         shared, own, *each = weights
-        return cls(mixed((data.genes, *data.further), each), shared, own, float(sum(each)))
+        return cls(mixed((data.genes, *data.further.values()), each), shared, own, float(sum(each)))
 
     def prior(
         self, sets: Sequence[Sequence[int]], coefficient_CG: np.ndarray, level_G: np.ndarray, **more: Any
@@ -246,7 +247,9 @@ class Process:
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
         rows = sample(len(rest_CG))
         sets, departure_CG = [data.sets[row] for row in rows.tolist()], rest_CG[rows]
-        kernels = training_kernels(sets, data.genes.among(sets), *(part.among(sets) for part in data.further))
+        kernels = training_kernels(
+            sets, data.genes.among(sets), *(part.among(sets) for part in data.further.values())
+        )
         if setting_C is not None and level_SG is not None:  # instead of the offset
             departure_CG = departure_CG - level_SG[setting_C[rows]]
             same_CC = setting_C[rows][:, None] == setting_C[rows][None, :]
@@ -308,7 +311,7 @@ class PriorData:
     column_P
         Column of each node among the measured genes, -1 where it is not measured.
     further
-        More similarities, to the same trained nodes.
+        More similarities by name, to the same trained nodes.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -318,7 +321,7 @@ class PriorData:
     control_mean_G: np.ndarray
     column_P: np.ndarray
     genes: GeneSimilarity
-    further: tuple[GeneSimilarity, ...] = ()
+    further: Mapping[str, Similarity] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.delta_CG.shape

@@ -245,11 +245,11 @@ class SettingProcess:
 
     def report(self) -> dict[str, object]:
         """Weights in plain values."""
-        names, kernels = NAMES[1:], self.process.weights.kernels
+        names, kernels = (*NAMES[1:], *self.data.conditions.further), self.process.weights.kernels
         n = len(kernels) // 2
         return {
-            "weights": dict(zip(names, kernels[:n], strict=False)),
-            "weights_within_settings": dict(zip(names, kernels[n:], strict=False)),
+            "weights": dict(zip(names, kernels[:n], strict=True)),
+            "weights_within_settings": dict(zip(names, kernels[n:], strict=True)),
             **self.process.report(),
         }
 

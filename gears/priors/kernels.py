@@ -13,15 +13,16 @@ two forms (``tests/priors/test_prior_features.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy import linalg, sparse
 
-NAMES = ("offset", "shared", "own", "similar", "similar vectors")
+NAMES = ("offset", "shared", "own", "GO")
 """Parts of a condition's change: common to all conditions, common to all genes (once per gene of the
-condition), specific to each gene, shared by similar genes, and shared by genes of similar embeddings."""
+condition), specific to each gene, and shared by genes of similar GO annotation; further similarities follow."""
 
 _LEAST_SHARE = 1e-3
 
@@ -29,6 +30,7 @@ MOST_EXACT = 3000
 """Up to this many conditions the covariance of all pairs of conditions is computed and solved exactly."""
 MOST_FEATURES = 2000
 """Number of features for more conditions; exact for as many perturbed genes or fewer."""
+_ROWS = 2048  # nodes of a block of similarities
 _MORE = 32  # extra directions in the search for the leading ones, whose accuracy they raise
 _PASSES = 3  # products with the matrix in that search: each raises the ratio of large to small eigenvalues
 
@@ -77,13 +79,79 @@ class GeneSimilarity:
         return np.asarray((node_UP @ self.similar_PT).toarray(), dtype=np.float64)
 
 
-def mixed(parts: Sequence[GeneSimilarity], weights: Sequence[float]) -> GeneSimilarity:
+class Similarity(Protocol):
+    """A similarity of genes: :class:`GeneSimilarity`, or :class:`ComputedSimilarity` where few may be needed."""
+
+    @property
+    def trained_T(self) -> np.ndarray:
+        """Nodes perturbed in training, ascending, (T,) int64."""
+
+    @property
+    def similar_PT(self) -> sparse.csr_matrix:
+        """Similarity of all P nodes to these, CSR (P, T)."""
+
+    def among(self, sets: Sequence[Sequence[int]]) -> GeneSimilarity:
+        """Similarity to the trained nodes that occur in some sets."""
+
+
+@dataclass(frozen=True)
+class ComputedSimilarity:
+    """A similarity that is computed on demand: first among the conditions that decide its weight, then, if it has one,
+    of all nodes. So a source without weight costs neither time nor memory for the whole graph.
+
+    Attributes
+    ----------
+    between
+        ``between(nodes_A, nodes_T)`` is the similarity of two lists of nodes, (A, T); that of a node with itself is
+        taken as 1.
+    trained_T
+        Nodes perturbed in training, ascending, (T,) int64.
+    n_nodes
+        Number of all nodes, P.
+    """
+
+    between: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    trained_T: np.ndarray
+    n_nodes: int
+
+    @property
+    def similar_PT(self) -> sparse.csr_matrix:
+        """Similarity of all nodes to the trained ones, CSR (P, T), computed block by block."""
+        starts = range(0, self.n_nodes, _ROWS)
+        blocks = (np.arange(start, min(start + _ROWS, self.n_nodes)) for start in starts)
+        return self._stacked((self._rows(nodes, self.trained_T) for nodes in blocks), len(self.trained_T))
+
+    def among(self, sets: Sequence[Sequence[int]]) -> GeneSimilarity:
+        """Similarity to the trained nodes that occur in some sets; rows of other nodes are empty."""
+        used = self.trained_T[np.isin(self.trained_T, [node for nodes in sets for node in nodes])]
+        rows = sparse.coo_matrix(self._rows(used, used))
+        place = (used[rows.row], rows.col)
+        return GeneSimilarity(used, sparse.csr_matrix((rows.data, place), shape=(self.n_nodes, len(used))))
+
+    def is_informative(self, sets: Sequence[Sequence[int]]) -> bool:
+        """Whether any two different nodes of the sets are similar."""
+        similar = self.among(sets)
+        return bool(similar.similar_PT.nnz > len(similar.trained_T))
+
+    def _rows(self, nodes_A: np.ndarray, nodes_T: np.ndarray) -> np.ndarray:
+        similar_AT = np.asarray(self.between(nodes_A, nodes_T), dtype=np.float64)
+        same_A, same_T = np.nonzero(nodes_A[:, None] == nodes_T[None, :])
+        similar_AT[same_A, same_T] = 1.0
+        return similar_AT
+
+    @staticmethod
+    def _stacked(blocks: Iterable[np.ndarray], n_trained: int) -> sparse.csr_matrix:
+        parts = [sparse.csr_matrix(block) for block in blocks]
+        return sparse.csr_matrix(sparse.vstack([*parts, sparse.csr_matrix((0, n_trained))], format="csr"))
+
+
+def mixed(parts: Sequence[Similarity], weights: Sequence[float]) -> GeneSimilarity:
     """Weighted mean of similarities to the same trained nodes; those of negligible weight are omitted."""
     total = sum(weights)
     shares = [(part, weight / total) for part, weight in zip(parts, weights, strict=True) if total > 0]
     shares = [(part, share) for part, share in shares if share > _LEAST_SHARE] or [(parts[0], 1.0)]
     if len(shares) == 1:
-        return shares[0][0]
+        return GeneSimilarity(parts[0].trained_T, shares[0][0].similar_PT)
     mean_PT = sparse.csr_matrix(sum(share * part.similar_PT for part, share in shares))
     return GeneSimilarity(parts[0].trained_T, mean_PT)
 

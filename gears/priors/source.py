@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,10 +23,12 @@ from gears.files.formats import content_hash
 from gears.files.mapped import release, row_blocks
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
+from gears.graphs.knowledge import KNOWLEDGE, knowledge_similarity
+from gears.graphs.profiles import correlation_profiles
 from gears.priors.evidence import sample
 from gears.priors.fit import Criterion, FittedPrior, PriorData, fit_prior, mean_of_others
 from gears.priors.fit_settings import SettingData, fit_context_prior
-from gears.priors.kernels import GeneSimilarity
+from gears.priors.kernels import ComputedSimilarity, GeneSimilarity
 from gears.priors.prior import read_prior
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
-FORMAT = 9  # raise when a prior of the same key would come out differently
+FORMAT = 10  # raise when a prior of the same key would come out differently
 
 
 def prior_data(
@@ -61,7 +63,7 @@ def prior_data(
         np.asarray(statistics.mean[screen.control_of[ids[0]]], dtype=np.float64),
         np.array([column.get(name, -1) for name in names], dtype=np.int64),
         go_similarity(annotation, names, nodes),
-        () if start_PH is None else (vector_similarity(start_PH, nodes),),
+        further_similarities(pert_data, nodes, start_PH),
     )
     n_kinds = max(1, len(screen.kinds))
     control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
@@ -109,25 +111,71 @@ def fit_to(
     return fit_context_prior(data, mean_over_settings, judged)
 
 
-def vector_similarity(vectors_PH: np.ndarray, nodes: Sequence[Sequence[int]]) -> GeneSimilarity:
-    """Cosine of the vectors of all nodes and those that occur in `nodes`; a gene is 1 to itself.
+def further_similarities(
+    pert_data: PertData, nodes: Sequence[Sequence[int]], start_PH: np.ndarray | None
+) -> dict[str, ComputedSimilarity]:
+    """Similarities besides that of GO terms, by name; those that say nothing about the conditions' genes are omitted.
+
+    Correlation profiles over control cells, of measured genes; the packaged sources of
+    :data:`gears.graphs.knowledge.KNOWLEDGE`; and the user's embeddings, where there are any.
+    """
+    names = [str(name) for name in pert_data.pert_names]
+    trained_T = _nodes_in(nodes)
+
+    def by_knowledge(source: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        return lambda one, other: knowledge_similarity(
+            source, [names[node] for node in one], [names[node] for node in other]
+        )
+
+    similarities = {"co-expression": vector_similarity(_profiles(pert_data.screen, names), nodes)}
+    for source in KNOWLEDGE:
+        similarities[source] = ComputedSimilarity(by_knowledge(source), trained_T, len(names))
+    if start_PH is not None:
+        similarities["embeddings"] = vector_similarity(start_PH, nodes)
+    decide = [nodes[row] for row in sample(len(nodes)).tolist()]
+    return {name: part for name, part in similarities.items() if part.is_informative(decide)}
+
+
+def _profiles(screen: PreparedScreen, names: Sequence[str]) -> np.ndarray:
+    """Correlation profile of each node over the control cells, (P, K); NaN where it is not measured."""
+    controls = [screen.cells_of(int(control)) for control in screen.control_ids]
+    key = {"screen": screen.content_hash, "controls": content_hash(*controls)}
+    profile_GK = cached_arrays(
+        screen.folder / "priors", "profiles", key,
+        lambda: {"profiles": correlation_profiles(screen.cells, controls)},
+    )["profiles"]  # fmt: skip
+    row_of = {gene: row for row, gene in enumerate(screen.gene_names)}
+    profile_PK = np.full((len(names), profile_GK.shape[1]), np.nan)
+    at = [(node, row_of[name]) for node, name in enumerate(names) if name in row_of]
+    if at:
+        measured, rows = np.array(at).T
+        profile_PK[measured] = profile_GK[rows]
+    return profile_PK
+
+
+def vector_similarity(vectors_PH: np.ndarray, nodes: Sequence[Sequence[int]]) -> ComputedSimilarity:
+    """Cosine of the vectors of all nodes and those that occur in `nodes`.
 
     A node without a vector (NaN or all zero) is like no other.
     """
-    trained_T = np.unique(np.array([node for members in nodes for node in members], dtype=np.int64))
     vectors_PH = np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64))
     length_P1 = np.linalg.norm(vectors_PH, axis=1, keepdims=True)
     unit_PH = np.divide(vectors_PH, length_P1, out=np.zeros_like(vectors_PH), where=length_P1 > 0)
-    cosine_PT = unit_PH @ unit_PH[trained_T].T
-    cosine_PT[trained_T, np.arange(len(trained_T))] = 1.0
-    return GeneSimilarity(trained_T, sparse.csr_matrix(cosine_PT))
+    return ComputedSimilarity(
+        lambda one, other: unit_PH[one] @ unit_PH[other].T, _nodes_in(nodes), len(unit_PH)
+    )
+
+
+def _nodes_in(nodes: Sequence[Sequence[int]]) -> np.ndarray:
+    """Nodes that occur in some sets, ascending, (T,) int64."""
+    return np.unique(np.array([node for members in nodes for node in members], dtype=np.int64))
 
 
 def go_similarity(
     annotation: GeneAnnotation, pert_names: Sequence[str], nodes: Sequence[Sequence[int]]
 ) -> GeneSimilarity:
     """Jaccard similarity of GO terms of all nodes to those that occur in `nodes`; a gene is 1 to itself."""
-    trained_T = np.unique(np.array([node for members in nodes for node in members], dtype=np.int64))
+    trained_T = _nodes_in(nodes)
     names = [str(name) for name in pert_names]
     of_trained = annotation.rows([names[node] for node in trained_T])
     blocks = []

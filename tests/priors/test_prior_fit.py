@@ -67,13 +67,13 @@ def test_vectors_of_genes_help_where_the_annotation_says_nothing(make_data: Call
         delta_CG=data.delta_CG[:9],
         n_C=data.n_C[:9],
         genes=GeneSimilarity(np.arange(9), sparse.identity(n_nodes, format="csr")[:, :9]),
-        further=(vector_similarity(vectors, data.sets[:9]),),
+        further={"embeddings": vector_similarity(vectors, data.sets[:9])},
     )
     fitted = fitted_to(kept)
-    assert fitted.prior.report["weights"]["similar vectors"] > fitted.prior.report["weights"]["similar"]
+    assert fitted.prior.report["weights"]["embeddings"] > fitted.prior.report["weights"]["GO"]
     unseen = data.delta_CG[9]  # node 9 goes with node 8
     assert np.corrcoef(fitted.prior([(9,)])[0], unseen)[0, 1] > 0.5
-    alone = fitted_to(dataclasses.replace(kept, further=())).prior([(9,)])[0]
+    alone = fitted_to(dataclasses.replace(kept, further={})).prior([(9,)])[0]
     assert np.corrcoef(alone, unseen)[0, 1] < 0.3
 
 
