@@ -63,12 +63,14 @@ def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_
     assert (rows["difference"] <= rows["high"]).all()
     assert verdict(table) == (
         "gears against the best baseline of each metric (12 conditions, paired 95 % intervals): better on "
-        "discrimination_ref (additive~); not distinguishable on pearson_delta_ref (train_mean~); worse on relative_error "
-        "(train_mean~)."
+        "discrimination_ref (additive~); not distinguishable on pearson_delta_ref (train_mean~); worse on "
+        "relative_error (train_mean~)."
     )
     lines = verdict_lines(table)
     assert lines[0] == verdict(table)
-    assert lines[2].startswith("  discrimination_ref: better (gears 0.600, additive~ 0.500, difference +0.100 (")
+    assert lines[2].startswith(
+        "  discrimination_ref: better (gears 0.600, additive~ 0.500, difference +0.100 ("
+    )
     assert len(lines) == 4
 
 
