@@ -8,9 +8,9 @@
 
 Folds are over conditions; every condition is tested once in each repeat. Figures of a simulated kind are means
 over the conditions of all its screens, and so are their intervals. Methods: ``prior`` is the
-closed form alone, ``gears`` the whole model (``prior="auto"``), ``published`` the network alone on
-cells, ``moments`` the network alone on moments. What is undefined, as the reference part of the
-train mean, counts 0.
+prior alone, ``gears`` the whole model (``prior="auto"``), ``published`` the network alone on
+cells, ``moments`` the network alone on moments. Each method is compared with baselines that are fitted to the same
+conditions as it. What is undefined for one method only, as the reference part of the train mean, counts 0.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ import torch
 
 from gears import PertData
 from gears.data.splits.folds import folds
-from gears.evaluation import BASELINES, compare
+from gears.evaluation import BASELINES, DECISIVE, compare
 from gears.evaluation.metrics import get_metric
 from gears.files.atomic import write_atomically
 from gears.files.formats import write_json, write_text
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.simulate import simulated_screen
 
-METRICS = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination")
+METRICS = (*DECISIVE, "pearson_delta", "mse_top20_de", "discrimination")
+DESCRIBING = ("amplitude_slope",)
 COMMON = {
     "n_genes": 500,
     "n_singles": 40,
@@ -141,36 +142,35 @@ def run(screen: BenchmarkScreen, options: argparse.Namespace) -> pd.DataFrame:
         n_folds = min(options.folds, len(pert_data.screen.conditions) - 1)
         splits = list(folds(pert_data.screen, n_folds, options.repeats, options.seed))
         tables = []
-        for name in ("baselines", *options.methods):
+        for name in options.methods:
             start = time.perf_counter()
-            models = (
-                {}
-                if name == "baselines"
-                else {name: lambda seed, name=name: method(name, pert_data, seed, options.epochs_published)}
-            )
             result = compare(
-                models,
+                {name: lambda seed, name=name: method(name, pert_data, seed, options.epochs_published)},
                 pert_data.screen,
                 splits,
-                seeds=(options.seed,) if models else (),
+                seeds=(options.seed,),
                 annotation=pert_data.annotation,
-                metrics=METRICS,
-                baselines=() if models else tuple(BASELINES),
+                metrics=(*METRICS, *DESCRIBING),
+                baselines=tuple(name for name in BASELINES if not BASELINES[name].uses_held_out),
                 n_split_half=0,
             )
-            tables.append(result.table)
+            tables.append(result.table.assign(beside=name))
             print(f"  {name}: {time.perf_counter() - start:.0f} s", flush=True)
         seed = "" if screen.seed is None else str(screen.seed)
         return pd.concat(tables, ignore_index=True).assign(screen_seed=seed)
 
 
-def wide(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Mean over repeats of each condition of each screen (rows) and method (columns); undefined values count 0."""
-    rows = table[table["metric"] == metric]
+def wide(table: pd.DataFrame, metric: str, beside: str) -> pd.DataFrame:
+    """Mean over repeats of each condition of each screen (rows) by method and its baselines (columns).
+
+    A value that is undefined for some methods counts 0; a condition that is undefined for all is excluded.
+    """
+    rows = table[(table["metric"] == metric) & (table["beside"] == beside)]
     index = [column for column in ("screen_seed", "condition") if column in rows]
-    return rows.assign(value=rows["value"].fillna(0.0)).pivot_table(
-        index=index, columns="method", values="value", aggfunc="mean", sort=False
+    values = rows.pivot_table(
+        index=index, columns="method", values="value", aggfunc="mean", sort=False, dropna=False
     )
+    return values.dropna(how="all").fillna(0.0)
 
 
 def gain(values: pd.DataFrame, name: str, metric: str) -> tuple[str, np.ndarray]:
@@ -200,7 +200,7 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
         shares: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
         for screen, table in tables.items():
             for metric in METRICS:
-                values = wide(table, metric)
+                values = wide(table, metric, name)
                 best, gain_U = gain(values, name, metric)
                 draw = np.random.default_rng(0)
                 picks = draw.integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
@@ -220,13 +220,17 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
             lines.append(f"- {metric}: {mean_draws.mean():+.3g} ({low:+.3g}, {high:+.3g})")
         lines.append("")
     lines += ["## All methods", ""]
+    shown = (*METRICS, *DESCRIBING)
     for screen, table in tables.items():
-        means = pd.DataFrame({metric: wide(table, metric).mean() for metric in METRICS})
+        parts = [pd.DataFrame({m: wide(table, m, name).mean() for m in shown}) for name in names]
+        means = pd.concat(
+            [parts[0], *(part.loc[[name]] for part, name in zip(parts[1:], names[1:], strict=True))]
+        )
         lines += [
             f"### {screen}",
             "",
-            "| method | " + " | ".join(METRICS) + " |",
-            "|---" * (len(METRICS) + 1) + "|",
+            "| method | " + " | ".join(shown) + " |",
+            "|---" * (len(shown) + 1) + "|",
         ]
         lines += [
             f"| {row} | " + " | ".join(f"{v:.4g}" for v in values) + " |"

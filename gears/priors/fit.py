@@ -26,7 +26,7 @@ from gears.priors.magnitude import fit_magnitude
 from gears.priors.prior import GenePrior, Prior, target_part
 from gears.priors.regression import Spectrum, solve_in
 
-SLOPES = (0.975, 1.0, 1.1, 1.2, 1.3)
+SLOPES = (0.8, 0.9, 1.0, 1.1, 1.2)
 _LEAST_TARGETS = 3
 MEAN_MARGIN = 0.02  # that the criterion must gain before means alone are taken
 

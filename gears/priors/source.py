@@ -14,7 +14,7 @@ from gears.conditions import Condition, contexts_of, kinds_of
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
-from gears.evaluation.metrics.registry import condition_metrics
+from gears.evaluation.metrics.decisive import evidence_of_change
 from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.scoring import by_setting
 from gears.evaluation.truth import Truth
@@ -190,10 +190,9 @@ def go_similarity(
 def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) -> Criterion:
     """Error of predicted changes of U conditions, for choices among predictions; lower is better.
 
-    The sum of mse and mse_top20_de, each as a share of the train mean's, minus pearson_delta and
-    pearson_delta_ref (undefined ones count 0), all averaged over conditions: what the
-    evaluation looks at, at equal weight. Without a ranking of differential genes the terms
-    over these are excluded. Block by block of conditions: small arrays stay in the cache.
+    ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics, averaged over conditions: the size and the
+    pattern of what is specific to a perturbation. A condition without evidence of change weighs all genes alike.
+    Block by block of conditions: small arrays stay in the cache.
 
     Parameters
     ----------
@@ -201,26 +200,29 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) 
         The train mean of each prediction, (U, G): mean of the conditions that it is made from, without
         the condition itself, since a mean that held it would be beaten by its own opposite.
     """
-    errors = ["mse", "mse_top20_de"] if truth.has_de else ["mse"]
-    base = np.nanmean(condition_metrics(known_mean_UG, truth, errors), axis=0)
     step = max(1, _BLOCK_VALUES // max(1, known_mean_UG.shape[1]))
     blocks = []
     for start in range(0, len(known_mean_UG), step):
         rows = slice(start, start + step)
-        blocks.append((rows, truth.subset(rows), *changes(truth.mean_UG[rows], known_mean_UG[rows])))
+        true_RG, origin_RG = truth.mean_UG[rows], known_mean_UG[rows]
+        weight_RG = evidence_of_change(truth.subset(rows))
+        weight_RG[weight_RG.sum(axis=1) == 0] = 1.0
+        square_R = (weight_RG * (true_RG - origin_RG) ** 2).sum(axis=1)
+        weight_RG /= np.where(square_R > 0, square_R, 1.0)[:, None]
+        blocks.append((true_RG, origin_RG, weight_RG, *changes(true_RG, origin_RG)))
 
     def criterion(delta_UG: np.ndarray) -> float:
-        values, specific = [], []
-        for rows, part, specific_UG, noise_of_truth in blocks:
-            predicted_UG = truth.control_mean_G + delta_UG[rows]
+        total, start = 0.0, 0
+        for true_RG, origin_RG, weight_RG, specific_RG, noise_R in blocks:
+            predicted_RG = truth.control_mean_G + delta_UG[start : start + len(true_RG)]
             if clip:
-                predicted_UG = np.maximum(predicted_UG, 0.0)
-            values.append(condition_metrics(predicted_UG, part, [*errors, "pearson_delta"]))
-            departure_UG, noise = changes(predicted_UG, known_mean_UG[rows])
-            specific.append(pearson_rows(departure_UG, specific_UG, noise_a=noise, noise_b=noise_of_truth))
-        mean = np.nan_to_num(np.concatenate(values)).mean(axis=0)
-        shares = mean[: len(errors)] / np.where(base > 0, base, 1.0)
-        return float(shares.sum() - mean[-1] - np.nan_to_num(np.concatenate(specific)).mean())
+                predicted_RG = np.maximum(predicted_RG, 0.0)
+            total += float((weight_RG * (predicted_RG - true_RG) ** 2).sum())
+            departure_RG, noise_of_prediction = changes(predicted_RG, origin_RG)
+            pearson_R = pearson_rows(departure_RG, specific_RG, noise_a=noise_of_prediction, noise_b=noise_R)
+            total -= float(np.nan_to_num(pearson_R).sum())
+            start += len(true_RG)
+        return total / len(known_mean_UG)
 
     return criterion
 

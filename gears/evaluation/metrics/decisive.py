@@ -61,7 +61,7 @@ def relative_error(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 
     NaN where no gene shows any evidence, and without a training mean.
     """
-    weight_UG = 1.0 - adjusted(_p_values(truth))
+    weight_UG = evidence_of_change(truth)
     of_mean_U = (weight_UG * (truth.reference_mean_G - truth.mean_UG) ** 2).sum(axis=1)
     error_U = (weight_UG * (predicted_UG - truth.mean_UG) ** 2).sum(axis=1)
     return np.divide(error_U, of_mean_U, out=np.full(len(predicted_UG), np.nan), where=of_mean_U > 0)
@@ -169,6 +169,11 @@ def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
         n_above, n_tied = len(sizes_U) - n_not_above, n_not_above - n_below
         found_UK[:, column] = np.clip((n_first - n_above) / n_tied, 0.0, 1.0)
     return found_UK
+
+
+def evidence_of_change(truth: Truth) -> np.ndarray:
+    """1 minus the adjusted p of each gene's moderated t, (U, G) in 0..1; 0 where it is unknown."""
+    return 1.0 - adjusted(_p_values(truth))
 
 
 def changed_genes(truth: Truth) -> np.ndarray:
