@@ -54,7 +54,7 @@ def test_methods_are_compared_within_contexts(pert_data: PertData, split: str) -
     pert_data.prepare_split(split, seed=1)
     estimator = GEARSEstimator(pert_data, network={"hidden_size": 8}, training=SHORT, seed=1, device="cpu")
     models = {"gears": estimator, "closed form": PriorEstimator(pert_data, refit=False), "known": Known()}
-    metrics = ["pearson_delta", "mse", "spread", "mmd"]
+    metrics = ["pearson_delta", "pearson_delta_ref", "mse", "spread", "mmd"]
     found = compare(
         models, pert_data.screen, pert_data.split, metrics=metrics, n_split_half=2, max_cells=5,
         annotation=pert_data.annotation,

@@ -51,4 +51,4 @@ def test_similarities_are_mixed_by_weight(make_data: Callable[..., PriorData]) -
     mean = mixed([genes, other], [3.0, 1.0]).similar_PT.toarray()
     np.testing.assert_allclose(mean, 0.75 * genes.similar_PT.toarray() + 0.25 * dense)
     assert mixed([genes, other], [1.0, 0.0]).similar_PT is genes.similar_PT
-    assert mixed([genes, other], [0.0, 0.0]) is genes
+    assert mixed([genes, other], [0.0, 0.0]).similar_PT is genes.similar_PT
