@@ -218,6 +218,10 @@ class Truth:
             cells=cells,
         )
 
+    def top_moderated(self, n: int = 20) -> np.ndarray:
+        """The n genes of the largest moderated t of each condition, (U, n); genes that never vary come last."""
+        return np.argsort(-np.abs(self.moderated_t_UG), axis=1, kind="stable")[:, :n]
+
     def subset(self, rows: Sequence[int] | np.ndarray | slice) -> Truth:
         """The same truth for some of its conditions (a worker's shard); the panel stays whole."""
         picked = np.arange(len(self.conditions))[rows]

@@ -104,7 +104,7 @@ def prediction_figure(
             np.asarray(predicted_UG[row]) - truth.control_mean_G,
             truth.delta_UG[row],
             gene_names,
-            top_de=truth.top_de[row],
+            top_de=truth.top_moderated()[row],
             title=truth.conditions[row].name,
             n_labels=n_labels,
             ax=ax,

@@ -182,14 +182,15 @@ def top_de_figure(
 
     Of cells their distribution is drawn, else the standard error of the mean.
     """
-    condition, genes = truth.conditions[row], truth.top_de[row]
+    condition = truth.conditions[row]
+    is_ranked = np.isfinite(truth.moderated_t_UG[row]).all()
     drawn = list(predictions.items())[: len(MARKS)]
     cells = None if truth.cells is None else truth.cells.of(condition) - truth.control_mean_G
     ax = gene_changes(
         truth.delta_UG[row],
         {name: values_UG[row] - truth.control_mean_G for name, values_UG in drawn},
         gene_names,
-        genes=genes if len(genes) else None,
+        genes=truth.top_moderated()[row] if is_ranked else None,
         cells_delta_NG=cells,
         standard_error_G=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
         title=f"{condition.name} ({int(truth.n_cells_U[row])} cells)",

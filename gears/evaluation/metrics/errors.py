@@ -11,7 +11,6 @@ from gears.evaluation.truth import GeneLists, Truth
 INFINITE = (0.0, float("inf"))
 PUBLISHED = "GEARS (Roohani et al. 2023)"
 PSEUDO_COUNT = 1e-3
-N_TOP = 20
 
 
 @register(
@@ -65,10 +64,9 @@ def mse_top_de_non_dropout(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray
 )
 def mse_top_moderated(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Mean squared error over the genes of the largest moderated t, (U,); NaN where it is unknown."""
-    size_UG = np.abs(truth.moderated_t_UG)
-    top_UK = np.argsort(-size_UG, axis=1, kind="stable")[:, :N_TOP]
-    is_known_U = np.isfinite(size_UG).all(axis=1)
-    return np.where(is_known_U, mean_rows(_taken(predicted_UG - truth.mean_UG, top_UK) ** 2), np.nan)
+    is_known_U = np.isfinite(truth.moderated_t_UG).all(axis=1)
+    squared_UK = _taken(predicted_UG - truth.mean_UG, truth.top_moderated()) ** 2
+    return np.where(is_known_U, mean_rows(squared_UK), np.nan)
 
 
 @register(
