@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -169,13 +168,12 @@ def tarred(entries: dict[str, bytes], link: str | None = None) -> bytes:
     [
         (zipped({"norman/b.h5ad": b"1"}), r"has no file 'a.h5ad' \(it has norman/b.h5ad\)"),
         (zipped({"x/a.h5ad": b"1", "y/a.h5ad": b"1"}), "has several files"),
-        (tarred({"../a.h5ad": b"1"}), "outside"),
         (tarred({"norman/b.h5ad": b"1"}, "norman/a.h5ad"), "has no file"),
         (zipped({"norman/a.h5ad": b"1" * 5000})[:-300], "damaged"),
         (tarred({"norman/a.h5ad": bytes(range(256)) * 99})[:-300], "damaged"),
         (b"", "damaged"),
     ],
-    ids=["no such file", "two files", "tar dots", "tar link", "zip cut", "tar cut", "empty"],
+    ids=["no such file", "two files", "tar link", "zip cut", "tar cut", "empty"],
 )
 def test_archives_without_the_one_file_are_errors(tmp_path: Path, body: bytes, words: str) -> None:
     (tmp_path / "archive").write_bytes(body)
@@ -191,10 +189,9 @@ def test_an_archive_writes_into_its_folder_and_the_one_file_only(
 ) -> None:
     (tmp_path / "archive").write_bytes(make({"../evil.txt": b"1", "/evil.txt": b"1", name: BODY}))
     wanted = name.rpartition("/")[2]
-    with contextlib.suppress(ValueError):
-        file = extract_file(tmp_path / "archive", wanted, tmp_path / "in" / "out")
-        assert file.is_relative_to(tmp_path / "in" / "out")
-        assert file.read_bytes() == BODY
+    file = extract_file(tmp_path / "archive", wanted, tmp_path / "in" / "out")
+    assert file == tmp_path / "in" / "out" / wanted
+    assert file.read_bytes() == BODY
     outside = [path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "in")]
     assert outside == [tmp_path / "archive"]
     assert not list(tmp_path.rglob("evil*"))

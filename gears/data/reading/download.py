@@ -11,7 +11,7 @@ import zipfile
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock
 
@@ -173,18 +173,25 @@ def is_archive(path: Path) -> bool:
 
 
 def extract_file(archive: Path, name: str, folder: Path) -> Path:
-    """Extract the one file called `name`, in whatever folder of the archive, into `folder`, and nothing else.
+    """Copy the one file called `name`, in whatever folder of the archive, into `folder`, and nothing else.
 
-    ValueError if the archive is damaged, lacks the file or has it twice, or the file's path leads out of `folder`.
+    ValueError if the archive is damaged, lacks the file or has it twice.
     """
+    target = folder / name
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as zipped:
-                return Path(zipped.extract(_only(archive, name, zipped.namelist()), folder))
-        with tarfile.open(archive) as tar:
-            member = tar.getmember(_only(archive, name, [entry.name for entry in tar if entry.isfile()]))
-            tar.extract(member, folder, filter="data")
-            return folder / member.name.lstrip("/")  # as the filter does
+        with ExitStack() as stack:
+            file: IO[bytes] | None
+            if zipfile.is_zipfile(archive):
+                zipped = stack.enter_context(zipfile.ZipFile(archive))
+                file = zipped.open(_only(archive, name, zipped.namelist()))
+            else:
+                tar = stack.enter_context(tarfile.open(archive))
+                file = tar.extractfile(_only(archive, name, [entry.name for entry in tar if entry.isfile()]))
+            assert file is not None  # a regular file
+            with file, open(target, "wb") as copy:
+                shutil.copyfileobj(file, copy)
+        return target
     except Exception as error:  # whatever zipfile, tarfile and what they unpack with raise for damaged files
         if str(archive) in str(error):
             raise
