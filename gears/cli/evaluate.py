@@ -104,7 +104,7 @@ def run_compare(arguments: list[str]) -> None:
     """Compare, print the averages, write the report."""
     options = compare_parser().parse(arguments)
     from gears.core.messages import unknown_name
-    from gears.data.splits.registry import split_kind
+    from gears.data.splits.registry import SPLITS
     from gears.evaluation.compare import compare
     from gears.evaluation.summary import summary_table
     from gears.evaluation.verdict import render_table, verdict
@@ -113,7 +113,7 @@ def run_compare(arguments: list[str]) -> None:
         if objective not in ("moments", "cells"):
             raise ValueError(unknown_name("objective", objective, ["moments", "cells"]))
     check_scores(options)
-    split_kind(options.split)
+    _ = SPLITS[options.split]  # raises for an unknown one
     pert_data = open_screen(options)
     models = {
         f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears

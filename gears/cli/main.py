@@ -10,9 +10,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from gears.core.installation import __version__
+from gears.core.messages import unknown_name
 
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -76,10 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, command_arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        text = f"unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})"
-        return _print_error("gears", text, BAD_INPUT)
+        return _print_error("gears", unknown_name("command", name, list(COMMANDS)), BAD_INPUT)
     traceback = "--traceback" in command_arguments
     return _guarded(name, [word for word in command_arguments if word != "--traceback"], traceback)
 

@@ -39,6 +39,19 @@ def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
     return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n, 0.6)]
 
 
+def suggestion(name: str, valid: Iterable[object], what: str) -> str:
+    """A remedy for a name that is not among the valid ones: the nearest of them or, where none is near, a list.
+
+    Examples
+    --------
+    >>> suggestion("bach", ["batch", "donor"], "columns"), suggestion("line", ["batch", "donor"], "columns")
+    ("did you mean 'batch'?", 'columns: batch, donor')
+    """
+    names = [str(value) for value in valid]
+    near = nearest(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"{what}: {shorten(names) or 'none'}"
+
+
 def unknown_name(kind: str, name: str, valid: Sequence[str]) -> str:
     """Message for a name that is not among the valid ones, with near matches or the whole list."""
     matches = nearest(str(name), valid)

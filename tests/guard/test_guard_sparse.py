@@ -154,5 +154,5 @@ def test_whole_matrices_are_as_they_were(toy_adata: AnnData, tmp_path: Path) -> 
     roomy.data, roomy.indices = np.append(whole.data, 7.0), np.append(whole.indices, 10**6)
     roomy.indptr = whole.indptr
     np.testing.assert_array_equal(as_csr(roomy).toarray(), whole.toarray())
-    CellMatrix.write(tmp_path / "cells", whole)
+    CellMatrix.write(tmp_path / "cells", [whole])
     np.testing.assert_array_equal(CellMatrix(tmp_path / "cells", 30).csr().toarray(), whole.toarray())

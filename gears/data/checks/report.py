@@ -139,7 +139,7 @@ def summarise(
         facts["split"] = {part: len(labels) for part, labels in parts.items()}
     layout = screen.manifest.get("layout", {})
     lines = [f"{key:<16}{value!r}" for key, value in layout.items()]
-    dropped = [Dropped.of(entry) for entry in screen.manifest.get("dropped", [])]
+    dropped = [Dropped(**entry) for entry in screen.manifest.get("dropped", [])]
     shown = tuple(str(entry) for entry in dropped)
     return ScreenReport(screen.folder.name, facts, "\n".join(lines), dropped=shown, is_prepared=True)
 

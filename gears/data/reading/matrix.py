@@ -208,8 +208,8 @@ def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
     return csr
 
 
-def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_matrix:
-    """Counts, (N, G) CSR, canonical, to log(1 + counts per `target`), by scanpy; a new matrix.
+def log_normalize(counts: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Counts, (N, G) CSR, canonical, to log(1 + counts per 10,000), by scanpy; a new matrix.
 
     Computed in float64 and stored as float32, some cells at a time: the values do not depend on how many. Cells
     without any count stay zero.
@@ -224,7 +224,7 @@ def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_
         stored = slice(rows[0], rows[-1])
         parts = counts.data[stored].astype(np.float64), counts.indices[stored], rows - rows[0]
         cells = AnnData(sparse.csr_matrix(parts, shape=(len(rows) - 1, counts.shape[1])))
-        scanpy.pp.normalize_total(cells, target_sum=target)
+        scanpy.pp.normalize_total(cells, target_sum=1e4)
         scanpy.pp.log1p(cells)
         values[stored] = cells.X.data
     return sparse.csr_matrix((values, counts.indices, counts.indptr), shape=counts.shape)

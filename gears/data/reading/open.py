@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import logging
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +14,9 @@ import pandas as pd
 from scipy import sparse
 
 from gears.core.messages import count, shorten
+from gears.data.reading.guides import read_table
 from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read_screen
-from gears.data.screen.cells import CellMatrix, CellWriter
+from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
 from gears.files.paths import user_path
@@ -236,19 +235,9 @@ def _table(folder: Path, prefix: str, names: Sequence[str]) -> pd.DataFrame:
     for name in names:
         for place in (folder / f"{prefix}{name}", folder / f"{prefix}{name}.gz"):
             if place.is_file():
-                return _names_table(place)
+                return read_table(place, header=False)
     msg = f"{folder} has no {' or '.join(prefix + name for name in names)} (plain or .gz) beside the matrix"
     raise FileNotFoundError(msg)
-
-
-def _names_table(path: Path) -> pd.DataFrame:
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            return pd.read_csv(file, sep="\t", header=None, dtype=str, keep_default_na=False)
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        msg = f"{path} cannot be read as a table of names ({type(error).__name__}: {error}); get it again"
-        raise ValueError(msg) from error
 
 
 def _ten_x(
@@ -335,9 +324,7 @@ def _brought(stored: StoredMatrix, near: Path, limit: int) -> sparse.csr_matrix:
     if int(stored.row_lengths.sum()) <= limit:
         return stored.csr(np.arange(n_rows)) if n_rows else sparse.csr_matrix(stored.shape, dtype=np.float32)
     with scratch_folder(near) as folder:
-        with CellWriter(folder, stored.shape[1]) as writer:
-            for rows in row_ranges(stored.row_lengths):
-                writer.add(stored.csr(rows))
+        CellMatrix.write(folder, map(stored.csr, row_ranges(stored.row_lengths)))
         return CellMatrix(folder, stored.shape[1]).mapped()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.core.messages import nearest, shorten, unknown_name
+from gears.core.messages import shorten, suggestion, unknown_name
 from gears.data.screen.cells import CellMatrix, map_array
 from gears.data.screen.contexts import ModelContexts
 from gears.data.screen.files import array_path, controls_of, read_manifest, read_tables
@@ -238,10 +238,7 @@ class PreparedScreen:
         """
         found = self._id_by_condition.get(Condition.of(condition))
         if found is None:
-            names = [known.name for known in self.conditions]
-            matches = nearest(Condition.of(condition).name, names)
-            near = " or ".join(map(repr, matches))
-            hint = f"did you mean {near}?" if near else f"it has {shorten(names)}"
+            hint = suggestion(Condition.of(condition).name, self.conditions, "it has")
             msg = f"the screen has no condition {str(condition)!r}; {hint}"
             raise KeyError(msg)
         return found
