@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gears.model.reducer import IDENTITY, Reducer
+from gears.distributed.world import IDENTITY, Reducer
 
 
 class WeightedBatchNorm(nn.Module):

@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gears.distributed.world import Reducer
 from gears.model.batchnorm import Moments, condition_moments, merged
-from gears.model.reducer import Reducer
 
 BLOCK_ROWS = {"cpu": 2048}
 """Rows (genes x conditions) of a block: what stays in a cache of a few MiB. Other devices take OTHER_BLOCK_ROWS."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
+from gears.core.numbers import clips
 from gears.files.atomic import need_space, new_folder, write_atomically
 from gears.files.paths import check_output
 from gears.model.folder import ModelParts
@@ -61,7 +62,7 @@ def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool | None
     return AnnData(
         obs=condition_table(conditions, origin),
         var=gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
-        uns={"gears": provenance(parts.nonnegative if clip is None else clip, origin)},
+        uns={"gears": provenance(clips(clip, parts.nonnegative), origin)},
     )
 
 

@@ -116,7 +116,7 @@ def write_report(
         images[name] = (image_bytes(figure), text)
         for suffix, data in (("png", images[name][0]), ("svg", image_bytes(figure, "svg"))):
             path = folder / "figures" / f"{name}.{suffix}"
-            written[f"{name}.{suffix}"] = write_atomically(path, partial(_put, data))
+            written[f"{name}.{suffix}"] = write_atomically(path, partial(Path.write_bytes, data=data))
     written["page"] = write_text(folder / "report.html", build_page(results, images))
     return written
 
@@ -156,10 +156,6 @@ def _shown_rows(profiles: Profiles) -> list[int]:
     order = np.argsort(np.nan_to_num(score_U, nan=-2.0), kind="stable")
     positions = np.linspace(0, len(order) - 1, min(N_SHOWN, len(order))).round().astype(int)
     return [int(order[position]) for position in positions[::-1]]
-
-
-def _put(data: bytes, path: Path) -> None:
-    path.write_bytes(data)
 
 
 def difference_figure(

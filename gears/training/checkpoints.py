@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from gears.core.messages import count, shorten
+from gears.distributed.world import Reducer
 from gears.files.formats import content_hash
 from gears.files.tensors import read_tensors, write_tensors
 from gears.model.folder import ModelParts, difference
 from gears.training.options import TrainOptions
 from gears.training.schedules import scaled_lr
-from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:

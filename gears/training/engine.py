@@ -15,12 +15,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from gears.core.messages import shorten
 from gears.distributed import group, signals, world
-from gears.model.reducer import IDENTITY
+from gears.distributed.world import IDENTITY, Reducer
 from gears.training import checkpoints, step
 from gears.training.checkpoints import Progress
 from gears.training.engine_options import EngineOptions
 from gears.training.step import Clock, Stepper
-from gears.training.tasks import Reducer, SupervisedTask, Task
+from gears.training.tasks import SupervisedTask, Task
 from gears.training.wrapping import for_several_workers, unwrap, wrap
 
 MOST_STEPS, LONGEST_SECONDS = 16, 10.0

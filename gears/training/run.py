@@ -8,16 +8,16 @@ import logging
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gears.core.messages import count
 from gears.core.progress import progress
+from gears.distributed.world import IDENTITY
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
-from gears.model.reducer import IDENTITY, Reducer
 from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
 from gears.training.engine import TrainingEngine
 from gears.training.engine_options import EngineOptions
@@ -87,7 +87,7 @@ def run_training(
     )
     world_size = engine.reducer.world_size
     if world_size > 1:
-        network.reducer = cast(Reducer, engine.reducer)
+        network.reducer = engine.reducer
     engine.optimizer = _optimizer(network, options, device, world_size)
     devices = _devices(engine)
     if engine.is_main:

@@ -29,9 +29,10 @@ import torch
 from torch import nn, profiler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from gears.distributed.world import Reducer
 from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
-from gears.training.tasks import Reducer, Task
+from gears.training.tasks import Task
 from gears.training.wrapping import note_waiting, synchronised, unwrap
 
 logger = logging.getLogger(__name__)

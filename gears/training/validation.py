@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from gears.data.splits.split import perturbed_in
+from gears.distributed.world import Reducer
 from gears.evaluation.metrics.registry import condition_metrics, get_metric
 from gears.evaluation.scoring import settings_of
 from gears.evaluation.truth import Truth
 from gears.prediction.stream import predict_changes
 from gears.priors.prior import Prior
 from gears.training.network_weight import WEIGHTS
-from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from scipy import sparse
 from gears.data.reading import open
 from gears.data.reading.matrix import StoredMatrix
 from gears.data.screen.cells import CellMatrix
-from gears.data.screen.moments import _chunks
+from gears.data.screen.moments import _chunks, row_ranges
 from gears.data.screen.prepare import obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import scratch_folder
@@ -104,7 +104,7 @@ def test_workers_are_an_option_of_loading(
 
 def test_cells_written_in_chunks_are_the_same_files(toy_adata: AnnData, tmp_path: Path) -> None:
     CellMatrix.write(tmp_path / "whole", [toy_adata.X])
-    ranges = open.row_ranges(np.diff(toy_adata.X.indptr), 100)
+    ranges = row_ranges(np.diff(toy_adata.X.indptr), chunk_values=100)
     CellMatrix.write(tmp_path / "chunks", (toy_adata.X[rows] for rows in ranges))
     for name in ("data", "indices", "indptr"):
         whole, chunks = ((tmp_path / folder / f"{name}.npy").read_bytes() for folder in ("whole", "chunks"))

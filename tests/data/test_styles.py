@@ -101,7 +101,7 @@ def test_the_mapping_is_shown_and_can_be_overridden(
     assert data.screen.labels[1] == "GX00+ctrl"
     again = PertData(tmp_path, gene2go=toy_go)
     again.load("own", style="auto", cell_type_key="line")
-    with pytest.raises(ValueError, match=r"other options \(sep: None there, '_' asked for\)"):
+    with pytest.raises(ValueError, match=r"other options \(sep: None there, '_' here\)"):
         again.load("own", sep="_")
 
 

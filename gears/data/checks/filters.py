@@ -24,7 +24,7 @@ class Dropped:
     Attributes
     ----------
     filter : str
-        The option that asked for it.
+        The option that requests it.
     n_cells, n_conditions : int
         Cells that went, and conditions that went with all of their cells.
     conditions, unchecked : tuple of str

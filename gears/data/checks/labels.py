@@ -213,7 +213,7 @@ def unknown_gene_findings(
     )
     remedy = {
         "refuse": "unknown_labels='keep' takes them for genes, 'drop' leaves them out, ctrl_label= names a control",
-        "keep": "taken for genes, as asked",
+        "keep": "taken for genes, as requested",
         "drop": "excluded, as requested",
     }[choice]
     severity = "error" if choice == "refuse" else "warning"

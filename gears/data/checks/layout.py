@@ -1,4 +1,4 @@
-"""Where a screen keeps its labels, cell types and gene names: what was asked for, or what a style says."""
+"""Where a screen keeps its labels, cell types and gene names: the options say so, or a style."""
 
 from __future__ import annotations
 
@@ -159,12 +159,12 @@ def _column(
     axis: str, name: str, frame: pd.DataFrame, key: str | None, options: ProcessingOptions
 ) -> tuple[str | None, list[Finding]]:
     """A column that must be there, or a finding with the columns that look like it."""
-    asked = {
+    given = {
         "condition": options.condition_key,
         "cell_type": options.cell_type_key,
         "gene_name": options.gene_key,
     }
-    wanted = asked[name] or key or name
+    wanted = given[name] or key or name
     if wanted in frame.columns:
         return wanted, []
     meaning, remedy = _MEANINGS[name]
@@ -213,7 +213,7 @@ def _genes(var: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, l
 def _controls(
     labels: pd.Series, style: Style, options: ProcessingOptions
 ) -> tuple[tuple[str, ...], list[Finding]]:
-    """Control tokens: those asked for, the style's, or the one label that looks like a control."""
+    """Control tokens: those of the options, the style's, or the one label that looks like a control."""
     if options.ctrl_label != CONTROL_LABEL or style.name == "gears":
         return options.controls, []
     found = [str(label) for label in pd.unique(labels.dropna().astype(object))]

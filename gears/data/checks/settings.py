@@ -38,7 +38,7 @@ def is_divided(options: ProcessingOptions) -> bool:
 
 
 def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
-    """Whether controls are matched by columns that tell the cell types apart (or that are missing: said later)."""
+    """Whether controls are matched by columns that distinguish the cell types (or that are missing: reported later)."""
     columns = options.match_controls_by or []
     if not columns or any(name not in obs for name in columns):
         return bool(columns)

@@ -185,7 +185,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
 
 
 def check_genes(draft: ScreenDraft) -> ScreenDraft:
-    """Symbol of each gene; repeated ones told apart where the options say so."""
+    """Symbol of each gene; repeated ones get the gene id where the options say so."""
     key, index, unique_genes = draft.layout.gene_key, draft.var.index, draft.options.unique_genes
     if key is None:
         return draft

@@ -14,7 +14,7 @@ import pandas as pd
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.styles import is_control_like, is_no_gene
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -106,10 +106,7 @@ def read_table(path: str | Path, *, header: bool = True) -> pd.DataFrame:
 
     FileNotFoundError if there is none, ValueError if it cannot be read.
     """
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path)
     try:
         sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
         return pd.read_csv(path, sep=sep, header=0 if header else None, dtype=str, keep_default_na=False)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files.mapped import PIECE, pieces, release
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 from gears.files.untrusted import check_bounds, check_compressed, check_numbers, refuse_beyond
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     """
     import anndata
 
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path)
     refuse_beyond(path)
     try:
         found = anndata.read_h5ad(path, backed="r" if backed else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from gears.core.messages import count, shorten
 from gears.data.reading.guides import read_table
 from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read_screen
 from gears.data.screen.cells import CellMatrix
-from gears.data.screen.moments import CHUNK_VALUES
+from gears.data.screen.moments import row_ranges
 from gears.files.atomic import scratch_folder
 from gears.files.paths import user_path
 from gears.files.untrusted import WholeLines, check_compressed, refuse_beyond, refuse_odd_codecs
@@ -38,7 +38,7 @@ MOST_IN_MEMORY = 1 << 26
 
 
 def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
-    """Read a screen, whose kind is told by its content.
+    """Read a screen, whose format is detected from its content.
 
     Parameters
     ----------
@@ -326,9 +326,3 @@ def _brought(stored: StoredMatrix, near: Path, limit: int) -> sparse.csr_matrix:
     with scratch_folder(near) as folder:
         CellMatrix.write(folder, map(stored.csr, row_ranges(stored.row_lengths)))
         return CellMatrix(folder, stored.shape[1]).mapped()
-
-
-def row_ranges(lengths: np.ndarray, chunk_values: int = CHUNK_VALUES) -> Iterator[np.ndarray]:
-    """Consecutive rows in chunks of about `chunk_values` stored values."""
-    ends = np.flatnonzero(np.diff(np.cumsum(np.maximum(lengths, 1)) // chunk_values)) + 1
-    yield from (rows for rows in np.split(np.arange(len(lengths)), ends) if len(rows))

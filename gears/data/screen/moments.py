@@ -278,7 +278,6 @@ def moment_blocks(
     *,
     control_id: int,
     most_values: int,
-    chunk_values: int = CHUNK_VALUES,
     workers: int = 1,
 ) -> Iterator[ConditionMoments]:
     """The moments of consecutive conditions, block by block, of cells whose rows are at hand in any order.
@@ -289,11 +288,11 @@ def moment_blocks(
     source, ids = row_source(matrix), np.asarray(condition_ids)
     step = max(1, most_values // max(1, source.shape[1]))
     with _pool(workers) as pool:
-        control = _Pass(source, ids - control_id, 1, chunk_values, workers, pool)
+        control = _Pass(source, ids - control_id, 1, CHUNK_VALUES, workers, pool)
         centre = SignCentre.of(control.run(np.flatnonzero(ids == control_id), None), 0)
         for first in range(0, n_conditions, step):
             number = min(step, n_conditions - first)
-            work = _Pass(source, ids - first, number, chunk_values, workers, pool)
+            work = _Pass(source, ids - first, number, CHUNK_VALUES, workers, pool)
             # no name keeps a block while the next is made
             yield work.run(np.flatnonzero((ids >= first) & (ids < first + number)), centre)
 
@@ -408,8 +407,16 @@ def _chunks(source: RowSource, ids: np.ndarray, cells: np.ndarray, chunk_values:
         for rows in condition_chunks(lengths, ids[cells], source.shape[1], chunk_values):
             yield cells[rows]
         return
-    # what is read is the whole span from a chunk's first cell to its last
-    which = np.cumsum(np.maximum(source.row_lengths, 1))[cells] // chunk_values
+    yield from row_ranges(source.row_lengths, cells, chunk_values)
+
+
+def row_ranges(
+    lengths: np.ndarray, cells: np.ndarray | None = None, chunk_values: int = CHUNK_VALUES
+) -> Iterator[np.ndarray]:
+    """Ascending cell numbers (all by default) in chunks that span about `chunk_values` stored values each."""
+    cells = np.arange(len(lengths)) if cells is None else cells
+    # a file is read over the whole span from a chunk's first cell to its last, cells between them included
+    which = np.cumsum(np.maximum(lengths, 1))[cells] // chunk_values
     yield from (part for part in np.split(cells, np.flatnonzero(np.diff(which)) + 1) if len(part))
 
 
@@ -456,7 +463,5 @@ def _block_moments(
     block: Any, rows: np.ndarray, ids: np.ndarray, centre: SignCentre | None, chunk_values: int
 ) -> tuple[np.ndarray, ConditionMoments]:
     """Moments of some rows of a block in memory."""
-    present, local = np.unique(ids, return_inverse=True)
-    part = ConditionMoments(len(present), block.shape[1], centre)
-    _add(part, as_csr(block)[rows], local, chunk_values)
-    return present, part
+    source = MemoryRows(as_csr(block)[rows])
+    return _share_moments((source, ids, [np.arange(len(ids))], centre, chunk_values))

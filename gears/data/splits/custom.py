@@ -12,7 +12,7 @@ from gears.data.splits.labels import Labels
 from gears.data.splits.registry import SPLITS, Draw, SplitOptions, register_split
 from gears.data.splits.split import PARTS
 from gears.files.formats import read_json
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 from gears.files.pickles import is_pickle, load_plain
 
 
@@ -21,10 +21,7 @@ def read_split_dict(path: str | Path) -> Any:
 
     FileNotFoundError if there is no such file, ValueError if it holds something else.
     """
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no split file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path)
     found = load_plain(path) if is_pickle(path) else read_json(path)
     # A split saved by this package names its parts one level down.
     return found["parts"] if isinstance(found, dict) and "parts" in found else found
