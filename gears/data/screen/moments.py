@@ -111,6 +111,7 @@ class ConditionMoments:
             raise ValueError(msg)
         if not len(condition_ids):
             return
+        # tables of the conditions of this chunk only: (present, G) instead of (C, G) for every chunk
         present, row_U = np.unique(condition_ids, return_inverse=True)
         self.merge_conditions(present, _moments_of(chunk, row_U, len(present), self.centre))
 
@@ -123,7 +124,7 @@ class ConditionMoments:
         a2, a3, a4 = self._sum2[rows], self._sum3[rows], self._sum4[rows]
         b2, b3, b4 = other._sum2, other._sum3, other._sum4
         delta = other.mean - self.mean[rows]
-        step = delta / n
+        step = delta / n  # what the mean moves by for each cell of the other side
         self._sum4[rows] = (
             a4
             + b4
@@ -184,12 +185,15 @@ def _moments_of(
     values = chunk.data.astype(np.float64)
     n = part.n[:, None].astype(np.float64)
     part._n_nonzero = total(cell)
-    zeros = n - part._n_nonzero
+    zeros = n - part._n_nonzero  # values that are not stored
     if centre is not None:
+        # all zeros of a gene are on one side of its control mean, or on none
         of_zeros = (part.n[:, None] - part._n_nonzero).astype(np.int64)
         part._n_above = total(cell[values > centre.high_G[chunk.indices]]) + of_zeros * (centre.high_G < 0)
         part._n_below = total(cell[values < centre.low_G[chunk.indices]]) + of_zeros * (centre.low_G > 0)
     part.mean = total(cell, values) / n
+    # two passes over the chunk: its mean, then powers of the deviations from it, one after another in the same array,
+    # because the values are the largest array here
     values -= part.mean.ravel()[cell]
     power, mean_power = values * values, part.mean * part.mean
     part._sum2 = total(cell, power) + zeros * mean_power
@@ -288,6 +292,8 @@ def moment_blocks(
     source, ids = row_source(matrix), np.asarray(condition_ids)
     step = max(1, most_values // max(1, source.shape[1]))
     with _pool(workers) as pool:
+        # blocks of conditions outside, chunks of their cells inside: the (conditions, G) tables of one block are in
+        # memory, and every cell is read once, those of the control once more for the centre
         control = _Pass(source, ids - control_id, 1, CHUNK_VALUES, workers, pool)
         centre = SignCentre.of(control.run(np.flatnonzero(ids == control_id), None), 0)
         for first in range(0, n_conditions, step):
@@ -369,6 +375,7 @@ class _Pass:
             for rows in followed(chunks, len(cells), "reading cells", "cells", len):
                 _add(total, self.source.csr(rows), self.ids[rows], self.chunk_values)
             return total
+        # each process returns tables of the conditions it has seen; merging is exact in any order up to rounding
         parts = self.pool.map(_share_moments, [self._task(share, centre) for share in shares])
         for present, part in followed(parts, len(shares), "reading cells", "shares"):
             total.merge_conditions(present, part)
@@ -424,6 +431,7 @@ def _shares(chunks: list[np.ndarray], lengths: np.ndarray, workers: int) -> list
     """Chunks in runs of about equal cost, at most one per worker."""
     if workers <= 1 or len(chunks) < 2:
         return [chunks]
+    # runs of neighbours: where chunks are ordered by condition, few conditions are in two shares
     cost = np.cumsum([int(lengths[rows].sum()) + 1 for rows in chunks])
     owner = np.minimum((cost - 1) * workers // cost[-1], workers - 1)
     runs = [[chunks[i] for i in np.flatnonzero(owner == worker)] for worker in range(workers)]
