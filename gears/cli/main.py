@@ -94,7 +94,14 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     except Exception as error:
         if traceback:
             raise
-        return _print_error(f"gears {name}", _with_options(one_line(error), error), exit_code(error))
+        message, code = one_line(error), exit_code(error)
+        if (
+            "=" in message and code == BAD_INPUT
+        ):  # arguments in messages about the user's input become options
+            from gears.cli.parser import as_options
+
+            message = as_options(message)
+        return _print_error(f"gears {name}", message, code)
     return code or 0
 
 
@@ -111,15 +118,6 @@ def one_line(error: Exception) -> str:
     head, _, more = text.partition("\n\nOriginal traceback")
     line = " ".join(head.split()) or type(error).__name__
     return f"{line} (--traceback shows more)" if more or exit_code(error) == FAILURE else line
-
-
-def _with_options(message: str, error: Exception) -> str:
-    """The message with options instead of arguments, where it is about the user's input."""
-    if "=" not in message or exit_code(error) != BAD_INPUT:
-        return message
-    from gears.cli.parser import as_options
-
-    return as_options(message)
 
 
 def _print_error(program: str, message: str, code: int) -> int:

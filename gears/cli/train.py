@@ -72,7 +72,11 @@ def run_train(arguments: list[str]) -> None:
     custom_graphs = {
         name: options[option] for option, name in CUSTOM_GRAPHS.items() if options[option] is not None
     }
-    data_config = _data_config(options, parser)
+    from gears.jobs.job import PERTDATA_ARGS
+
+    # of the screen only what differs from its default: a prepared screen has its own options
+    names = [*parser.option_names[SCREEN], *PERTDATA_ARGS]
+    data_config = {name: options[name] for name in names if options[name] != parser.get_default(name)}
     args = {
         **values[TRAINING],
         "verbose": not options.quiet,
@@ -193,14 +197,6 @@ def _check(
     check_timeout(options.timeout)
     with quiet():  # training gives the same warnings
         check_devices(options.n_gpus, gpu_ids, options.device)
-
-
-def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
-    """Options of the screen that differ from their defaults; a prepared screen has its own options."""
-    from gears.jobs.job import PERTDATA_ARGS
-
-    names = [*parser.option_names[SCREEN], *PERTDATA_ARGS]
-    return {name: options[name] for name in names if options[name] != parser.get_default(name)}
 
 
 def _prepared(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:

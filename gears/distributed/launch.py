@@ -253,11 +253,11 @@ def launch_many(
         logger.error("%s", text.partition("\n")[0])
         return replace(outcome, error=WorkerError(text, rank=0, details=outcome.error.details))
 
-    def options_of(number: int) -> dict[str, Any]:
-        return options | {"label": f"[run {number + 1}] "}
-
     payloads = [cloudpickle.dumps((function, job)) for job in jobs]
-    return _supervise(payloads, [(device,) for device in devices], options_of, GRACE_SECONDS, report)
+    groups = [(device,) for device in devices]
+    return _supervise(
+        payloads, groups, lambda number: options | {"label": f"[run {number + 1}] "}, GRACE_SECONDS, report
+    )
 
 
 def _checked(backend: str, timeout: float | None) -> dict[str, Any]:

@@ -55,7 +55,8 @@ def run_child(rank: int, setup: ChildSetup, payload: bytes) -> None:
     except BaseException as error:
         if isinstance(error, SystemExit):
             # Sent at once: ending a process takes a while, in which the others fail because this one is gone.
-            channel.send(("left", time.time(), _exit_code(error)))
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)  # as in Python
+            channel.send(("left", time.time(), code))
             raise
         summary = f"{type(error).__name__}: {_with_hint(error)}"
         channel.send(("error", time.time(), summary, traceback.format_exc()))
@@ -77,11 +78,6 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
     store = dist.TCPStore("127.0.0.1", setup.port, is_master=False)
     world = World(rank, rank, len(setup.devices), torch.device(setup.devices[rank]))
     join_group(world, backend=setup.backend, timeout=setup.timeout, store=store)
-
-
-def _exit_code(error: SystemExit) -> int:
-    """Exit code of the process, as Python defines it: 0 for None, 1 for a message."""
-    return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
 def configure_worker_logging(rank: int, label: str = "") -> None:

@@ -28,10 +28,6 @@ class World:
     world_size: int = 1
     device: torch.device = torch.device("cpu")
 
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
-
 
 _current: World | None = None
 

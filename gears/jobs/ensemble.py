@@ -59,9 +59,11 @@ class EnsemblePredictions(Predictions):
         """Spread of one condition, (G,)."""
         return self._values("spread")[self._row(key)]
 
-    def _sd_UG(self) -> np.ndarray | None:
-        sd_UG = super()._sd_UG()
-        return self.spread_UG if sd_UG is None and self.spread_UG is not None else sd_UG
+    @property
+    def sd_UG(self) -> np.ndarray | None:
+        """Predicted standard deviation, (U, G); the spread where no variance is predicted."""
+        sd_UG = super().sd_UG
+        return self.spread_UG if sd_UG is None else sd_UG
 
     def _provenance(self) -> dict[str, Any]:
         return super()._provenance() | {"n_models": self.n_models}

@@ -62,7 +62,8 @@ def training_curves(
     for run, records in runs.items():
         for name in shown_names:
             epochs, values = _series(records, name)
-            _line(ax, number, _label(run, name, len(shown_names)), epochs, values, max(1, len(epochs) // 8))
+            label = name if not run else run if len(shown_names) == 1 else f"{run}: {name}"
+            _line(ax, number, label, epochs, values, max(1, len(epochs) // 8))
             number += 1
     if best_epoch is not None:
         ax.axvline(best_epoch, color="0.35", linewidth=0.9, linestyle=":", label=f"best epoch, {best_epoch}")
@@ -70,10 +71,6 @@ def training_curves(
         ax.set_yscale("log")
     shown = shown_names[0] if len(shown_names) == 1 else "value"
     return finish(ax, "epoch", shown, title, legend=number > 1 or best_epoch is not None)
-
-
-def _label(run: str, name: str, n_names: int) -> str:
-    return name if not run else run if n_names == 1 else f"{run}: {name}"
 
 
 def _series(records: History, name: str) -> tuple[list[int], list[float]]:

@@ -87,7 +87,8 @@ class Fit:
     seconds: Seconds
 
     def __post_init__(self) -> None:
-        self.options = filled_options(self.pert_data, self.given)
+        loader = (self.pert_data.dataloader or {}).get("train_loader")
+        self.options = self.given.with_defaults(None if loader is None else loader.batch_size)
         self.choice: NetworkWeight | None = None
         self.run: RunResult
         path = self.given.save_path
@@ -247,12 +248,6 @@ def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) 
     if options.prior is None or parts.config.no_perturb:
         return None
     return prior_of(pert_data, start_PH=parts.start_PH)
-
-
-def filled_options(pert_data: PertData, options: TrainOptions) -> TrainOptions:
-    """Options with every omitted one filled in for this PertData's loader of cells, if it has one."""
-    loader = (pert_data.dataloader or {}).get("train_loader")
-    return options.with_defaults(None if loader is None else loader.batch_size)
 
 
 def training_batches(

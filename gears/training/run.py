@@ -70,7 +70,8 @@ def run_training(
     them. `loader` yields this worker's batches, of cells or of conditions. `parts` is the model without weights, for
     the files of the run, and `options` have defaults filled in (:meth:`TrainOptions.with_defaults`).
     """
-    steps_per_epoch = _steps_per_epoch(loader, options.accumulation_steps)
+    batches = len(loader) if isinstance(loader, Sized) else 1
+    steps_per_epoch = max(1, -(-batches // options.accumulation_steps))
     if options.steps is not None:
         options = dataclasses.replace(options, epochs=-(-options.steps // steps_per_epoch))
     assert options.epochs is not None
@@ -246,11 +247,6 @@ def _result(engine: TrainingEngine, metric: str, stopped: bool, devices: tuple[s
     reason = "the process was asked to stop" if stopped else progress.stopped_because
     scores = [table.numpy() for table in progress.condition_scores]
     return RunResult(progress.history, progress.best_epoch, best_state, stopped, reason, scores, devices)
-
-
-def _steps_per_epoch(loader: Any, accumulation_steps: int) -> int:
-    batches = len(loader) if isinstance(loader, Sized) else 1
-    return max(1, -(-batches // accumulation_steps))
 
 
 def _batch_over_workers(loader: Any, world_size: int) -> int | None:

@@ -13,7 +13,7 @@ from scipy import sparse
 from gears.data.reading import open
 from gears.data.reading.matrix import StoredMatrix
 from gears.data.screen.cells import CellMatrix
-from gears.data.screen.moments import _chunks, row_ranges
+from gears.data.screen.moments import row_ranges
 from gears.data.screen.prepare import obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import scratch_folder
@@ -117,7 +117,7 @@ def test_chunks_of_scattered_cells_span_no_more_than_a_chunk(toy_file: Path) -> 
     stored = StoredMatrix(toy_file)
     ends = np.cumsum(stored.row_lengths)
     cells = np.arange(0, stored.shape[0], 9)
-    chunks = list(_chunks(stored, np.zeros(stored.shape[0], dtype=int), cells, 300))
+    chunks = list(row_ranges(stored.row_lengths, cells, 300))
     np.testing.assert_array_equal(np.concatenate(chunks), cells)
     spans = [ends[rows[-1]] - ends[rows[0]] + stored.row_lengths[rows[0]] for rows in chunks]
     assert len(chunks) > 5

@@ -170,7 +170,8 @@ def not_knocked_down(
         dropped.append(Dropped("max_residual", int(gone.sum()), len(whole), why, tuple(whole), kept))
     if options.max_cell_residual is not None:
         why = f"more than max_cell_residual={options.max_cell_residual} of the control's mean is left in the cell"
-        lost = _emptied(cell_condition, gone, gone | single, table)
+        had, has = (set(cell_condition[~lost].tolist()) for lost in (gone, gone | single))
+        lost = [table.conditions[i].name for i in sorted(had - has)]
         dropped.append(Dropped("max_cell_residual", int(single.sum()), len(lost), why, tuple(lost), kept))
     gone |= single
     findings = []
@@ -179,13 +180,6 @@ def not_knocked_down(
         remedy = "raise max_residual; leave it out for activation (CRISPRa) or where targets are not measured"
         findings.append(Finding("all-residual", what, remedy, len(whole)))
     return gone, dropped, findings
-
-
-def _emptied(
-    cell_condition: np.ndarray, before: np.ndarray, after: np.ndarray, table: LabelTable
-) -> list[str]:
-    had, has = (set(cell_condition[~gone].tolist()) for gone in (before, after))
-    return [table.conditions[i].name for i in sorted(had - has)]
 
 
 def _missing_column(option: str, key: str, obs: pd.DataFrame) -> Finding:

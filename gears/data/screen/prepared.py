@@ -102,16 +102,12 @@ class PreparedScreen:
             return content_hash(whole, kept, self._controls)
         return whole if kept is None else content_hash(whole, kept)
 
-    def check_unchanged(self) -> None:
-        """Raise ValueError if the folder was replaced by other content since this object was opened."""
+    def checked_file(self, name: str, *, whole: bool = False) -> Path:
+        """A file of the folder; ValueError if the folder or the file changed since this object was opened."""
         found = read_json(self.folder / MANIFEST).get("content_hash")
         if found != self.manifest["content_hash"]:
             msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
             raise ValueError(msg)
-
-    def checked_file(self, name: str, *, whole: bool = False) -> Path:
-        """A file of the folder, after a look whether it is still what was written."""
-        self.check_unchanged()
         check_file(self.folder, name, self.manifest.get("checksums", {}), whole=whole)
         return self.folder / name
 

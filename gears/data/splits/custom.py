@@ -36,7 +36,9 @@ def read_split_dict(path: str | Path) -> Any:
 def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
     """Check the given parts: keys, unknown labels, overlap by genes, empty parts."""
     given = check_parts(arguments.split_dict)
-    problems = _key_problems(given)
+    problems = [f"key {part!r} is missing" for part in PARTS if part not in given]
+    unknown = [key for key in given if key not in PARTS]
+    problems += [f"key {key!r} is unknown; {suggestion(str(key), PARTS, 'keys')}" for key in unknown]
     parts: dict[str, list[str]] = {}
     home: dict[Condition, tuple[str, str]] = {}
     for part in (part for part in PARTS if part in given):
@@ -85,12 +87,6 @@ def split_options(
     if kind.name == "custom":
         check_parts(checked.split_dict)
     return checked
-
-
-def _key_problems(given: Mapping[Any, Any]) -> list[str]:
-    problems = [f"key {part!r} is missing" for part in PARTS if part not in given]
-    unknown = [key for key in given if key not in PARTS]
-    return problems + [f"key {key!r} is unknown; {suggestion(str(key), PARTS, 'keys')}" for key in unknown]
 
 
 def _part(
