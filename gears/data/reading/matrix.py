@@ -66,77 +66,41 @@ def values_of(adata: AnnData, layer: str | None = None) -> Any:
 
 
 class StoredMatrix:
-    """A matrix in an h5ad file or zarr store, read row range by row range; only its place is sent to processes.
+    """A matrix in an h5ad file, read row range by row range: a CSR group or a dense array of h5py.
 
-    `key` is where in it: ``"X"`` or ``"layers/<name>"``. ValueError if the matrix is stored by columns (CSC), which
-    gives no rows cheaply.
+    ValueError if it is stored by columns (CSC), which gives no rows cheaply.
     """
 
-    sequential = True
-
-    def __init__(self, path: str | Path, key: str = "X") -> None:
-        self.path, self.key = Path(path), key
-        self._open()
-
-    @classmethod
-    def of(cls, matrix: Any) -> StoredMatrix | None:
-        """From X of a backed AnnData or an h5py dataset; None for anything else."""
-        stored = getattr(matrix, "group", matrix)
-        file = getattr(getattr(stored, "file", None), "filename", None)
-        return None if file is None else cls(file, stored.name)
-
-    def _open(self) -> None:
-        root: Any
-        if self.path.is_dir():
-            import zarr
-
-            root = zarr.open_group(self.path, mode="r")
-        else:
-            import h5py
-
-            root = h5py.File(self.path, "r")
-        self._stored = root[self.key.strip("/")]
+    def __init__(self, stored: Any) -> None:
+        self._stored, self._name = stored, f"{stored.file.filename}: {stored.name.strip('/')}"
         self._indptr: np.ndarray | None = None
-        if hasattr(self._stored, "shape"):
-            self.shape = _pair(self._stored.shape)
+        if hasattr(stored, "shape"):
+            self.shape = _pair(stored.shape)
             return
-        kind = self._stored.attrs.get("encoding-type")
+        kind = stored.attrs.get("encoding-type")
         if kind != "csr_matrix":
-            msg = f"{self.path}:{self.key} is stored as {kind}; rows are read from a csr_matrix or a dense array"
+            msg = f"{self._name} is stored as {kind}; rows are read from a csr_matrix or a dense array"
             raise ValueError(msg)
-        self.shape = _pair(self._stored.attrs["shape"])
-        indptr = self._stored["indptr"][:]
-        n_values = min(self._stored[name].shape[0] for name in ("data", "indices"))
+        self.shape = _pair(stored.attrs["shape"])
+        indptr = stored["indptr"][:]
+        n_values = min(stored[name].shape[0] for name in ("data", "indices"))
         check_bounds(self._name, indptr, self.shape[0], n_values)
         self._indptr = indptr.astype(np.int64)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "key": self.key}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path, self.key = state["path"], state["key"]
-        self._open()
-
-    @property
-    def _name(self) -> str:
-        return f"{self.path}: {self.key.strip('/')}"
 
     @property
     def row_lengths(self) -> np.ndarray:
         """Stored values of each row, (N,)."""
         return np.full(self.shape[0], self.shape[1]) if self._indptr is None else np.diff(self._indptr)
 
-    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
-        """The given rows (ascending), from one read of the range they span."""
-        first, last = int(rows[0]), int(rows[-1]) + 1
+    def csr(self, first: int, last: int) -> sparse.csr_matrix:
+        """The rows from `first` to before `last`, in one read."""
         if self._indptr is None:
-            return as_csr(np.asarray(self._stored[first:last]))[rows - first]
+            return as_csr(np.asarray(self._stored[first:last]))
         start, stop = int(self._indptr[first]), int(self._indptr[last])
         values, genes = (self._stored[name][start:stop] for name in ("data", "indices"))
         check_numbers(self._name, genes, self.shape[1])
         bounds = self._indptr[first : last + 1] - start
-        whole = as_csr(sparse.csr_matrix((values, genes, bounds), shape=(last - first, self.shape[1])))
-        return whole if len(rows) == last - first else whole[rows - first]
+        return as_csr(sparse.csr_matrix((values, genes, bounds), shape=(last - first, self.shape[1])))
 
 
 def _pair(shape: Any) -> tuple[int, int]:

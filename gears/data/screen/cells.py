@@ -62,8 +62,6 @@ class CellMatrix:
         n_cells = len(self._arrays[2]) - 1 if self._kept is None else len(self._kept)
         return n_cells, self._n_genes
 
-    sequential = False
-
     @property
     def row_lengths(self) -> np.ndarray:
         """Stored values of each row, (N,)."""
