@@ -20,9 +20,9 @@ def shorten(values: Iterable[object], limit: int = 8) -> str:
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
-def _cut(name: str, longest: int = 300) -> str:
+def _cut(name: str) -> str:
     """The beginning of a very long name, and its length."""
-    return name if len(name) <= longest else f"{name[:60]}... ({len(name)} characters)"
+    return name if len(name) <= 300 else f"{name[:60]}... ({len(name)} characters)"
 
 
 def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:

@@ -38,12 +38,9 @@ def _mapping(array: object) -> mmap.mmap | None:
     return None
 
 
-def pieces(array: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
-    """Consecutive pieces of an array along its first axis; the pages of each are released after use.
-
-    `size` is the length of a piece; by default it holds :data:`PIECE` values.
-    """
-    step = size or max(1, PIECE // max(1, int(np.prod(array.shape[1:]))))
+def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Consecutive pieces of an array of :data:`PIECE` values each; the pages of each are released after use."""
+    step = max(1, PIECE // max(1, int(np.prod(array.shape[1:]))))
     for start in range(0, len(array), step):
         yield array[start : start + step]
         release(array)

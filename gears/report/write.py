@@ -196,14 +196,12 @@ def top_de_figure(
     return figure
 
 
-def heat_map_figure(
-    truth: Truth, predictions: Mapping[str, np.ndarray], gene_names: Sequence[str], *, n_genes: int = 60
-) -> Figure:
-    """Changes of every condition (rows) over the most variable genes (columns): the truth and each method.
+def heat_map_figure(truth: Truth, predictions: Mapping[str, np.ndarray], gene_names: Sequence[str]) -> Figure:
+    """Changes of every condition (rows) over the 60 most variable genes (columns): the truth and each method.
 
     All panels have one colour scale, symmetric about 0 and cut at the 99th percentile of the true changes.
     """
-    genes = variable_genes(truth.delta_UG, min(n_genes, len(gene_names)))
+    genes = variable_genes(truth.delta_UG, 60)
     order = np.argsort([f"{len(c)}{c.name}" for c in truth.conditions], kind="stable")
     panels = {"truth": truth.delta_UG}
     panels |= {name: values_UG - truth.control_mean_G for name, values_UG in predictions.items()}
