@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -100,15 +99,6 @@ def test_chunks_cover_every_cell_once_and_hold_few_conditions() -> None:
     chunks = list(condition_chunks((dense != 0).sum(axis=1), ids, 7, chunk_values=70))
     assert sorted(np.concatenate(chunks).tolist()) == list(range(200))
     assert max(len(np.unique(ids[rows])) for rows in chunks) <= 70 // 7
-
-
-def test_wrong_shapes_and_shares_without_a_centre_are_refused() -> None:
-    with pytest.raises(ValueError, match="one id per row"):
-        ConditionMoments(2, 3).update(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int))
-    with pytest.raises(ValueError, match="one per cell"):
-        condition_moments(sparse.csr_matrix((4, 3)), np.zeros(5, dtype=int), 1)
-    with pytest.raises(ValueError, match="not counted"):
-        _ = ConditionMoments(2, 3).above
 
 
 def hard_screen(seed: int) -> tuple[np.ndarray, np.ndarray]:

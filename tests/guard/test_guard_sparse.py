@@ -127,7 +127,6 @@ def test_a_prepared_screen_without_its_checksums(what: str, toy_adata: AnnData, 
     uses: list[Callable[[CellMatrix], Any]] = [
         CellMatrix.csr,
         lambda cells: cells.rows([0, 1, 200]),
-        lambda cells: cells.mean([0, 1, 200]),
     ]
     for use in uses:
         with pytest.raises(ValueError, match=rf"{array}\.npy has {words}"):

@@ -13,8 +13,6 @@ from scipy import sparse
 from gears.files.mapped import TableWriter, release
 from gears.files.untrusted import check_bounds, check_numbers
 
-ROWS_PER_CHUNK = 4096
-
 
 class CellMatrix:
     """Log-normalised expression, (N, G) float32, read from disk as it is needed.
@@ -106,17 +104,6 @@ class CellMatrix:
         """All cells of the files as CSR whose arrays are the mapped files: to be read only."""
         data, indices, indptr = self._arrays
         return sparse.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, self._n_genes), copy=False)
-
-    def mean(self, ids: Any) -> np.ndarray:
-        """Mean expression over the given cells, (G,) float64; NaN for no cells."""
-        ids = np.asarray(ids, dtype=np.int64)
-        if not len(ids):
-            return np.full(self._n_genes, np.nan)
-        total = np.zeros(self._n_genes)
-        for start in range(0, len(ids), ROWS_PER_CHUNK):
-            values, genes, _ = self._gather(ids[start : start + ROWS_PER_CHUNK])
-            total += np.bincount(genes, weights=values, minlength=self._n_genes)
-        return total / len(ids)
 
 
 def gather_rows(

@@ -98,14 +98,6 @@ class ConditionMoments:
 
     def update(self, chunk: sparse.csr_matrix, condition_ids: np.ndarray) -> None:
         """Add cells: (cells, G) CSR without explicit zeros or duplicate entries, and each one's condition, 0..C-1."""
-        if chunk.shape[0] != len(condition_ids) or chunk.shape[1] != self.mean.shape[1]:
-            msg = (
-                f"chunk of shape {chunk.shape} with {len(condition_ids)} condition ids does not fit "
-                f"moments over {self.mean.shape[1]} genes; one id per row is needed"
-            )
-            raise ValueError(msg)
-        if not len(condition_ids):
-            return
         # tables of the conditions of this chunk only: (present, G) instead of (C, G) for every chunk
         present, row_U = np.unique(condition_ids, return_inverse=True)
         self.merge_conditions(present, _moments_of(chunk, row_U, len(present), self.centre))
@@ -148,19 +140,13 @@ class ConditionMoments:
 
     @property
     def above(self) -> np.ndarray:
-        """Share of cells above the control mean, (C, G) float64."""
-        return self._share(self._n_above)
+        """Share of cells above the control mean, (C, G) float64; (C, 0) without a centre."""
+        return self._n_above / np.maximum(self.n, 1)[:, None]
 
     @property
     def below(self) -> np.ndarray:
-        """Share of cells below the control mean, (C, G) float64."""
-        return self._share(self._n_below)
-
-    def _share(self, count: np.ndarray) -> np.ndarray:
-        if self.centre is None:
-            msg = "cells above and below the control mean were not counted; give ConditionMoments a centre"
-            raise ValueError(msg)
-        return count / np.maximum(self.n, 1)[:, None]
+        """Share of cells below the control mean, (C, G) float64; (C, 0) without a centre."""
+        return self._n_below / np.maximum(self.n, 1)[:, None]
 
 
 def _moments_of(
@@ -299,7 +285,7 @@ def condition_moments(
     cells
         (N, G) expression: canonical CSR in memory, or cells in mapped files.
     condition_ids, n_conditions
-        Condition of each cell, (N,), from 0 to C - 1; ValueError if there is not one per row.
+        Condition of each cell, (N,), from 0 to C - 1.
     control_id
         Count cells above and below this condition's mean, found by a pass over its cells first.
     chunk_values
@@ -308,9 +294,6 @@ def condition_moments(
         Processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
     """
     condition_ids, source = np.asarray(condition_ids), _rows_of(cells)
-    if len(condition_ids) != source.shape[0]:
-        msg = f"{source.shape[0]} cells have {len(condition_ids)} condition ids; one per cell is needed"
-        raise ValueError(msg)
     with _pool(workers) as pool:
         work = _Pass(source, condition_ids, n_conditions, chunk_values, workers, pool)
         centre = None
