@@ -105,8 +105,7 @@ def find_layout(
     findings += found
     controls = options.controls
     if condition_key is not None:
-        controls, found = _controls(obs[condition_key], style, options)
-        findings += found
+        controls = _controls(obs[condition_key], style, options)
     sep = options.sep if options.sep is not None else style.sep
     count_key = next((key for key in style.count_keys if key in obs), None)
     return Layout(style.name, condition_key, cell_type_key, gene_key, controls, sep, count_key), findings
@@ -210,21 +209,11 @@ def _genes(var: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, l
     return next((key for key in GENE_KEYS if key in var), INDEX), []
 
 
-def _controls(
-    labels: pd.Series, style: Style, options: ProcessingOptions
-) -> tuple[tuple[str, ...], list[Finding]]:
-    """Control tokens: those of the options, the style's, or the one label that looks like a control."""
+def _controls(labels: pd.Series, style: Style, options: ProcessingOptions) -> tuple[str, ...]:
+    """Control tokens: those of the options, the style's, or the one label that looks like a control; () for none."""
     if options.ctrl_label != CONTROL_LABEL or style.name == "gears":
-        return options.controls, []
+        return options.controls
     found = [str(label) for label in pd.unique(labels.dropna().astype(object))]
     known = tuple(label for label in style.controls if label in found)
-    if known:
-        return known, []
     like = [label for label in found if is_control_like(label)]
-    if len(like) == 1:
-        return (like[0],), []
-    what = f"no label of obs[{labels.name!r}] is known to be the control" + (
-        f"; {len(like)} could be: {shorten(map(repr, like))}" if like else f" (labels: {shorten(found)})"
-    )
-    remedy = "say which: ctrl_label='...' (a list for several)"
-    return (), [Finding("no-control", what, remedy, max(len(like), 1))]
+    return known or (tuple(like) if len(like) == 1 else ())
