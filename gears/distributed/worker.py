@@ -17,11 +17,9 @@ import torch.distributed as dist
 
 from gears.core.progress import send_progress
 from gears.distributed.group import cleanup_ddp, join_group, use_loopback
+from gears.distributed.log import HANDLER, attach
 from gears.distributed.signals import die_with_parent, listen_for_stop
 from gears.distributed.world import World
-
-HANDLER = "gears"
-"""Name of the handler that the package itself adds (:func:`gears.distributed.log.show_progress` as well)."""
 
 
 @dataclass(frozen=True)
@@ -85,16 +83,8 @@ def configure_worker_logging(rank: int, label: str = "") -> None:
     logger = logging.getLogger("gears")
     for old in [handler for handler in logger.handlers if handler.name == HANDLER]:
         logger.removeHandler(old)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.set_name(HANDLER)
-    if rank == 0:
-        over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
-        handler.setFormatter(logging.Formatter(f"{over_bar}{label}%(message)s"))
-        logger.setLevel(logging.INFO)
-    else:
-        handler.setFormatter(logging.Formatter(f"[rank {rank}] %(levelname)s: %(message)s"))
-        logger.setLevel(logging.WARNING)
-    logger.addHandler(handler)
+    over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
+    attach(logging.StreamHandler(sys.stderr), rank, f"{over_bar}{label}")
     logger.propagate = False
 
 
