@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -33,6 +34,20 @@ def memory_mb(mark="VmRSS"):
         if line.startswith(mark + ":"):
             return int(line.split()[1]) / 1024
     return float("nan")
+
+
+def pss_mb():
+    """Proportional set size of this process, MiB: a page that k processes share counts 1/k in each.
+
+    Libraries are left out: other processes of the machine change how many share them.
+    """
+    total, counted = 0, True
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            counted = ".so" not in line and "/bin/" not in line
+        elif line.startswith("Pss:") and counted:
+            total += int(line.split()[1])
+    return total / 1024
 
 
 def reset_peak():

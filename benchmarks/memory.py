@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from measuring import command, commit, machine
+from measuring import command, commit, machine, pss_mb
 
 HERE = Path(__file__).resolve().parent
 WORKERS = (1, 2, 4)
@@ -38,17 +37,6 @@ def sizes(cells, genes, *, empty=False):
         "counts_per_gene": 0.2,
         "seed": 1,
     }
-
-
-def pss_mb():
-    """Proportional set size of this process without libraries, MiB."""
-    total, counted = 0, True
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-            counted = ".so" not in line and "/bin/" not in line
-        elif line.startswith("Pss:") and counted:
-            total += int(line.split()[1])
-    return total / 1024
 
 
 def work(rank, world_size, folder, name):

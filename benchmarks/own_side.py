@@ -126,7 +126,7 @@ def step(n):
 
 def epoch():
     """An epoch of `train(objective="cells")`: steps over the training cells, scores of the validation part."""
-    from gears.model.reducer import IDENTITY
+    from gears.distributed.world import IDENTITY
     from gears.training.validation import validation_of
 
     model = HELD["model"]

@@ -25,26 +25,19 @@ def simulate(path, simulation):
 
 
 def statistics(path, workers):
-    """The pass over all cells of the file, read in chunks of rows: moments of every condition.
-
-    Labels and X are read by themselves: a backed AnnData would hold every layer of the file in memory.
-    """
-    import anndata
-    import h5py
+    """The pass over all cells of the file, opened as preparing opens it: moments of every condition."""
     import numpy as np
 
     from gears.data.checks.labels import LabelTable
-    from gears.data.reading.matrix import StoredMatrix
+    from gears.data.reading.open import open_lean
     from gears.data.screen.moments import condition_moments
 
     with Measurement() as block:
-        with h5py.File(path, "r") as file:
-            obs = anndata.io.read_elem(file["obs"])
-        table = LabelTable.of(obs["condition"])
+        adata = open_lean(Path(path), None, Path(path).parent)
+        table = LabelTable.of(adata.obs["condition"])
         control = next(i for i, condition in enumerate(table.conditions) if condition.is_control)
         ids = np.asarray(table.cell_condition)
-        matrix = StoredMatrix(path)
-        condition_moments(matrix, ids, len(table.conditions), control_id=control, workers=workers)
+        condition_moments(adata.X, ids, len(table.conditions), control_id=control, workers=workers)
     return block.figures | {"cells": len(ids), "conditions": len(table.conditions)}
 
 

@@ -16,7 +16,7 @@ from gears.cell_gears.names import PublishedNames
 from gears.conditions import Condition
 from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
-from gears.distributed.world import current_world, is_running, model_device
+from gears.distributed.world import World, current_world, is_running, model_device
 from gears.evaluation.interactions import predict_interaction
 from gears.evaluation.scaled import N_SPLIT_HALF
 from gears.evaluation.verdict import short_table
@@ -34,7 +34,7 @@ from gears.model.network import GEARSNetwork
 from gears.prediction import stream
 from gears.prediction.predictions import Predictions
 from gears.report.of_model import evaluate_model
-from gears.training.fitting import Fit, Seconds, Worker
+from gears.training.fitting import Fit, Seconds
 from gears.training.loggers.registry import check_loggers, tracked
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
@@ -226,7 +226,7 @@ class GEARS(PublishedNames):
         with shown(train_options.verbose), reserved(train_options, parts, self.rank):
             seconds = Seconds()
             with joined(self, distributed):
-                worker = Worker(self.device, self.rank, self.world_size, self.is_distributed)
+                worker = World(self.rank, self.rank, self.world_size, self.device)
                 fit = Fit(pert_data, parts, train_options, worker, seconds)
                 fit.train(unwrap(self.model))
             fit.conclude()

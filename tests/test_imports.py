@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from anndata import AnnData
 
+import gears
 from gears import PertData
+from gears.core.installation import check_for_cell_gears
 from gears.distributed import launch
 from gears.jobs.job import TrainingJob, train_ddp_worker
 
@@ -29,6 +33,18 @@ def test_packages_of_one_feature_are_imported_where_they_are_used(imported: str,
         [sys.executable, "-c", check], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_cell_gears_installed_over_this_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(folder: Path) -> None:
+        file = SimpleNamespace(locate=lambda: folder / "gears.py")
+        monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(files=[file]))
+
+    install(Path("/elsewhere/gears"))
+    check_for_cell_gears()
+    install(Path(gears.__file__).parent)
+    with pytest.raises(ImportError, match="their files overwrite each other"):
+        check_for_cell_gears()
 
 
 def _imported_by_a_worker(rank: int, world_size: int, *job: Any) -> set[str]:

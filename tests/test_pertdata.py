@@ -107,7 +107,7 @@ def test_a_published_folder_is_prepared_beside_itself(
 
 def test_options_of_a_prepared_folder_must_agree(data: PertData) -> None:
     data.load("toy", skip_calc_de=False)
-    with pytest.raises(ValueError, match=r"other options \(skip_calc_de: False there, True asked for\)"):
+    with pytest.raises(ValueError, match=r"other options \(skip_calc_de: False there, True here\)"):
         data.load("toy", skip_calc_de=True)
     with pytest.raises(ValueError, match="unknown processing option"):
         data.load("toy", normalise=True)

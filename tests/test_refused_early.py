@@ -66,7 +66,7 @@ def refused(error: type[Exception], words: str, folder: Path, **changes: Any) ->
         (ValueError, "split='custom' needs split_dict", {"split": {"split": "custom"}}),
         (
             FileNotFoundError,
-            "there is no split file",
+            "there is no file",
             {"split": {"split": "custom", "split_dict_path": "none.json"}},
         ),
         (ValueError, "unknown metric 'mse_top20'", {"args": {"monitor": "mse_top20"}}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import add_data, add_nodes, add_scores, check_scores, open_screen, score_options
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 
 EVALUATE_EPILOG = """examples:
   gears evaluate models/run1 screen.h5ad
@@ -104,7 +104,7 @@ def run_compare(arguments: list[str]) -> None:
     """Compare, print the averages, write the report."""
     options = compare_parser().parse(arguments)
     from gears.core.messages import unknown_name
-    from gears.data.splits.registry import split_kind
+    from gears.data.splits.registry import SPLITS
     from gears.evaluation.compare import compare
     from gears.evaluation.summary import summary_table
     from gears.evaluation.verdict import render_table, verdict
@@ -113,7 +113,7 @@ def run_compare(arguments: list[str]) -> None:
         if objective not in ("moments", "cells"):
             raise ValueError(unknown_name("objective", objective, ["moments", "cells"]))
     check_scores(options)
-    split_kind(options.split)
+    _ = SPLITS[options.split]  # raises for an unknown one
     pert_data = open_screen(options)
     models = {
         f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears
@@ -188,11 +188,9 @@ def run_report(arguments: list[str]) -> None:
     from gears.evaluation.verdict import verdict
     from gears.report.write import write_report
 
-    if not user_path(options.table).is_file():
-        msg = f"there is no file {options.table}"
-        raise FileNotFoundError(msg)
+    file = existing_file(options.table)
     try:
-        table = pd.read_csv(options.table)
+        table = pd.read_csv(file)
     except (ValueError, OSError) as error:
         msg = f"{options.table} cannot be read as a table ({error}); expected the evaluation.csv of a report"
         raise ValueError(msg) from error

@@ -10,9 +10,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from gears.core.installation import __version__
+from gears.core.messages import unknown_name
 
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -76,10 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, command_arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        text = f"unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})"
-        return _print_error("gears", text, BAD_INPUT)
+        return _print_error("gears", unknown_name("command", name, list(COMMANDS)), BAD_INPUT)
     traceback = "--traceback" in command_arguments
     return _guarded(name, [word for word in command_arguments if word != "--traceback"], traceback)
 
@@ -97,7 +94,14 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     except Exception as error:
         if traceback:
             raise
-        return _print_error(f"gears {name}", _with_options(one_line(error), error), exit_code(error))
+        message, code = one_line(error), exit_code(error)
+        if (
+            "=" in message and code == BAD_INPUT
+        ):  # arguments in messages about the user's input become options
+            from gears.cli.parser import as_options
+
+            message = as_options(message)
+        return _print_error(f"gears {name}", message, code)
     return code or 0
 
 
@@ -114,15 +118,6 @@ def one_line(error: Exception) -> str:
     head, _, more = text.partition("\n\nOriginal traceback")
     line = " ".join(head.split()) or type(error).__name__
     return f"{line} (--traceback shows more)" if more or exit_code(error) == FAILURE else line
-
-
-def _with_options(message: str, error: Exception) -> str:
-    """The message with options instead of arguments, where it is about the user's input."""
-    if "=" not in message or exit_code(error) != BAD_INPUT:
-        return message
-    from gears.cli.parser import as_options
-
-    return as_options(message)
 
 
 def _print_error(program: str, message: str, code: int) -> int:

@@ -165,15 +165,15 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def as_options(message: str, names: frozenset[str] | None = None) -> str:
+def as_options(message: str) -> str:
     """Replace the arguments in a message by options.
 
     Examples
     --------
-    >>> as_options("pass ctrl_label='NT', or normalize=True", frozenset({"ctrl_label", "normalize"}))
+    >>> as_options("pass ctrl_label='NT', or normalize=True")
     'pass --ctrl-label NT, or --normalize'
     """
-    names = option_names() if names is None else names
+    names = option_names()
 
     def replace(match: re.Match[str]) -> str:
         name, value = match.groups()

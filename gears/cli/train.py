@@ -24,9 +24,7 @@ EPILOG = """examples:
 The options of a run are saved beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130
 interrupted.
 """
-LOADING = ("test_batch_size", "num_workers")
 CONFIG = "run.yaml"
-PERTDATA_OPTIONS = ("gene2go", "obo", "gene_set_path", "default_pert_graph")
 CUSTOM_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}
 """Options that take files, and their names in `model_initialize`."""
 SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "training"
@@ -74,12 +72,16 @@ def run_train(arguments: list[str]) -> None:
     custom_graphs = {
         name: options[option] for option, name in CUSTOM_GRAPHS.items() if options[option] is not None
     }
-    data_config = _data_config(options, parser)
+    from gears.jobs.job import PERTDATA_ARGS
+
+    # of the screen only what differs from its default: a prepared screen has its own options
+    names = [*parser.option_names[SCREEN], *PERTDATA_ARGS]
+    data_config = {name: options[name] for name in names if options[name] != parser.get_default(name)}
     args = {
         **values[TRAINING],
         "verbose": not options.quiet,
         "model_config": values[MODEL] | custom_graphs,
-        **{name: options[name] for name in LOADING},
+        **{name: options[name] for name in ("test_batch_size", "num_workers")},
     }
     _check(options, values[SPLIT], args, data_config, gpu_ids)
     from gears.jobs.job import first_on_rank_0, train_multi_gpu
@@ -197,25 +199,18 @@ def _check(
         check_devices(options.n_gpus, gpu_ids, options.device)
 
 
-def _data_config(options: Any, parser: CommandParser) -> dict[str, Any]:
-    """Options of the screen that differ from their defaults; a prepared screen has its own options."""
-    names = [*parser.option_names[SCREEN], *PERTDATA_OPTIONS]
-    return {name: options[name] for name in names if options[name] != parser.get_default(name)}
-
-
 def _prepared(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
     """Folder and name of the prepared screen, as `train_multi_gpu` takes them; a file is prepared first."""
     from gears.data.screen.files import is_prepared
-    from gears.jobs.job import LOAD_ARGS
+    from gears.jobs.job import LOAD_ARGS, PERTDATA_ARGS
     from gears.pertdata import PertData
 
     screen, folder = locate(options)
     if is_prepared(screen):
         return folder, screen.name
-    for_class = {name: value for name, value in data_config.items() if name in PERTDATA_OPTIONS}
-    processing = {
-        name: value for name, value in data_config.items() if name not in (*PERTDATA_OPTIONS, *LOAD_ARGS)
-    }
+    for_class = {name: value for name, value in data_config.items() if name in PERTDATA_ARGS}
+    others = (*PERTDATA_ARGS, *LOAD_ARGS)
+    processing = {name: value for name, value in data_config.items() if name not in others}
     pert_data = PertData(folder, **for_class)
     pert_data.load(data_path=screen, guides=options.guides, guide_targets=options.guide_targets, **processing)
     if options.guides is not None:

@@ -20,9 +20,9 @@ def shorten(values: Iterable[object], limit: int = 8) -> str:
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
-def _cut(name: str, longest: int = 300) -> str:
+def _cut(name: str) -> str:
     """The beginning of a very long name, and its length."""
-    return name if len(name) <= longest else f"{name[:60]}... ({len(name)} characters)"
+    return name if len(name) <= 300 else f"{name[:60]}... ({len(name)} characters)"
 
 
 def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
@@ -37,6 +37,19 @@ def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
     for value in valid:
         by_lower.setdefault(value.lower(), value)
     return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n, 0.6)]
+
+
+def suggestion(name: str, valid: Iterable[object], what: str) -> str:
+    """A remedy for a name that is not among the valid ones: the nearest of them or, where none is near, a list.
+
+    Examples
+    --------
+    >>> suggestion("bach", ["batch", "donor"], "columns"), suggestion("line", ["batch", "donor"], "columns")
+    ("did you mean 'batch'?", 'columns: batch, donor')
+    """
+    names = [str(value) for value in valid]
+    near = nearest(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"{what}: {shorten(names) or 'none'}"
 
 
 def unknown_name(kind: str, name: str, valid: Sequence[str]) -> str:

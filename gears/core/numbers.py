@@ -41,3 +41,13 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
         msg = f"{name} is {plain!r}; expected a whole number of at least {least}"
         raise ValueError(msg)
     return plain
+
+
+def clips(clip: bool | None, nonnegative: bool) -> bool:
+    """Whether values below 0 are set to 0: as `clip` says; by default (None) where a screen is `nonnegative`."""
+    return nonnegative if clip is None else clip
+
+
+def clipped(values: np.ndarray, clip: bool | None, nonnegative: bool) -> np.ndarray:
+    """The values, with those below 0 set to 0 where :func:`clips` says so."""
+    return np.maximum(values, 0.0) if clips(clip, nonnegative) else values

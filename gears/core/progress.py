@@ -45,13 +45,9 @@ def watched() -> bool:
     """Whether bars are shown: stderr is a terminal, or this is a notebook, and INFO lines are shown."""
     if not logging.getLogger("gears").isEnabledFor(logging.INFO):
         return False
-    return bool(getattr(sys.stderr, "isatty", bool)()) or in_notebook()
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
     shell = sys.modules.get("IPython")
-    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+    in_notebook = shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+    return in_notebook or bool(getattr(sys.stderr, "isatty", bool)())
 
 
 def show(report: Report) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from gears.core.messages import unknown_name
@@ -37,6 +37,10 @@ class Registry(Mapping[str, T]):
             raise ValueError(msg)
         self._objects[name] = value
         return value
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator that adds an object."""
+        return lambda value: self.add(name, value)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The object of that name, or `default`."""

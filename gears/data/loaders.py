@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from gears.conditions import Condition
+from gears.core.messages import count
 from gears.core.numbers import whole_number
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import Split
@@ -184,8 +185,14 @@ def make_loaders(
             continue
         own = (screens or {}).get(part, screen)
         dataset = CellDataset(own, part_cells(own, split, part), label_nodes, split.seed)
-        if part == "train":
-            check_batch(len(dataset), settings.batch_size, settings.world_size)
+        n_cells, batch_size, n_workers = len(dataset), settings.batch_size, settings.world_size
+        if part == "train" and n_cells < batch_size * n_workers:
+            msg = (
+                f"{n_cells} training cells do not fill one global batch of {batch_size * n_workers} "
+                f"({batch_size} cells x {count(n_workers, 'worker')}); use a batch_size of at most "
+                f"{max(n_cells // n_workers, 1)}{' or fewer workers' * (n_workers > 1)}"
+            )
+            raise ValueError(msg)
         loaders[name] = _loader(dataset, part, split.seed, settings)
     return loaders
 
@@ -197,17 +204,6 @@ def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
     if split.name == "no_split":
         chosen &= ~np.isin(screen.label_condition, screen.control_ids)
     return np.flatnonzero(chosen[screen.cell_label])
-
-
-def check_batch(n_cells: int, batch_size: int, world_size: int) -> None:
-    """Raise ValueError if there are fewer training cells than one global batch."""
-    if n_cells < batch_size * world_size:
-        msg = (
-            f"{n_cells} training cells do not fill one global batch of {batch_size * world_size} "
-            f"({batch_size} cells x {world_size} worker{'s' * (world_size > 1)}); use a batch_size of at most "
-            f"{max(n_cells // world_size, 1)}{' or fewer workers' * (world_size > 1)}"
-        )
-        raise ValueError(msg)
 
 
 def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings) -> CellLoader:

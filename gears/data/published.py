@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -55,23 +55,21 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
     ranking = rank_genes(statistics, screen.gene_names, len(ids)).order
     nonzero = statistics.mean_nonzero
     absent_in_control = ~nonzero[control_id]
-    by_condition: list[dict[str, Any]] = []
-    for order, here in zip(ranking, nonzero, strict=True):
-        kept = here | (~here & absent_in_control)
-        by_condition.append(
-            {
-                "rank_genes_groups_cov_all": ids[order].tolist(),
-                "non_zeros_gene_idx": np.flatnonzero(here),
-                "non_dropout_gene_idx": np.flatnonzero(kept),
-                "top_non_zero_de_20": ids[order[here[order]][:N_TOP]].astype(str),
-                "top_non_dropout_de_20": ids[order[kept[order]][:N_TOP]].astype(str),
-            }
-        )
-    uns: dict[str, dict[str, Any]] = {key: {} for key in by_condition[0]}
+    uns: dict[str, dict[str, Any]] = {}
     for name, condition in zip(screen.condition_names, condition_C[screen.label_condition], strict=True):
-        if condition != control_id:
-            for key, value in by_condition[condition].items():
-                uns[key][name] = value
+        if condition == control_id:
+            continue
+        order, here = ranking[condition], nonzero[condition]
+        kept = here | (~here & absent_in_control)
+        entries = {
+            "rank_genes_groups_cov_all": ids[order].tolist(),
+            "non_zeros_gene_idx": np.flatnonzero(here),
+            "non_dropout_gene_idx": np.flatnonzero(kept),
+            "top_non_zero_de_20": ids[order[here[order]][:N_TOP]].astype(str),
+            "top_non_dropout_de_20": ids[order[kept[order]][:N_TOP]].astype(str),
+        }
+        for key, value in entries.items():
+            uns.setdefault(key, {})[name] = value
     return uns
 
 
@@ -131,7 +129,7 @@ def create_cell_graph_dataset_for_prediction(
 class CellGraphs(Mapping[str, Sequence[Any]]):
     """Label -> its cells as objects with x, y, pert, pert_idx, de_idx: ``pert_data.dataset_processed``.
 
-    Nothing is stored: a cell is read when it is asked for. `cells` are all cells of a screen, in its order.
+    Nothing is stored: a cell is read when it is used. `cells` are all cells of a screen, in its order.
     """
 
     def __init__(self, cells: CellDataset) -> None:
@@ -154,11 +152,7 @@ class _Graphs(Sequence[Any]):
     def __init__(self, cells: CellDataset, numbers: np.ndarray) -> None:
         self._cells, self._numbers = cells, numbers
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         from torch_geometric.data import Data

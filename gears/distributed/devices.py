@@ -98,7 +98,10 @@ def choose_devices(
             raise ValueError(msg)
         return ("cpu",) * (n_gpus or 1)
     if device_type == "mps":
-        return _one_mps_device(n_gpus, gpu_ids)
+        if (n_gpus or 1) > 1 or (gpu_ids is not None and list(gpu_ids) != [0]):
+            msg = f"an MPS machine has one device; found n_gpus={n_gpus}, gpu_ids={gpu_ids}"
+            raise ValueError(msg)
+        return ("mps",)
     if target is not None and target.index is not None:
         if gpu_ids is not None:
             msg = f"device={str(target)!r} and gpu_ids={list(gpu_ids)} both choose GPUs; omit one of them"
@@ -186,13 +189,6 @@ def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
         raise ValueError(msg)
     logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")
     return ("cpu",)
-
-
-def _one_mps_device(n_gpus: int | None, gpu_ids: Sequence[int] | None) -> tuple[str, ...]:
-    if (n_gpus or 1) > 1 or (gpu_ids is not None and list(gpu_ids) != [0]):
-        msg = f"an MPS machine has one device; found n_gpus={n_gpus}, gpu_ids={gpu_ids}"
-        raise ValueError(msg)
-    return ("mps",)
 
 
 def _names(visible: int) -> str:

@@ -143,7 +143,9 @@ def join_group(
     # a supervisor passes its store, setup_ddp_multi_node an address; torchrun's is described by the environment
     if store is None and init_method is None:
         store = _fresh_store(world.rank, world.world_size, limit)
-    _import_before_a_group_runs()
+    # DDP imports this later: default arguments of its functions keep the group that runs at their import
+    from torch.distributed.nn import functional  # noqa: F401
+
     ranks: dict[str, Any] = {"rank": world.rank, "world_size": world.world_size}
     dist.init_process_group(
         backend, store=store, init_method=init_method, timeout=limit, device_id=device_id, **ranks
@@ -209,11 +211,6 @@ def cleanup_ddp() -> None:
         gc.collect()
         dist.destroy_process_group()
     set_world(None)
-
-
-def _import_before_a_group_runs() -> None:
-    """Import what DDP imports later: default arguments of its functions keep the group that runs at their import."""
-    import torch.distributed.nn.functional  # noqa: F401
 
 
 def use_loopback() -> None:

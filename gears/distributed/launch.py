@@ -237,7 +237,6 @@ def launch_many(
     *,
     backend: str,
     timeout: float | None = None,
-    grace: float = GRACE_SECONDS,
 ) -> list[Outcome]:
     """Run ``function(0, 1, *job)`` for every job in a separate process, one at a time per device.
 
@@ -254,11 +253,11 @@ def launch_many(
         logger.error("%s", text.partition("\n")[0])
         return replace(outcome, error=WorkerError(text, rank=0, details=outcome.error.details))
 
-    def options_of(number: int) -> dict[str, Any]:
-        return options | {"label": f"[run {number + 1}] "}
-
     payloads = [cloudpickle.dumps((function, job)) for job in jobs]
-    return _supervise(payloads, [(device,) for device in devices], options_of, grace, report)
+    groups = [(device,) for device in devices]
+    return _supervise(
+        payloads, groups, lambda number: options | {"label": f"[run {number + 1}] "}, GRACE_SECONDS, report
+    )
 
 
 def _checked(backend: str, timeout: float | None) -> dict[str, Any]:
@@ -286,7 +285,8 @@ def _supervise(
     waiting, free = deque(range(len(payloads))), deque(device_groups)
     groups: dict[int, Group] = {}
     asked_to_stop: float | None = None
-    with SignalWatch() as signals:
+    signals = SignalWatch()
+    with signals.watching():
         try:
             while groups or (waiting and asked_to_stop is None):
                 while waiting and free and signals.received is None:

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 from gears.core.progress import LineHandler
 
+HANDLER = "gears"
+"""Name of the handler that the package itself adds; a worker replaces it."""
+
 
 def show_progress() -> None:
     """Let INFO lines of ``gears`` reach stderr, unless logging was configured by the caller.
@@ -20,11 +23,15 @@ def show_progress() -> None:
     logger = logging.getLogger("gears")
     if logger.handlers or logging.getLogger().handlers:
         return
-    rank = _rank()
-    handler = LineHandler(sys.stderr)
-    handler.set_name("gears")  # a worker replaces it (gears.distributed.worker)
-    line = f"[rank {rank}] %(levelname)s: %(message)s" if rank else "%(message)s"
+    attach(LineHandler(sys.stderr), _rank())
+
+
+def attach(handler: logging.Handler, rank: int, prefix: str = "") -> None:
+    """Log through a handler: all lines of rank 0, behind `prefix`, and warnings of the others, behind their rank."""
+    handler.set_name(HANDLER)
+    line = f"[rank {rank}] %(levelname)s: %(message)s" if rank else f"{prefix}%(message)s"
     handler.setFormatter(logging.Formatter(line))
+    logger = logging.getLogger("gears")
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if rank else logging.INFO)
 

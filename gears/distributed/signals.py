@@ -9,9 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 
 def signal_name(number: int) -> str:
@@ -22,26 +21,31 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class SignalWatch:
-    """While workers run, record SIGINT and SIGTERM instead of ending at once; handlers are restored.
+@contextlib.contextmanager
+def _handled(handle: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Within the block, call `handle` on SIGINT and SIGTERM; only the main thread may: in others nothing changes."""
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
-    Only the main thread may set handlers: in other threads nothing changes.
-    """
+
+class SignalWatch:
+    """Signals that arrived while workers ran, instead of ending this process at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.count = 0
-        self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> SignalWatch:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record SIGINT and SIGTERM within the block."""
+        with _handled(self._note):
+            yield
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received = self.received or number
@@ -72,18 +76,11 @@ def listen_for_stop() -> None:
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[None]:
     """While training under a launcher: stop at the next step on SIGTERM and SIGINT; handlers are restored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    _stop_requested.clear()
-    listen_for_stop()
-    try:
-        yield
-    finally:
-        _stop_requested.clear()
-        for number, handler in previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+    with _handled(lambda *_: _stop_requested.set()):
+        try:
+            yield
+        finally:
+            _stop_requested.clear()
 
 
 def die_with_parent(parent: int) -> None:

@@ -17,11 +17,9 @@ import torch.distributed as dist
 
 from gears.core.progress import send_progress
 from gears.distributed.group import cleanup_ddp, join_group, use_loopback
+from gears.distributed.log import HANDLER, attach
 from gears.distributed.signals import die_with_parent, listen_for_stop
 from gears.distributed.world import World
-
-HANDLER = "gears"
-"""Name of the handler that the package itself adds (:func:`gears.distributed.log.show_progress` as well)."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,8 @@ def run_child(rank: int, setup: ChildSetup, payload: bytes) -> None:
     except BaseException as error:
         if isinstance(error, SystemExit):
             # Sent at once: ending a process takes a while, in which the others fail because this one is gone.
-            channel.send(("left", time.time(), _exit_code(error)))
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)  # as in Python
+            channel.send(("left", time.time(), code))
             raise
         summary = f"{type(error).__name__}: {_with_hint(error)}"
         channel.send(("error", time.time(), summary, traceback.format_exc()))
@@ -79,26 +78,13 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
     join_group(world, backend=setup.backend, timeout=setup.timeout, store=store)
 
 
-def _exit_code(error: SystemExit) -> int:
-    """Exit code of the process, as Python defines it: 0 for None, 1 for a message."""
-    return error.code if isinstance(error.code, int) else int(error.code is not None)
-
-
 def configure_worker_logging(rank: int, label: str = "") -> None:
     """Rank 0 logs like the package, with a label; the others log warnings only, with their rank in front."""
     logger = logging.getLogger("gears")
     for old in [handler for handler in logger.handlers if handler.name == HANDLER]:
         logger.removeHandler(old)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.set_name(HANDLER)
-    if rank == 0:
-        over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
-        handler.setFormatter(logging.Formatter(f"{over_bar}{label}%(message)s"))
-        logger.setLevel(logging.INFO)
-    else:
-        handler.setFormatter(logging.Formatter(f"[rank {rank}] %(levelname)s: %(message)s"))
-        logger.setLevel(logging.WARNING)
-    logger.addHandler(handler)
+    over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
+    attach(logging.StreamHandler(sys.stderr), rank, f"{over_bar}{label}")
     logger.propagate = False
 
 

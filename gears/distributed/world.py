@@ -28,10 +28,6 @@ class World:
     world_size: int = 1
     device: torch.device = torch.device("cpu")
 
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
-
 
 _current: World | None = None
 
@@ -92,12 +88,35 @@ def _need_group() -> None:
         raise RuntimeError(msg)
 
 
-class GroupReducer:
-    """Sums and gathers over the workers of the running process group, with the time they took.
+class Reducer:
+    """Sums and gathers over workers, as layers and tasks use them; this class is for a single process.
 
-    Replaces the identity reducer of a single process. Results carry no gradient; layers that need one have their own
-    ``torch.autograd.Function``.
+    With several workers training uses a :class:`GroupReducer`, whose methods are collectives: every worker must call
+    them in the same order with tensors of the same shape and type. Results carry no gradient; layers that need one
+    have their own ``torch.autograd.Function``.
     """
+
+    rank = 0
+    world_size = 1
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over workers, a new tensor of the same shape."""
+        return tensor.detach().clone()
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """All workers' tensors, shape (world size, ...), rank by rank."""
+        return tensor.detach().unsqueeze(0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Reducer:
+        """A copied model (such as a moving average) uses the same reducer; a process group cannot be copied."""
+        return self
+
+
+IDENTITY = Reducer()
+
+
+class GroupReducer(Reducer):
+    """Reductions over the running process group, with the time they took."""
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
@@ -122,10 +141,6 @@ class GroupReducer:
         dist.all_gather(tensors, tensor)
         self.seconds += time.perf_counter() - start
         return torch.stack(tensors)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> GroupReducer:
-        """A copy of a model shares the process group (which cannot be copied)."""
-        return self
 
 
 @dataclass(frozen=True)

@@ -199,12 +199,8 @@ def clean_leftovers(folder: Path, name: str | None = None, *, alone: bool = Fals
                 continue
             leftover = Path(entry.path)
             with contextlib.suppress(OSError):  # removed by another process, or not readable
-                if alone or time.time() - _last_change(leftover) > SECONDS_OF_REST:
+                changed = max(path.lstat().st_mtime for path in (leftover, *leftover.rglob("*")))
+                if alone or time.time() - changed > SECONDS_OF_REST:
                     shutil.rmtree(leftover, ignore_errors=True)
                     removed.append(leftover)
     return removed
-
-
-def _last_change(folder: Path) -> float:
-    """Time of the last change of anything in a folder, seconds since the epoch."""
-    return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))

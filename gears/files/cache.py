@@ -11,7 +11,7 @@ import numpy as np
 from filelock import FileLock
 
 from gears.files.atomic import clean_leftovers
-from gears.files.formats import content_hash, write_npz
+from gears.files.formats import content_hash, read_npz, write_npz
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +52,7 @@ def _read(path: Path, kind: str, key_hash: str) -> Arrays | None:
     if not path.exists():
         return None
     try:
-        # An open file, for np.load leaves the file of a path open where it is no archive.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = read_npz(path)
         key, stored = str(arrays.pop("key", "")), str(arrays.pop("hash", ""))
         if key == key_hash and stored == _hash(arrays):
             return arrays

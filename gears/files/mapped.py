@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -39,12 +38,9 @@ def _mapping(array: object) -> mmap.mmap | None:
     return None
 
 
-def pieces(array: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
-    """Consecutive pieces of an array along its first axis; the pages of each are released after use.
-
-    `size` is the length of a piece; by default it holds :data:`PIECE` values.
-    """
-    step = size or max(1, PIECE // max(1, int(np.prod(array.shape[1:]))))
+def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Consecutive pieces of an array of :data:`PIECE` values each; the pages of each are released after use."""
+    step = max(1, PIECE // max(1, int(np.prod(array.shape[1:]))))
     for start in range(0, len(array), step):
         yield array[start : start + step]
         release(array)
@@ -58,32 +54,29 @@ def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
 
 
 class TableWriter:
-    """Writes a ``.npy`` file of a known shape, rows after rows; ValueError at its end if their number is another."""
+    """Writes a ``.npy`` file rows after rows; it is complete when the block ends. `row_shape` is that of one row."""
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype | type) -> None:
-        self.path, self.shape, self.dtype = path, shape, np.dtype(dtype)
-        self._rows = 0
+    def __init__(self, path: Path, dtype: np.dtype | type, row_shape: tuple[int, ...] = ()) -> None:
+        self.path, self.dtype, self.row_shape = path, np.dtype(dtype), row_shape
+        self._n_rows = 0
 
     def __enter__(self) -> TableWriter:
         self._file = self.path.open("wb")
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": self.shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
+        self._write_header()
         return self
 
     def add(self, rows: np.ndarray) -> None:
-        """Append rows."""
-        self._file.write(np.ascontiguousarray(rows, dtype=self.dtype).data)
-        self._rows += len(rows)
+        """Append rows, piece by piece."""
+        for piece in pieces(rows):
+            self._file.write(np.ascontiguousarray(piece, dtype=self.dtype).data)
+        self._n_rows += len(rows)
 
-    def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
-        self._file.close()
-        if kind is None and self._rows != self.shape[0]:
-            msg = f"{self.path} got {self._rows} of {self.shape[0]} rows"
-            raise ValueError(msg)
+    def __exit__(self, *_: object) -> None:
+        with self._file:
+            self._file.seek(0)
+            self._write_header()
 
-
-def save_array(path: Path, array: np.ndarray, dtype: np.dtype | type | None = None) -> None:
-    """Write the same file as ``np.save``, piece by piece."""
-    with TableWriter(path, array.shape, array.dtype if dtype is None else dtype) as writer:
-        for piece in pieces(array):
-            writer.add(piece)
+    def _write_header(self) -> None:
+        # numpy pads the header so that it can be rewritten for any number of rows
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self._n_rows, *self.row_shape)}
+        np.lib.format.write_array_header_1_0(self._file, header)

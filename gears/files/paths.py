@@ -28,6 +28,15 @@ def need_file(path: str | os.PathLike[str], what: str) -> Path:
     return user_file
 
 
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """A user's path of a file, which must exist; else FileNotFoundError."""
+    user_file = user_path(path)
+    if not user_file.is_file():
+        msg = f"there is no file {user_file}"
+        raise FileNotFoundError(msg)
+    return user_file
+
+
 def check_output(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """The path of a file to write; FileExistsError where something is there, without `overwrite`."""
     output = user_path(path)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gears.files.atomic import write_atomically
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 
 
 def write_tensors(path: str | Path, value: Any) -> None:
@@ -29,10 +29,7 @@ def write_tensors(path: str | Path, value: Any) -> None:
 
 def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
     """Read tensors and plain types; content that could run code, or damage, is an error."""
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path)
     try:
         _check_zip(path)
         return torch.load(path, map_location=device, weights_only=True)

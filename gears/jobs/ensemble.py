@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
+from gears.core.numbers import clipped, clips
 from gears.distributed.devices import DeviceLike, parse_device, plan_devices
 from gears.distributed.gpus import GpuIds
 from gears.distributed.group import check_timeout
@@ -24,7 +26,7 @@ from gears.distributed.world import started_by_launcher
 from gears.files.formats import content_hash
 from gears.files.paths import user_path
 from gears.gears import GEARS
-from gears.jobs.job import TrainingJob
+from gears.jobs.job import TrainingJob, train_ddp_worker
 from gears.model.folder import difference
 from gears.prediction.predictions import Predictions
 from gears.training.results import TrainResult
@@ -57,9 +59,11 @@ class EnsemblePredictions(Predictions):
         """Spread of one condition, (G,)."""
         return self._values("spread")[self._row(key)]
 
-    def _sd_UG(self) -> np.ndarray | None:
-        sd_UG = super()._sd_UG()
-        return self.spread_UG if sd_UG is None and self.spread_UG is not None else sd_UG
+    @property
+    def sd_UG(self) -> np.ndarray | None:
+        """Predicted standard deviation, (U, G); the spread where no variance is predicted."""
+        sd_UG = super().sd_UG
+        return self.spread_UG if sd_UG is None else sd_UG
 
     def _provenance(self) -> dict[str, Any]:
         return super()._provenance() | {"n_models": self.n_models}
@@ -153,12 +157,11 @@ class Ensemble:
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
         mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)
         first = members[0]
-        if clip is None:
-            clip = all(model._need_model().nonnegative for model in self.models)
+        clip = clips(clip, all(model._need_model().nonnegative for model in self.models))
         return EnsemblePredictions(
             first.conditions,
             first.gene_names,
-            np.maximum(mean_UG, 0.0) if clip else mean_UG,
+            clipped(mean_UG, clip, clip),
             first.control_mean_G,
             _total_logvar(members, spread_UG),
             clip,
@@ -287,7 +290,8 @@ def train_many(
             (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()) for job in jobs
         ]
         logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
-        outcomes = launch_many(train_alone, arguments, plan.devices, backend=plan.backend, timeout=timeout)
+        work = partial(train_ddp_worker, evaluate_test=True)
+        outcomes = launch_many(work, arguments, plan.devices, backend=plan.backend, timeout=timeout)
     return [
         RunOutcome(
             str(job.options.save_path),
@@ -297,21 +301,6 @@ def train_many(
         )
         for job, outcome in zip(jobs, outcomes, strict=True)
     ]
-
-
-def train_alone(
-    rank: int,
-    world_size: int,
-    pert_data_path: str,
-    dataset_name: str,
-    split_config: Mapping[str, Any] | None,
-    args: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Entry point of each process: open the prepared screen, train, score the test part."""
-    job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
-    with shown(job.options.verbose):
-        result = job.opened(rank, world_size).train(**job.options.to_dict())
-    return vars(result)
 
 
 def _checked(configs: Sequence[Mapping[str, Any]]) -> list[TrainingJob]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core.numbers import clipped
 from gears.model.folder import check_names
 from gears.priors.source import prior_of
 
@@ -146,5 +147,4 @@ class PriorEstimator:
         parsed = [Condition.of(condition) for condition in conditions]
         nodes = [self.pert_data.condition_nodes(condition) for condition in parsed]
         predicted_UG = self._contexts.control_means(parsed) + self.prior(nodes)
-        clip = self.pert_data.screen.nonnegative if self.clip is None else self.clip
-        return np.maximum(predicted_UG, 0.0) if clip else predicted_UG
+        return clipped(predicted_UG, self.clip, self.pert_data.screen.nonnegative)

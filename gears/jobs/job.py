@@ -386,8 +386,10 @@ def train_ddp_worker(
     dataset_name: str,
     split_config: Mapping[str, Any] | None,
     args: Mapping[str, Any],
+    *,
+    evaluate_test: bool = False,
 ) -> dict[str, Any]:
-    """Entry point of each worker: open the prepared screen, make its loaders, train.
+    """Entry point of each worker: open the prepared screen, make its loaders, train, score the test part if requested.
 
     Your own code can pass it to ``torch.multiprocessing.spawn`` after it has set the addresses that
     :func:`setup_ddp` reads.
@@ -401,7 +403,7 @@ def train_ddp_worker(
     setup_ddp(rank, world_size)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
     with shown(job.options.verbose):
-        result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=False)
+        result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=evaluate_test)
     if not joined_before:
         cleanup_ddp()
     return vars(result)

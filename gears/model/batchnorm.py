@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gears.model.reducer import IDENTITY, Reducer
+from gears.distributed.world import IDENTITY, Reducer
 
 
 class WeightedBatchNorm(nn.Module):
@@ -72,7 +72,7 @@ class WeightedBatchNorm(nn.Module):
         relu
             Fused here because it saves a pass over the largest tensors.
         """
-        if not self.training:
+        if not self.training:  # fixed statistics: no weights, no collective
             flat, mean_H, var_H = rows.reshape(-1, self.num_features), self.running_mean, self.running_var
             out = F.batch_norm(flat, mean_H, var_H, self.weight, self.bias, False, self.momentum, self.eps)
             out = out.reshape(rows.shape)
@@ -81,6 +81,7 @@ class WeightedBatchNorm(nn.Module):
             rows_LUH, weight, reducer = rows.reshape(-1, 1, self.num_features), rows.new_ones(1), IDENTITY
         else:
             rows_LUH = rows if rows.ndim == 3 else rows.unsqueeze(0)
+        # counts and sums in the type of the statistics: float16 counts to 2,048 only
         weight = weight.to(statistics_dtype(rows.dtype))
         out, mean_H, var_H, n_rows = _NormaliseRows.apply(
             rows_LUH, self.weight, self.bias, weight, self.eps, relu, reducer
@@ -160,6 +161,7 @@ class _NormaliseRows(torch.autograd.Function):
             exact_LUH = rows_LUH.to(weight_U.dtype)
             moments = merged_moments(exact_LUH, weight_U, reducer)
             inverse_H = torch.rsqrt(moments.var_H + eps)
+            # out = beta + gamma (x - mean) / s.d. as one multiplication and addition per value
             scale_H = gamma_H * inverse_H
             out = torch.addcmul(beta_H - moments.mean_H * scale_H, exact_LUH, scale_H).to(rows_LUH.dtype)
             if relu:
@@ -183,15 +185,13 @@ class _NormaliseRows(torch.autograd.Function):
             # the parameters' gradients stay local, since DDP averages them later; those of the rows need the sums over
             # all workers, because each row moves the statistics of every worker
             grad_beta_H, grad_gamma_H = sums_UH.sum(0), products_UH.sum(0) * inverse_H
-            all_beta_H, all_gamma_H = ctx.reducer.sum(torch.stack([grad_beta_H, grad_gamma_H]))
-
+            sums_2H = ctx.reducer.sum(torch.stack([grad_beta_H, grad_gamma_H]))
             scale_H = gamma_H * inverse_H
-            share_U1 = (weight_U / count.clamp(min=torch.finfo(count.dtype).tiny)).unsqueeze(-1)
-            slope_UH = share_U1 * scale_H * inverse_H * all_gamma_H
-            offset_UH = share_U1 * scale_H * all_beta_H - slope_UH * mean_H
+            terms = NormTerms.of(mean_H, count, inverse_H, scale_H, sums_2H, weight_U)
+            # a gradient that a conversion or the ReLU has just made is overwritten: one tensor of this size less
             may_overwrite = relu_out is not None or grad is not grad_LUH
             grad = grad.mul_(scale_H) if may_overwrite else grad * scale_H
-            grad_rows = grad.addcmul_(rows, slope_UH, value=-1).sub_(offset_UH)
+            grad_rows = terms.subtract_from(grad, rows)
         return grad_rows.to(rows_LUH.dtype), grad_gamma_H, grad_beta_H, None, None, None, None
 
 
@@ -201,6 +201,40 @@ class Moments(NamedTuple):
     mean_H: Tensor
     var_H: Tensor  # divided by the number of rows
     n_rows: Tensor  # (), number of rows: sum of weights times L
+
+
+class NormTerms(NamedTuple):
+    """What a batch norm's gradient has beside ``scale * gradient``, because each row moves the statistics.
+
+    With sums over all rows of all workers (N rows, condition u counted weight_u times), x the input and y its
+    normalised value,
+
+        dL/dx = scale * dL/dout  -  weight_u / N * scale * (sum dL/dout + y * sum (dL/dout * y))
+
+    The second term is affine in x: ``slope * x + offset``, (U, H) each.
+    """
+
+    slope: Tensor
+    offset: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        mean_H: Tensor,
+        n_rows: Tensor,
+        inverse_H: Tensor,
+        scale_H: Tensor,
+        sums_2H: Tensor,
+        weight_U: Tensor,
+    ) -> NormTerms:
+        """From sums over all workers: of the output's gradient, and of its product with the normalised input."""
+        share_U1 = (weight_U / n_rows.clamp(min=torch.finfo(n_rows.dtype).tiny)).unsqueeze(-1)
+        slope_UH = share_U1 * scale_H * inverse_H * sums_2H[1]
+        return cls(slope_UH, share_U1 * scale_H * sums_2H[0] - slope_UH * mean_H)
+
+    def subtract_from(self, grad_NUH: Tensor, value_NUH: Tensor) -> Tensor:
+        """Subtract the term from a gradient, in place."""
+        return grad_NUH.addcmul_(value_NUH, self.slope, value=-1).sub_(self.offset)
 
 
 def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -225,6 +259,7 @@ def merged(mean_UH: Tensor, squares_UH: Tensor, n_rows: int, weight_U: Tensor, r
     total = weight_U.sum()
     mean_H = (weight_U @ mean_UH) / _positive(total)
     squares_H = weight_U @ (squares_UH + n_rows * (mean_UH - mean_H).square())
+    # one collective for all three
     local = torch.cat([(total * n_rows).reshape(1), mean_H, squares_H])
     workers = reducer.gather(local)
 
@@ -256,14 +291,24 @@ def condition_products(grad_LUH: Tensor, rows_LUH: Tensor, mean_H: Tensor) -> tu
     shape = (n_conditions, n_features)
     if n_rows == 1 or rows_LUH.numel() == 0:
         return grad_LUH.sum(0), (grad_LUH * (rows_LUH - mean_H)).sum(0)
-    columns, mean = rows_LUH.reshape(n_rows, -1), mean_H.repeat(n_conditions)
-    # the backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both sums while it reads the
-    # rows once; the CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given
-    ones = torch.ones_like(mean)
-    _, products, sums = torch.ops.aten.native_batch_norm_backward(
-        grad_LUH.reshape(n_rows, -1), columns, ones, mean, ones, mean, ones, False, 0.0, [False, True, True]
+    # columns (L, U H), as in condition_moments
+    sums, products = column_sums(
+        grad_LUH.reshape(n_rows, -1), rows_LUH.reshape(n_rows, -1), mean_H.repeat(n_conditions)
     )
     return sums.reshape(shape), products.reshape(shape)
+
+
+def column_sums(grad: Tensor, rows: Tensor, mean_K: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over rows, (L, K), of a gradient, and of its product with the centred rows, (K,) each.
+
+    The backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both while it reads the rows
+    once. The CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given.
+    """
+    one_K = torch.ones_like(mean_K)
+    _, products_K, sums_K = torch.ops.aten.native_batch_norm_backward(
+        grad, rows, one_K, mean_K, one_K, mean_K, one_K, False, 0.0, [False, True, True]
+    )
+    return sums_K, products_K
 
 
 class GlobalMoments(torch.autograd.Function):

@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gears.model.batchnorm import Moments, condition_moments, merged
-from gears.model.reducer import Reducer
+from gears.distributed.world import Reducer
+from gears.model.batchnorm import Moments, NormTerms, column_sums, condition_moments, merged
 
 BLOCK_ROWS = {"cpu": 2048}
 """Rows (genes x conditions) of a block: what stays in a cache of a few MiB. Other devices take OTHER_BLOCK_ROWS."""
@@ -112,6 +112,7 @@ class _GeneValues(torch.autograd.Function):
         layers = [Layer(*parameters[i : i + 3]) for i in range(0, len(parameters), 3)]
         blocks = _Blocks(base_GH, effect_UH, layers, matmul_dtype)
         blocks.borrow(pool, most_kept)
+        # products choose their own type: sums of many rows in half precision would lose digits
         with torch.autocast(base_GH.device.type, enabled=False):
             moments = blocks.fit_norms(weight_U, eps, reducer)
             value_GU = blocks.decoded(decoder_GH)
@@ -209,6 +210,8 @@ class _Blocks:
     def fit_norms(self, weight_U: Tensor, eps: float, reducer: Reducer) -> list[Moments]:
         """Compute the values of all layers and the statistics of their norms, one layer after the other."""
         moments = []
+        # layers outside, blocks inside (in _moments): no row may go through a norm before all rows of all workers have
+        # been summed. scale and shift are one multiplication and addition per value later
         for layer, (_, gamma_K, beta_K) in enumerate(self.layers):
             statistics = self._moments(layer, weight_U, reducer)
             scale_K = gamma_K * torch.rsqrt(statistics.var_H + eps)
@@ -219,12 +222,13 @@ class _Blocks:
     def _moments(self, layer: int, weight_U: Tensor, reducer: Reducer) -> Moments:
         """Moments of a layer's values over all rows of all workers."""
         means, squares, sizes = [], [], []
+        # each block gives (U, K) means and squares, so that (rows, K) values are read once, while they are in the cache
         for genes in self:
             mean_UK, squares_UK = condition_moments(self.by_condition(self.values(genes, layer, new=True)))
             means.append(mean_UK)
             squares.append(squares_UK)
             sizes.append(float(genes.stop - genes.start))
-        if not means:
+        if not means:  # no condition on this worker: it takes part in the collective all the same
             empty_UK = self.base_GH.new_zeros(self.n_conditions, len(self.layers[layer].weight))
             return merged(empty_UK, empty_UK, self.n_genes, weight_U, reducer)
         # squared deviations from the mean of all genes = those from the block's mean + block size * (its mean - mean)^2
@@ -237,7 +241,7 @@ class _Blocks:
     def decoded(self, decoder_GH: Tensor) -> Tensor:
         """<norm_n(v_n), w_g> of every gene and condition, (G, U)."""
         scale_H, shift_H = self.norms[-1]
-        scaled_GH = decoder_GH * scale_H
+        scaled_GH = decoder_GH * scale_H  # the last norm, folded into the decoder: G rows instead of G x U
         value_GU = scaled_GH.new_empty(self.n_genes, self.n_conditions)
         for genes in self:
             value_NUH = self.by_condition(self.values(genes, len(self.layers) - 1))
@@ -278,13 +282,16 @@ class _Gradient:
         last = len(self.blocks.layers) - 1
         grad_decoder_GH, sums_2K = self._last_sums()
         gradients: list[Tensor] = []
+        # one loop over the blocks and one collective per layer, from the last one down: the gradient of v_k needs the
+        # sums of norm_k, which need the gradient of v_{k+1}; what is not kept of it is computed again in each loop
         for layer in range(last, -1, -1):
             if layer < last:
                 sums_2K = self._sums(layer, pool)
             gradients = [self.weights[layer], sums_2K[1], sums_2K[0], *gradients]
             scale = self.blocks.norms[layer][0]
+            mean_K, _, n_rows = self.moments[layer]
             self.norm_terms[layer] = NormTerms.of(
-                self.moments[layer], self.inverses[layer], scale, reducer.sum(sums_2K), weight_U
+                mean_K, n_rows, self.inverses[layer], scale, reducer.sum(sums_2K), weight_U
             )
         return [grad_decoder_GH, *gradients]
 
@@ -307,12 +314,13 @@ class _Gradient:
         They are the gradients of beta and gamma.
         """
         blocks, mean_K = self.blocks, self.moments[layer].mean_H
+        # the gradient of the first norm's output is kept, because terms() needs it again
         if layer == 0 and blocks.kept is not None:
             self.kept = pool.take((blocks.n_genes, blocks.n_conditions, len(mean_K)), self.grad_GU)
         sums_K, products_K = torch.zeros_like(mean_K), torch.zeros_like(mean_K)
         for genes in blocks:
             grad = self._of_output(genes, layer, new=True)
-            block_sums_K, block_products_K = sums_with(grad, blocks.values(genes, layer), mean_K)
+            block_sums_K, block_products_K = column_sums(grad, blocks.values(genes, layer), mean_K)
             sums_K += block_sums_K
             products_K += block_products_K
         return torch.stack([sums_K, products_K * self.inverses[layer]])
@@ -322,6 +330,7 @@ class _Gradient:
         blocks = self.blocks
         grad_base_GH, grad_effect_UH = torch.zeros_like(blocks.base_GH), torch.zeros_like(blocks.effect_UH)
         for genes in blocks:
+            # the sum over conditions is complete in a block, that over genes adds up over blocks
             grad_NUH = blocks.by_condition(self._of_output(genes, -1, new=True))
             torch.sum(grad_NUH, 1, out=grad_base_GH[genes])
             grad_effect_UH += grad_NUH.sum(0)
@@ -344,6 +353,7 @@ class _Gradient:
         if buffer is not None and not new:
             return buffer
         above = layer + 1
+        # recursion towards the last layer, block by block: what is not kept is computed again here
         grad, inputs = self._of_values(genes, above), blocks.inputs(genes, above)
         if new:
             blocks.add_product(self.weights[above], grad.t(), inputs)
@@ -353,6 +363,7 @@ class _Gradient:
         """Gradient of a layer's values v_k, (rows, out): through its norm, statistics included."""
         blocks = self.blocks
         if layer == len(blocks.layers) - 1:
+            # (N, U, K) as a product of (N, U, 1) and (N, 1, K): the gradient of all rows never exists at once
             grad_NUK = self.grad_GU[genes].unsqueeze(-1) * self.scaled_GH[genes].unsqueeze(1)
         else:
             # in place: a kept gradient is read once only
@@ -361,50 +372,9 @@ class _Gradient:
         return self.norm_terms[layer].subtract_from(grad_NUK, value_NUK).flatten(0, 1)
 
 
-class NormTerms(NamedTuple):
-    """What a batch norm's gradient has beside ``scale * gradient``, because each row moves the statistics.
-
-    With sums over all rows of all workers (N rows, condition u counted weight_u times), x the input and y its
-    normalised value,
-
-        dL/dx = scale * dL/dout  -  weight_u / N * scale * (sum dL/dout + y * sum (dL/dout * y))
-
-    The second term is affine in x: ``slope * x + offset``, (U, H) each.
-    """
-
-    slope: Tensor
-    offset: Tensor
-
-    @classmethod
-    def of(
-        cls, moments: Moments, inverse_H: Tensor, scale_H: Tensor, sums_2H: Tensor, weight_U: Tensor
-    ) -> NormTerms:
-        """From sums over all workers: of the output's gradient, and of its product with the normalised input."""
-        share_U1 = (weight_U / moments.n_rows.clamp(min=torch.finfo(inverse_H.dtype).tiny)).unsqueeze(-1)
-        slope_UH = share_U1 * scale_H * inverse_H * sums_2H[1]
-        return cls(slope_UH, share_U1 * scale_H * sums_2H[0] - slope_UH * moments.mean_H)
-
-    def subtract_from(self, grad_NUH: Tensor, value_NUH: Tensor) -> Tensor:
-        """Subtract the term from a gradient, in place."""
-        return grad_NUH.addcmul_(value_NUH, self.slope, value=-1).sub_(self.offset)
-
-
 def through_relu(grad: Tensor, output: Tensor) -> Tensor:
     """The gradient where a ReLU's output is positive, in place."""
     return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
-
-
-def sums_with(grad: Tensor, value: Tensor, mean_K: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over rows of a gradient, and of its product with the centred values, (K,) each.
-
-    The backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both while it reads the rows
-    once. The CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given.
-    """
-    one_K = torch.ones_like(mean_K)
-    _, products_K, sums_K = torch.ops.aten.native_batch_norm_backward(
-        grad, value, one_K, mean_K, one_K, mean_K, one_K, False, 0.0, [False, True, True]
-    )
-    return sums_K, products_K
 
 
 class BufferPool:
@@ -429,6 +399,7 @@ class BufferPool:
         """Take back a tensor that :meth:`take` lent and that nothing reads any more."""
         buffer = tensor._base if tensor._base is not None else tensor.flatten()
         self._free.append(buffer)
+        # the smallest that fits is lent; beyond MOST_HELD the smallest go, because the largest cost most to allocate
         self._free.sort(key=torch.numel)
         del self._free[:-MOST_HELD]
 

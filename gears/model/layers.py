@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from gears.distributed.world import IDENTITY, Reducer
 from gears.graphs.graph import Graph
 from gears.model.batchnorm import Moments, WeightedBatchNorm
 from gears.model.blockwise import Layer
-from gears.model.reducer import IDENTITY, Reducer
 
 WIDEST = 64
 """Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""

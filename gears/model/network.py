@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gears.distributed.world import IDENTITY, Reducer
 from gears.graphs.graph import Graph
 from gears.model.batchnorm import WeightedBatchNorm
 from gears.model.blockwise import BufferPool, gene_values
 from gears.model.config import ModelConfig
 from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Propagation, layers_of, tracked
 from gears.model.prepared import PreparedNetwork, per_gene_dot, predict_cells
-from gears.model.reducer import IDENTITY, Reducer
 from gears.model.settings import Placing
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding

@@ -9,7 +9,7 @@ import numpy as np
 
 from gears.core.messages import count, shorten, unknown_name
 from gears.evaluation.uncertainty import Calibration
-from gears.plotting.style import LINES, MARKS, finish, new_axes
+from gears.plotting.style import LINES, MARKS, finish, new_axes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,11 +62,8 @@ def training_curves(
     for run, records in runs.items():
         for name in shown_names:
             epochs, values = _series(records, name)
-            colour, mark = MARKS[number % len(MARKS)]
-            ax.plot(
-                epochs, values, color=colour, linestyle=LINES[number % len(LINES)], marker=mark, markersize=4,
-                markevery=max(1, len(epochs) // 8), linewidth=1.3, label=_label(run, name, len(shown_names)),
-            )  # fmt: skip
+            label = name if not run else run if len(shown_names) == 1 else f"{run}: {name}"
+            _line(ax, number, label, epochs, values, max(1, len(epochs) // 8))
             number += 1
     if best_epoch is not None:
         ax.axvline(best_epoch, color="0.35", linewidth=0.9, linestyle=":", label=f"best epoch, {best_epoch}")
@@ -74,10 +71,6 @@ def training_curves(
         ax.set_yscale("log")
     shown = shown_names[0] if len(shown_names) == 1 else "value"
     return finish(ax, "epoch", shown, title, legend=number > 1 or best_epoch is not None)
-
-
-def _label(run: str, name: str, n_names: int) -> str:
-    return name if not run else run if n_names == 1 else f"{run}: {name}"
 
 
 def _series(records: History, name: str) -> tuple[list[int], list[float]]:
@@ -141,11 +134,12 @@ def error_against_spread(judged: Mapping[str, Calibration], *, ax: Axes | None =
     return finish(ax, "predicted standard deviation", "root mean square error")
 
 
-def _line(ax: Axes, number: int, name: str, x: np.ndarray, y: np.ndarray) -> None:
-    colour, mark = MARKS[number]
+def _line(ax: Axes, number: int, label: str, x: Any, y: Any, marked_every: int = 1) -> None:
+    colour, mark = MARKS[number % len(MARKS)]
     ax.plot(
-        x, y, color=colour, marker=mark, markersize=4, linestyle=LINES[number % 4], linewidth=1.2, label=name
-    )
+        x, y, color=colour, linestyle=LINES[number % len(LINES)], marker=mark, markersize=4,
+        markevery=marked_every, linewidth=1.3, label=label,
+    )  # fmt: skip
 
 
 def _axes_for(judged: Mapping[str, Calibration], ax: Axes | None) -> Axes:
@@ -160,8 +154,6 @@ def _axes_for(judged: Mapping[str, Calibration], ax: Axes | None) -> Axes:
 
 def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:
     """Observed against expected coverage, and error against predicted s.d., one line per method (at most six)."""
-    from gears.plotting.style import new_figure
-
     figure = new_figure(7.6, 3.6)
     coverage_axes, error_axes = figure.subplots(1, 2)
     coverage_curve(judged, ax=coverage_axes)

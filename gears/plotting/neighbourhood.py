@@ -98,15 +98,19 @@ def _incoming(graph: networkx.Graph, gene: str) -> dict[str, float]:
     for first, second, data in edges:
         other = first if second == gene else second
         if other != gene:
-            weights[other] = float(data.get("weight", data.get("importance", 1.0)))
+            weights[other] = _weight(data)
     return weights
+
+
+def _weight(data: Mapping[str, float]) -> float:
+    """Weight of an edge; that of cell-gears is called importance."""
+    return float(data.get("weight", data.get("importance", 1.0)))
 
 
 def _joined(graph: networkx.Graph, first: str, second: str) -> float:
     """The larger weight of the edges between two genes; 0 without one."""
     pairs = [(first, second), (second, first)]
-    edges = [graph.edges[pair] for pair in pairs if graph.has_edge(*pair)]
-    return max((float(data.get("weight", data.get("importance", 1.0))) for data in edges), default=0.0)
+    return max((_weight(graph.edges[pair]) for pair in pairs if graph.has_edge(*pair)), default=0.0)
 
 
 def _ring_order(graph: networkx.Graph, gene: str, neighbours: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
+from gears.core.numbers import clips
 from gears.files.atomic import need_space, new_folder, write_atomically
 from gears.files.paths import check_output
 from gears.model.folder import ModelParts
@@ -61,7 +62,7 @@ def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool | None
     return AnnData(
         obs=condition_table(conditions, origin),
         var=gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
-        uns={"gears": provenance(parts.nonnegative if clip is None else clip, origin)},
+        uns={"gears": provenance(clips(clip, parts.nonnegative), origin)},
     )
 
 
@@ -107,22 +108,14 @@ def _fill(
 ) -> None:
     """Create X and layers and write the chunks into them; raises if rows are missing."""
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
-    x = create("X", shape, blocks)
-    arrays = {name: create(f"layers/{name}", shape, blocks) for name in layers}
+    fields = {"X": "expression_UG"} | {f"layers/{name}": f"{name}_UG" for name in layers}
+    arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
     row = 0
     for predictions in chunks:
         rows = slice(row, row + len(predictions))
-        x[rows] = predictions.expression_UG.astype(np.float32)
-        for name, array in arrays.items():
-            array[rows] = _layer(predictions, name).astype(np.float32)
+        for field, array in arrays.items():
+            array[rows] = getattr(predictions, field).astype(np.float32)
         row += len(predictions)
     if row != shape[0]:
         msg = f"{row} predictions came for {shape[0]} conditions"
         raise RuntimeError(msg)
-
-
-def _layer(predictions: Predictions, name: str) -> np.ndarray:
-    if name == "delta":
-        return predictions.delta_UG
-    assert predictions.logvar_UG is not None
-    return np.exp(0.5 * predictions.logvar_UG)

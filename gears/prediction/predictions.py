@@ -122,7 +122,7 @@ class Predictions(Mapping[str, np.ndarray]):
         from anndata import AnnData
 
         layers = {"delta": self.delta_UG}
-        sd_UG = self._sd_UG()
+        sd_UG = self.sd_UG
         if sd_UG is not None:
             layers["sd"] = sd_UG
         one_control_mean = self.control_mean_G.ndim == 1
@@ -139,7 +139,9 @@ class Predictions(Mapping[str, np.ndarray]):
     def _provenance(self) -> dict[str, Any]:
         return provenance(self.clip, self.origin)
 
-    def _sd_UG(self) -> np.ndarray | None:
+    @property
+    def sd_UG(self) -> np.ndarray | None:
+        """Predicted standard deviation, (U, G); None where no variance is predicted."""
         return None if self.logvar_UG is None else np.exp(0.5 * self.logvar_UG)
 
     def top(self, n: int = 20) -> pd.DataFrame:
@@ -340,7 +342,7 @@ def gene_table(
     return table
 
 
-def provenance(clip: bool, origin: Origin | None, **more: Any) -> dict[str, Any]:
+def provenance(clip: bool, origin: Origin | None) -> dict[str, Any]:
     """Content of ``uns["gears"]``: plain values that h5ad and zarr can store."""
     description = {} if origin is None else dict(origin.description)
-    return {"content": CONTENT, "clip": clip, "version": __version__, **description, **more}
+    return {"content": CONTENT, "clip": clip, "version": __version__, **description}

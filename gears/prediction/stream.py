@@ -13,7 +13,7 @@ import torch
 
 from gears.conditions import Condition
 from gears.core.messages import shorten
-from gears.core.numbers import whole_number
+from gears.core.numbers import clips, whole_number
 from gears.core.progress import followed
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
@@ -30,9 +30,9 @@ BYTES_PER_VALUE = 56  # float32 results, float64 expression and change, and copi
 MOST_PER_CHUNK = 1024
 
 
-def chunk_size(n_genes: int, *, memory_mb: float = MEMORY_MB) -> int:
-    """Conditions of a chunk that holds about `memory_mb` MiB, at least 1; whole blocks of a file where possible."""
-    size = int(max(1, min(MOST_PER_CHUNK, memory_mb * 2**20 / (BYTES_PER_VALUE * max(1, n_genes)))))
+def chunk_size(n_genes: int) -> int:
+    """Conditions of a chunk of about :data:`MEMORY_MB` MiB, at least 1; whole blocks of a file where possible."""
+    size = int(max(1, min(MOST_PER_CHUNK, MEMORY_MB * 2**20 / (BYTES_PER_VALUE * max(1, n_genes)))))
     return size - size % ROWS_PER_BLOCK if size > ROWS_PER_BLOCK else size
 
 
@@ -96,7 +96,7 @@ def _predictions(
     origin: Origin,
 ) -> Predictions:
     expression_UG = control_mean + delta_UG
-    clip = parts.nonnegative if clip is None else clip
+    clip = clips(clip, parts.nonnegative)
     if clip:
         np.maximum(expression_UG, 0.0, out=expression_UG)
     return Predictions(conditions, parts.gene_names, expression_UG, control_mean, logvar_UG, clip, origin)
@@ -174,13 +174,11 @@ def predict_all_pairs(
     overwrite: bool = False,
 ) -> Iterator[pd.DataFrame] | Path:
     """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
-    candidates = candidate_genes(parts, genes)
-    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk)
-    if output is None:
-        return (predictions.to_frame(values) for predictions in chunks)
-    pairs = _units(all_pairs(candidates), parts)
-    chunks = followed(chunks, len(pairs), "predicting", "conditions", len)
-    return write_predictions(output, pairs, parts, chunks, clip=clip, overwrite=overwrite)
+    pairs = all_pairs(candidate_genes(parts, genes))
+    if output is not None:
+        return _to_file(network, parts, list(pairs), output, clip=clip, chunk=chunk, overwrite=overwrite)
+    chunks = stream(network, parts, pairs, clip=clip, chunk=chunk)
+    return (predictions.to_frame(values) for predictions in chunks)
 
 
 def predict_to_file(
@@ -196,10 +194,17 @@ def predict_to_file(
     """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
     requested = requested_conditions(conditions)
     nodes_of(requested, parts.pert_names)  # raises for an unknown gene before a file is written
-    units = _units(requested, parts)
-    chunks = followed(
-        stream(network, parts, requested, clip=clip, chunk=chunk), len(units), "predicting", "conditions", len
-    )
+    return _to_file(network, parts, requested, output, clip=clip, chunk=chunk, overwrite=overwrite)
+
+
+def _to_file(
+    network: GEARSNetwork, parts: ModelParts, conditions: Sequence[Condition], output: str | Path, *,
+    clip: bool | None, chunk: int | None, overwrite: bool,
+) -> Path:  # fmt: skip
+    """Predict conditions, in every context and with every type of the model, into a file."""
+    units = conditions if parts.contexts is None else parts.contexts.placed(conditions, None, None)
+    chunks = stream(network, parts, conditions, clip=clip, chunk=chunk)
+    chunks = followed(chunks, len(units), "predicting", "conditions", len)
     return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
 
 
@@ -264,12 +269,6 @@ def _scores(score: Score, predictions: Predictions) -> np.ndarray:
         )
         raise ValueError(msg)
     return values
-
-
-def _units(conditions: Iterable[Condition], parts: ModelParts) -> list[Condition]:
-    """The conditions of a stream: each in every context and with every perturbation type of the model."""
-    contexts = parts.contexts
-    return list(conditions) if contexts is None else list(contexts.placed(conditions, None, None))
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

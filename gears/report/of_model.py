@@ -14,6 +14,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
+from gears.core.numbers import clipped
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.baselines.base import fitted_conditions
 from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
@@ -135,7 +136,8 @@ def _profiles(
         conditions, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation
     )
     names = [Condition.of(condition).name for condition in shown]
-    profiles = {**predictions, **profiles}
-    if screen.nonnegative if clip is None else clip:
-        profiles = {method: np.maximum(values_UG, 0.0) for method, values_UG in profiles.items()}
+    profiles = {
+        method: clipped(values_UG, clip, screen.nonnegative)
+        for method, values_UG in (predictions | profiles).items()
+    }
     return Profiles(truth, profiles, pert_data.screen.gene_names, names)

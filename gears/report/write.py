@@ -115,7 +115,7 @@ def write_report(
         images[name] = (image_bytes(figure), text)
         for suffix, data in (("png", images[name][0]), ("svg", image_bytes(figure, "svg"))):
             path = folder / "figures" / f"{name}.{suffix}"
-            written[f"{name}.{suffix}"] = write_atomically(path, partial(_put, data))
+            written[f"{name}.{suffix}"] = write_atomically(path, partial(Path.write_bytes, data=data))
     written["page"] = write_text(folder / "report.html", build_page(results, images))
     return written
 
@@ -157,10 +157,6 @@ def _shown_rows(profiles: Profiles) -> list[int]:
     return [int(order[position]) for position in positions[::-1]]
 
 
-def _put(data: bytes, path: Path) -> None:
-    path.write_bytes(data)
-
-
 def difference_figure(
     differences: pd.DataFrame, metrics: Sequence[str], *, model: str = "the model"
 ) -> Figure:
@@ -200,14 +196,12 @@ def top_de_figure(
     return figure
 
 
-def heat_map_figure(
-    truth: Truth, predictions: Mapping[str, np.ndarray], gene_names: Sequence[str], *, n_genes: int = 60
-) -> Figure:
-    """Changes of every condition (rows) over the most variable genes (columns): the truth and each method.
+def heat_map_figure(truth: Truth, predictions: Mapping[str, np.ndarray], gene_names: Sequence[str]) -> Figure:
+    """Changes of every condition (rows) over the 60 most variable genes (columns): the truth and each method.
 
     All panels have one colour scale, symmetric about 0 and cut at the 99th percentile of the true changes.
     """
-    genes = variable_genes(truth.delta_UG, min(n_genes, len(gene_names)))
+    genes = variable_genes(truth.delta_UG, 60)
     order = np.argsort([f"{len(c)}{c.name}" for c in truth.conditions], kind="stable")
     panels = {"truth": truth.delta_UG}
     panels |= {name: values_UG - truth.control_mean_G for name, values_UG in predictions.items()}

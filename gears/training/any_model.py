@@ -100,9 +100,14 @@ def distributed_train_worker(
         training_set, world_size, rank, seed=seed, drop_last=True
     )
     loader = DataLoader(training_set, batch_size, sampler=sampler, drop_last=True, num_workers=num_workers)
+    val_loader = None
+    if val_dataset is not None:  # samples rank, rank + W, ...: without padding or repeats
+        validation_set = _opened(val_dataset)
+        own = range(rank, len(validation_set), world_size)
+        val_loader = DataLoader(Subset(validation_set, own), batch_size)
     history = engine.train(
         loader,
-        None if val_dataset is None else _shard(_opened(val_dataset), batch_size, rank, world_size),
+        val_loader,
         optimizer,
         criterion_fn(),
         scheduler_fn(optimizer) if scheduler_fn is not None else None,
@@ -113,8 +118,3 @@ def distributed_train_worker(
 
 def _opened(dataset: Dataset | Callable[[], Dataset]) -> Any:
     return dataset() if callable(dataset) else dataset
-
-
-def _shard(dataset: Any, batch_size: int, rank: int, world_size: int) -> DataLoader:
-    """Samples rank, rank + W, ...: without padding or repeats."""
-    return DataLoader(Subset(dataset, range(rank, len(dataset), world_size)), batch_size)

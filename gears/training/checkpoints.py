@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from gears.core.messages import count, shorten
+from gears.distributed.world import Reducer
 from gears.files.formats import content_hash
 from gears.files.tensors import read_tensors, write_tensors
 from gears.model.folder import ModelParts, difference
 from gears.training.options import TrainOptions
 from gears.training.schedules import scaled_lr
-from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
@@ -51,18 +51,12 @@ def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> Non
         raise OSError(msg)
 
 
-def save(
-    engine: TrainingEngine, path: str | Path, *, include_optimizer: bool, metadata: dict[str, Any]
-) -> None:
+def save(engine: TrainingEngine, path: str | Path, metadata: dict[str, Any]) -> None:
     """Write a checkpoint on rank 0 (see :func:`on_main`)."""
     random = engine.reducer.gather(torch.get_rng_state().to(engine.device)).cpu()
     losses = engine.reducer.gather(epoch_sums(engine)).cpu()
-    rank_content = {"random": random, "losses": losses}
-    on_main(
-        engine,
-        str(path),
-        lambda: write_tensors(path, _content(engine, include_optimizer, metadata) | rank_content),
-    )
+    more = {"random": random, "losses": losses, "metadata": metadata}
+    on_main(engine, str(path), lambda: write_tensors(path, _content(engine) | more))
 
 
 def epoch_sums(engine: TrainingEngine, *more: float) -> torch.Tensor:
@@ -71,19 +65,18 @@ def epoch_sums(engine: TrainingEngine, *more: float) -> torch.Tensor:
     return torch.tensor([engine.progress.loss_sum, *more], dtype=dtype, device=engine.device)
 
 
-def _content(engine: TrainingEngine, include_optimizer: bool, metadata: dict[str, Any]) -> dict[str, Any]:
+def _content(engine: TrainingEngine) -> dict[str, Any]:
     content: dict[str, Any] = {
         "format": FORMAT,
         "model": plain_state(engine.model),
         "progress": dataclasses.asdict(engine.progress),
         "world_size": engine.reducer.world_size,
-        "metadata": metadata,
     }
     if engine.best_state is not None:
         content["best"] = engine.best_state
     if engine.ema is not None:
         content["ema"] = engine.ema.state_dict()
-    if include_optimizer and engine.optimizer is not None:
+    if engine.optimizer is not None:
         content["optimizer"] = engine.optimizer.state_dict()
         content["scaler"] = engine.scaler.state_dict()
         if engine.scheduler is not None:

@@ -15,12 +15,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from gears.core.messages import shorten
 from gears.distributed import group, signals, world
-from gears.model.reducer import IDENTITY
+from gears.distributed.world import IDENTITY, Reducer
 from gears.training import checkpoints, step
-from gears.training.checkpoints import Progress
+from gears.training.checkpoints import EarlyStopping, Progress
 from gears.training.engine_options import EngineOptions
 from gears.training.step import Clock, Stepper
-from gears.training.tasks import Reducer, SupervisedTask, Task
+from gears.training.tasks import SupervisedTask, Task
 from gears.training.wrapping import for_several_workers, unwrap, wrap
 
 MOST_STEPS, LONGEST_SECONDS = 16, 10.0
@@ -65,7 +65,8 @@ class TrainingEngine:
         **options: Any,
     ) -> None:
         self.options = EngineOptions(**options)
-        self.early_stopping = self.options.stopping_rule
+        patience = self.options.early_stopping
+        self.early_stopping = EarlyStopping(patience) if isinstance(patience, int) else patience
         self.device = torch.device(device)
         self.model = unwrap(model).to(self.device)
         if distributed:
@@ -364,11 +365,9 @@ class TrainingEngine:
 
     # -- files ----------------------------------------------------------------------------
 
-    def save_checkpoint(
-        self, path: str | Path, include_optimizer: bool = True, metadata: dict[str, Any] | None = None
-    ) -> None:
+    def save_checkpoint(self, path: str | Path, *, metadata: dict[str, Any] | None = None) -> None:
         """Write weights and training state (rank 0, atomically); a failure is raised on every rank."""
-        checkpoints.save(self, path, include_optimizer=include_optimizer, metadata=metadata or {})
+        checkpoints.save(self, path, metadata or {})
 
     def load_checkpoint(self, path: str | Path) -> dict[str, Any]:
         """Continue from a checkpoint, at the step at which it was written; returns its metadata.

@@ -61,9 +61,3 @@ class EngineOptions:
     early_stopping: int | EarlyStopping | None = None
     eval_every: int = 1
     max_steps: int | None = None
-
-    @property
-    def stopping_rule(self) -> EarlyStopping | None:
-        """`early_stopping` as a rule."""
-        patience = self.early_stopping
-        return EarlyStopping(patience) if isinstance(patience, int) else patience

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from gears.core.messages import count
+from gears.distributed.world import World, is_running
 from gears.files.paths import user_path
 from gears.model.folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
@@ -56,16 +56,6 @@ class Seconds(dict[str, float]):
             self[stage] = self.get(stage, 0.0) + seconds
 
 
-@dataclass(frozen=True)
-class Worker:
-    """The process that fits: its device and its place among the workers."""
-
-    device: torch.device
-    rank: int = 0
-    world_size: int = 1
-    distributed: bool = False
-
-
 @dataclass
 class Fit:
     """A model under way from its screen to its final weights.
@@ -83,11 +73,12 @@ class Fit:
     pert_data: PertData
     parts: ModelParts
     given: TrainOptions
-    worker: Worker
+    worker: World
     seconds: Seconds
 
     def __post_init__(self) -> None:
-        self.options = filled_options(self.pert_data, self.given)
+        loader = (self.pert_data.dataloader or {}).get("train_loader")
+        self.options = self.given.with_defaults(None if loader is None else loader.batch_size)
         self.choice: NetworkWeight | None = None
         self.run: RunResult
         path = self.given.save_path
@@ -197,7 +188,7 @@ class Fit:
             ),
             validation,
             device=worker.device,
-            distributed=worker.distributed,
+            distributed=is_running(),
         )
 
     def _use_weight(self, choice: NetworkWeight) -> None:
@@ -247,12 +238,6 @@ def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) 
     if options.prior is None or parts.config.no_perturb:
         return None
     return prior_of(pert_data, start_PH=parts.start_PH)
-
-
-def filled_options(pert_data: PertData, options: TrainOptions) -> TrainOptions:
-    """Options with every omitted one filled in for this PertData's loader of cells, if it has one."""
-    loader = (pert_data.dataloader or {}).get("train_loader")
-    return options.with_defaults(None if loader is None else loader.batch_size)
 
 
 def training_batches(

@@ -41,17 +41,16 @@ class RunSetup:
     validated: bool = True
 
 
-def _scales(options: TrainOptions, run: RunSetup) -> bool:
-    return options.use_amp and options.amp_dtype == "float16" and run.device_type == "cuda"
-
-
 def _may_stop_early(options: TrainOptions, run: RunSetup) -> bool:
     patience, epochs = options.early_stopping, options.epochs
     return not isinstance(patience, int) or (run.validated and (epochs is None or patience < epochs))
 
 
 _AMP = Needs(lambda options, run: options.use_amp, "use_amp=True")
-_SCALING = Needs(_scales, "use_amp=True, amp_dtype='float16' and CUDA")
+_SCALING = Needs(
+    lambda options, run: options.use_amp and options.amp_dtype == "float16" and run.device_type == "cuda",
+    "use_amp=True, amp_dtype='float16' and CUDA",
+)
 _WORKERS = Needs(lambda options, run: run.world_size > 1, "several workers")
 _SAVED = Needs(lambda options, run: options.save_path is not None, "save_path")
 _WANDB = Needs(lambda options, run: "wandb" in options.loggers, "loggers=['wandb']")

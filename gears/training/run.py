@@ -8,16 +8,16 @@ import logging
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gears.core.messages import count
 from gears.core.progress import progress
+from gears.distributed.world import IDENTITY
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
-from gears.model.reducer import IDENTITY, Reducer
 from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
 from gears.training.engine import TrainingEngine
 from gears.training.engine_options import EngineOptions
@@ -70,7 +70,8 @@ def run_training(
     them. `loader` yields this worker's batches, of cells or of conditions. `parts` is the model without weights, for
     the files of the run, and `options` have defaults filled in (:meth:`TrainOptions.with_defaults`).
     """
-    steps_per_epoch = _steps_per_epoch(loader, options.accumulation_steps)
+    batches = len(loader) if isinstance(loader, Sized) else 1
+    steps_per_epoch = max(1, -(-batches // options.accumulation_steps))
     if options.steps is not None:
         options = dataclasses.replace(options, epochs=-(-options.steps // steps_per_epoch))
     assert options.epochs is not None
@@ -87,7 +88,7 @@ def run_training(
     )
     world_size = engine.reducer.world_size
     if world_size > 1:
-        network.reducer = cast(Reducer, engine.reducer)
+        network.reducer = engine.reducer
     engine.optimizer = _optimizer(network, options, device, world_size)
     devices = _devices(engine)
     if engine.is_main:
@@ -246,11 +247,6 @@ def _result(engine: TrainingEngine, metric: str, stopped: bool, devices: tuple[s
     reason = "the process was asked to stop" if stopped else progress.stopped_because
     scores = [table.numpy() for table in progress.condition_scores]
     return RunResult(progress.history, progress.best_epoch, best_state, stopped, reason, scores, devices)
-
-
-def _steps_per_epoch(loader: Any, accumulation_steps: int) -> int:
-    batches = len(loader) if isinstance(loader, Sized) else 1
-    return max(1, -(-batches // accumulation_steps))
 
 
 def _batch_over_workers(loader: Any, world_size: int) -> int | None:

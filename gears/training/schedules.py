@@ -28,34 +28,29 @@ class Horizon:
 
 Factor = Callable[[int, Horizon, float], float]
 SCHEDULES: Registry[Factor] = Registry("schedule")
+"""``factor(step, horizon, eta_min) -> multiplier`` of the learning rate, by name."""
 
 
-def register(name: str) -> Callable[[Factor], Factor]:
-    """Add a schedule: ``factor(step, horizon, eta_min) -> multiplier`` of the learning rate."""
-
-    return lambda factor: SCHEDULES.add(name, factor)
-
-
-@register("step")
+@SCHEDULES.register("step")
 def halving(step: int, horizon: Horizon, eta_min: float) -> float:
     """Half the rate after each epoch (the published schedule)."""
     return 0.5 ** (step // max(1, horizon.steps_per_epoch))
 
 
-@register("constant")
+@SCHEDULES.register("constant")
 def constant(step: int, horizon: Horizon, eta_min: float) -> float:
     """The same rate throughout."""
     return 1.0
 
 
-@register("cosine")
+@SCHEDULES.register("cosine")
 def cosine(step: int, horizon: Horizon, eta_min: float) -> float:
     """Half a cosine from 1 to `eta_min` (a share of the initial rate)."""
     share = min(1.0, step / horizon.steps)
     return eta_min + (1.0 - eta_min) * 0.5 * (1.0 + math.cos(math.pi * share))
 
 
-@register("one-cycle")
+@SCHEDULES.register("one-cycle")
 def one_cycle(step: int, horizon: Horizon, eta_min: float) -> float:
     """Cosine rise from 1/25 over the first 30 % of the steps, then cosine fall to `eta_min` or 1e-4."""
     share = min(1.0, step / horizon.steps)

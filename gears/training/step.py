@@ -29,9 +29,10 @@ import torch
 from torch import nn, profiler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from gears.distributed.world import Reducer
 from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
-from gears.training.tasks import Reducer, Task
+from gears.training.tasks import Task
 from gears.training.wrapping import note_waiting, synchronised, unwrap
 
 logger = logging.getLogger(__name__)
@@ -106,9 +107,14 @@ class Stepper:
         try:
             total = self._checked(loss)
         except FloatingPointError:
-            self._put_back(before)
+            with torch.no_grad():
+                for buffer, copy in before:
+                    buffer.copy_(copy)
             raise
-        self._clip()
+        if self.options.clip_value is not None:
+            nn.utils.clip_grad_value_(self._parameters, self.options.clip_value)
+        if self.options.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm)
         self.scaler.step(optimizer)
         self.scaler.update()
         if self.ema is not None:
@@ -121,12 +127,6 @@ class Stepper:
         copies = torch._foreach_mul(floats, 1.0) if floats else ()
         counts = [b for b in self._buffers if not b.is_floating_point()]
         return [*zip(floats, copies, strict=True), *((b, b.clone()) for b in counts)]
-
-    @staticmethod
-    @torch.no_grad()
-    def _put_back(before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        for buffer, copy in before:
-            buffer.copy_(copy)
 
     def _backward(
         self, wrapped: nn.Module, window: Sequence[Any], task: Task, reducer: Reducer
@@ -163,12 +163,6 @@ class Stepper:
             msg = f"the loss is {value}" if bad_loss else f"a gradient is not finite (loss {value:g})"
             raise FloatingPointError(msg)
         return total
-
-    def _clip(self) -> None:
-        if self.options.clip_value is not None:
-            nn.utils.clip_grad_value_(self._parameters, self.options.clip_value)
-        if self.options.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm)
 
 
 @contextlib.contextmanager

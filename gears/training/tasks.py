@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gears.data.screen.statistics import ConditionStatistics
+from gears.distributed.world import Reducer
 from gears.files.mapped import release
 from gears.model.config import ModelConfig
 from gears.model.losses import PairMoments, cell_loss, moment_loss
@@ -19,16 +20,6 @@ from gears.training.tables import ConditionTables
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
-
-
-class Reducer(Protocol):
-    """Sums and gathers over workers (the identity in one process)."""
-
-    rank: int
-    world_size: int
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor: ...
-    def gather(self, tensor: torch.Tensor) -> torch.Tensor: ...
 
 
 class Task(Protocol):
@@ -131,19 +122,19 @@ class Objective(abc.ABC):
 
 
 @dataclass(frozen=True)
-class CellWindow:
-    """Counts of a global accumulation window.
+class Window:
+    """Counts of a global accumulation window; the mean over workers of weighted losses is the global loss.
 
     Attributes
     ----------
-    share_C
-        Weight of one cell of each condition on this worker: W / (cells of the condition x
-        conditions present); the mean over workers of weighted losses is the global loss.
+    share
+        Of batches of cells: weight of one cell of each condition on this worker, (C,), W / (cells of the condition x
+        conditions present). Of batches of conditions: weight of one condition, W / (conditions of the window).
     sizes
-        Cells of each micro-batch over all workers.
+        Cells or conditions of each micro-batch over all workers.
     """
 
-    share_C: Tensor
+    share: Tensor
     sizes: Tensor
 
 
@@ -152,7 +143,7 @@ class CellsTask(Objective):
 
     unit = "cells"
 
-    def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> CellWindow:
+    def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> Window:
         """Sum the cells of each condition over micro-batches and workers (one reduction)."""
         n_conditions = len(self.tables.mask_CG)
         present = torch.cat([batch.condition for batch in batches])
@@ -162,14 +153,14 @@ class CellsTask(Objective):
         total_C, total_sizes = total[:n_conditions].double(), total[n_conditions:]
         n_present = (total_C > 0).sum()
         share_C = torch.where(total_C > 0, reducer.world_size / (total_C.clamp(min=1) * n_present), 0.0)
-        return CellWindow(share_C.to(self.tables.control_mean_G.dtype), total_sizes)
+        return Window(share_C.to(self.tables.control_mean_G.dtype), total_sizes)
 
     def broken(self, batch: Any) -> Tensor:
         """Ids of conditions with a cell, or a control cell beside it, that is not finite."""
         whole_B = torch.isfinite(batch.x_BG).all(dim=1) & torch.isfinite(batch.y_BG).all(dim=1)
         return torch.unique(batch.condition[~whole_B.cpu()])
 
-    def loss(self, model: nn.Module, batch: Any, window: CellWindow, position: int) -> Tensor:
+    def loss(self, model: nn.Module, batch: Any, window: Window, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
         dtype = self.tables.control_mean_G.dtype
         condition_B = batch.condition.to(self.device)
@@ -186,7 +177,7 @@ class CellsTask(Objective):
             batch.y_BG.to(self.device, dtype, non_blocking=True),
             self.tables.mask_CG[ids_U],
             self.tables.origin(batch),
-            window.share_C[condition_B],
+            window.share[condition_B],
             self.config,
         )
 
@@ -276,23 +267,6 @@ class PairTables:
         return PairMoments(mean_d, v2, v3, v4, sign_mean, sign_sq, mask_UG, weight_U)
 
 
-@dataclass(frozen=True)
-class ConditionWindow:
-    """Counts of a global accumulation window.
-
-    Attributes
-    ----------
-    share
-        Weight of one condition on this worker, W / K for K conditions in the window; the
-        mean over workers of weighted losses is the mean over the K conditions.
-    sizes
-        Conditions of each micro-batch over all workers.
-    """
-
-    share: Tensor
-    sizes: Tensor
-
-
 class MomentsTask(Objective):
     """Losses of batches of conditions and the validation metrics of a GEARS run.
 
@@ -313,13 +287,13 @@ class MomentsTask(Objective):
         moments = self.pairs.of(ids_U.numpy(), mask_UG, weight_U, torch.float64)
         return ids_U[~torch.stack([torch.isfinite(part).all(dim=1) for part in moments[:6]]).all(dim=0)]
 
-    def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> ConditionWindow:
+    def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> Window:
         """Counts of the conditions by micro-batch; every worker knows them without asking the others."""
         dtype = self.tables.control_mean_G.dtype
         sizes = torch.tensor([float(batch.n_all) for batch in batches], dtype=dtype).to(self.device)
-        return ConditionWindow(reducer.world_size / sizes.sum(), sizes)
+        return Window(reducer.world_size / sizes.sum(), sizes)
 
-    def loss(self, model: nn.Module, batch: ConditionBatch, window: ConditionWindow, position: int) -> Tensor:
+    def loss(self, model: nn.Module, batch: ConditionBatch, window: Window, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
         dtype = self.tables.control_mean_G.dtype
         ids_U = batch.ids.to(self.device)

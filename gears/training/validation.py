@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from gears.data.splits.split import perturbed_in
+from gears.distributed.world import Reducer
 from gears.evaluation.metrics.registry import condition_metrics, get_metric
 from gears.evaluation.scoring import settings_of
 from gears.evaluation.truth import Truth
 from gears.prediction.stream import predict_changes
 from gears.priors.prior import Prior
 from gears.training.network_weight import WEIGHTS
-from gears.training.tasks import Reducer
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class Validation:
             monitored_KU[row, mine] = self._scored(mine, weight, network_UG, [self.monitor.name])[:, 0]
         device = next(network.parameters()).device
         self.condition_scores = _summed(monitored_KU, reducer, device)
-        best = self._best_row()
+        means = np.array([_mean(row) for row in self.condition_scores])
+        best = int(np.argmax(np.nan_to_num(means if self.monitor.higher_is_better else -means, nan=-np.inf)))
         values_UM = np.zeros((len(self.nodes), len(self.metrics)))
         values_UM[mine] = self._scored(mine, self.weights[best], network_UG, self.metrics)
         scores = self._means(_summed(values_UM, reducer, device))
@@ -106,11 +107,6 @@ class Validation:
         every = np.arange(len(self.nodes))
         values_UM = self._scored(every, 0.0, np.zeros((len(every), 1)), self.metrics)
         return self._means(values_UM), values_UM[:, self.metrics.index(self.monitor.name)]
-
-    def _best_row(self) -> int:
-        means = [_mean(row) for row in self.condition_scores]
-        sign = 1.0 if self.monitor.higher_is_better else -1.0
-        return int(np.argmax(np.nan_to_num(sign * np.array(means), nan=-np.inf)))
 
     def _means(self, values_UM: np.ndarray) -> dict[str, float]:
         return {f"val_{name}": _mean(values_UM[:, column]) for column, name in enumerate(self.metrics)}

@@ -11,9 +11,7 @@ import pytest
 from scipy import sparse
 
 from gears.data.reading import open
-from gears.data.reading.matrix import StoredMatrix
-from gears.data.screen.cells import CellMatrix, CellWriter
-from gears.data.screen.moments import _chunks
+from gears.data.screen.cells import CellMatrix
 from gears.data.screen.prepare import obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import scratch_folder
@@ -46,6 +44,7 @@ def test_a_file_gives_the_screen_of_its_object(
 ) -> None:
     if most_in_memory is not None:
         monkeypatch.setattr(open, "MOST_IN_MEMORY", most_in_memory)
+        monkeypatch.setattr(open, "CHUNK_VALUES", 300)
     adata = anndata.read_h5ad(toy_file)
     adata.X = {"csr": adata.X, "dense": adata.X.toarray(), "csc": adata.X.tocsc()}[form]
     adata.write_h5ad(toy_file)
@@ -61,13 +60,14 @@ def test_a_file_gives_the_screen_of_its_object(
     assert sorted(place.name for place in (tmp_path / "screens").iterdir()) == [".toy.lock", "toy"]
 
 
-def test_what_is_read_of_a_file(toy_file: Path, tmp_path: Path) -> None:
+def test_what_is_read_of_a_file(toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     adata = open.open_lean(toy_file, None, tmp_path)
     assert adata.X.nnz > 0
     assert list(adata.layers) == ["counts"]
     assert adata.layers["counts"].nnz == 0
     assert not adata.obsm
-    adata = open.open_lean(toy_file, "counts", tmp_path, most_in_memory=0)
+    monkeypatch.setattr(open, "MOST_IN_MEMORY", 0)
+    adata = open.open_lean(toy_file, "counts", tmp_path)
     assert adata.layers["counts"].nnz > adata.X.nnz == 0
     assert not adata.layers["counts"].data.flags.writeable  # the mapped file itself, no copy
     assert [place.name for place in tmp_path.iterdir()] == ["toy.h5ad"]
@@ -103,26 +103,13 @@ def test_workers_are_an_option_of_loading(
 
 
 def test_cells_written_in_chunks_are_the_same_files(toy_adata: AnnData, tmp_path: Path) -> None:
-    CellMatrix.write(tmp_path / "whole", toy_adata.X)
-    with CellWriter(tmp_path / "chunks", toy_adata.n_vars) as writer:
-        for rows in open.row_ranges(np.diff(toy_adata.X.indptr), 100):
-            writer.add(toy_adata.X[rows])
+    CellMatrix.write(tmp_path / "whole", [toy_adata.X])
+    CellMatrix.write(tmp_path / "chunks", (toy_adata.X[i : i + 7] for i in range(0, toy_adata.n_obs, 7)))
     for name in ("data", "indices", "indptr"):
         whole, chunks = ((tmp_path / folder / f"{name}.npy").read_bytes() for folder in ("whole", "chunks"))
         assert whole == chunks
     mapped = CellMatrix(tmp_path / "chunks", toy_adata.n_vars).mapped()
     np.testing.assert_array_equal(mapped.toarray(), toy_adata.X.toarray())
-
-
-def test_chunks_of_scattered_cells_span_no_more_than_a_chunk(toy_file: Path) -> None:
-    stored = StoredMatrix(toy_file)
-    ends = np.cumsum(stored.row_lengths)
-    cells = np.arange(0, stored.shape[0], 9)
-    chunks = list(_chunks(stored, np.zeros(stored.shape[0], dtype=int), cells, 300))
-    np.testing.assert_array_equal(np.concatenate(chunks), cells)
-    spans = [ends[rows[-1]] - ends[rows[0]] + stored.row_lengths[rows[0]] for rows in chunks]
-    assert len(chunks) > 5
-    assert max(spans) <= 300 + stored.row_lengths.max()
 
 
 def test_scratch_folders_go_when_the_block_fails(tmp_path: Path) -> None:

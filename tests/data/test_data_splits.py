@@ -239,7 +239,7 @@ def test_custom_files(tmp_path: Path) -> None:
     assert read_split_dict(tmp_path / "split.pkl") == CUSTOM
     saved = read_split_dict(tmp_path / "saved.json")
     assert make_split(LABELS, "custom", split_dict=saved).parts["val"] == ("GX01+ctrl",)
-    with pytest.raises(FileNotFoundError, match="no split file"):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
         read_split_dict(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):

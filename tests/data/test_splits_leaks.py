@@ -54,7 +54,7 @@ def test_a_split_by_cell_leaks() -> None:
     report = check_split(obs)
     assert kinds(report) == ["condition-in-two-parts"]
     assert report.findings[0].count == 1
-    with pytest.raises(ValueError, match=r"no column 'perturbation' \(columns: condition, split\); name"):
+    with pytest.raises(ValueError, match=r"no column 'perturbation'; columns: condition, split; name"):
         check_split(obs, condition_key="perturbation")
 
 

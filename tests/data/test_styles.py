@@ -12,6 +12,7 @@ import pytest
 
 from gears.data.checks.layout import find_layout
 from gears.data.checks.options import ProcessingOptions
+from gears.data.checks.report import inspect_screen
 from gears.data.checks.styles import STYLES, is_control_like, is_no_gene
 from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
@@ -101,7 +102,7 @@ def test_the_mapping_is_shown_and_can_be_overridden(
     assert data.screen.labels[1] == "GX00+ctrl"
     again = PertData(tmp_path, gene2go=toy_go)
     again.load("own", style="auto", cell_type_key="line")
-    with pytest.raises(ValueError, match=r"other options \(sep: None there, '_' asked for\)"):
+    with pytest.raises(ValueError, match=r"other options \(sep: None there, '_' here\)"):
         again.load("own", sep="_")
 
 
@@ -175,6 +176,13 @@ def test_missing_labels_are_no_controls(toy_adata: AnnData, tmp_path: Path) -> N
     assert len(screen.control_cells) == 55
     with pytest.raises(ValueError, match=r"drop_labels names 'contrl', .*did you mean 'control'"):
         prepare_screen(own, tmp_path / "own", style="auto", drop_labels=["nan", "contrl"])
+
+
+def test_a_style_without_its_control_is_one_problem(toy_adata: AnnData) -> None:
+    own = in_style(toy_adata[toy_adata.obs["condition"] != "ctrl"], "pertpy")
+    report = inspect_screen(own, style="pertpy")
+    assert [finding.kind for finding in report.findings if finding.severity == "error"] == ["no-control"]
+    assert "name their label: ctrl_label=" in str(report)
 
 
 def test_columns_that_disagree_and_screens_of_no_style(toy_adata: AnnData, tmp_path: Path) -> None:

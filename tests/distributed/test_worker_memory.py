@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from pathlib import Path
@@ -15,6 +14,10 @@ from scipy import sparse
 
 from gears import PertData
 from gears.distributed import launch
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from measuring import pss_mb
 
 GENES = [f"G{i:04d}" for i in range(2000)]
 
@@ -31,20 +34,6 @@ def _large_screen() -> AnnData:
     )
 
 
-def _pss() -> float:
-    """Proportional set size of this process in MB: shared pages count by the number of sharers.
-
-    Libraries are excluded: other processes on the machine change how many share them.
-    """
-    total, counted = 0, True
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-            counted = ".so" not in line and "/bin/" not in line
-        elif line.startswith("Pss:") and counted:
-            total += int(line.split()[1])
-    return total / 1024
-
-
 def _read_everything(rank: int, world_size: int, folder: str) -> float:
     import torch
 
@@ -53,14 +42,14 @@ def _read_everything(rank: int, world_size: int, folder: str) -> float:
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     pert_data = PertData(folder, default_pert_graph=False, gene2go={gene: ["T0"] for gene in GENES[:30]})
     barrier()
-    before = _pss()
+    before = pss_mb()
     barrier()
     pert_data.load("large")
     pert_data.prepare_split("no_test", seed=1)
     loader = pert_data.get_dataloader_distributed(64, world_size=1, rank=0, num_workers=0)["train_loader"]
     total = sum(float(batch.y_BG.sum()) for batch in loader)
     barrier()
-    grown = torch.tensor([_pss() - before])
+    grown = torch.tensor([pss_mb() - before])
     barrier()  # nobody leaves before all have measured: leaving would raise the others' share
     assert total > 0
     return float(GroupReducer().sum(grown))

@@ -119,8 +119,6 @@ def declared() -> set[str]:
 
 BEHIND = {"zarr": "anndata", "pynvml": "nvidia-ml-py"}
 """Modules of another name than their distribution's; zarr comes with anndata, whose files it keeps."""
-OF_THE_CALLER = {"dask"}
-"""Imported only where the caller hands over an array of it."""
 
 
 def test_nothing_is_imported_that_is_not_declared() -> None:
@@ -134,12 +132,7 @@ def test_nothing_is_imported_that_is_not_declared() -> None:
                 modules = [str(node.module)]
             else:
                 continue
-            for top in (
-                {module.split(".")[0] for module in modules}
-                - sys.stdlib_module_names
-                - {"gears"}
-                - OF_THE_CALLER
-            ):
+            for top in {module.split(".")[0] for module in modules} - sys.stdlib_module_names - {"gears"}:
                 names = {distribution(name) for name in owners.get(top, [top])} | {BEHIND.get(top, top), top}
                 if not names & known:
                     missing.add(f"{path.relative_to(ROOT).as_posix()}: {top}")

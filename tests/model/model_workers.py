@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gears.model.reducer import Reducer
+from gears.distributed.world import Reducer
 
 
 class Meeting:

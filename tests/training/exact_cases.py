@@ -13,11 +13,11 @@ import torch
 
 from gears import GEARS, PertData
 from gears.distributed import GroupReducer, World, cleanup_ddp, join_group
+from gears.distributed.world import IDENTITY
 from gears.files import tensors
 from gears.model.config import ModelConfig
 from gears.model.folder import build_parts
 from gears.model.network import GEARSNetwork
-from gears.model.reducer import IDENTITY
 from gears.training import checkpoints
 from gears.training.engine import TrainingEngine
 from gears.training.step import Stepper

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from gears import PertData
+from gears.distributed.world import IDENTITY
 from gears.model.config import ModelConfig
 from gears.model.folder import build_parts
 from gears.model.losses import cell_loss
-from gears.model.reducer import IDENTITY
 from gears.training.tables import condition_tables
 from gears.training.tasks import ConditionBatch, ConditionLoader, MomentsTask, pair_tables
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
 from gears.core.findings import Finding
-from gears.core.messages import count, nearest, shorten
+from gears.core.messages import count, shorten, suggestion
 from gears.data.checks.labels import LabelTable
 from gears.data.checks.options import ProcessingOptions
 
@@ -25,7 +24,7 @@ class Dropped:
     Attributes
     ----------
     filter : str
-        The option that asked for it.
+        The option that requests it.
     n_cells, n_conditions : int
         Cells that went, and conditions that went with all of their cells.
     conditions, unchecked : tuple of str
@@ -48,16 +47,6 @@ class Dropped:
             text += f" (not judged, kept: {shorten(self.unchecked)})"
         return text
 
-    @classmethod
-    def of(cls, plain: dict[str, Any]) -> Dropped:
-        """The reverse of :meth:`to_dict`."""
-        lists = {name: tuple(plain[name]) for name in ("conditions", "unchecked")}
-        return cls(**plain | lists)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self) | {"conditions": list(self.conditions), "unchecked": list(self.unchecked)}
-
 
 def labels_to_drop(labels: pd.Series, dropped: Sequence[str] | None) -> tuple[np.ndarray, list[Finding]]:
     """Cells whose label was named in ``drop_labels``; a name that no cell has is a finding."""
@@ -70,23 +59,18 @@ def labels_to_drop(labels: pd.Series, dropped: Sequence[str] | None) -> tuple[np
             hit |= labels.isna().to_numpy()
         if not hit.any():
             found = [str(label) for label in pd.unique(texts.dropna())]
-            near = nearest(name, found)
-            hint = f"did you mean {near[0]!r}?" if near else f"labels: {shorten(found)}"
             what = f"drop_labels names {name!r}, which no cell has"
+            hint = suggestion(name, found, "labels")
             findings.append(Finding("unknown-drop-label", what, hint, 1, name))
         gone |= hit
     return gone, findings
 
 
-def doublets(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[np.ndarray, list[Finding]]:
+def doublets(obs: pd.DataFrame, key: str) -> tuple[np.ndarray, list[Finding]]:
     """Cells that a column of obs calls doublets."""
-    gone = np.zeros(len(obs), dtype=bool)
-    key = options.doublet_key
-    if key is None:
-        return gone, []
-    found = _column(obs, key, "doublet_key")
-    if found is not None:
-        return gone, [found]
+    nobody = np.zeros(len(obs), dtype=bool)
+    if key not in obs:
+        return nobody, [_missing_column("doublet_key", key, obs)]
     values = obs[key]
     flags = dict.fromkeys(("true", "1", "yes", "doublet"), True)
     flags |= dict.fromkeys(("false", "0", "no", "singlet"), False)
@@ -94,51 +78,45 @@ def doublets(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[np.ndarray,
     if texts.isna().any():
         odd, n = str(values[texts.isna()].iloc[0]), int(texts.isna().sum())
         what = f"obs[{key!r}] (doublet_key) has {n} values that are neither true nor false, such as {odd!r}"
-        return gone, [Finding("no-flags", what, "make it a column of True and False", n, odd)]
+        return nobody, [Finding("no-flags", what, "make it a column of True and False", n, odd)]
     return texts.to_numpy(dtype=bool), []
 
 
 def wrong_guide_counts(
-    obs: pd.DataFrame, n_genes: np.ndarray, options: ProcessingOptions
+    obs: pd.DataFrame, key: str, n_genes_N: np.ndarray
 ) -> tuple[np.ndarray, list[Finding]]:
     """Cells with another number of perturbations than their label has genes (controls may have one guide)."""
-    gone = np.zeros(len(obs), dtype=bool)
-    key = options.guide_count_key
-    if key is None:
-        return gone, []
-    found = _column(obs, key, "guide_count_key")
-    if found is not None:
-        return gone, [found]
-    numbers = pd.to_numeric(obs[key].astype(object), errors="coerce").to_numpy(dtype=np.float64)
-    if np.isnan(numbers).any():
-        n = int(np.isnan(numbers).sum())
+    nobody = np.zeros(len(obs), dtype=bool)
+    if key not in obs:
+        return nobody, [_missing_column("guide_count_key", key, obs)]
+    numbers_N = pd.to_numeric(obs[key].astype(object), errors="coerce").to_numpy(dtype=np.float64)
+    missing_N = np.isnan(numbers_N)
+    if missing_N.any():
+        n = int(missing_N.sum())
         what = f"obs[{key!r}] (guide_count_key) is no number for {count(n, 'cell')}"
-        first = str(obs.index[np.isnan(numbers)][0])
-        return gone, [Finding("no-counts-of-guides", what, "fill or drop them", n, first)]
-    return np.where(n_genes == 0, numbers > 1, numbers != n_genes), []
+        first = str(obs.index[missing_N][0])
+        return nobody, [Finding("no-counts-of-guides", what, "fill or drop them", n, first)]
+    return np.where(n_genes_N == 0, numbers_N > 1, numbers_N != n_genes_N), []
 
 
 def small_conditions(
     table: LabelTable, min_cells: int | None
-) -> tuple[np.ndarray, Dropped | None, list[Finding]]:
+) -> tuple[np.ndarray, list[Dropped], list[Finding]]:
     """Cells of perturbed conditions with fewer than `min_cells` cells."""
     counts = table.counts()
-    small = np.zeros(len(counts), dtype=bool)
     perturbed = np.array([not condition.is_control for condition in table.conditions])
-    if min_cells is not None:
-        small = (counts < min_cells) & perturbed
+    small = (counts < (min_cells or 0)) & perturbed
     if not small.any():
-        return np.zeros(len(table.cell_label), dtype=bool), None, []
+        return np.zeros(len(table.cell_label), dtype=bool), [], []
     findings = []
     if not (perturbed & ~small).any():
         largest = counts[small].max()
         what = f"no perturbed condition has min_cells={min_cells} cells; the largest has {largest}"
         findings.append(Finding("all-too-small", what, "lower min_cells", int(small.sum())))
     named = tuple(f"{table.conditions[i]} ({counts[i]})" for i in np.flatnonzero(small))
-    gone = small[table.cell_condition]
+    lost = small[table.cell_condition]
     why = f"fewer than min_cells={min_cells} cells"
-    dropped = Dropped("min_cells", int(gone.sum()), len(named), why, named)
-    return gone, dropped, findings
+    return lost, [Dropped("min_cells", int(lost.sum()), len(named), why, named)], findings
 
 
 def not_knocked_down(
@@ -192,7 +170,8 @@ def not_knocked_down(
         dropped.append(Dropped("max_residual", int(gone.sum()), len(whole), why, tuple(whole), kept))
     if options.max_cell_residual is not None:
         why = f"more than max_cell_residual={options.max_cell_residual} of the control's mean is left in the cell"
-        lost = _emptied(cell_condition, gone, gone | single, table)
+        had, has = (set(cell_condition[~lost].tolist()) for lost in (gone, gone | single))
+        lost = [table.conditions[i].name for i in sorted(had - has)]
         dropped.append(Dropped("max_cell_residual", int(single.sum()), len(lost), why, tuple(lost), kept))
     gone |= single
     findings = []
@@ -203,16 +182,6 @@ def not_knocked_down(
     return gone, dropped, findings
 
 
-def _emptied(
-    cell_condition: np.ndarray, before: np.ndarray, after: np.ndarray, table: LabelTable
-) -> list[str]:
-    had, has = (set(cell_condition[~gone].tolist()) for gone in (before, after))
-    return [table.conditions[i].name for i in sorted(had - has)]
-
-
-def _column(obs: pd.DataFrame, key: str, option: str) -> Finding | None:
-    if key in obs:
-        return None
-    near = nearest(key, [str(column) for column in obs.columns])
-    hint = f"did you mean {near[0]!r}?" if near else f"columns: {shorten(obs.columns) or 'none'}"
-    return Finding("missing-column", f"{option} names {key!r}, which obs lacks", hint, 1, key)
+def _missing_column(option: str, key: str, obs: pd.DataFrame) -> Finding:
+    what, hint = f"{option} names {key!r}, which obs lacks", suggestion(key, obs.columns, "columns")
+    return Finding("missing-column", what, hint, 1, key)

@@ -131,7 +131,8 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     control = layout.controls[0] if layout.controls else "control"
     like = known or nearest(control, names) or nearest("control", names)
     if not like:
-        return Finding("no-control", f"{what}; labels found: {shorten(names)}", "label the control cells")
+        remedy = "label the control cells, or name their label: ctrl_label='...'"
+        return Finding("no-control", f"{what}; labels found: {shorten(names)}", remedy)
     best = like[0]
     what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
     remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}"
@@ -213,7 +214,7 @@ def unknown_gene_findings(
     )
     remedy = {
         "refuse": "unknown_labels='keep' takes them for genes, 'drop' leaves them out, ctrl_label= names a control",
-        "keep": "taken for genes, as asked",
+        "keep": "taken for genes, as requested",
         "drop": "excluded, as requested",
     }[choice]
     severity = "error" if choice == "refuse" else "warning"

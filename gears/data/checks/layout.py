@@ -1,4 +1,4 @@
-"""Where a screen keeps its labels, cell types and gene names: what was asked for, or what a style says."""
+"""Where a screen keeps its labels, cell types and gene names: the options say so, or a style."""
 
 from __future__ import annotations
 
@@ -105,8 +105,7 @@ def find_layout(
     findings += found
     controls = options.controls
     if condition_key is not None:
-        controls, found = _controls(obs[condition_key], style, options)
-        findings += found
+        controls = _controls(obs[condition_key], style, options)
     sep = options.sep if options.sep is not None else style.sep
     count_key = next((key for key in style.count_keys if key in obs), None)
     return Layout(style.name, condition_key, cell_type_key, gene_key, controls, sep, count_key), findings
@@ -159,12 +158,12 @@ def _column(
     axis: str, name: str, frame: pd.DataFrame, key: str | None, options: ProcessingOptions
 ) -> tuple[str | None, list[Finding]]:
     """A column that must be there, or a finding with the columns that look like it."""
-    asked = {
+    given = {
         "condition": options.condition_key,
         "cell_type": options.cell_type_key,
         "gene_name": options.gene_key,
     }
-    wanted = asked[name] or key or name
+    wanted = given[name] or key or name
     if wanted in frame.columns:
         return wanted, []
     meaning, remedy = _MEANINGS[name]
@@ -210,21 +209,11 @@ def _genes(var: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, l
     return next((key for key in GENE_KEYS if key in var), INDEX), []
 
 
-def _controls(
-    labels: pd.Series, style: Style, options: ProcessingOptions
-) -> tuple[tuple[str, ...], list[Finding]]:
-    """Control tokens: those asked for, the style's, or the one label that looks like a control."""
+def _controls(labels: pd.Series, style: Style, options: ProcessingOptions) -> tuple[str, ...]:
+    """Control tokens: those of the options, the style's, or the one label that looks like a control; () for none."""
     if options.ctrl_label != CONTROL_LABEL or style.name == "gears":
-        return options.controls, []
+        return options.controls
     found = [str(label) for label in pd.unique(labels.dropna().astype(object))]
     known = tuple(label for label in style.controls if label in found)
-    if known:
-        return known, []
     like = [label for label in found if is_control_like(label)]
-    if len(like) == 1:
-        return (like[0],), []
-    what = f"no label of obs[{labels.name!r}] is known to be the control" + (
-        f"; {len(like)} could be: {shorten(map(repr, like))}" if like else f" (labels: {shorten(found)})"
-    )
-    remedy = "say which: ctrl_label='...' (a list for several)"
-    return (), [Finding("no-control", what, remedy, max(len(like), 1))]
+    return known or (tuple(like) if len(like) == 1 else ())

@@ -85,7 +85,7 @@ class ProcessingOptions(Options):
     unique_genes: bool = option(
         default=False,
         check=switch(),
-        help="tell repeated gene names apart by their ids; by default they are an error",
+        help="add the gene ids to repeated gene names; by default they are an error",
     )
     doublet_key: str | None = option(
         default=None, check=_COLUMN, help="column of obs that is true where a cell is excluded (doublets)"

@@ -13,7 +13,7 @@ from gears.core.findings import Finding, errors
 from gears.core.messages import shorten
 from gears.data.checks.filters import Dropped
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.survey import ScreenDraft, check_screen
+from gears.data.checks.survey import check_screen
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -115,7 +115,7 @@ def inspect_screen(
         layout=draft.layout.describe(),
         findings=draft.findings,
         dropped=tuple(str(dropped) for dropped in draft.dropped if dropped.n_cells or dropped.unchecked),
-        mapping=_examples(draft),
+        mapping={} if draft.layout.is_published else dict(list(draft.mapping.items())[:6]),
     )
 
 
@@ -139,9 +139,8 @@ def summarise(
         facts["split"] = {part: len(labels) for part, labels in parts.items()}
     layout = screen.manifest.get("layout", {})
     lines = [f"{key:<16}{value!r}" for key, value in layout.items()]
-    dropped = [Dropped.of(entry) for entry in screen.manifest.get("dropped", [])]
-    shown = tuple(str(entry) for entry in dropped)
-    return ScreenReport(screen.folder.name, facts, "\n".join(lines), dropped=shown, is_prepared=True)
+    dropped = tuple(str(Dropped(**entry)) for entry in screen.manifest.get("dropped", []))
+    return ScreenReport(screen.folder.name, facts, "\n".join(lines), dropped=dropped, is_prepared=True)
 
 
 def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict[str, Any]:
@@ -174,11 +173,6 @@ def gene_facts(
     if is_gene is not None:
         facts["not_annotated"] = [gene for gene in perturbed if not is_gene(gene)]
     return facts
-
-
-def _examples(draft: ScreenDraft) -> dict[str, str]:
-    """A few labels and what became of them."""
-    return dict(list(draft.mapping.items())[:6]) if not draft.layout.is_published else {}
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from gears.conditions import AT, Condition
 from gears.core.findings import Finding
-from gears.core.messages import count, nearest, shorten
+from gears.core.messages import count, shorten, suggestion
 from gears.data.checks.labels import LabelTable
 from gears.data.checks.options import ProcessingOptions
 
@@ -38,7 +38,7 @@ def is_divided(options: ProcessingOptions) -> bool:
 
 
 def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
-    """Whether controls are matched by columns that tell the cell types apart (or that are missing: said later)."""
+    """Whether controls are matched by columns that distinguish the cell types (or that are missing: reported later)."""
     columns = options.match_controls_by or []
     if not columns or any(name not in obs for name in columns):
         return bool(columns)
@@ -92,9 +92,11 @@ def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: n
 
 def _one_column(obs: pd.DataFrame, name: str, needed: np.ndarray) -> list[Finding]:
     if name not in obs:
-        near = nearest(name, [str(column) for column in obs.columns])
-        hint = f"did you mean {near[0]!r}?" if near else f"columns: {shorten(obs.columns)}"
-        return [Finding("missing-column", f"adata.obs has no column {name!r} (to divide by)", hint, 1, name)]
+        what, hint = (
+            f"adata.obs has no column {name!r} (to divide by)",
+            suggestion(name, obs.columns, "columns"),
+        )
+        return [Finding("missing-column", what, hint, 1, name)]
     values = obs[name]
     gaps = (values.isna().to_numpy() & needed).sum()
     if gaps:

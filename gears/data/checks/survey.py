@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy import sparse
 
 from gears.conditions import SEPARATOR, split_label
 from gears.core.findings import Finding, errors, refusal
-from gears.core.messages import nearest, shorten
+from gears.core.messages import shorten, suggestion
 from gears.data.checks import filters
 from gears.data.checks.filters import Dropped
 from gears.data.checks.labels import (
@@ -184,7 +185,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
 
 
 def check_genes(draft: ScreenDraft) -> ScreenDraft:
-    """Symbol of each gene; repeated ones told apart where the options say so."""
+    """Symbol of each gene; repeated ones get the gene id where the options say so."""
     key, index, unique_genes = draft.layout.gene_key, draft.var.index, draft.options.unique_genes
     if key is None:
         return draft
@@ -252,8 +253,7 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
     """Expression as CSR."""
     layer, layers = draft.options.layer, list(draft.layers)
     if layer is not None and layer not in layers:
-        near = nearest(layer, layers)
-        hint = f"did you mean {near[0]!r}?" if near else f"layers: {shorten(layers) or 'none'}"
+        hint = suggestion(layer, layers, "layers")
         return draft.found([Finding("no-layer", f"there is no layer {layer!r}", hint, 1, layer)])
     if draft.n_cells == 0 or draft.n_genes == 0:
         return draft
@@ -288,14 +288,18 @@ def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
     options, table = draft.options, draft.labels
     n_genes_N = np.zeros(draft.n_cells, dtype=np.int64)
     n_genes_N[draft.cells] = np.array([len(one) for one in table.conditions])[table.cell_condition]
-    is_other = f"obs[{options.guide_count_key!r}] is not the number of genes in the label"
-    for name, (lost_N, findings), why in (
-        ("doublet_key", filters.doublets(draft.obs, options), f"obs[{options.doublet_key!r}] is true"),
-        ("guide_count_key", filters.wrong_guide_counts(draft.obs, n_genes_N, options), is_other),
+    wrong_counts = partial(filters.wrong_guide_counts, n_genes_N=n_genes_N)
+    for name, key, judge, reason in (
+        ("doublet_key", options.doublet_key, filters.doublets, "is true"),
+        ("guide_count_key", options.guide_count_key, wrong_counts, "is not the number of genes in the label"),
     ):
+        if key is None:
+            continue
+        lost_N, findings = judge(draft.obs, key)
         draft, lost = draft.found(findings), lost_N[draft.cells]
         if lost.any():
             emptied = sorted(set(draft.labels.labels) - set(draft.labels.part(~lost).labels))
+            why = f"obs[{key!r}] {reason}"
             draft = draft.without(lost, Dropped(name, int(lost.sum()), len(emptied), why, tuple(emptied)))
     left = {condition.is_control for condition in draft.labels.conditions}
     return draft.found(
@@ -315,8 +319,8 @@ def exclude_expressed_targets(draft: ScreenDraft) -> ScreenDraft:
 
 def exclude_small_conditions(draft: ScreenDraft) -> ScreenDraft:
     """Exclude conditions with too few cells."""
-    small, report, findings = filters.small_conditions(draft.labels, draft.options.min_cells)
-    return draft.found(findings).without(small, *([] if report is None else [report]))
+    lost, dropped, findings = filters.small_conditions(draft.labels, draft.options.min_cells)
+    return draft.found(findings).without(lost, *dropped)
 
 
 def divide(draft: ScreenDraft) -> ScreenDraft:

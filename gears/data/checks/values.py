@@ -40,13 +40,13 @@ def gene_findings(names: pd.Series, index: pd.Index, *, unique_genes: bool) -> l
     if repeated:
         occur = "occur" if len(repeated) > 1 else "occurs"
         what = f"{count(len(repeated), 'gene name')} {occur} more than once ({shorten(repeated)})"
-        remedy = "pass unique_genes=True to tell them apart by their ids, or keep one column each"
+        remedy = "pass unique_genes=True to add the gene ids to them, or keep one column each"
         severity = "warning" if unique_genes else "error"
-        remedy = "told apart by their ids" if unique_genes else remedy
+        remedy = "the gene ids are added to them" if unique_genes else remedy
         findings.append(Finding("repeated-gene-name", what, remedy, len(repeated), repeated[0], severity))
     joined = [name for name in texts if SEPARATOR in name]
     if joined:
-        what = f"gene names with {SEPARATOR!r} ({shorten(joined)}) cannot be told from pairs of genes"
+        what = f"gene names with {SEPARATOR!r} ({shorten(joined)}) look like pairs of genes"
         findings.append(Finding("separator-in-gene-name", what, "rename them", len(joined), joined[0]))
     if not index.is_unique:
         n = int(index.duplicated().sum())

@@ -16,7 +16,7 @@ from typing import IO, Any
 from filelock import FileLock
 
 from gears.core.messages import shorten, unknown_name
-from gears.core.progress import progress
+from gears.core.progress import watched
 from gears.data.reading.open import kind_of
 from gears.data.screen.files import H5AD
 from gears.files.formats import read_json, write_json
@@ -105,13 +105,11 @@ def _download(url: str, folder: Path, name: str, retries: int, timeout: float) -
     logger.info("downloading %s (once; kept in %s)", url, folder.parent)
     pooch.get_logger().setLevel(logging.WARNING)
     with ExitStack() as stack:
-        bar = _Bar(name)
-        stack.callback(bar.close)
 
         def close_later(response: Any, **_: Any) -> None:  # pooch leaves responses open
             stack.callback(response.close)
 
-        options = {"chunk_size": 1 << 20, "timeout": timeout, "headers": HEADERS, "progressbar": bar}
+        options = {"chunk_size": 1 << 20, "timeout": timeout, "headers": HEADERS, "progressbar": watched()}
         downloader = pooch.HTTPDownloader(**options, hooks={"response": close_later})
         urls, hashes = {name: url}, {name: None}
         source = pooch.create(folder, base_url="", urls=urls, registry=hashes, retry_if_failed=retries)
@@ -122,29 +120,6 @@ def _download(url: str, folder: Path, name: str, retries: int, timeout: float) -
         msg = f"{url} sent {'a web page instead of the file' if start else 'an empty file'}"
         raise ValueError(msg)
     return path
-
-
-class _Bar:
-    """The progress bar that pooch drives; setting `total` starts it."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.stack, self._total = name, ExitStack(), 0
-
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @total.setter
-    def total(self, total: int) -> None:
-        self.stack.close()  # the bar of an attempt that failed
-        self._total = total
-        self.update = self.stack.enter_context(progress(total, f"downloading {self.name}", "B"))
-
-    def reset(self) -> None:
-        self.update = lambda n: None
-
-    def close(self) -> None:
-        self.stack.close()
 
 
 def _check(records: Path, path: Path) -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.styles import is_control_like, is_no_gene
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -101,17 +101,18 @@ def add_guides(
     return found
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
-    """A CSV or TSV file as text; FileNotFoundError if there is none, ValueError if it cannot be read."""
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no file {path}"
-        raise FileNotFoundError(msg)
+def read_table(path: str | Path, *, header: bool = True) -> pd.DataFrame:
+    """A CSV or TSV file (may be gzipped) as text, with a line of column names unless `header` is False.
+
+    FileNotFoundError if there is none, ValueError if it cannot be read.
+    """
+    path = existing_file(path)
     try:
         sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
-        return pd.read_csv(path, sep=sep, dtype=str, keep_default_na=False)
+        return pd.read_csv(path, sep=sep, header=0 if header else None, dtype=str, keep_default_na=False)
     except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        msg = f"{path} cannot be read as a table ({error}); expected CSV or TSV with a line of column names"
+        expected = "CSV or TSV with a line of column names" if header else "CSV or TSV"
+        msg = f"{path} cannot be read as a table ({type(error).__name__}: {error}); expected {expected}"
         raise ValueError(msg) from error
 
 

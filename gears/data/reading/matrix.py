@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files.mapped import PIECE, pieces, release
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 from gears.files.untrusted import check_bounds, check_compressed, check_numbers, refuse_beyond
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     """
     import anndata
 
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path)
     refuse_beyond(path)
     try:
         found = anndata.read_h5ad(path, backed="r" if backed else None)
@@ -69,77 +66,41 @@ def values_of(adata: AnnData, layer: str | None = None) -> Any:
 
 
 class StoredMatrix:
-    """A matrix in an h5ad file or zarr store, read row range by row range; only its place is sent to processes.
+    """A matrix in an h5ad file, read row range by row range: a CSR group or a dense array of h5py.
 
-    `key` is where in it: ``"X"`` or ``"layers/<name>"``. ValueError if the matrix is stored by columns (CSC), which
-    gives no rows cheaply.
+    ValueError if it is stored by columns (CSC), which gives no rows cheaply.
     """
 
-    sequential = True
-
-    def __init__(self, path: str | Path, key: str = "X") -> None:
-        self.path, self.key = Path(path), key
-        self._open()
-
-    @classmethod
-    def of(cls, matrix: Any) -> StoredMatrix | None:
-        """From X of a backed AnnData or an h5py dataset; None for anything else."""
-        stored = getattr(matrix, "group", matrix)
-        file = getattr(getattr(stored, "file", None), "filename", None)
-        return None if file is None else cls(file, stored.name)
-
-    def _open(self) -> None:
-        root: Any
-        if self.path.is_dir():
-            import zarr
-
-            root = zarr.open_group(self.path, mode="r")
-        else:
-            import h5py
-
-            root = h5py.File(self.path, "r")
-        self._stored = root[self.key.strip("/")]
+    def __init__(self, stored: Any) -> None:
+        self._stored, self._name = stored, f"{stored.file.filename}: {stored.name.strip('/')}"
         self._indptr: np.ndarray | None = None
-        if hasattr(self._stored, "shape"):
-            self.shape = _pair(self._stored.shape)
+        if hasattr(stored, "shape"):
+            self.shape = _pair(stored.shape)
             return
-        kind = self._stored.attrs.get("encoding-type")
+        kind = stored.attrs.get("encoding-type")
         if kind != "csr_matrix":
-            msg = f"{self.path}:{self.key} is stored as {kind}; rows are read from a csr_matrix or a dense array"
+            msg = f"{self._name} is stored as {kind}; rows are read from a csr_matrix or a dense array"
             raise ValueError(msg)
-        self.shape = _pair(self._stored.attrs["shape"])
-        indptr = self._stored["indptr"][:]
-        n_values = min(self._stored[name].shape[0] for name in ("data", "indices"))
+        self.shape = _pair(stored.attrs["shape"])
+        indptr = stored["indptr"][:]
+        n_values = min(stored[name].shape[0] for name in ("data", "indices"))
         check_bounds(self._name, indptr, self.shape[0], n_values)
         self._indptr = indptr.astype(np.int64)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "key": self.key}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path, self.key = state["path"], state["key"]
-        self._open()
-
-    @property
-    def _name(self) -> str:
-        return f"{self.path}: {self.key.strip('/')}"
 
     @property
     def row_lengths(self) -> np.ndarray:
         """Stored values of each row, (N,)."""
         return np.full(self.shape[0], self.shape[1]) if self._indptr is None else np.diff(self._indptr)
 
-    def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
-        """The given rows (ascending), from one read of the range they span."""
-        first, last = int(rows[0]), int(rows[-1]) + 1
+    def csr(self, first: int, last: int) -> sparse.csr_matrix:
+        """The rows from `first` to before `last`, in one read."""
         if self._indptr is None:
-            return as_csr(np.asarray(self._stored[first:last]))[rows - first]
+            return as_csr(np.asarray(self._stored[first:last]))
         start, stop = int(self._indptr[first]), int(self._indptr[last])
         values, genes = (self._stored[name][start:stop] for name in ("data", "indices"))
         check_numbers(self._name, genes, self.shape[1])
         bounds = self._indptr[first : last + 1] - start
-        whole = as_csr(sparse.csr_matrix((values, genes, bounds), shape=(last - first, self.shape[1])))
-        return whole if len(rows) == last - first else whole[rows - first]
+        return as_csr(sparse.csr_matrix((values, genes, bounds), shape=(last - first, self.shape[1])))
 
 
 def _pair(shape: Any) -> tuple[int, int]:
@@ -208,8 +169,8 @@ def _plain_types(csr: sparse.csr_matrix) -> sparse.csr_matrix:
     return csr
 
 
-def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_matrix:
-    """Counts, (N, G) CSR, canonical, to log(1 + counts per `target`), by scanpy; a new matrix.
+def log_normalize(counts: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Counts, (N, G) CSR, canonical, to log(1 + counts per 10,000), by scanpy; a new matrix.
 
     Computed in float64 and stored as float32, some cells at a time: the values do not depend on how many. Cells
     without any count stay zero.
@@ -224,7 +185,7 @@ def log_normalize(counts: sparse.csr_matrix, target: float = 1e4) -> sparse.csr_
         stored = slice(rows[0], rows[-1])
         parts = counts.data[stored].astype(np.float64), counts.indices[stored], rows - rows[0]
         cells = AnnData(sparse.csr_matrix(parts, shape=(len(rows) - 1, counts.shape[1])))
-        scanpy.pp.normalize_total(cells, target_sum=target)
+        scanpy.pp.normalize_total(cells, target_sum=1e4)
         scanpy.pp.log1p(cells)
         values[stored] = cells.X.data
     return sparse.csr_matrix((values, counts.indices, counts.indptr), shape=counts.shape)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
+import itertools
 import logging
 import warnings
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,9 @@ import pandas as pd
 from scipy import sparse
 
 from gears.core.messages import count, shorten
+from gears.data.reading.guides import read_table
 from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read_screen
-from gears.data.screen.cells import CellMatrix, CellWriter
+from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
 from gears.files.paths import user_path
@@ -39,7 +39,7 @@ MOST_IN_MEMORY = 1 << 26
 
 
 def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
-    """Read a screen, whose kind is told by its content.
+    """Read a screen, whose format is detected from its content.
 
     Parameters
     ----------
@@ -236,19 +236,9 @@ def _table(folder: Path, prefix: str, names: Sequence[str]) -> pd.DataFrame:
     for name in names:
         for place in (folder / f"{prefix}{name}", folder / f"{prefix}{name}.gz"):
             if place.is_file():
-                return _names_table(place)
+                return read_table(place, header=False)
     msg = f"{folder} has no {' or '.join(prefix + name for name in names)} (plain or .gz) beside the matrix"
     raise FileNotFoundError(msg)
-
-
-def _names_table(path: Path) -> pd.DataFrame:
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            return pd.read_csv(file, sep="\t", header=None, dtype=str, keep_default_na=False)
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        msg = f"{path} cannot be read as a table of names ({type(error).__name__}: {error}); get it again"
-        raise ValueError(msg) from error
 
 
 def _ten_x(
@@ -265,16 +255,15 @@ def _ten_x(
     return AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)
 
 
-def open_lean(path: Path, layer: str | None, near: Path, *, most_in_memory: int | None = None) -> AnnData:
+def open_lean(path: Path, layer: str | None, near: Path) -> AnnData:
     """A screen's file with its annotations and the values of `layer` (None: of X), nothing else.
 
     Of an h5ad file other layers, embeddings and ``uns`` are not read: other layers are there by name and hold
-    nothing. A matrix of more than `most_in_memory` values (:data:`MOST_IN_MEMORY` by default) is brought chunk by
-    chunk into a file in the folder `near` that is mapped into memory (and has no name any more), so that preparing it
-    holds no second copy and the system can let go of its pages. Other kinds of files are read whole. Errors are those
-    of :func:`open_screen`.
+    nothing. A matrix of more than :data:`MOST_IN_MEMORY` values is brought chunk by chunk into a file in the folder
+    `near` that is mapped into memory (and has no name any more), so that preparing it holds no second copy and the
+    system can let go of its pages. Other kinds of files are read whole. Errors are those of :func:`open_screen`.
     """
-    lean = _lean(path, layer, near, MOST_IN_MEMORY if most_in_memory is None else most_in_memory)
+    lean = _lean(path, layer, near)
     return open_screen(path) if lean is None else lean
 
 
@@ -290,22 +279,16 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
         raise TypeError(msg)
     if not adata.isbacked:
         return adata
-    stored = None if adata.is_view else _stored(adata.X)
+    try:
+        stored = None if adata.is_view else StoredMatrix(getattr(adata.X, "group", adata.X))
+    except ValueError:  # stored by columns
+        stored = None
     if stored is None:
         return adata.to_memory()
-    matrix = _brought(stored, near, MOST_IN_MEMORY)
-    return AnnData(X=matrix, obs=adata.obs, var=adata.var, layers=dict(adata.layers))
+    return AnnData(X=_brought(stored, near), obs=adata.obs, var=adata.var, layers=dict(adata.layers))
 
 
-def _stored(matrix: Any) -> StoredMatrix | None:
-    """Rows of a stored matrix; None where it is kept in a way that gives no rows (by columns)."""
-    try:
-        return StoredMatrix.of(matrix)
-    except ValueError:
-        return None
-
-
-def _lean(path: Path, layer: str | None, near: Path, limit: int) -> AnnData | None:
+def _lean(path: Path, layer: str | None, near: Path) -> AnnData | None:
     """Annotations and values of an h5ad file of the present layout; None for anything else."""
     if kind_of(path) != "h5ad":
         return None
@@ -317,10 +300,10 @@ def _lean(path: Path, layer: str | None, near: Path, limit: int) -> AnnData | No
         with h5py.File(path, "r") as file:
             obs, var = read_elem(file["obs"]), read_elem(file["var"])
             names = sorted(file["layers"]) if "layers" in file else []
-            stored = StoredMatrix(path, "X" if layer is None else f"layers/{layer}")
-        if stored.shape != (len(obs), len(var)):
-            return None
-        matrix = _brought(stored, near, limit)
+            stored = StoredMatrix(file["X" if layer is None else f"layers/{layer}"])
+            if stored.shape != (len(obs), len(var)):
+                return None
+            matrix = _brought(stored, near)
     except (KeyError, ValueError, OSError, TypeError) as error:
         logger.debug("%s is read whole (%s)", path, error)
         return None
@@ -329,19 +312,13 @@ def _lean(path: Path, layer: str | None, near: Path, limit: int) -> AnnData | No
     return AnnData(X=matrix if layer is None else nothing, obs=obs, var=var, layers=layers)
 
 
-def _brought(stored: StoredMatrix, near: Path, limit: int) -> sparse.csr_matrix:
+def _brought(stored: StoredMatrix, near: Path) -> sparse.csr_matrix:
     """The whole matrix as CSR: in memory, or mapped from a file that loses its name at once."""
-    n_rows = stored.shape[0]
-    if int(stored.row_lengths.sum()) <= limit:
-        return stored.csr(np.arange(n_rows)) if n_rows else sparse.csr_matrix(stored.shape, dtype=np.float32)
+    lengths = stored.row_lengths
+    if int(lengths.sum()) <= MOST_IN_MEMORY:
+        return stored.csr(0, len(lengths))
+    ends = np.flatnonzero(np.diff(np.cumsum(np.maximum(lengths, 1)) // CHUNK_VALUES)) + 1
     with scratch_folder(near) as folder:
-        with CellWriter(folder, stored.shape[1]) as writer:
-            for rows in row_ranges(stored.row_lengths):
-                writer.add(stored.csr(rows))
+        ranges = itertools.pairwise([0, *ends.tolist(), len(lengths)])
+        CellMatrix.write(folder, itertools.starmap(stored.csr, ranges))
         return CellMatrix(folder, stored.shape[1]).mapped()
-
-
-def row_ranges(lengths: np.ndarray, chunk_values: int = CHUNK_VALUES) -> Iterator[np.ndarray]:
-    """Consecutive rows in chunks of about `chunk_values` stored values."""
-    ends = np.flatnonzero(np.diff(np.cumsum(np.maximum(lengths, 1)) // chunk_values)) + 1
-    yield from (rows for rows in np.split(np.arange(len(lengths)), ends) if len(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.files.mapped import release, save_array
+from gears.files.mapped import TableWriter, release
 from gears.files.untrusted import check_bounds, check_numbers
-
-ROWS_PER_CHUNK = 4096
 
 
 class CellMatrix:
@@ -29,12 +28,19 @@ class CellMatrix:
         self._kept = kept
 
     @staticmethod
-    def write(folder: Path, matrix: sparse.csr_matrix) -> None:
-        """Write a canonical CSR matrix into `folder`."""
+    def write(folder: Path, chunks: Iterable[sparse.csr_matrix]) -> None:
+        """Write canonical rows, some (n, G) after others, into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        save_array(folder / "data.npy", matrix.data, np.float32)
-        save_array(folder / "indices.npy", matrix.indices, np.int32)
-        save_array(folder / "indptr.npy", matrix.indptr, np.int64)
+        lengths = [np.zeros(1, dtype=np.int64)]
+        with (
+            TableWriter(folder / "data.npy", np.float32) as values,
+            TableWriter(folder / "indices.npy", np.int32) as genes,
+        ):
+            for rows in chunks:
+                values.add(rows.data)
+                genes.add(rows.indices)
+                lengths.append(np.diff(rows.indptr))
+        np.save(folder / "indptr.npy", np.cumsum(np.concatenate(lengths), dtype=np.int64))
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -53,8 +59,6 @@ class CellMatrix:
         """(N, G)."""
         n_cells = len(self._arrays[2]) - 1 if self._kept is None else len(self._kept)
         return n_cells, self._n_genes
-
-    sequential = False
 
     @property
     def row_lengths(self) -> np.ndarray:
@@ -101,17 +105,6 @@ class CellMatrix:
         data, indices, indptr = self._arrays
         return sparse.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, self._n_genes), copy=False)
 
-    def mean(self, ids: Any) -> np.ndarray:
-        """Mean expression over the given cells, (G,) float64; NaN for no cells."""
-        ids = np.asarray(ids, dtype=np.int64)
-        if not len(ids):
-            return np.full(self._n_genes, np.nan)
-        total = np.zeros(self._n_genes)
-        for start in range(0, len(ids), ROWS_PER_CHUNK):
-            values, genes, _ = self._gather(ids[start : start + ROWS_PER_CHUNK])
-            total += np.bincount(genes, weights=values, minlength=self._n_genes)
-        return total / len(ids)
-
 
 def gather_rows(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray
@@ -128,44 +121,6 @@ def gather_rows(
     taken = data[at], indices[at], lengths
     release(data, indices)
     return taken
-
-
-class CellWriter:
-    """Writes the files of a :class:`CellMatrix` chunk by chunk; they are complete when the block ends."""
-
-    def __init__(self, folder: Path, n_genes: int) -> None:
-        self.folder, self.n_genes = Path(folder), n_genes
-        self._lengths: list[np.ndarray] = []
-        self._types = {"data": np.dtype(np.float32), "indices": np.dtype(np.int32)}
-
-    def __enter__(self) -> CellWriter:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._files = {name: (self.folder / f"{name}.npy").open("wb") for name in self._types}
-        for name in self._types:  # room for the header, whose length does not depend on the size
-            self._head(name, 0)
-        return self
-
-    def add(self, rows: sparse.csr_matrix) -> None:
-        """Append canonical rows (n, G)."""
-        self._lengths.append(np.diff(rows.indptr))
-        for name, file in self._files.items():
-            file.write(np.ascontiguousarray(getattr(rows, name), dtype=self._types[name]).data)
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        lengths = np.concatenate([np.zeros(1, dtype=np.int64), *self._lengths])
-        indptr = np.cumsum(lengths, dtype=np.int64)
-        for name, file in self._files.items():
-            with file:
-                if kind is None:
-                    file.seek(0)
-                    self._head(name, int(indptr[-1]))
-        if kind is None:
-            np.save(self.folder / "indptr.npy", indptr)
-
-    def _head(self, name: str, size: int) -> None:
-        # numpy pads the header so that it can be rewritten for any number of rows
-        header = {"descr": self._types[name].str, "fortran_order": False, "shape": (size,)}
-        np.lib.format.write_array_header_1_0(self._files[name], header)
 
 
 def map_array(path: Path) -> np.ndarray:

@@ -42,23 +42,23 @@ class ModelContexts:
     def placed(
         self, conditions: Iterable[Condition], context: str | Sequence[str] | None, kind: str | None
     ) -> tuple[Condition, ...]:
-        """Conditions in the contexts asked for (all by default) and by the type asked for (all by default).
+        """Conditions in the requested contexts (all by default) and by the requested type (all by default).
 
         ValueError for a context or type that the model does not know.
         """
-        contexts = self._asked("context", context, self.contexts)
-        kinds = self._asked("perturbation type", kind, self.kinds)
+        contexts = self._named("context", context, self.contexts)
+        kinds = self._named("perturbation type", kind, self.kinds)
         found: dict[Condition, None] = {}
         for condition in conditions:
             where = (condition.context,) if condition.context else contexts
             how = (condition.kind,) if condition.kind else kinds
-            self._asked("context", where if condition.context else None, self.contexts)
-            self._asked("perturbation type", how if condition.kind else None, self.kinds)
+            self._named("context", where if condition.context else None, self.contexts)
+            self._named("perturbation type", how if condition.kind else None, self.kinds)
             found |= dict.fromkeys(condition.plain.at(one, by) for one in where for by in how)
         return tuple(found)
 
     @staticmethod
-    def _asked(what: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    def _named(what: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
         names = (given,) if isinstance(given, str) else tuple(known if given is None else given)
         for name in names:
             if name not in known:
@@ -67,7 +67,7 @@ class ModelContexts:
 
     def numbers(self, condition: Condition) -> tuple[int, int]:
         """Numbers of a condition's context and type; ValueError where it names none, or one that is unknown."""
-        self._asked("context", condition.context or None, self.contexts)
+        self._named("context", condition.context or None, self.contexts)
         if self.contexts and not condition.context:
             known = ", ".join(self.contexts)
             msg = f"condition {condition.name!r} does not say in which context; choose one of {known}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -69,7 +70,7 @@ def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1
     table, parameters = draft.settings, draft.options.to_dict()
     assert table is not None
     gene_names = draft.var["gene_name"].astype(str).tolist()
-    CellMatrix.write(folder / "cells", draft.matrix)
+    CellMatrix.write(folder / "cells", [draft.matrix])
     np.save(folder / "cells" / "label.npy", table.cell_label)
     cells = draft.matrix
     # several processes share the written cells, and batches are parts of them
@@ -105,7 +106,7 @@ def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1
             "content_hash": key,
             "parameters": parameters,
             "layout": draft.layout.to_dict(),
-            "dropped": [dropped.to_dict() for dropped in draft.dropped],
+            "dropped": [dataclasses.asdict(dropped) for dropped in draft.dropped],
             "differential_expression": not parameters["skip_calc_de"],
             "has_negative": draft.has_negative,
             "cell_types": sorted(map(str, draft.obs["cell_type"].cat.categories)),
@@ -138,22 +139,14 @@ def _written_statistics(
             if (values := getattr(statistics, name)) is not None:
                 np.save(target / f"{name}.npy", values)
         return statistics
-    shape = len(control_of), cells.shape[1]
     with contextlib.ExitStack() as stack:
-        shapes = {name: shape[:1] if name == "n" else shape for name in STATISTICS}
-        writers = {
-            name: stack.enter_context(TableWriter(target / f"{name}.npy", shapes[name], np.float64))
-            for name in STATISTICS
-        }
-        control, most = int(control_of[0]), MOST_TABLE_VALUES
-        for moments in moment_blocks(
-            cells,
-            table.cell_condition,
-            len(control_of),
-            control_id=control,
-            most_values=most,
-            workers=workers,
-        ):
+        writers = {}
+        for name in STATISTICS:
+            row_shape = () if name == "n" else (cells.shape[1],)
+            writer = TableWriter(target / f"{name}.npy", np.float64, row_shape)
+            writers[name] = stack.enter_context(writer)
+        options = {"control_id": int(control_of[0]), "most_values": MOST_TABLE_VALUES, "workers": workers}
+        for moments in moment_blocks(cells, table.cell_condition, len(control_of), **options):
             for name, rows in moment_tables(moments):
                 writers[name].add(rows)
             del moments, rows  # before the next block is made

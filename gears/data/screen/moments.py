@@ -15,23 +15,18 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
 
 from gears.core.progress import followed
-from gears.data.reading.matrix import StoredMatrix, as_csr
-from gears.data.screen.cells import gather_rows
+from gears.data.screen.cells import CellMatrix, gather_rows
 
 CHUNK_VALUES = 1 << 20
 """Stored values (and, apart from that, condition x gene cells) that one chunk may hold."""
 
 ROUNDING = 1e-12
 """Share of a gene's scale within which a value is equal to the mean: above float64, far below float32 rounding."""
-
-_DASK_BLOCKS = 16
-"""Blocks whose moments are held at once while a dask array is gone through."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +98,7 @@ class ConditionMoments:
 
     def update(self, chunk: sparse.csr_matrix, condition_ids: np.ndarray) -> None:
         """Add cells: (cells, G) CSR without explicit zeros or duplicate entries, and each one's condition, 0..C-1."""
-        if chunk.shape[0] != len(condition_ids) or chunk.shape[1] != self.mean.shape[1]:
-            msg = (
-                f"chunk of shape {chunk.shape} with {len(condition_ids)} condition ids does not fit "
-                f"moments over {self.mean.shape[1]} genes; one id per row is needed"
-            )
-            raise ValueError(msg)
-        if not len(condition_ids):
-            return
+        # tables of the conditions of this chunk only: (present, G) instead of (C, G) for every chunk
         present, row_U = np.unique(condition_ids, return_inverse=True)
         self.merge_conditions(present, _moments_of(chunk, row_U, len(present), self.centre))
 
@@ -123,7 +111,7 @@ class ConditionMoments:
         a2, a3, a4 = self._sum2[rows], self._sum3[rows], self._sum4[rows]
         b2, b3, b4 = other._sum2, other._sum3, other._sum4
         delta = other.mean - self.mean[rows]
-        step = delta / n
+        step = delta / n  # what the mean moves by for each cell of the other side
         self._sum4[rows] = (
             a4
             + b4
@@ -152,19 +140,13 @@ class ConditionMoments:
 
     @property
     def above(self) -> np.ndarray:
-        """Share of cells above the control mean, (C, G) float64."""
-        return self._share(self._n_above)
+        """Share of cells above the control mean, (C, G) float64; (C, 0) without a centre."""
+        return self._n_above / np.maximum(self.n, 1)[:, None]
 
     @property
     def below(self) -> np.ndarray:
-        """Share of cells below the control mean, (C, G) float64."""
-        return self._share(self._n_below)
-
-    def _share(self, count: np.ndarray) -> np.ndarray:
-        if self.centre is None:
-            msg = "cells above and below the control mean were not counted; give ConditionMoments a centre"
-            raise ValueError(msg)
-        return count / np.maximum(self.n, 1)[:, None]
+        """Share of cells below the control mean, (C, G) float64; (C, 0) without a centre."""
+        return self._n_below / np.maximum(self.n, 1)[:, None]
 
 
 def _moments_of(
@@ -184,12 +166,15 @@ def _moments_of(
     values = chunk.data.astype(np.float64)
     n = part.n[:, None].astype(np.float64)
     part._n_nonzero = total(cell)
-    zeros = n - part._n_nonzero
+    zeros = n - part._n_nonzero  # values that are not stored
     if centre is not None:
+        # all zeros of a gene are on one side of its control mean, or on none
         of_zeros = (part.n[:, None] - part._n_nonzero).astype(np.int64)
         part._n_above = total(cell[values > centre.high_G[chunk.indices]]) + of_zeros * (centre.high_G < 0)
         part._n_below = total(cell[values < centre.low_G[chunk.indices]]) + of_zeros * (centre.low_G > 0)
     part.mean = total(cell, values) / n
+    # two passes over the chunk: its mean, then powers of the deviations from it, one after another in the same array,
+    # because the values are the largest array here
     values -= part.mean.ravel()[cell]
     power, mean_power = values * values, part.mean * part.mean
     part._sum2 = total(cell, power) + zeros * mean_power
@@ -227,25 +212,8 @@ def condition_chunks(
         start = stop
 
 
-class RowSource(Protocol):
-    """Rows of an (N, G) matrix, wherever they are."""
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    @property
-    def sequential(self) -> bool:
-        """Whether rows are read well in their own order only (files)."""
-        ...
-
-    @property
-    def row_lengths(self) -> np.ndarray: ...
-    def csr(self, rows: np.ndarray) -> sparse.csr_matrix: ...
-
-
 class MemoryRows:
-    """Rows of a CSR matrix in memory."""
-
-    sequential = False
+    """Rows of a CSR matrix in memory, as :class:`CellMatrix` gives those of files."""
 
     def __init__(self, matrix: sparse.csr_matrix) -> None:
         self.matrix, self.shape = matrix, matrix.shape
@@ -263,37 +231,30 @@ class MemoryRows:
         return sparse.csr_matrix((values, genes, bounds), shape=(len(rows), self.shape[1]))
 
 
-def row_source(matrix: Any) -> RowSource:
-    """Any kind of expression matrix as rows: CSR, dense, mapped cells, X of a backed AnnData."""
-    if hasattr(matrix, "row_lengths"):
-        return matrix
-    stored = StoredMatrix.of(matrix)
-    return stored if stored is not None else MemoryRows(as_csr(matrix))
-
-
 def moment_blocks(
-    matrix: Any,
+    cells: sparse.csr_matrix | CellMatrix,
     condition_ids: np.ndarray,
     n_conditions: int,
     *,
     control_id: int,
     most_values: int,
-    chunk_values: int = CHUNK_VALUES,
     workers: int = 1,
 ) -> Iterator[ConditionMoments]:
-    """The moments of consecutive conditions, block by block, of cells whose rows are at hand in any order.
+    """The moments of consecutive conditions, block by block.
 
     Arguments are those of :func:`condition_moments`; a block has at most `most_values` conditions x genes, at least
     one condition.
     """
-    source, ids = row_source(matrix), np.asarray(condition_ids)
+    source, ids = _rows_of(cells), np.asarray(condition_ids)
     step = max(1, most_values // max(1, source.shape[1]))
     with _pool(workers) as pool:
-        control = _Pass(source, ids - control_id, 1, chunk_values, workers, pool)
+        # blocks of conditions outside, chunks of their cells inside: the (conditions, G) tables of one block are in
+        # memory, and every cell is read once, those of the control once more for the centre
+        control = _Pass(source, ids - control_id, 1, CHUNK_VALUES, workers, pool)
         centre = SignCentre.of(control.run(np.flatnonzero(ids == control_id), None), 0)
         for first in range(0, n_conditions, step):
             number = min(step, n_conditions - first)
-            work = _Pass(source, ids - first, number, chunk_values, workers, pool)
+            work = _Pass(source, ids - first, number, CHUNK_VALUES, workers, pool)
             # no name keeps a block while the next is made
             yield work.run(np.flatnonzero((ids >= first) & (ids < first + number)), centre)
 
@@ -309,7 +270,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
 
 
 def condition_moments(
-    matrix: Any,
+    cells: sparse.csr_matrix | CellMatrix,
     condition_ids: np.ndarray,
     n_conditions: int,
     *,
@@ -317,16 +278,14 @@ def condition_moments(
     chunk_values: int = CHUNK_VALUES,
     workers: int = 1,
 ) -> ConditionMoments:
-    """Moments of all cells of a matrix, chunk by chunk: the same for any chunks and processes.
+    """Moments of all cells, chunk by chunk: the same for any chunks and processes.
 
     Parameters
     ----------
-    matrix
-        (N, G) expression: sparse or dense in memory, a :class:`gears.data.screen.CellMatrix`, a
-        :class:`gears.data.reading.matrix.StoredMatrix` or the X of a backed AnnData (read in chunks of rows), or a dask
-        array (the scheduler in use does the pass).
+    cells
+        (N, G) expression: canonical CSR in memory, or cells in mapped files.
     condition_ids, n_conditions
-        Condition of each cell, (N,), from 0 to C - 1; ValueError if there is not one per row.
+        Condition of each cell, (N,), from 0 to C - 1.
     control_id
         Count cells above and below this condition's mean, found by a pass over its cells first.
     chunk_values
@@ -334,14 +293,7 @@ def condition_moments(
     workers
         Processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
     """
-    condition_ids = np.asarray(condition_ids)
-    is_dask = type(matrix).__module__.split(".")[0] == "dask"
-    source = matrix if is_dask else row_source(matrix)
-    if len(condition_ids) != source.shape[0]:
-        msg = f"{source.shape[0]} cells have {len(condition_ids)} condition ids; one per cell is needed"
-        raise ValueError(msg)
-    if is_dask:
-        return _by_dask(matrix, condition_ids, n_conditions, control_id, chunk_values)
+    condition_ids, source = np.asarray(condition_ids), _rows_of(cells)
     with _pool(workers) as pool:
         work = _Pass(source, condition_ids, n_conditions, chunk_values, workers, pool)
         centre = None
@@ -350,11 +302,15 @@ def condition_moments(
         return work.run(np.arange(len(condition_ids)), centre)
 
 
+def _rows_of(cells: sparse.csr_matrix | CellMatrix) -> MemoryRows | CellMatrix:
+    return cells if isinstance(cells, CellMatrix) else MemoryRows(cells)
+
+
 @dataclass
 class _Pass:
     """A pass over cells, by this process or by those of a pool."""
 
-    source: RowSource
+    source: MemoryRows | CellMatrix
     ids: np.ndarray
     n_conditions: int
     chunk_values: int
@@ -363,13 +319,18 @@ class _Pass:
 
     def run(self, cells: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
         """Moments of some cells (ascending numbers)."""
-        chunks = list(_chunks(self.source, self.ids, cells, self.chunk_values))
-        total = ConditionMoments(self.n_conditions, self.source.shape[1], centre)
-        shares = _shares(chunks, self.source.row_lengths, self.workers)
+        lengths, n_genes = self.source.row_lengths, self.source.shape[1]
+        chunks = [
+            cells[rows]
+            for rows in condition_chunks(lengths[cells], self.ids[cells], n_genes, self.chunk_values)
+        ]
+        total = ConditionMoments(self.n_conditions, n_genes, centre)
+        shares = _shares(chunks, lengths, self.workers)
         if self.pool is None or len(shares) < 2:
             for rows in followed(chunks, len(cells), "reading cells", "cells", len):
-                _add(total, self.source.csr(rows), self.ids[rows], self.chunk_values)
+                total.update(self.source.csr(rows), self.ids[rows])
             return total
+        # each process returns tables of the conditions it has seen; merging is exact in any order up to rounding
         parts = self.pool.map(_share_moments, [self._task(share, centre) for share in shares])
         for present, part in followed(parts, len(shares), "reading cells", "shares"):
             total.merge_conditions(present, part)
@@ -377,86 +338,29 @@ class _Pass:
 
     def _task(self, share: list[np.ndarray], centre: SignCentre | None) -> tuple:
         """What a worker needs; of a matrix in memory only its own rows travel."""
-        if not isinstance(self.source, MemoryRows):
-            return self.source, self.ids, share, centre, self.chunk_values
+        if isinstance(self.source, CellMatrix):
+            return self.source, self.ids, share, centre
         rows, ends = np.concatenate(share), np.cumsum([len(part) for part in share])
         local = np.split(np.arange(len(rows)), ends[:-1])
-        return MemoryRows(self.source.csr(rows)), self.ids[rows], local, centre, self.chunk_values
+        return MemoryRows(self.source.csr(rows)), self.ids[rows], local, centre
 
 
 def _share_moments(task: tuple) -> tuple[np.ndarray, ConditionMoments]:
     """In a worker: moments of its chunks, for the conditions it has seen."""
-    source, ids, chunks, centre, chunk_values = task
+    source, ids, chunks, centre = task
     present = np.unique(ids[np.concatenate(chunks)])
     part = ConditionMoments(len(present), source.shape[1], centre)
     for rows in chunks:
-        _add(part, source.csr(rows), np.searchsorted(present, ids[rows]), chunk_values)
+        part.update(source.csr(rows), np.searchsorted(present, ids[rows]))
     return present, part
-
-
-def _add(moments: ConditionMoments, chunk: sparse.csr_matrix, ids: np.ndarray, chunk_values: int) -> None:
-    """Add rows in pieces that touch few conditions each."""
-    for rows in condition_chunks(np.diff(chunk.indptr), ids, chunk.shape[1], chunk_values):
-        whole = len(rows) == len(ids) and np.array_equal(rows, np.arange(len(ids)))
-        moments.update(chunk if whole else chunk[rows], ids[rows])
-
-
-def _chunks(source: RowSource, ids: np.ndarray, cells: np.ndarray, chunk_values: int) -> Iterator[np.ndarray]:
-    """Chunks of cell numbers: by condition where any row is at hand, else in the order of the file."""
-    lengths = source.row_lengths[cells]
-    if not source.sequential:
-        for rows in condition_chunks(lengths, ids[cells], source.shape[1], chunk_values):
-            yield cells[rows]
-        return
-    # what is read is the whole span from a chunk's first cell to its last
-    which = np.cumsum(np.maximum(source.row_lengths, 1))[cells] // chunk_values
-    yield from (part for part in np.split(cells, np.flatnonzero(np.diff(which)) + 1) if len(part))
 
 
 def _shares(chunks: list[np.ndarray], lengths: np.ndarray, workers: int) -> list[list[np.ndarray]]:
     """Chunks in runs of about equal cost, at most one per worker."""
     if workers <= 1 or len(chunks) < 2:
         return [chunks]
+    # runs of neighbours: chunks are ordered by condition, so few conditions are in two shares
     cost = np.cumsum([int(lengths[rows].sum()) + 1 for rows in chunks])
     owner = np.minimum((cost - 1) * workers // cost[-1], workers - 1)
     runs = [[chunks[i] for i in np.flatnonzero(owner == worker)] for worker in range(workers)]
     return [run for run in runs if run]
-
-
-def _by_dask(
-    matrix: Any, ids: np.ndarray, n_conditions: int, control_id: int | None, chunk_values: int
-) -> ConditionMoments:
-    """The same over the row blocks of a dask array, by whatever scheduler is in use."""
-    import dask
-
-    matrix = matrix.rechunk({1: -1})
-    starts = np.concatenate(([0], np.cumsum(matrix.chunks[0]))).astype(np.int64)
-    blocks = matrix.to_delayed().ravel()
-
-    def one_pass(wanted: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
-        total = ConditionMoments(n_conditions, matrix.shape[1], centre)
-        parts = []
-        for block, start, stop in zip(blocks, starts[:-1], starts[1:], strict=True):
-            rows = np.flatnonzero(wanted[start:stop])
-            if len(rows):
-                local = ids[start:stop][rows]
-                parts.append(dask.delayed(_block_moments)(block, rows, local, centre, chunk_values))
-        for first in range(0, len(parts), _DASK_BLOCKS):
-            for present, part in dask.compute(*parts[first : first + _DASK_BLOCKS]):
-                total.merge_conditions(present, part)
-        return total
-
-    centre = None
-    if control_id is not None:
-        centre = SignCentre.of(one_pass(ids == control_id, None), control_id)
-    return one_pass(np.ones(len(ids), dtype=bool), centre)
-
-
-def _block_moments(
-    block: Any, rows: np.ndarray, ids: np.ndarray, centre: SignCentre | None, chunk_values: int
-) -> tuple[np.ndarray, ConditionMoments]:
-    """Moments of some rows of a block in memory."""
-    present, local = np.unique(ids, return_inverse=True)
-    part = ConditionMoments(len(present), block.shape[1], centre)
-    _add(part, as_csr(block)[rows], local, chunk_values)
-    return present, part

@@ -124,18 +124,16 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
-    """Raise ValueError unless a prepared folder was made with the options asked for (those named only)."""
-    made = screen.manifest["parameters"]
-    asked, default = ProcessingOptions.from_mapping(wanted).to_dict(), ProcessingOptions().to_dict()
+    """Raise ValueError unless a prepared folder was made with the same options (those in `wanted` are compared)."""
+    made = ProcessingOptions().to_dict() | screen.manifest["parameters"]
+    given = ProcessingOptions.from_mapping(wanted).to_dict()
     different = [
-        f"{name}: {made.get(name, default[name])!r} there, {asked[name]!r} asked for"
-        for name in wanted
-        if made.get(name, default[name]) != asked[name]
+        f"{name}: {made[name]!r} there, {given[name]!r} here" for name in wanted if made[name] != given[name]
     ]
     if different:
         msg = (
             f"{screen.folder} was prepared with other options ({'; '.join(different)}); "
-            "leave the options out to take it as it is, or prepare it again with new_data_process"
+            "omit the options to use it unchanged, or prepare it again with new_data_process"
         )
         raise ValueError(msg)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.core.messages import nearest, shorten, unknown_name
+from gears.core.messages import shorten, suggestion, unknown_name
 from gears.data.screen.cells import CellMatrix, map_array
 from gears.data.screen.contexts import ModelContexts
 from gears.data.screen.files import array_path, controls_of, read_manifest, read_tables
@@ -102,16 +102,12 @@ class PreparedScreen:
             return content_hash(whole, kept, self._controls)
         return whole if kept is None else content_hash(whole, kept)
 
-    def check_unchanged(self) -> None:
-        """Raise ValueError if the folder was replaced by other content since this object was opened."""
+    def checked_file(self, name: str, *, whole: bool = False) -> Path:
+        """A file of the folder; ValueError if the folder or the file changed since this object was opened."""
         found = read_json(self.folder / MANIFEST).get("content_hash")
         if found != self.manifest["content_hash"]:
             msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
             raise ValueError(msg)
-
-    def checked_file(self, name: str, *, whole: bool = False) -> Path:
-        """A file of the folder, after a look whether it is still what was written."""
-        self.check_unchanged()
         check_file(self.folder, name, self.manifest.get("checksums", {}), whole=whole)
         return self.folder / name
 
@@ -238,10 +234,7 @@ class PreparedScreen:
         """
         found = self._id_by_condition.get(Condition.of(condition))
         if found is None:
-            names = [known.name for known in self.conditions]
-            matches = nearest(Condition.of(condition).name, names)
-            near = " or ".join(map(repr, matches))
-            hint = f"did you mean {near}?" if near else f"it has {shorten(names)}"
+            hint = suggestion(Condition.of(condition).name, self.conditions, "it has")
             msg = f"the screen has no condition {str(condition)!r}; {hint}"
             raise KeyError(msg)
         return found

@@ -160,12 +160,12 @@ class DERanking:
     def top(self, condition_id: int, n: int = 20) -> np.ndarray:
         """The n most changed genes of a condition, (min(n, G),) int64; empty for a control.
 
-        ValueError if more genes are asked for than the table holds.
+        ValueError if the table holds fewer genes.
         """
         n = min(n, self.n_genes)
         if n > self.order.shape[1]:
             more = "gears.data.screen.statistics.rank_genes(statistics, gene_names, n) ranks more"
-            msg = f"the ranking holds the top {self.order.shape[1]} genes, {n} were asked for; {more}"
+            msg = f"the ranking holds the top {self.order.shape[1]} genes, {n} were requested; {more}"
             raise ValueError(msg)
         genes = self.order[condition_id, :n].astype(np.int64)
         return genes[genes >= 0]
@@ -317,19 +317,13 @@ def rank_genes(statistics: ConditionStatistics, gene_names: Sequence[str], n: in
     n = min(n, n_genes)
     order = np.full((n_conditions, n), -1, dtype=np.int32)
     scores = np.zeros((n_conditions, n))
-    for ids, t in _t_chunks(statistics):
+    perturbed = np.flatnonzero(~statistics.is_control)
+    step = max(1_000_000 // max(n_genes, 1), 1)  # a few conditions at a time
+    for start in range(0, len(perturbed), step):
+        ids = perturbed[start : start + step]
+        t = welch_t(statistics, ids)
         ranked = rank_rows(t, gene_names, n)
         order[ids] = ranked
         scores[ids] = np.take_along_axis(t, ranked, axis=1)
-    return DERanking(order, scores, n_genes)
-
-
-def _t_chunks(statistics: ConditionStatistics) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Perturbed conditions' ids and t values, a few conditions at a time."""
-    n_genes = statistics.mean.shape[1]
-    perturbed = np.flatnonzero(~statistics.is_control)
-    step = max(1_000_000 // max(n_genes, 1), 1)
-    for start in range(0, len(perturbed), step):
-        ids = perturbed[start : start + step]
-        yield ids, welch_t(statistics, ids)
         release(statistics.mean, statistics.m2)
+    return DERanking(order, scores, n_genes)

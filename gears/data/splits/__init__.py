@@ -4,7 +4,7 @@ from gears.data.splits import as_published, custom, held_out, strict  # noqa: F4
 from gears.data.splits.folds import folds
 from gears.data.splits.leaks import SplitReport, check_split
 from gears.data.splits.make import describe_splits, make_split, prepare_split
-from gears.data.splits.registry import SPLITS, Draw, SplitKind, SplitOptions, register_split, split_kind
+from gears.data.splits.registry import SPLITS, Draw, SplitKind, SplitOptions, register_split
 from gears.data.splits.split import PARTS, Split, subgroup_name, subgroup_names
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "make_split",
     "prepare_split",
     "register_split",
-    "split_kind",
     "subgroup_name",
     "subgroup_names",
 ]

@@ -8,7 +8,8 @@ are frozen, as a local object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -30,13 +31,6 @@ COMBINATIONS_NEEDED = (
     "what remains validates: 10 combinations in each round are the least"
 )
 HELD_OUT = "holds a {part} gene beside a training gene; this split leaves it out"
-
-
-def _seen_in_training(genes: np.ndarray, arguments: SplitOptions, kind: str) -> np.ndarray:
-    """Genes that training may perturb in the simulation types."""
-    test_genes = names_from(arguments.test_perts, genes.tolist(), kind)
-    share, only_test_genes = arguments.train_gene_set_size, arguments.only_test_set_perts
-    return _seen_genes(genes, share, arguments.seed, test_genes, only_test_genes)
 
 
 def _seen_genes(
@@ -92,10 +86,17 @@ def _divide(
     return stay, out
 
 
-def _parts(labels: Labels, stay: list[str], val: dict[str, list[str]], test: dict[str, list[str]]) -> Draw:
+def _simulate(labels: Labels, names: list[str], arguments: SplitOptions, kind: str) -> Draw:
+    """Hold genes out for test, then others of what remains for validation."""
+    genes, seed, test_share = labels.genes(names), arguments.seed, arguments.combo_seen2_train_frac
+    test_genes = names_from(arguments.test_perts, genes.tolist(), kind)
+    seen = _seen_genes(genes, arguments.train_gene_set_size, seed, test_genes, arguments.only_test_set_perts)
+    rest, test = _divide(labels, names, set(seen.tolist()), test_share, seed)
+    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, seed)
+    train, val = _divide(labels, rest, set(seen.tolist()), VALIDATION_SHARE, seed)
     return Draw(
         parts={
-            "train": stay + labels.control,
+            "train": train + labels.control,
             "val": [name for group in val.values() for name in group],
             "test": [name for group in test.values() for name in group],
         },
@@ -112,12 +113,7 @@ def _parts(labels: Labels, stay: list[str], val: dict[str, list[str]], test: dic
 )
 def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; singles and combinations of any number of genes."""
-    names = labels.perturbed
-    seen = _seen_in_training(labels.genes(names), arguments, "perturbed gene")
-    rest, test = _divide(labels, names, set(seen.tolist()), arguments.combo_seen2_train_frac, arguments.seed)
-    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, arguments.seed)
-    stay, val = _divide(labels, rest, set(seen.tolist()), VALIDATION_SHARE, arguments.seed)
-    return _parts(labels, stay, val, test)
+    return _simulate(labels, labels.perturbed, arguments, "perturbed gene")
 
 
 @register_split(
@@ -128,13 +124,9 @@ def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
 )
 def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; combinations are excluded."""
-    names = labels.singles(labels.perturbed)
-    seen = _seen_in_training(labels.genes(names), arguments, "singly perturbed gene")
-    rest, test = _divide(labels, names, set(seen.tolist()), 0.0, arguments.seed)
-    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, arguments.seed)
-    stay, val = _divide(labels, rest, set(seen.tolist()), 0.0, arguments.seed)
+    draw = _simulate(labels, labels.singles(labels.perturbed), arguments, "singly perturbed gene")
     single = "unseen_single"
-    draw = _parts(labels, stay, {single: val[single]}, {single: test[single]})
+    draw.subgroup = {part: {single: groups[single]} for part, groups in (draw.subgroup or {}).items()}
     why = "a combination; simulation_single takes singles only"
     draw.excluded = dict.fromkeys(labels.combinations(labels.perturbed), why)
     return draw
@@ -162,23 +154,47 @@ class _FractionDraw:
         return np.unique(self.draw.choice(candidates, n)).tolist() if n else []
 
 
-def _combo(
-    draw: _FractionDraw, names: list[str], fraction: float, seen: int, arguments: SplitOptions | None
-) -> tuple[list[str], list[str]]:
-    """Held-out labels, and labels that fit neither side, for combo_seen0/1/2."""
-    labels = draw.labels
+Held = tuple[list[str], list[str]]
+"""Labels that are held out, and labels that fit neither side."""
+
+
+def _two_rounds(
+    labels: Labels,
+    arguments: SplitOptions,
+    hold_out: Callable[[list[str], float, SplitOptions | None], Held],
+) -> Draw:
+    """Hold a share out for test, where the caller may name what, then one of what remains for validation."""
+    names = labels.perturbed
+    test, out_of_test = hold_out(names, arguments.combo_single_split_test_set_fraction, arguments)
+    gone = {*test, *out_of_test}
+    val, out_of_val = hold_out([name for name in names if name not in gone], VALIDATION_FRACTION, None)
+    gone |= {*val, *out_of_val}
+    return Draw(
+        parts={"train": [name for name in labels.names if name not in gone], "val": val, "test": test},
+        excluded={name: HELD_OUT.format(part="test") for name in out_of_test}
+        | {name: HELD_OUT.format(part="validation") for name in out_of_val},
+    )
+
+
+def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
+    """Combinations of which at most `seen` genes are seen, with singles of the test genes (2: combinations alone)."""
+    draw = _FractionDraw(labels, arguments)
     valid = labels.genes(labels.perturbed).tolist()
-    given = names_from(arguments.test_pert_genes, valid, "perturbed gene") if arguments else None
-    genes = set(draw.genes(names, fraction, given))
-    combinations = labels.combinations(names)
-    if seen == 2:
-        if arguments and arguments.test_perts is not None:
-            return _given_conditions(labels, arguments, combinations, "combination"), []
-        return draw.conditions(combinations, int(len(combinations) * fraction)), []
-    touched = labels.with_genes(combinations, genes)
-    too_seen = [name for name in touched if len(labels.condition[name]) - labels.n_in(name, genes) > seen]
-    held = labels.with_genes(labels.singles(names), genes)
-    return held + [name for name in touched if name not in set(too_seen)], too_seen
+
+    def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
+        given = names_from(named.test_pert_genes, valid, "perturbed gene") if named else None
+        genes = set(draw.genes(names, fraction, given))
+        combinations = labels.combinations(names)
+        if seen == 2:
+            if named and named.test_perts is not None:
+                return _given_conditions(labels, named, combinations, "combination"), []
+            return draw.conditions(combinations, int(len(combinations) * fraction)), []
+        touched = labels.with_genes(combinations, genes)
+        too_seen = [name for name in touched if len(labels.condition[name]) - labels.n_in(name, genes) > seen]
+        held = labels.with_genes(labels.singles(names), genes)
+        return held + [name for name in touched if name not in set(too_seen)], too_seen
+
+    return _two_rounds(labels, arguments, hold_out)
 
 
 def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str], kind: str) -> list[str]:
@@ -196,65 +212,26 @@ def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str],
     return list(dict.fromkeys(found))
 
 
-def _two_rounds(
-    labels: Labels, first: tuple[list[str], list[str]], second: tuple[list[str], list[str]]
-) -> Draw:
-    test, out_of_test = first
-    val, out_of_val = second
-    gone = {*test, *out_of_test, *val, *out_of_val}
-    return Draw(
-        parts={"train": [name for name in labels.names if name not in gone], "val": val, "test": test},
-        excluded={name: HELD_OUT.format(part="test") for name in out_of_test}
-        | {name: HELD_OUT.format(part="validation") for name in out_of_val},
-    )
-
-
-def _remaining(names: list[str], taken: tuple[list[str], list[str]]) -> list[str]:
-    gone = {*taken[0], *taken[1]}
-    return [name for name in names if name not in gone]
-
-
-def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
-    draw = _FractionDraw(labels, arguments)
-    names = labels.perturbed
-    fraction = arguments.combo_single_split_test_set_fraction
-    first = _combo(draw, names, fraction, seen, arguments)
-    second = _combo(draw, _remaining(names, first), VALIDATION_FRACTION, seen, None)
-    return _two_rounds(labels, first, second)
-
-
-@register_split(
+_COMBO_USES = ("combo_single_split_test_set_fraction", "test_pert_genes")
+register_split(
     "combo_seen0",
     "Test genes are drawn; test has their singles and the pairs of two test genes. Pairs of a test gene and "
     "another gene are excluded.",
-    uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
+    uses=_COMBO_USES,
     needs=GENES_NEEDED,
-)
-def draw_combo_seen0(labels: Labels, arguments: SplitOptions) -> Draw:
-    """Pairs of which no gene is seen, and singles of the test genes."""
-    return _draw_combo(0, labels, arguments)
-
-
-@register_split(
+)(partial(_draw_combo, 0))
+register_split(
     "combo_seen1",
     "Test genes are drawn; test has their singles and every pair with at least one of them.",
-    uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
+    uses=_COMBO_USES,
     needs=GENES_NEEDED,
-)
-def draw_combo_seen1(labels: Labels, arguments: SplitOptions) -> Draw:
-    """Pairs of which at most one gene is seen, and singles of the test genes."""
-    return _draw_combo(1, labels, arguments)
-
-
-@register_split(
+)(partial(_draw_combo, 1))
+register_split(
     "combo_seen2",
     "Combinations are drawn whatever their genes; singles all train.",
-    uses=("combo_single_split_test_set_fraction", "test_perts", "test_pert_genes"),
+    uses=(*_COMBO_USES, "test_perts"),
     needs=COMBINATIONS_NEEDED,
-)
-def draw_combo_seen2(labels: Labels, arguments: SplitOptions) -> Draw:
-    """A share of the combinations."""
-    return _draw_combo(2, labels, arguments)
+)(partial(_draw_combo, 2))
 
 
 @register_split(
@@ -266,18 +243,15 @@ def draw_combo_seen2(labels: Labels, arguments: SplitOptions) -> Draw:
 def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of genes that training never perturbs."""
     draw = _FractionDraw(labels, arguments)
+    valid = labels.genes(labels.singles(labels.perturbed)).tolist()
 
-    def round_of(names: list[str], fraction: float, given: list[str] | None) -> tuple[list[str], list[str]]:
+    def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
+        given = names_from(named.test_pert_genes, valid, "singly perturbed gene") if named else None
         genes = draw.genes(names, fraction, given)
         held = labels.with_genes(labels.singles(names), genes)
         return held, labels.with_genes(labels.combinations(names), genes)
 
-    names = labels.perturbed
-    valid = labels.genes(labels.singles(names)).tolist()
-    given = names_from(arguments.test_pert_genes, valid, "singly perturbed gene")
-    first = round_of(names, arguments.combo_single_split_test_set_fraction, given)
-    second = round_of(_remaining(names, first), VALIDATION_FRACTION, None)
-    return _two_rounds(labels, first, second)
+    return _two_rounds(labels, arguments, hold_out)
 
 
 @register_split(

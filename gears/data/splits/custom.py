@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gears.conditions import Condition
-from gears.core.messages import nearest, shorten
+from gears.core.messages import nearest, shorten, suggestion
 from gears.data.splits.labels import Labels
-from gears.data.splits.registry import Draw, SplitOptions, register_split, split_kind
+from gears.data.splits.registry import SPLITS, Draw, SplitOptions, register_split
 from gears.data.splits.split import PARTS
 from gears.files.formats import read_json
-from gears.files.paths import user_path
-from gears.files.pickles import load_plain
+from gears.files.paths import existing_file
+from gears.files.pickles import is_pickle, load_plain
 
 
 def read_split_dict(path: str | Path) -> Any:
@@ -21,13 +21,8 @@ def read_split_dict(path: str | Path) -> Any:
 
     FileNotFoundError if there is no such file, ValueError if it holds something else.
     """
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no split file {path}"
-        raise FileNotFoundError(msg)
-    with open(path, "rb") as file:
-        start = file.read(1)
-    found = load_plain(path) if start == b"\x80" else read_json(path)
+    path = existing_file(path)
+    found = load_plain(path) if is_pickle(path) else read_json(path)
     # A split saved by this package names its parts one level down.
     return found["parts"] if isinstance(found, dict) and "parts" in found else found
 
@@ -41,7 +36,9 @@ def read_split_dict(path: str | Path) -> Any:
 def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
     """Check the given parts: keys, unknown labels, overlap by genes, empty parts."""
     given = check_parts(arguments.split_dict)
-    problems = _key_problems(given)
+    problems = [f"key {part!r} is missing" for part in PARTS if part not in given]
+    unknown = [key for key in given if key not in PARTS]
+    problems += [f"key {key!r} is unknown; {suggestion(str(key), PARTS, 'keys')}" for key in unknown]
     parts: dict[str, list[str]] = {}
     home: dict[Condition, tuple[str, str]] = {}
     for part in (part for part in PARTS if part in given):
@@ -80,7 +77,7 @@ def split_options(
 
     ValueError where the split is unknown or an argument does not fit, FileNotFoundError where there is no such file.
     """
-    kind = split_kind(split)
+    kind = SPLITS[split]
     if split_dict_path is not None:
         if split_dict is not None:
             msg = "give split_dict or split_dict_path, not both"
@@ -90,16 +87,6 @@ def split_options(
     if kind.name == "custom":
         check_parts(checked.split_dict)
     return checked
-
-
-def _key_problems(given: Mapping[Any, Any]) -> list[str]:
-    problems = [f"key {part!r} is missing" for part in PARTS if part not in given]
-    for key in given:
-        if key not in PARTS:
-            near = nearest(str(key), PARTS)
-            hint = f"did you mean {near[0]!r}?" if near else f"keys: {', '.join(PARTS)}"
-            problems.append(f"key {key!r} is unknown; {hint}")
-    return problems
 
 
 def _part(

@@ -9,6 +9,8 @@ from gears.core.messages import unknown_name
 from gears.data.splits.labels import Labels, names_from
 from gears.data.splits.registry import Draw, SplitOptions, register_split
 from gears.data.splits.strict import (
+    TEST,
+    VAL,
     VALIDATION_SHARE,
     Conditions,
     generator,
@@ -18,8 +20,6 @@ from gears.data.splits.strict import (
     touched,
     without,
 )
-
-TEST, VAL = 0, 1
 
 
 @register_split(

@@ -11,7 +11,7 @@ import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
 from gears.core.findings import Finding, errors, refusal
-from gears.core.messages import nearest, shorten
+from gears.core.messages import shorten, suggestion
 from gears.data.splits.custom import read_split_dict
 from gears.data.splits.split import PARTS, Split, Subgroups, subgroup_name
 
@@ -134,11 +134,8 @@ def _from_table(table: pd.DataFrame, condition_key: str, part_key: str) -> dict[
         part_key = "part"
     for key in (condition_key, part_key):
         if key not in columns:
-            near = nearest(key, columns)
-            msg = (
-                f"the table has no column {key!r}{f'; did you mean {near[0]!r}?' if near else ''} (columns: "
-                f"{shorten(columns)}); name it with condition_key= or part_key="
-            )
+            hint = suggestion(key, columns, "columns")
+            msg = f"the table has no column {key!r}; {hint}; name it with condition_key= or part_key="
             raise ValueError(msg)
     known = table[[condition_key, part_key]].dropna().astype(str).drop_duplicates()
     parts: dict[str, list[str]] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition, conditions_of
 from gears.core.messages import count, shorten
 from gears.data.splits.labels import Labels
-from gears.data.splits.registry import SPLITS, Draw, SplitOptions, split_kind
+from gears.data.splits.registry import SPLITS, Draw, SplitOptions
 from gears.data.splits.split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
 from gears.files.formats import content_hash
 
@@ -47,7 +47,7 @@ def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **argum
     ValueError
         If the kind is unknown, an argument does not fit, or a part stays empty.
     """
-    kind, table = split_kind(name), Labels.of(labels)
+    kind, table = SPLITS[name], Labels.of(labels)
     members = {} if kind.by_setting else plain_labels(table)
     if members and tuple(members) != table.names and not _names_settings(table, arguments):
         plain = {label: table.condition[each[0]].plain for label, each in members.items()}
@@ -74,7 +74,7 @@ def _names_settings(table: Labels, arguments: dict[str, Any]) -> bool:
 
 def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Split:
     """A split from what was drawn: spellings together, no part empty, everything else excluded."""
-    kind = split_kind(name)
+    kind = SPLITS[name]
     before = {part: set(names) for part, names in draw.parts.items()}
     parts = _together(table, draw)
     n_moved = sum(len(set(names) - before[part]) for part, names in parts.items())
@@ -90,10 +90,12 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
         n = count(len(excluded), "label")
         logger.warning("split %r has %s in no part: %s", name, n, shorten(excluded))
     exact = kind.exact or settings.mode == "strict"
+    # a custom split's parts are in the split itself
+    shown = {*kind.uses, *(name for name in settings.changed() if name in ALWAYS_USED)} - {"split_dict"}
     return Split(
         name=name,
         seed=settings.seed,
-        arguments=_plain_arguments(settings, kind.uses),
+        arguments={key: value for key, value in asdict(settings).items() if key in shown},
         parts={part: tuple(names) for part, names in parts.items()},
         subgroup=_subgroups(table, draw, parts, exact=exact),
         excluded=excluded,
@@ -187,12 +189,6 @@ def _subgroups(labels: Labels, draw: Draw, parts: dict[str, list[str]], *, exact
     return result
 
 
-def _plain_arguments(settings: SplitOptions, uses: frozenset[str]) -> dict[str, Any]:
-    """Arguments that had an effect, as plain values (a custom split's parts stand in the split itself)."""
-    shown = {*uses, *(name for name in settings.changed() if name in ALWAYS_USED)} - {"split_dict"}
-    return {key: value for key, value in asdict(settings).items() if key in shown}
-
-
 def _empty_parts(labels: Labels, parts: dict[str, list[str]]) -> list[str]:
     return [part for part, names in parts.items() if all(labels.condition[name].is_control for name in names)]
 
@@ -211,7 +207,7 @@ def _check_filled(labels: Labels, name: str, settings: SplitOptions, parts: dict
         advice += "; or change the shares held out, or give the parts with split='custom'"
     msg = (
         f"split {name!r} leaves {' and '.join(empty)} without a perturbed condition (labels: {counts}) of "
-        f"{count(n_singles, 'single')} and {count(n_combinations, 'combination')}. {split_kind(name).needs}; {advice}"
+        f"{count(n_singles, 'single')} and {count(n_combinations, 'combination')}. {SPLITS[name].needs}; {advice}"
     )
     raise ValueError(msg)
 

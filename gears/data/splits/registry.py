@@ -12,9 +12,7 @@ from gears.core.registry import Registry
 from gears.data.splits.labels import Labels
 from gears.data.splits.split import PARTS, Subgroups
 
-
-def _share() -> Check:
-    return number(least=0, most=1)
+_SHARE = number(least=0, most=1)
 
 
 @options
@@ -29,13 +27,13 @@ class SplitOptions(Options):
         help="seed of the draw",
     )
     train_gene_set_size: float = option(
-        default=0.75, check=_share(), help="share of the genes that training may perturb (simulation types)"
+        default=0.75, check=_SHARE, help="share of the genes that training may perturb (simulation types)"
     )
     combo_seen2_train_frac: float = option(
-        default=0.75, check=_share(), help="share of the combinations of seen genes that train (simulation)"
+        default=0.75, check=_SHARE, help="share of the combinations of seen genes that train (simulation)"
     )
     combo_single_split_test_set_fraction: float = option(
-        default=0.1, check=_share(), help="share held out (combo_seen0, combo_seen1, combo_seen2, single)"
+        default=0.1, check=_SHARE, help="share held out (combo_seen0, combo_seen1, combo_seen2, single)"
     )
     test_perts: str | Sequence[str] | None = option(
         default=None,
@@ -188,17 +186,3 @@ def register_split(
         return draw
 
     return register
-
-
-def register_strict(name: str) -> Callable[[DrawFunction], DrawFunction]:
-    """Decorate the function that draws a kind of split in strict mode."""
-
-    def register(draw: DrawFunction) -> DrawFunction:
-        return STRICT.add(name, draw)
-
-    return register
-
-
-def split_kind(name: str) -> SplitKind:
-    """Look a kind of split up; ValueError with the nearest if there is none of that name."""
-    return SPLITS[name]

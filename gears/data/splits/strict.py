@@ -15,7 +15,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.data.splits.labels import Labels, names_from
-from gears.data.splits.registry import Draw, SplitOptions, register_strict
+from gears.data.splits.registry import STRICT, Draw, SplitOptions
 
 VALIDATION_SHARE = 0.1
 
@@ -127,7 +127,7 @@ def _held_out_genes(
     return given + pick(rng, others, min(max(n_of(share, len(genes)) - len(given), 0), len(others)))
 
 
-@register_strict("simulation")
+@STRICT.register("simulation")
 def strict_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out for test and others for validation; hold out combinations of what remains."""
     conditions = Conditions.of(labels)
@@ -153,7 +153,7 @@ def _seen_combinations(rng: np.random.Generator, rest: Sequence[Condition], shar
     return pick_keeping_genes(rng, combinations, rest, n_of(share, len(combinations)) if combinations else 0)
 
 
-@register_strict("simulation_single")
+@STRICT.register("simulation_single")
 def strict_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out; combinations are in no part."""
     conditions = Conditions.of(labels)
@@ -169,7 +169,7 @@ def strict_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     return conditions.draw(test, val, dict.fromkeys(without(conditions.all, singles), reason))
 
 
-@register_strict("single")
+@STRICT.register("single")
 def strict_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of held-out genes; combinations that hold such a gene are in no part."""
     conditions = Conditions.of(labels)
@@ -212,7 +212,7 @@ def _strict_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
 
 
 for _seen in (0, 1, 2):
-    register_strict(f"combo_seen{_seen}")(partial(_strict_combo, _seen))
+    STRICT.add(f"combo_seen{_seen}", partial(_strict_combo, _seen))
 
 
 def _given(labels: Labels, arguments: SplitOptions) -> list[Condition] | None:
@@ -268,7 +268,7 @@ def _exactly(
     return conditions.draw(chosen["test"], chosen["val"], excluded)
 
 
-@register_strict("no_test")
+@STRICT.register("no_test")
 def strict_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
     """Train and validate only."""
     conditions = Conditions.of(labels)
