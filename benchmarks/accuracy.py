@@ -91,7 +91,7 @@ SIMULATED: dict[str, dict[str, Any]] = {
     },
 }
 # Measured changes of a confounded screen hold the effects of batches unless controls are matched.
-PREPARED: dict[str, dict[str, Any]] = {"confounded batches": {"match_controls_by": ["batch"]}}
+PREPARED: dict[str, dict[str, Any]] = {"confounded batches": {"batch_key": ["batch"]}}
 REAL = ("norman2019", "papalexi2021", "mcfaline2023")
 N_BOOTSTRAP = 2000
 

@@ -30,7 +30,7 @@ import torch
 
 from gears import PertData
 from gears.data.splits.folds import folds
-from gears.evaluation import BASELINES, Bootstrap, compare, difference_table, interval_table
+from gears.evaluation import BASELINES, DECISIVE, Bootstrap, compare, difference_table, interval_table
 from gears.evaluation.compare import split_name
 from gears.evaluation.verdict import verdict
 from gears.files.atomic import write_atomically
@@ -39,8 +39,9 @@ from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.report import write_report
 
 METRICS = (
+    *DECISIVE,
+    "amplitude_slope",
     "pearson_delta",
-    "pearson_delta_ref",
     "mse_top20_de",
     "mse",
     "discrimination",
@@ -50,7 +51,7 @@ METRICS = (
     "direction_accuracy_top20",
     "spread",
 )
-SHOWN = ("pearson_delta", "pearson_delta_ref", "mse_top20_de", "mse", "discrimination", "de_overlap_welch")
+SHOWN = (*DECISIVE, "amplitude_slope", "pearson_delta", "mse_top20_de")
 
 
 def gears_method(

@@ -58,8 +58,8 @@ def main(path: Path) -> None:
     )
     differences = difference_table(model.evaluate("test", n_split_half=0))
     overall = differences[differences["subgroup"] == "all"]
-    method_differences(overall, "pearson_delta", model="gears", legend=False, ax=right)
-    right.set_title("correlation of changes, test conditions", fontsize=10)
+    method_differences(overall, "pearson_delta_ref", model="gears", legend=False, ax=right)
+    right.set_title("correlation of specific changes, test conditions", fontsize=10)
     save_figure(figure, path, dpi=110)
 
 

@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
         pert_data.screen,
         folds(pert_data.screen, n_folds=3, seed=1),
         baselines=["train_mean", "additive"],
-        metrics=["pearson_delta", "mse_top20_de"],
+        metrics=["pearson_delta_ref", "relative_error"],
         n_split_half=2,
     )
     print(result.verdict())

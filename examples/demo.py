@@ -17,7 +17,7 @@ import shutil
 import time
 from pathlib import Path
 
-METRICS = ("pearson_delta", "mse_top20_de", "mse")
+METRICS = ("pearson_delta_ref", "relative_error", "mse_top20_de")
 
 
 def parse_arguments() -> argparse.Namespace:

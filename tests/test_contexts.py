@@ -21,7 +21,7 @@ GENES = [f"GX{i:02d}" for i in range(30)]
 def pert_data(tmp_path: Path, divided: AnnData, toy_go: dict) -> PertData:
     data = PertData(tmp_path / "data", gene2go=toy_go)
     data.new_data_process(
-        "lines", divided, context_key="cell_type", match_controls_by=["batch"], perturbation_type_key="guide"
+        "lines", divided, context_key="cell_type", batch_key=["batch"], perturbation_type_key="guide"
     )
     return data
 
@@ -38,7 +38,7 @@ def test_one_context_is_the_model_without_contexts(tmp_path: Path, toy_adata: An
     models = []
     for name, options in (
         ("plain", {}),
-        ("one", {"context_key": "cell_type", "match_controls_by": "cell_type"}),
+        ("one", {"context_key": "cell_type", "batch_key": "cell_type"}),
     ):
         data = PertData(tmp_path / name, gene2go=toy_go)
         data.new_data_process("toy", toy_adata, **options)
@@ -147,7 +147,7 @@ def test_batches_alone_are_taken_out_of_the_changes(tmp_path: Path, divided: Ann
     keep = np.setdiff1d(np.arange(cells.n_obs), np.flatnonzero(lost)[2:])
     cells = cells[keep].copy()
     changes = {}
-    for name, options in (("matched", {"match_controls_by": ["batch"]}), ("pooled", {})):
+    for name, options in (("matched", {"batch_key": ["batch"]}), ("pooled", {})):
         data = PertData(tmp_path / name, gene2go=toy_go)
         data.new_data_process("line", cells, **options)
         row, origin = data.screen.id_of("GX00+ctrl"), data.screen.control_id
@@ -174,7 +174,7 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(
     }
     processing = {
         "context_key": "cell_type",
-        "match_controls_by": ["batch"],
+        "batch_key": ["batch"],
         "perturbation_type_key": "guide",
     }
     training = {"epochs": 4, "objective": "moments", "dtype": "float64", "verbose": False}

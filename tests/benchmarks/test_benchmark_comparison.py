@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gears.evaluation import DECISIVE
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -27,14 +29,7 @@ def rows(method: str, split: str, value: float) -> tuple[pd.DataFrame, pd.DataFr
             {"split": split, "seed": 1, "condition": c, "subgroup": "s", "n_cells": 3, "method": method}
             | {"metric": metric, "value": value}
             for c in ("A+ctrl", "B+ctrl")
-            for metric in (
-                "pearson_delta",
-                "pearson_delta_ref",
-                "mse_top20_de",
-                "mse",
-                "discrimination",
-                "de_overlap_welch",
-            )
+            for metric in (*DECISIVE, "amplitude_slope", "pearson_delta", "mse_top20_de")
         ]
     )
     runs = pd.DataFrame([{"split": split, "seed": 1, "method": method, "cpu_seconds": 2.0, "seconds": 2.0}])
@@ -65,7 +60,7 @@ def test_page_says_who_is_better_and_how_many_splits_there_were(comparison, tmp_
     lines = comparison.section(table, runs, ["mine"])
     assert (
         "- Too few conditions to say whether mine is better than the baselines (2; 8 are needed); a baseline has the "
-        "better mean on mse_top20_de (additive~)."
+        "better mean on relative_error (additive~)."
     ) in lines
     assert lines[0] == "2 conditions, 1 splits."
     assert any(

@@ -39,7 +39,7 @@ def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsy
     report = tmp_path / "report"
     out = called(
         capsys, "evaluate", folder / "model", folder / "data" / "screen", "--n-split-half", 1, "--report", report,
-        "--metrics", "mse_top20_de", "pearson_delta",
+        "--metrics", "relative_error", "pearson_delta",
     )  # fmt: skip
     assert "baseline" in out.splitlines()[0]
     assert "pearson_delta" in out
@@ -97,7 +97,7 @@ def test_compare_trains_gears(folder, tmp_path, capsys):
         "--baselines",
         "train_mean",
         "--metrics",
-        "mse_top20_de",
+        "relative_error",
         "--n-split-half",
         0,
         "--report",

@@ -50,7 +50,7 @@ def divided() -> AnnData:
 @pytest.fixture(scope="module")
 def screen(divided: AnnData, tmp_path_factory) -> PreparedScreen:
     folder = tmp_path_factory.mktemp("settings") / "screen"
-    options = {"context_key": "line", "match_controls_by": ["batch"], "perturbation_type_key": "how"}
+    options = {"context_key": "line", "batch_key": ["batch"], "perturbation_type_key": "how"}
     return prepare_screen(divided, folder, **options)
 
 
@@ -185,14 +185,14 @@ def test_what_cannot_be_divided_is_said(divided: AnnData, tmp_path: Path):
     lost.obs["batch"] = lost.obs["batch"].astype(object)
     lost.obs.iloc[3, list(lost.obs.columns).index("batch")] = None
     with pytest.raises(ValueError, match=r"obs\['batch'\] is missing for 1 cell"):
-        prepare_screen(lost, tmp_path / "x", match_controls_by=["cell_type", "batch"])
+        prepare_screen(lost, tmp_path / "x", batch_key=["cell_type", "batch"])
     bare = divided[~((divided.obs["condition"] == "ctrl") & (divided.obs["batch"] == "b2"))].copy()
     with pytest.raises(ValueError, match=r"without a control cell: b2 \| L1"):
-        prepare_screen(bare, tmp_path / "x", context_key="line", match_controls_by="batch")
+        prepare_screen(bare, tmp_path / "x", context_key="line", batch_key="batch")
     odd = divided.copy()
     odd.obs["line"] = odd.obs["line"].astype(str) + " [x]"
     with pytest.raises(ValueError, match="brackets"):
-        prepare_screen(odd, tmp_path / "x", context_key="line", match_controls_by="cell_type")
+        prepare_screen(odd, tmp_path / "x", context_key="line", batch_key="cell_type")
     activated = np.flatnonzero(divided.obs["how"] == "CRISPRa")
     single = divided[np.setdiff1d(np.arange(divided.n_obs), activated[1:])].copy()
     with pytest.raises(ValueError, match="fewer than 2 cells in a context"):
@@ -201,7 +201,7 @@ def test_what_cannot_be_divided_is_said(divided: AnnData, tmp_path: Path):
 
 def test_matching_alone_leaves_the_conditions_as_they_are(divided: AnnData, tmp_path: Path):
     cells = divided[divided.obs["how"] != "CRISPRa"].copy()
-    screen = prepare_screen(cells, tmp_path / "m", match_controls_by=["cell_type", "batch"])
+    screen = prepare_screen(cells, tmp_path / "m", batch_key=["cell_type", "batch"])
     assert {condition.name for condition in screen.conditions} == {"ctrl", "G0+ctrl", "G1+ctrl", "G2+ctrl"}
     assert screen.contexts == ()
     control = np.flatnonzero(cells.obs["condition"] == "ctrl")

@@ -20,7 +20,7 @@ from gears.evaluation import compare
 from gears.inference import compute_metrics, evaluate
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 
-DIVISION = {"context_key": "cell_type", "match_controls_by": ["batch"], "perturbation_type_key": "guide"}
+DIVISION = {"context_key": "cell_type", "batch_key": ["batch"], "perturbation_type_key": "guide"}
 SHARES = (0.5, 0.25, 0.25)
 SHORT = {"epochs": 2, "objective": "moments"}
 

@@ -103,11 +103,12 @@ class ProcessingOptions(Options):
         of the control's, such as 0.3; None: off""",
     )
     max_cell_residual: float | None = option(default=None, check=_SHARE, help="the same for each cell")
-    match_controls_by: list[str] | None = option(
+    batch_key: list[str] | None = option(
         default=None,
         check=anything(),
-        help="""columns of obs (cell type, batch, donor): the cells of a condition are compared with the control cells
-        that agree in all of them; cell_type is the column of cell types""",
+        help="""column of obs with the experimental batch, or several (batch, donor, cell type): the cells of a condition
+        are compared with the control cells that agree in all of them; cell_type is the column of cell types""",
+        formerly="match_controls_by",
     )
     context_key: str | None = option(
         default=None,
@@ -126,12 +127,12 @@ class ProcessingOptions(Options):
         """Bring labels and columns into one form: sorted lists, the context's column among those matched by."""
         controls = _names("ctrl_label", self.ctrl_label)
         object.__setattr__(self, "ctrl_label", controls[0] if len(controls) == 1 else controls)
-        for name in ("drop_labels", "match_controls_by"):
+        for name in ("drop_labels", "batch_key"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _names(name, getattr(self, name)))
         if self.context_key is not None:
-            columns = sorted({*(self.match_controls_by or ()), self.context_key})
-            object.__setattr__(self, "match_controls_by", columns)
+            columns = sorted({*(self.batch_key or ()), self.context_key})
+            object.__setattr__(self, "batch_key", columns)
 
     @property
     def controls(self) -> tuple[str, ...]:

@@ -34,12 +34,12 @@ class SettingTable(LabelTable):
 
 def is_divided(options: ProcessingOptions) -> bool:
     """Whether the options divide the cells by context or type, or match their controls."""
-    return options.match_controls_by is not None or options.perturbation_type_key is not None
+    return options.batch_key is not None or options.perturbation_type_key is not None
 
 
 def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
     """Whether controls are matched by columns that distinguish the cell types (or that are missing: reported later)."""
-    columns = options.match_controls_by or []
+    columns = options.batch_key or []
     if not columns or any(name not in obs for name in columns):
         return bool(columns)
     batch_N, batches = _coded(obs, columns)
@@ -49,7 +49,7 @@ def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
 
 def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> SettingTable:
     """Divide the cells; `obs` (with ``cell_type``) was checked by :func:`column_findings`."""
-    batch_N, batches = _coded(obs, options.match_controls_by or [])
+    batch_N, batches = _coded(obs, options.batch_key or [])
     cell_batch = batch_N.astype(np.int32)
     if not is_divided(options):
         return SettingTable(**vars(table), batches=batches, cell_batch=cell_batch)
@@ -72,20 +72,20 @@ def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptio
 def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: np.ndarray) -> list[Finding]:
     """Columns that are missing or have gaps, names that labels cannot hold, batches without control cells."""
     findings: list[Finding] = []
-    needed = dict.fromkeys(options.match_controls_by or [], np.ones(len(obs), dtype=bool))
+    needed = dict.fromkeys(options.batch_key or [], np.ones(len(obs), dtype=bool))
     if options.perturbation_type_key:
         needed.setdefault(options.perturbation_type_key, ~is_control)
     for name, cells in needed.items():
         findings += _one_column(obs, name, cells)
-    if findings or not options.match_controls_by:
+    if findings or not options.batch_key:
         return findings
-    batch_N, batches = _coded(obs, options.match_controls_by)
+    batch_N, batches = _coded(obs, options.batch_key)
     n_control = np.bincount(batch_N[is_control], minlength=len(batches))
     alone = [f"{batches[i]} ({n} cells)" for i, n in enumerate(np.bincount(batch_N)) if n_control[i] < 1]
     if alone:
-        by = ", ".join(options.match_controls_by)
+        by = ", ".join(options.batch_key)
         what = f"{count(len(alone), 'combination')} of {by} without a control cell: {shorten(alone)}"
-        remedy = "leave these cells out, or match by fewer columns (match_controls_by=)"
+        remedy = "leave these cells out, or match by fewer columns (batch_key=)"
         findings.append(Finding("no-matched-control", what, remedy, len(alone), alone[0]))
     return findings
 

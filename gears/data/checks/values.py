@@ -68,7 +68,7 @@ def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
     if len(found) > 1 and not pool:
         what = f"{len(found)} cell types ({shorten(found)}): a model describes one"
         remedy = (
-            "pass context_key='cell_type' to learn each condition in each type, match_controls_by='cell_type' to "
+            "pass context_key='cell_type' to learn each condition in each type, batch_key='cell_type' to "
             "compare with controls of the same type, or pool_cell_types=True to treat all cells as one type"
         )
         findings.append(Finding("several-cell-types", what, remedy, len(found), found[1]))
