@@ -219,10 +219,16 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
             low, high = interval(mean_draws)
             lines.append(f"- {metric}: {mean_draws.mean():+.3g} ({low:+.3g}, {high:+.3g})")
         lines.append("")
-    lines += ["## All methods", ""]
+    lines += ["## All methods (of the amplitude slope the median)", ""]
     shown = (*METRICS, *DESCRIBING)
     for screen, table in tables.items():
-        parts = [pd.DataFrame({m: wide(table, m, name).mean() for m in shown}) for name in names]
+        parts = [
+            # a slope is wild where predictions hardly differ: its median
+            pd.DataFrame(
+                {m: wide(table, m, name).agg("median" if m in DESCRIBING else "mean") for m in shown}
+            )
+            for name in names
+        ]
         means = pd.concat(
             [parts[0], *(part.loc[[name]] for part, name in zip(parts[1:], names[1:], strict=True))]
         )
