@@ -38,6 +38,13 @@ def padded(index_lists: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return index_UK, present_UK
 
 
+def weighted_rows(values_UK: np.ndarray, weight_UK: np.ndarray) -> np.ndarray:
+    """Weighted mean of each row; NaN for a row without weight."""
+    total_U = weight_UK.sum(axis=1)
+    sum_U = (weight_UK * values_UK).sum(axis=1)
+    return np.divide(sum_U, total_U, out=np.full(len(values_UK), np.nan), where=total_U > 0)
+
+
 def mean_rows(values_UK: np.ndarray, present_UK: np.ndarray | None = None) -> np.ndarray:
     """Mean of each row over its present entries; NaN for a row without any."""
     if present_UK is None:
@@ -78,3 +85,19 @@ def _constant(values_UK: np.ndarray, present_UK: np.ndarray, noise_U: np.ndarray
     empty_U = ~present_UK.any(axis=1)
     spread_U = np.where(empty_U, 0.0, np.where(empty_U, 0.0, high_U) - np.where(empty_U, 0.0, low_U))
     return spread_U <= (0.0 if noise_U is None else noise_U)
+
+
+def adjusted(p_UG: np.ndarray) -> np.ndarray:
+    """Adjusted p-values of Benjamini and Hochberg along the last axis; an undefined p counts as 1.
+
+    The smallest ``p_k G / k`` over a gene and all genes of larger p, where p_k is the k-th smallest. The same values as
+    ``scipy.stats.false_discovery_control``, without the import of all statistics that a worker does without.
+    """
+    filled_UG = np.where(np.isnan(p_UG), 1.0, p_UG)
+    n_genes = filled_UG.shape[-1]
+    order_UG = np.argsort(filled_UG, axis=-1)
+    scaled_UG = np.take_along_axis(filled_UG, order_UG, axis=-1) * n_genes / np.arange(1, n_genes + 1)
+    smallest_UG = np.minimum.accumulate(scaled_UG[..., ::-1], axis=-1)[..., ::-1]
+    adjusted_UG = np.empty_like(filled_UG)
+    np.put_along_axis(adjusted_UG, order_UG, np.minimum(smallest_UG, 1.0), axis=-1)
+    return adjusted_UG

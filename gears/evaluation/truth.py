@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from scipy import special
 
 from gears.conditions import Condition
 from gears.core.messages import shorten
 from gears.data.screen.statistics import moderated_t, welch_t
+from gears.evaluation.rows import adjusted, weighted_rows
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
@@ -51,6 +53,8 @@ class Truth:
         Per condition the measured genes among the perturbed ones (indices).
     panel_mean_VG, panel_row_U
         True means of all V evaluated conditions, and where this object's conditions stand in them.
+    reference_error
+        Error of the training mean O, weighted by evidence (:attr:`evidence_UG`): its mean over the V conditions.
     panel_targets
         Measured genes that any of the V conditions perturbs (indices, ascending).
     control_std_G, n_control
@@ -74,6 +78,7 @@ class Truth:
     panel_targets: np.ndarray
     moderated_t_UG: np.ndarray
     degrees_U: np.ndarray
+    reference_error: float
     control_std_G: np.ndarray | None = None
     n_control: int = 0
     cells: CellSource | None = None
@@ -134,7 +139,7 @@ class Truth:
         if conditions is None:
             conditions = [Condition((f"P{row}",)) for row in range(n_conditions)]
         target_lists = _gene_lists(targets, n_conditions)
-        return cls(
+        truth = cls(
             conditions=tuple(Condition.of(condition) for condition in conditions),
             mean_UG=mean_UG,
             std_UG=known(std_UG, n_conditions, n_genes),
@@ -150,10 +155,15 @@ class Truth:
             panel_mean_VG=mean_UG,
             panel_row_U=np.arange(n_conditions),
             panel_targets=np.unique(np.concatenate([np.zeros(0, np.int64), *target_lists])),
+            reference_error=float("nan"),
             control_std_G=None if control_std_G is None else np.asarray(control_std_G, dtype=np.float64),
             n_control=int(n_control),
             cells=cells,
         )
+        error_U = weighted_rows((truth.mean_UG - truth.reference_mean_G) ** 2, truth.evidence_UG)
+        error_U = error_U[np.isfinite(error_U)]
+        reference_error = float(error_U.mean()) if len(error_U) else float("nan")
+        return dataclasses.replace(truth, reference_error=reference_error)
 
     @classmethod
     def of(
@@ -275,6 +285,16 @@ class Truth:
     def is_whole(self) -> bool:
         """Whether every condition of the panel is here (False for a shard)."""
         return len(self.conditions) == len(self.panel_mean_VG)
+
+    @property
+    def p_values_UG(self) -> np.ndarray:
+        """Two-sided p of the moderated t, (U, G); NaN where it is unknown."""
+        return 2 * np.asarray(special.stdtr(self.degrees_U[:, None], -np.abs(self.moderated_t_UG)))
+
+    @property
+    def evidence_UG(self) -> np.ndarray:
+        """Evidence that a gene changes, (U, G) in 0..1: 1 minus its adjusted p; 0 where that is unknown."""
+        return 1.0 - adjusted(self.p_values_UG)
 
     @property
     def effect_size_U(self) -> np.ndarray:

@@ -14,7 +14,6 @@ from gears.conditions import Condition, contexts_of, kinds_of
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
-from gears.evaluation.metrics.decisive import evidence_of_change
 from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.scoring import by_setting
 from gears.evaluation.truth import Truth
@@ -40,7 +39,7 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
-FORMAT = 10  # raise when a prior of the same key would come out differently
+FORMAT = 11  # raise when a prior of the same key would come out differently
 
 
 def prior_data(
@@ -190,8 +189,8 @@ def go_similarity(
 def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) -> Criterion:
     """Error of predicted changes of U conditions, for choices among predictions; lower is better.
 
-    ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics, averaged over conditions: the size and the
-    pattern of what is specific to a perturbation. A condition without evidence of change weighs all genes alike.
+    ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what is
+    specific to a perturbation. A condition without evidence of change weighs all genes alike.
     Block by block of conditions: small arrays stay in the cache.
 
     Parameters
@@ -201,28 +200,28 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) 
         the condition itself, since a mean that held it would be beaten by its own opposite.
     """
     step = max(1, _BLOCK_VALUES // max(1, known_mean_UG.shape[1]))
-    blocks = []
+    blocks, of_mean = [], 0.0
     for start in range(0, len(known_mean_UG), step):
         rows = slice(start, start + step)
         true_RG, origin_RG = truth.mean_UG[rows], known_mean_UG[rows]
-        weight_RG = evidence_of_change(truth.subset(rows))
+        weight_RG = truth.subset(rows).evidence_UG
         weight_RG[weight_RG.sum(axis=1) == 0] = 1.0
-        square_R = (weight_RG * (true_RG - origin_RG) ** 2).sum(axis=1)
-        weight_RG /= np.where(square_R > 0, square_R, 1.0)[:, None]
+        weight_RG /= weight_RG.sum(axis=1, keepdims=True)
+        of_mean += float((weight_RG * (true_RG - origin_RG) ** 2).sum())
         blocks.append((true_RG, origin_RG, weight_RG, *changes(true_RG, origin_RG)))
 
     def criterion(delta_UG: np.ndarray) -> float:
-        total, start = 0.0, 0
+        error, correlation, start = 0.0, 0.0, 0
         for true_RG, origin_RG, weight_RG, specific_RG, noise_R in blocks:
             predicted_RG = truth.control_mean_G + delta_UG[start : start + len(true_RG)]
             if clip:
                 predicted_RG = np.maximum(predicted_RG, 0.0)
-            total += float((weight_RG * (predicted_RG - true_RG) ** 2).sum())
+            error += float((weight_RG * (predicted_RG - true_RG) ** 2).sum())
             departure_RG, noise_of_prediction = changes(predicted_RG, origin_RG)
             pearson_R = pearson_rows(departure_RG, specific_RG, noise_a=noise_of_prediction, noise_b=noise_R)
-            total -= float(np.nan_to_num(pearson_R).sum())
+            correlation += float(np.nan_to_num(pearson_R).sum())
             start += len(true_RG)
-        return total / len(known_mean_UG)
+        return error / (of_mean or 1.0) - correlation / len(known_mean_UG)
 
     return criterion
 

@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
 
-from gears.evaluation.metrics.differential import adjusted, differential
+from gears.evaluation.metrics.differential import differential
 from gears.evaluation.metrics.ranking import TIE, unit_rows
 from gears.evaluation.metrics.registry import register
-from gears.evaluation.rows import changes, mean_rows
+from gears.evaluation.rows import changes, mean_rows, weighted_rows
 from gears.evaluation.truth import Truth
 
 SHARES = (5, 10, 20)
@@ -51,20 +50,21 @@ def discrimination_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 
 @register(
     "relative_error",
-    formula="sum w (m - mu)^2 / sum w (O - mu)^2, w = 1 - q of the moderated t (q by Benjamini-Hochberg)",
+    formula=(
+        "sum w (m - mu)^2 / sum w, as a share of the mean of this error of O over the evaluated conditions; "
+        "w = 1 - q of the moderated t (q by Benjamini-Hochberg)"
+    ),
     higher_is_better=False,
     bounds=(0.0, math.inf),
-    source="weighting by evidence of change, after Mejia et al. 2025; 1 is the error of the training mean",
+    source="weighting by evidence of change, after Mejia et al. 2025; on average 1 is the error of the training mean",
 )
 def relative_error(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Squared error over genes weighted by evidence of change, as a share of the training mean's, (U,).
+    """Squared error weighted by evidence of change, as a share of the training mean's average error, (U,).
 
     NaN where no gene shows any evidence, and without a training mean.
     """
-    weight_UG = evidence_of_change(truth)
-    of_mean_U = (weight_UG * (truth.reference_mean_G - truth.mean_UG) ** 2).sum(axis=1)
-    error_U = (weight_UG * (predicted_UG - truth.mean_UG) ** 2).sum(axis=1)
-    return np.divide(error_U, of_mean_U, out=np.full(len(predicted_UG), np.nan), where=of_mean_U > 0)
+    error_U = weighted_rows((predicted_UG - truth.mean_UG) ** 2, truth.evidence_UG)
+    return error_U / truth.reference_error if truth.reference_error > 0 else np.full(len(error_U), np.nan)
 
 
 @register(
@@ -171,19 +171,9 @@ def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
     return found_UK
 
 
-def evidence_of_change(truth: Truth) -> np.ndarray:
-    """1 minus the adjusted p of each gene's moderated t, (U, G) in 0..1; 0 where it is unknown."""
-    return 1.0 - adjusted(_p_values(truth))
-
-
 def changed_genes(truth: Truth) -> np.ndarray:
     """Genes that truly change, by moderated t at 5 % false discoveries in each condition, bool (U, G)."""
-    return differential(_p_values(truth))
-
-
-def _p_values(truth: Truth) -> np.ndarray:
-    """Two-sided p of the moderated t, (U, G); NaN where it is unknown."""
-    return 2 * np.asarray(special.stdtr(truth.degrees_U[:, None], -np.abs(truth.moderated_t_UG)))
+    return differential(truth.p_values_UG)
 
 
 _register_recalls()

@@ -10,6 +10,7 @@ from scipy import special
 from gears.core.messages import unknown_name
 from gears.evaluation.metrics.errors import PSEUDO_COUNT
 from gears.evaluation.metrics.registry import register
+from gears.evaluation.rows import adjusted
 from gears.evaluation.truth import Truth
 
 FALSE_DISCOVERY_RATE = 0.05
@@ -106,22 +107,6 @@ def de_overlap_of_cells(
 def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.ndarray:
     """Genes below a rate of false discoveries (5 %) after Benjamini and Hochberg, bool, along the last axis."""
     return adjusted(p_UG) < rate
-
-
-def adjusted(p_UG: np.ndarray) -> np.ndarray:
-    """Adjusted p-values of Benjamini and Hochberg along the last axis; an undefined p counts as 1.
-
-    The smallest ``p_k G / k`` over a gene and all genes of larger p, where p_k is the k-th smallest. The same values as
-    ``scipy.stats.false_discovery_control``, without the import of all statistics that a worker does without.
-    """
-    filled_UG = np.where(np.isnan(p_UG), 1.0, p_UG)
-    n_genes = filled_UG.shape[-1]
-    order_UG = np.argsort(filled_UG, axis=-1)
-    scaled_UG = np.take_along_axis(filled_UG, order_UG, axis=-1) * n_genes / np.arange(1, n_genes + 1)
-    smallest_UG = np.minimum.accumulate(scaled_UG[..., ::-1], axis=-1)[..., ::-1]
-    adjusted_UG = np.empty_like(filled_UG)
-    np.put_along_axis(adjusted_UG, order_UG, np.minimum(smallest_UG, 1.0), axis=-1)
-    return adjusted_UG
 
 
 def fold_change_size(
