@@ -35,6 +35,7 @@ from gears import PertData
 from gears.data.splits.folds import folds
 from gears.evaluation import BASELINES, DECISIVE, compare
 from gears.evaluation.metrics import get_metric
+from gears.evaluation.verdict import MIN_CONDITIONS
 from gears.files.atomic import write_atomically
 from gears.files.formats import write_json, write_text
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
@@ -206,6 +207,7 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
                 picks = draw.integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
                 low, high = interval(gain_U[picks].mean(axis=1))
                 verdict = "better" if low > 0 else "worse" if high < 0 else "within the interval"
+                verdict = verdict if len(gain_U) >= MIN_CONDITIONS else "too few conditions"
                 scale = max(abs(float(values[best].mean())), 1e-12) if metric == "mse_top20_de" else 1.0
                 shares[metric].append(gain_U[picks].mean(axis=1) / scale)
                 own, other = values[name].mean(), values[best].mean()
