@@ -179,3 +179,19 @@ def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:
             "n": [len(group) for group in groups],
         }
     )
+
+
+def interval_score(error: np.ndarray, sd: np.ndarray, level: float = 0.9) -> np.ndarray:
+    """Score of central Gaussian intervals: their width, plus what errors lie outside times 2 / (1 - level).
+
+    Lower is better; it is smallest on the average for the true quantiles. Gneiting and Raftery 2007, section 6.2.
+
+    Parameters
+    ----------
+    error, sd
+        Errors of the predictions, and their standard deviations, of one shape.
+    level
+        Share of values that an interval is to hold.
+    """
+    half = np.sqrt(2) * special.erfinv(level) * sd
+    return np.asarray(2 * half + 2 / (1 - level) * np.maximum(np.abs(error) - half, 0.0))

@@ -37,14 +37,19 @@ def write_predictions(
 ) -> Path:
     """Write the predictions of all `conditions`, chunk by chunk in their order, to an ``.h5ad`` or ``.zarr`` path.
 
-    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``, and
-    ``layers["sd"]`` with uncertainty. With `overwrite` what is there is replaced, once all is written.
+    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``,
+    ``layers["sd"]`` of a model with a prior, and ``layers["cell_sd"]`` of a network with ``uncertainty=True``. With
+    `overwrite` what is there is replaced, once all is written.
     """
     path = check_output(path, overwrite)
     if path.suffix not in SUFFIXES:
         raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
     shell = _shell(conditions, parts, clip)
-    layers = ["delta", *(["sd"] if parts.config.uncertainty else [])]
+    layers = ["delta"]
+    if parts.prior is not None and parts.prior.uncertainty is not None:
+        layers.append("sd")
+    if parts.config.uncertainty:
+        layers.append("cell_sd")
     need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
     if path.suffix == ".h5ad":
         return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
@@ -114,15 +119,12 @@ def _fill(
         rows = slice(row, row + len(predictions))
         x[rows] = predictions.expression_UG.astype(np.float32)
         for name, array in arrays.items():
-            array[rows] = _layer(predictions, name).astype(np.float32)
+            values_UG = {"delta": predictions.delta_UG, "sd": predictions.sd, "cell_sd": predictions.cell_sd}[
+                name
+            ]
+            assert values_UG is not None
+            array[rows] = values_UG.astype(np.float32)
         row += len(predictions)
     if row != shape[0]:
         msg = f"{row} predictions came for {shape[0]} conditions"
         raise RuntimeError(msg)
-
-
-def _layer(predictions: Predictions, name: str) -> np.ndarray:
-    if name == "delta":
-        return predictions.delta_UG
-    assert predictions.logvar_UG is not None
-    return np.exp(0.5 * predictions.logvar_UG)

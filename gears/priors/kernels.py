@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from scipy import linalg, sparse
@@ -76,6 +77,21 @@ class GeneSimilarity:
         node_UP = sparse.csr_matrix((ones, (rows, nodes)), shape=(len(sets), self.similar_PT.shape[0]))
         return np.asarray((node_UP @ self.similar_PT).toarray(), dtype=np.float64)
 
+    def between(self, pairs_E2: np.ndarray) -> np.ndarray:
+        """Similarity of the two nodes of each pair, (E,).
+
+        That of two nodes of which neither was perturbed in training is not known: it is taken over the trained node
+        that is most like both, as the product of the two similarities.
+        """
+        one_E, other_E = pairs_E2.T
+        path_ET = self.similar_PT[one_E].multiply(self.similar_PT[other_E])
+        similar_E = np.asarray(path_ET.max(axis=1).toarray(), dtype=np.float64).ravel()
+        for node_E, trained_E in ((one_E, other_E), (other_E, one_E)):
+            known = np.flatnonzero(np.isin(trained_E, self.trained_T))
+            column = np.searchsorted(self.trained_T, trained_E[known])
+            similar_E[known] = np.asarray(self.similar_PT[node_E[known], column]).ravel()
+        return similar_E
+
 
 def mixed(parts: Sequence[GeneSimilarity], weights: Sequence[float]) -> GeneSimilarity:
     """Weighted mean of similarities to the same trained nodes; those of negligible weight are omitted."""
@@ -91,6 +107,58 @@ def mixed(parts: Sequence[GeneSimilarity], weights: Sequence[float]) -> GeneSimi
 def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:
     """Number of perturbed genes of each set, (U,) float64."""
     return np.array([len(nodes) for nodes in sets], dtype=np.float64)
+
+
+def target_cells(sets: Sequence[Sequence[int]], column_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the sets and columns of the measured genes where a perturbed gene is measured itself."""
+    rows = np.repeat(np.arange(len(sets)), [len(nodes) for nodes in sets])
+    columns = column_P[
+        np.fromiter((node for nodes in sets for node in nodes), dtype=np.int64, count=len(rows))
+    ]
+    return rows[columns >= 0], columns[columns >= 0]
+
+
+@dataclass(frozen=True)
+class AdditiveCovariance:
+    """A covariance of conditions that adds up over their genes.
+
+    Attributes
+    ----------
+    genes
+        Similarity of genes, several of them in the proportion of their weights.
+    shared, own, similar
+        Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
+    """
+
+    genes: GeneSimilarity
+    shared: float
+    own: float
+    similar: float
+
+    def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
+        """Which trained genes each set holds, and how many genes it has: CSR (C, T + 1)."""
+        return sparse.hstack([self.genes.members(sets), sizes_of(sets)[:, None]], format="csr")
+
+    def columns(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Covariance of sets with each column of :meth:`members`, (U, T + 1).
+
+        ``columns(new) @ members(trained).T`` is the covariance of new and training conditions.
+        """
+        column_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
+        return np.hstack([column_UT, self.shared * sizes_of(sets)[:, None]])
+
+    def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Variance of each set, (U,)."""
+        size_U = sizes_of(sets)
+        variance_U = self.shared * size_U**2 + (self.own + self.similar) * size_U
+        rows, pairs = [], []
+        for row, nodes in enumerate(sets):
+            for pair in combinations(nodes, 2):
+                rows.append(row)
+                pairs.append(pair)
+        if rows:
+            np.add.at(variance_U, rows, 2 * self.similar * self.genes.between(np.array(pairs)))
+        return variance_U
 
 
 def training_kernels(
