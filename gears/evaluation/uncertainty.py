@@ -108,6 +108,44 @@ def calibration(
     )
 
 
+def calibration_by_condition(
+    mean_UG: np.ndarray,
+    sd_UG: np.ndarray,
+    true_UG: np.ndarray,
+    *,
+    true_variance: np.ndarray | float = 0.0,
+    level: float = 0.9,
+) -> pd.DataFrame:
+    """Intervals and errors of each condition, over genes: conditions are the unit, since errors of genes go together.
+
+    Parameters
+    ----------
+    mean_UG, sd_UG, true_UG
+        Predicted means, their standard deviations, and true means.
+    true_variance
+        Sampling variance of the true means, which is added: the variance of cells divided by their number.
+    level
+        Level of the intervals.
+
+    Returns
+    -------
+    pd.DataFrame
+        One row per condition: ``coverage`` (share of genes within the interval), ``interval_score``
+        (:func:`interval_score`, mean over genes), ``error`` and ``predicted_error`` (root mean squares over genes).
+    """
+    error_UG = np.asarray(mean_UG, dtype=np.float64) - true_UG
+    total_UG = np.sqrt(np.asarray(sd_UG, dtype=np.float64) ** 2 + true_variance)
+    inside_UG = np.abs(error_UG) <= np.sqrt(2) * special.erfinv(level) * total_UG
+    return pd.DataFrame(
+        {
+            "coverage": inside_UG.mean(axis=1),
+            "interval_score": interval_score(error_UG, total_UG, level).mean(axis=1),
+            "error": np.sqrt((error_UG**2).mean(axis=1)),
+            "predicted_error": np.sqrt((total_UG**2).mean(axis=1)),
+        }
+    )
+
+
 def cell_calibration(
     mean_UG: np.ndarray,
     variance_UG: np.ndarray,
