@@ -34,8 +34,8 @@ _HALF_WIDTH = 1.6448536269514722  # of that interval of a standard normal value
 _MOST_VALUES = 1 << 22  # left-out predictions x genes that the scales are fitted to
 _FEWEST_ROWS = 100
 _TRIED_VALUES = 1 << 17  # of these, what candidates are compared on
-_SHRUNK_BY = 5.0  # conditions that the mean of the genes counts as in the scale of a gene; 2 to 15 do as well
-_LEAST_SCALE = 0.05  # of a gene, as a share of the mean
+_SHRUNK_BY = 2.0  # conditions that the mean of the genes counts as in a gene's scale; 0.5 to 5 score alike
+_LEAST_SCALE = 0.03  # of a gene, as a share of the mean
 _LEAST_CHANGE = 1e-3  # of a predicted mean squared change, as a share of the average over conditions
 _LEAST_FACTOR = 1e-3  # of the variances, where errors are no larger than sampling noise
 _FEWEST = 8  # conditions that show how errors follow sizes
@@ -158,6 +158,13 @@ class _Errors:
         scale_RT = (ratio_RT.sum(axis=0) - ratio_RT + _SHRUNK_BY * mean) / (len(self.rows) - 1 + _SHRUNK_BY)
         return np.maximum(scale_RT, _LEAST_SCALE * mean)
 
+    def scored(self, base_RT: np.ndarray) -> tuple[float, float]:
+        """Mean score of intervals with these variances times what factor they need, and that factor."""
+        is_counted_RT = (self.noise_RT > 0) | (self.error_RT != 0)  # neither perturbed genes nor silent ones
+        factor = _factor(self.error_RT[is_counted_RT], base_RT[is_counted_RT], self.noise_RT[is_counted_RT])
+        sd_RT = np.sqrt(factor * base_RT + self.noise_RT)
+        return float(interval_score(self.error_RT, sd_RT, LEVEL).mean()), factor
+
     def _mean_scale(self, variance_R: np.ndarray) -> float:
         mean = float((self.excess_RG.mean(axis=1) / variance_R).mean())
         least = _LEAST_FACTOR * float((self.noise_RT.mean(axis=1) / variance_R).mean())
@@ -188,18 +195,11 @@ def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, float]:
     """:attr:`Uncertainty.share`, and the factor on all variances."""
     scale_RT = errors.left_out_scales(variance_R)
     change_RT = errors.change_RT * (scale_RT.mean() / errors.mean_R)[:, None]
-    is_counted_RT = (errors.noise_RT > 0) | (errors.error_RT != 0)  # neither perturbed genes nor silent ones
-    best, least = (0.0, 1.0), np.inf
-    for share in _SHARES:
-        base_RT = ((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]
-        factor = _factor(
-            errors.error_RT[is_counted_RT], base_RT[is_counted_RT], errors.noise_RT[is_counted_RT]
-        )
-        sd_RT = np.sqrt(factor * base_RT + errors.noise_RT)
-        score = float(interval_score(errors.error_RT, sd_RT, LEVEL).mean())
-        if score < least:
-            best, least = (share, factor), score
-    return best
+    found = [
+        errors.scored(((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]) for share in _SHARES
+    ]
+    best = int(np.argmin([score for score, _ in found]))
+    return _SHARES[best], found[best][1]
 
 
 def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray) -> float:
@@ -220,8 +220,7 @@ def _target_error(
         return 0.0
     at = errors.rows[rows]
     change_N = found.change_CG[at, columns]
-    square_N = (data.delta_CG[at, columns] - change_N) ** 2 - data.variance_G[columns] / data.n_C[at]
-    where_N = (1 - share) * gene_G[columns] + share * gene_G.mean() * (change_N - own_N) ** 2 / errors.mean_R[
-        rows
-    ]
-    return float(np.sqrt(np.maximum(square_N - variance_R[rows] * where_N, 0.0).sum() / total))
+    excess_N = (data.delta_CG[at, columns] - change_N) ** 2 - data.variance_G[columns] / data.n_C[at]
+    there_N = gene_G.mean() * (change_N - own_N) ** 2 / errors.mean_R[rows]
+    excess_N -= variance_R[rows] * ((1 - share) * gene_G[columns] + share * there_N)
+    return float(np.sqrt(np.maximum(excess_N, 0.0).sum() / total))

@@ -18,6 +18,7 @@ from gears.priors.kernels import (
     NAMES,
     AdditiveCovariance,
     GeneSimilarity,
+    counted_own,
     gene_features,
     mixed,
     sizes_of,
@@ -282,6 +283,8 @@ def _uncertainty(
 ) -> Uncertainty:
     """Of the chosen candidate, by what it predicts for training conditions without themselves."""
     part = mixed_covariance(data, process.weights.kernels[1:])
+    if not process.exact:
+        part = dataclasses.replace(part, own_T=counted_own(part.genes.members(data.sets), part.own))
     covariance, member_CR = ConditionCovariance.of(data.sets, part, chosen.level or 0.0, process.weights)
     posterior = None
     if chosen.spectrum is None:

@@ -27,6 +27,7 @@ from gears.priors.kernels import (
     NAMES,
     AdditiveCovariance,
     Features,
+    counted_own,
     gene_features,
     sizes_of,
 )
@@ -64,10 +65,16 @@ def fit_context_prior(
         rows, out = np.flatnonzero(~fold), np.flatnonzero(fold)
         level_SG, coefficient_CG, spectrum = fitted.solved(rows)
         means_CG[out] = level_SG[data.setting_C[out]]
+        out_sets = [data.conditions.sets[row] for row in out.tolist()]
+        posterior = None
         for carry in CARRIES:
-            across_OC = fitted.across(out, rows, carry)
-            candidates[False, carry][out] = means_CG[out] + across_OC @ coefficient_CG
-            variances[carry][out] = fitted.variance(out, across_OC, spectrum)
+            departure_CG = fitted.across(out, rows, carry) @ coefficient_CG
+            candidates[False, carry][out] = means_CG[out] + departure_CG
+            covariance, member_CR = fitted.covariance(rows, carry)
+            posterior = posterior or fitted.posterior(
+                spectrum, member_CR
+            )  # it does not depend on what is carried
+            variances[carry][out] = condition_variance(covariance, posterior, out_sets)
     slopes = (*FAR_SLOPES, *SLOPES) if _leaves_settings_out(data) else SLOPES
     at = slice(None) if judged is None else judged
     tried = {
@@ -83,7 +90,8 @@ def fit_context_prior(
     target_SG = _kept(slope) / slope * target_SG
     prior = fitted.prior(level_SG, coefficient_CG * (not mean_only), target_SG, slope, carry)
     left_out_CG = slope * candidates[mean_only, carry] + _kept(slope) * targets_CG
-    covariance, posterior = fitted.posterior(None if mean_only else spectrum, carry)
+    covariance, member_CR = fitted.covariance(np.arange(len(rest_CG)), carry)
+    posterior = fitted.posterior(None if mean_only else spectrum, member_CR)
     own_CG, unseen_C = _kept(slope) * targets_CG, unseen_when_left_out(data.conditions, data.group_C)
     variance_C = condition_variance(covariance, None, data.conditions.sets) if mean_only else variances[carry]
     left_out = LeftOut(data.conditions, left_out_CG, own_CG.__getitem__, variance_C, unseen_C)
@@ -226,34 +234,30 @@ class SettingProcess:
             return Spectrum.of(signal_CC, noise_C)
         return Spectrum.of_features(self._features(rows), unexplained_C, noise_C, process.typical)
 
-    def variance(self, out: np.ndarray, across_OC: np.ndarray, spectrum: Spectrum | None) -> np.ndarray:
-        """Posterior variance of held-out conditions, (out,), from their covariance with the others."""
-        sets = [self.data.conditions.sets[row] for row in out.tolist()]
-        shared, own = self._parts
-        variance_O = shared.variance(sets) + own.variance(sets)
-        if spectrum is not None:
-            every = sparse.identity(across_OC.shape[1], format="csr")
-            variance_O = Posterior.of(spectrum, every, self.process.typical)(across_OC, variance_O)
-        return np.maximum(variance_O, 0.0) + self.process.weights.unexplained(sizes_of(sets))
-
-    def posterior(
-        self, spectrum: Spectrum | None, carry: float
-    ) -> tuple[ConditionCovariance, Posterior | None]:
-        """Covariance and posterior variance of any condition; None without the spectrum of all conditions."""
-        shared, own = self._parts
-        known, n_kinds = np.unique(self.data.setting_C), self.data.n_kinds
-        carried_SS = np.eye(len(self.data.control_mean_SG))
+    def covariance(self, rows: np.ndarray, carry: float) -> tuple[ConditionCovariance, sparse.csr_matrix]:
+        """Covariance of any condition with some of the training conditions, and which columns these are members of."""
+        setting_C, n_kinds = self.data.setting_C[rows], self.data.n_kinds
+        known, carried_SS = np.unique(setting_C), np.eye(len(self.data.control_mean_SG))
         for setting in np.setdiff1d(np.arange(len(carried_SS)), known).tolist():
             alike = known[known % n_kinds == setting % n_kinds]
             carried_SS[setting] = 0.0
             carried_SS[setting, alike] = carry / max(1, len(alike))
-        covariance, member_CR = ConditionCovariance.of(
-            self.data.conditions.sets, shared, 0.0, self.process.weights,
-            within=own, carried_SS=carried_SS, n_kinds=n_kinds,
-        )  # fmt: skip
-        if spectrum is None:
-            return covariance, None
-        return covariance, Posterior.of(spectrum, member_CR, self.process.typical)
+        sets = [self.data.conditions.sets[row] for row in rows.tolist()]
+        shared, own = self._parts
+        if not self.process.exact:
+            member_CT = shared.genes.members(sets)
+            shared = dataclasses.replace(shared, own_T=counted_own(member_CT, shared.own, MOST_FEATURES // 2))
+            each = [
+                counted_own(member_CT[setting_C == setting], own.own, MOST_FEATURES // (2 * len(known)))
+                for setting in known.tolist()
+            ]
+            own = dataclasses.replace(own, own_T=np.min(each, axis=0))
+        more = {"within": own, "carried_SS": carried_SS, "n_kinds": n_kinds}
+        return ConditionCovariance.of(sets, shared, 0.0, self.process.weights, **more)
+
+    def posterior(self, spectrum: Spectrum | None, member_CR: sparse.csr_matrix) -> Posterior | None:
+        """Posterior variance of any condition; None without the spectrum of the conditions."""
+        return None if spectrum is None else Posterior.of(spectrum, member_CR, self.process.typical)
 
     def _features(self, rows: np.ndarray) -> Features:
         """Features of what all conditions share, and beside them of each setting's own."""

@@ -128,12 +128,16 @@ class AdditiveCovariance:
         Similarity of genes, several of them in the proportion of their weights.
     shared, own, similar
         Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
+    own_T
+        Covariance of a gene's own part with each condition that holds it, where it is less than the variance
+        (:func:`counted_own`), or None.
     """
 
     genes: GeneSimilarity
     shared: float
     own: float
     similar: float
+    own_T: np.ndarray | None = None
 
     def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
         """Which trained genes each set holds, and how many genes it has: CSR (C, T + 1)."""
@@ -144,7 +148,8 @@ class AdditiveCovariance:
 
         ``columns(new) @ members(trained).T`` is the covariance of new and training conditions.
         """
-        column_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
+        own = self.own if self.own_T is None else self.own_T
+        column_UT = own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
         return np.hstack([column_UT, self.shared * sizes_of(sets)[:, None]])
 
     def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
@@ -222,9 +227,7 @@ def gene_features(
         common_TT[np.diag_indices(n_genes)] += own
         values, vectors = linalg.eigh(common_TT)
         return Features(_scaled(member_CT, values, vectors), np.zeros(member_CT.shape[0]))
-    occurs_T = np.bincount(member_CT.indices, minlength=n_genes)
-    by_number = np.argsort(-occurs_T, kind="stable")
-    repeated = np.sort(by_number[: min(int((occurs_T > 1).sum()), limit // 2)])
+    repeated = _most_frequent(member_CT, limit // 2)
     values, vectors = _leading(common_TT, limit - len(repeated))
     left_T = np.maximum(np.diag(common_TT) - (vectors**2) @ np.maximum(values, 0.0), 0.0)
     alone_T = np.full(n_genes, own)
@@ -233,6 +236,27 @@ def gene_features(
     if len(repeated):
         feature_CM = np.hstack([feature_CM, np.sqrt(own) * member_CT[:, repeated].toarray()])
     return Features(feature_CM, np.asarray(member_CT.power(2) @ (left_T + alone_T)))
+
+
+def counted_own(member_CT: sparse.csr_matrix, own: float, most: int | None = None) -> np.ndarray:
+    """Covariance of each gene's own part with conditions that hold it, where :func:`gene_features` stand for it, (T,).
+
+    What features omit of it counts as independent in every condition. So that n conditions of a gene do not tell of
+    it n times, each has 1 / sqrt(n) of the covariance: as much as a single condition with all of it.
+    """
+    limit, own_T = MOST_FEATURES if most is None else most, np.full(member_CT.shape[1], own)
+    if len(own_T) > limit:
+        is_omitted_T = np.ones(len(own_T), dtype=bool)
+        is_omitted_T[_most_frequent(member_CT, limit // 2)] = False
+        own_T[is_omitted_T] /= np.sqrt(np.maximum(member_CT.getnnz(axis=0)[is_omitted_T], 1))
+    return own_T
+
+
+def _most_frequent(member_CT: sparse.csr_matrix, most: int) -> np.ndarray:
+    """The genes that occur in most conditions, of those in more than one, ascending."""
+    occurs_T = np.bincount(member_CT.indices, minlength=member_CT.shape[1])
+    by_number = np.argsort(-occurs_T, kind="stable")
+    return np.sort(by_number[: min(int((occurs_T > 1).sum()), most)])
 
 
 def _scaled(member_CT: sparse.csr_matrix, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:

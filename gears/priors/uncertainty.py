@@ -96,7 +96,10 @@ class Uncertainty:
         """Everything but the similarities of genes, as arrays for a file."""
         covariance, within = self.covariance, self.covariance.within
         parts = [covariance.overall, *([] if within is None else [within])]
+        names = ("own_overall", "own_within")
         arrays = {
+            name: part.own_T for name, part in zip(names, parts, strict=False) if part.own_T is not None
+        } | {
             "covariance": np.array([[part.shared, part.own, part.similar] for part in parts]),
             "unexplained": np.array([covariance.level, covariance.nugget, covariance.multiple]),
             "used": covariance.used_R,
@@ -119,15 +122,22 @@ class Uncertainty:
         n_kinds: int = 1,
     ) -> Uncertainty:
         """What :meth:`arrays` describes, with the similarities of genes over all conditions and within settings."""
-        parts = [
-            AdditiveCovariance(similarity, *map(float, terms))
-            for similarity, terms in zip((genes, within or genes), arrays["covariance"], strict=False)
-        ]
+
+        def part(number: int, similarity: GeneSimilarity, own_T: str) -> AdditiveCovariance:
+            shared, own, similar = map(float, arrays["covariance"][number])
+            return AdditiveCovariance(similarity, shared, own, similar, arrays.get(own_T))
+
         level, nugget, multiple = map(float, arrays["unexplained"])
         covariance = ConditionCovariance(
-            parts[0], level, nugget, multiple, arrays["used"],
-            parts[1] if len(parts) > 1 else None, arrays["carried"], n_kinds,
-        )  # fmt: skip
+            part(0, genes, "own_overall"),
+            level,
+            nugget,
+            multiple,
+            arrays["used"],
+            None if within is None else part(1, within, "own_within"),
+            arrays["carried"],
+            n_kinds,
+        )
         share, least, target, offset, own, similar = map(float, arrays["scalars"])
         size = Tendency(offset, own, similar, arrays["size"])
         posterior = Posterior.from_arrays(arrays) if "factor" in arrays else None
