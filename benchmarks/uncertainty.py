@@ -46,7 +46,7 @@ from gears.plotting.curves import calibration_figure
 from gears.priors.source import prior_of
 from gears.simulate import Truth, simulated_screen
 
-Screen = tuple[str, anndata.AnnData, Truth | None]
+Screen = tuple[str, anndata.AnnData, Truth | None, dict[str, Any]]
 NORMAL_90 = 1.6449
 TERCILES = ("small effects", "middle", "large effects")
 
@@ -80,24 +80,29 @@ def main() -> None:
 
 
 def screens(options: argparse.Namespace) -> Iterator[Screen]:
-    """Name, cells and truth of every simulated kind, and of the real subsets, each cell type alone."""
+    """Name, cells, truth and preparation of every simulated kind, and of the real subsets, each cell type alone.
+
+    Several cell types once more as contexts of one screen.
+    """
     for name in options.simulated:
         for seed in options.screen_seeds:
             adata, truth = simulated_screen(**COMMON | SIMULATED[name] | {"seed": seed})
-            yield f"simulated: {name}", adata, truth
+            yield f"simulated: {name}", adata, truth, {}
     for name in REAL if options.data else ():
         adata = anndata.read_h5ad(options.data / f"{name}_subset.h5ad")
+        several = adata.obs["cell_type"].nunique() > 1
         for cell_type in sorted(adata.obs["cell_type"].unique()):
-            several = adata.obs["cell_type"].nunique() > 1
             label = f"{name} {cell_type}" if several else name
-            yield label, adata[adata.obs["cell_type"] == cell_type].copy(), None
+            yield label, adata[adata.obs["cell_type"] == cell_type].copy(), None, {}
+        if several:
+            yield f"{name}, contexts", adata, None, {"context_key": "cell_type"}
 
 
 def of_priors(options: argparse.Namespace) -> None:
     """Every screen in folds; tables in markdown and json."""
     tables: dict[str, list[pd.DataFrame]] = {}
-    for name, adata, truth in screens(options):
-        tables.setdefault(name, []).append(by_condition(adata, truth, options))
+    for name, adata, truth, preparation in screens(options):
+        tables.setdefault(name, []).append(by_condition(adata, truth, preparation, options))
         print(f"{name}: {summary(pd.concat(tables[name]))}", flush=True)
         if options.output:
             found = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
@@ -107,12 +112,14 @@ def of_priors(options: argparse.Namespace) -> None:
             write_json(options.output / "uncertainty_prior.json", {"settings": settings, "screens": record})
 
 
-def by_condition(adata: anndata.AnnData, truth: Truth | None, options: argparse.Namespace) -> pd.DataFrame:
+def by_condition(
+    adata: anndata.AnnData, truth: Truth | None, preparation: dict[str, Any], options: argparse.Namespace
+) -> pd.DataFrame:
     """Intervals and errors of every condition where it is held out."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         data = PertData(folder, default_pert_graph=False)
-        data.new_data_process("screen", adata)
+        data.new_data_process("screen", adata, **preparation)
         n_folds = min(options.folds, len(data.screen.conditions) - 1)
         for split in folds(data.screen, n_folds, 1, options.seed):
             data.use_split(split)

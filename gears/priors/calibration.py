@@ -19,7 +19,7 @@ import numpy as np
 
 from gears.evaluation.uncertainty import interval_score
 from gears.files.mapped import row_blocks
-from gears.priors.effect_size import MARGIN, fit_size, log_score, log_size
+from gears.priors.effect_size import fit_size, log_score, log_size, margin
 from gears.priors.evidence import sample
 from gears.priors.kernels import target_cells
 from gears.priors.posterior import ConditionCovariance, Posterior
@@ -185,7 +185,7 @@ def _fit_exponents(errors: _Errors, expected_R: np.ndarray) -> np.ndarray:
         for exponent in _EXPONENTS:
             rest_S = error_R[is_row_R] - exponent * departure_S
             left_out_S = (rest_S - rest_S.mean()) * n / (n - 1)
-            scores.append(log_score(left_out_S, np.ones(n)) - MARGIN * (exponent > 0))
+            scores.append(log_score(left_out_S, np.ones(n)) - margin(n) * (exponent > 0))
         best = _EXPONENTS[int(np.argmax(scores))]
         table[row] = best, expected_S.mean(), expected_S.min(), expected_S.max()
     return table

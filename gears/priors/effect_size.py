@@ -3,7 +3,7 @@
 The size of a condition is the root mean square over genes of its change, without sampling noise. Its logarithm, minus
 half the logarithm of the number of genes (effects of several genes add up as squares), is a mean of tendencies of the
 genes (:class:`gears.priors.magnitude.Tendency`). How much of its variance follows genes and similar genes is chosen by
-the log score of predictions from the other conditions; nothing does where that is not better by :data:`MARGIN`.
+the log score of predictions from the other conditions; nothing does where that is not better by a :func:`margin`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from gears.priors.magnitude import (
     tendency_kernels,
 )
 
-MARGIN = 0.02
-"""Log score per condition that a model of more terms must gain."""
+_MARGIN = 0.02  # log score per condition
 _SIGNAL_SHARES = (0.25, 0.5, 0.75, 0.9)  # of the variance of log sizes
 _SIMILAR_SHARES = (0.0, 0.5, 1.0)  # of the signal, that similar genes share
 _MOST_TRIED = 200  # conditions that these shares are chosen by
@@ -64,7 +63,7 @@ def fit_size(
     ]:
         weight, noise_C = _variances(signal, similar, variance, error_C)
         solved_S, precision_S = solve_kernels(departure_C[rows], noise_C[rows], kernels, weight)
-        score = log_score(solved_S / precision_S, 1 / precision_S) - MARGIN * (signal > 0)
+        score = log_score(solved_S / precision_S, 1 / precision_S) - margin(len(rows)) * (signal > 0)
         if score > most:
             best, most = (signal, similar), score
     weight, noise_C = _variances(*best, variance, error_C)
@@ -76,6 +75,11 @@ def fit_size(
 def predicted_log_size(fit: Tendency, sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> np.ndarray:
     """Log size of any conditions, (U,)."""
     return fit(sets, genes) + 0.5 * np.log(np.maximum(sizes_of(sets), 1))
+
+
+def margin(n: int) -> float:
+    """Log score per condition that one more term must gain over n conditions, more than chance gains on average."""
+    return max(_MARGIN, 1 / n)
 
 
 def log_score(error_S: np.ndarray, variance_S: np.ndarray) -> float:

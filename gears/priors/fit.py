@@ -18,11 +18,11 @@ from gears.priors.kernels import (
     NAMES,
     AdditiveCovariance,
     GeneSimilarity,
-    counted_own,
     gene_features,
     mixed,
     sizes_of,
     specific_covariance,
+    told_by_each,
     training_kernels,
 )
 from gears.priors.magnitude import fit_magnitude
@@ -262,8 +262,8 @@ def _additive(
     data: PriorData, rest_CG: np.ndarray, process: Process, target_G: np.ndarray, *, free_level: bool
 ) -> tuple[GenePrior, np.ndarray, Spectrum]:
     """Sum of genes' effects: the prior without factor and slope, and left-one-out predictions of `rest_CG`."""
-    offset, *others = process.weights.kernels
-    part, sets, noise_C = mixed_covariance(data, others), data.sets, process.noise_C
+    offset = process.weights.kernels[0]
+    part, sets, noise_C = _part(data, process), data.sets, process.noise_C
     unexplained_C = process.weights.unexplained(sizes_of(sets))
     if process.exact:
         signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
@@ -278,13 +278,19 @@ def _additive(
     return prior, found.left_out_CG, spectrum
 
 
+def _part(data: PriorData, process: Process) -> AdditiveCovariance:
+    """The covariance beside the offset."""
+    part = mixed_covariance(data, process.weights.kernels[1:])
+    if process.exact:
+        return part
+    return dataclasses.replace(part, told_T=told_by_each(part.genes.members(data.sets)))
+
+
 def _uncertainty(
     data: PriorData, process: Process, chosen: _Candidate, left_out_CG: np.ndarray, own_G: np.ndarray
 ) -> Uncertainty:
     """Of the chosen candidate, by what it predicts for training conditions without themselves."""
-    part = mixed_covariance(data, process.weights.kernels[1:])
-    if not process.exact:
-        part = dataclasses.replace(part, own_T=counted_own(part.genes.members(data.sets), part.own))
+    part = _part(data, process)
     covariance, member_CR = ConditionCovariance.of(data.sets, part, chosen.level or 0.0, process.weights)
     posterior = None
     if chosen.spectrum is None:

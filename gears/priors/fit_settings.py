@@ -27,9 +27,9 @@ from gears.priors.kernels import (
     NAMES,
     AdditiveCovariance,
     Features,
-    counted_own,
     gene_features,
     sizes_of,
+    told_by_each,
 )
 from gears.priors.posterior import ConditionCovariance, Posterior
 from gears.priors.prior import ContextPrior, GenePrior, target_part
@@ -192,7 +192,12 @@ class SettingProcess:
         """The covariance over all conditions, and that within settings."""
         kernels, plain = self.process.weights.kernels, self.data.conditions
         n = len(kernels) // 2
-        return mixed_covariance(plain, kernels[:n]), mixed_covariance(plain, kernels[n:])
+        shared, own = mixed_covariance(plain, kernels[:n]), mixed_covariance(plain, kernels[n:])
+        if not self.process.exact:
+            shared = dataclasses.replace(
+                shared, told_T=told_by_each(shared.genes.members(plain.sets), MOST_FEATURES // 2)
+            )
+        return shared, own
 
     def across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
         """Covariance of conditions that are held out with some others, (out, rows).
@@ -244,14 +249,6 @@ class SettingProcess:
             carried_SS[setting, alike] = carry / max(1, len(alike))
         sets = [self.data.conditions.sets[row] for row in rows.tolist()]
         shared, own = self._parts
-        if not self.process.exact:
-            member_CT = shared.genes.members(sets)
-            shared = dataclasses.replace(shared, own_T=counted_own(member_CT, shared.own, MOST_FEATURES // 2))
-            each = [
-                counted_own(member_CT[setting_C == setting], own.own, MOST_FEATURES // (2 * len(known)))
-                for setting in known.tolist()
-            ]
-            own = dataclasses.replace(own, own_T=np.min(each, axis=0))
         more = {"within": own, "carried_SS": carried_SS, "n_kinds": n_kinds}
         return ConditionCovariance.of(sets, shared, 0.0, self.process.weights, **more)
 
@@ -317,7 +314,9 @@ def _covariance(
 ) -> np.ndarray:
     """Between two lists of sets, (out, sets)."""
     genes, half = part.genes, part.similar / 2
-    found = np.asarray((part.own * genes.members(out) @ genes.members(sets).T).toarray())
+    told_T = np.ones(len(genes.trained_T)) if part.told_T is None else part.told_T
+    own_TT = sparse.diags(part.own * told_T)
+    found = np.asarray((genes.members(out) @ own_TT @ genes.members(sets).T).toarray())
     found += half * np.asarray((genes.members(sets) @ genes.similarity(out).T).T)
     found += half * np.asarray(genes.members(out) @ genes.similarity(sets).T)
     return found + np.outer(part.shared * sizes_of(out), sizes_of(sets))

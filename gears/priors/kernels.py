@@ -128,16 +128,16 @@ class AdditiveCovariance:
         Similarity of genes, several of them in the proportion of their weights.
     shared, own, similar
         Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
-    own_T
-        Covariance of a gene's own part with each condition that holds it, where it is less than the variance
-        (:func:`counted_own`), or None.
+    told_T
+        Share of a gene's own part that each condition tells of which holds it, where it is not all of it
+        (:func:`told_by_each`), or None.
     """
 
     genes: GeneSimilarity
     shared: float
     own: float
     similar: float
-    own_T: np.ndarray | None = None
+    told_T: np.ndarray | None = None
 
     def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
         """Which trained genes each set holds, and how many genes it has: CSR (C, T + 1)."""
@@ -148,7 +148,7 @@ class AdditiveCovariance:
 
         ``columns(new) @ members(trained).T`` is the covariance of new and training conditions.
         """
-        own = self.own if self.own_T is None else self.own_T
+        own = self.own if self.told_T is None else self.own * np.sqrt(self.told_T)
         column_UT = own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
         return np.hstack([column_UT, self.shared * sizes_of(sets)[:, None]])
 
@@ -225,7 +225,7 @@ def gene_features(
     n_genes = len(common_TT)
     if n_genes <= limit:
         common_TT[np.diag_indices(n_genes)] += own
-        values, vectors = linalg.eigh(common_TT)
+        values, vectors = eigh(common_TT)
         return Features(_scaled(member_CT, values, vectors), np.zeros(member_CT.shape[0]))
     repeated = _most_frequent(member_CT, limit // 2)
     values, vectors = _leading(common_TT, limit - len(repeated))
@@ -238,18 +238,18 @@ def gene_features(
     return Features(feature_CM, np.asarray(member_CT.power(2) @ (left_T + alone_T)))
 
 
-def counted_own(member_CT: sparse.csr_matrix, own: float, most: int | None = None) -> np.ndarray:
-    """Covariance of each gene's own part with conditions that hold it, where :func:`gene_features` stand for it, (T,).
+def told_by_each(member_CT: sparse.csr_matrix, most: int | None = None) -> np.ndarray | None:
+    """Share of each gene's own part that one condition tells of it, (T,), where :func:`gene_features` omit genes.
 
-    What features omit of it counts as independent in every condition. So that n conditions of a gene do not tell of
-    it n times, each has 1 / sqrt(n) of the covariance: as much as a single condition with all of it.
+    What features omit of it counts as independent in every condition. So that n conditions of a gene do not tell it n
+    times, each tells 1 / n of it; None where nothing is omitted.
     """
-    limit, own_T = MOST_FEATURES if most is None else most, np.full(member_CT.shape[1], own)
-    if len(own_T) > limit:
-        is_omitted_T = np.ones(len(own_T), dtype=bool)
-        is_omitted_T[_most_frequent(member_CT, limit // 2)] = False
-        own_T[is_omitted_T] /= np.sqrt(np.maximum(member_CT.getnnz(axis=0)[is_omitted_T], 1))
-    return own_T
+    limit, n_genes = MOST_FEATURES if most is None else most, member_CT.shape[1]
+    if n_genes <= limit:
+        return None
+    told_T = 1 / np.maximum(np.bincount(member_CT.indices, minlength=n_genes), 1)
+    told_T[_most_frequent(member_CT, limit // 2)] = 1.0
+    return told_T
 
 
 def _most_frequent(member_CT: sparse.csr_matrix, most: int) -> np.ndarray:
@@ -272,5 +272,13 @@ def _leading(matrix_TT: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     basis = draw.standard_normal((len(matrix_TT), min(n + _MORE, len(matrix_TT))))
     for _ in range(_PASSES):
         basis = linalg.qr(matrix_TT @ basis, mode="economic", check_finite=False)[0]
-    values, inner = linalg.eigh(basis.T @ (matrix_TT @ basis))
+    values, inner = eigh(basis.T @ (matrix_TT @ basis))
     return values[-n:], basis @ inner[:, -n:]
+
+
+def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and vectors; a slower method where the fastest one fails on very many equal eigenvalues."""
+    try:
+        return linalg.eigh(matrix)
+    except linalg.LinAlgError:
+        return linalg.eigh(matrix, driver="evd")

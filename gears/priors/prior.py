@@ -36,7 +36,8 @@ class GenePrior:
     offset_G, shared_G
         Change that all conditions share, and that every perturbed gene adds.
     own, similar
-        Variances of a gene's specific effect and of the part that similar genes share.
+        Variances of a gene's specific effect (of each gene where these are not one, (T,)) and of the part that similar
+        genes share.
     coefficient_TG
         Coefficients over the trained nodes.
     column_P
@@ -56,7 +57,7 @@ class GenePrior:
     genes: GeneSimilarity
     offset_G: np.ndarray
     shared_G: np.ndarray
-    own: float
+    own: float | np.ndarray
     similar: float
     coefficient_TG: np.ndarray
     column_P: np.ndarray
@@ -81,7 +82,7 @@ class GenePrior:
             covariance.genes,
             level_G,
             covariance.shared * (sizes_of(sets) @ coefficient_CG),
-            covariance.own,
+            covariance.own if covariance.told_T is None else covariance.own * covariance.told_T,
             covariance.similar,
             np.asarray(covariance.genes.members(sets).T @ coefficient_CG),
             **more,
@@ -128,11 +129,13 @@ class GenePrior:
             "similar_indptr": similar_PT.indptr,
             "offset": self.offset_G,
             "shared": self.shared_G,
-            "scalars": np.array([self.own, self.similar, self.slope, self.network_weight]),
+            "scalars": np.array([np.max(self.own), self.similar, self.slope, self.network_weight]),
             "coefficient": self.coefficient_TG,
             "column": self.column_P,
             "target": self.target_G,
         }
+        if isinstance(self.own, np.ndarray):
+            arrays["each"] = self.own
         if self.magnitude is not None:
             settings = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(settings), "factor_coefficient": self.magnitude.coefficient_T}
@@ -161,7 +164,7 @@ class GenePrior:
         uncertainty = Uncertainty.from_arrays(sd_arrays, genes) if sd_arrays else None
         more = (magnitude, slope, network_weight, dict(report or {}), uncertainty)
         return cls(
-            genes, arrays["offset"], arrays["shared"], own, similar,
+            genes, arrays["offset"], arrays["shared"], arrays.get("each", own), similar,
             arrays["coefficient"], arrays["column"], arrays["target"], *more,
         )  # fmt: skip
 

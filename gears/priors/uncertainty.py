@@ -13,6 +13,7 @@ Everything but v_p is found by :mod:`gears.priors.calibration`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,10 +97,7 @@ class Uncertainty:
         """Everything but the similarities of genes, as arrays for a file."""
         covariance, within = self.covariance, self.covariance.within
         parts = [covariance.overall, *([] if within is None else [within])]
-        names = ("own_overall", "own_within")
         arrays = {
-            name: part.own_T for name, part in zip(names, parts, strict=False) if part.own_T is not None
-        } | {
             "covariance": np.array([[part.shared, part.own, part.similar] for part in parts]),
             "unexplained": np.array([covariance.level, covariance.nugget, covariance.multiple]),
             "used": covariance.used_R,
@@ -111,6 +109,8 @@ class Uncertainty:
             "size": self.size.coefficient_T,
             "exponents": self.exponents,
         }
+        if covariance.overall.told_T is not None:
+            arrays["told"] = covariance.overall.told_T
         return arrays if self.posterior is None else arrays | self.posterior.arrays()
 
     @classmethod
@@ -123,18 +123,18 @@ class Uncertainty:
     ) -> Uncertainty:
         """What :meth:`arrays` describes, with the similarities of genes over all conditions and within settings."""
 
-        def part(number: int, similarity: GeneSimilarity, own_T: str) -> AdditiveCovariance:
+        def part(number: int, similarity: GeneSimilarity) -> AdditiveCovariance:
             shared, own, similar = map(float, arrays["covariance"][number])
-            return AdditiveCovariance(similarity, shared, own, similar, arrays.get(own_T))
+            return AdditiveCovariance(similarity, shared, own, similar)
 
         level, nugget, multiple = map(float, arrays["unexplained"])
         covariance = ConditionCovariance(
-            part(0, genes, "own_overall"),
+            dataclasses.replace(part(0, genes), told_T=arrays.get("told")),
             level,
             nugget,
             multiple,
             arrays["used"],
-            None if within is None else part(1, within, "own_within"),
+            None if within is None else part(1, within),
             arrays["carried"],
             n_kinds,
         )

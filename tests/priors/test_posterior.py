@@ -12,7 +12,7 @@ from scipy import sparse
 from gears.conditions import NodeSet
 from gears.priors import GeneSimilarity
 from gears.priors.evidence import Weights
-from gears.priors.kernels import AdditiveCovariance, counted_own, gene_features, specific_covariance
+from gears.priors.kernels import AdditiveCovariance, gene_features, specific_covariance, told_by_each
 from gears.priors.posterior import ConditionCovariance, Posterior, left_out_variance
 from gears.priors.regression import Spectrum
 from gears.priors.uncertainty import condition_variance
@@ -70,8 +70,8 @@ def spectrum_of(sets, unexplained_C, noise_C, level: float | None = None) -> Spe
     return Spectrum.of(signal_CC + np.diag(unexplained_C), noise_C, level)
 
 
-def by_columns(spectrum: Spectrum, level: float = 0.0, sets=SETS, new=NEW, own_T=None) -> np.ndarray:
-    part = replace(covariance_of(SETS), own_T=own_T)
+def by_columns(spectrum: Spectrum, level: float = 0.0, sets=SETS, new=NEW, told_T=None) -> np.ndarray:
+    part = replace(covariance_of(SETS), told_T=told_T)
     covariance, member_CR = ConditionCovariance.of(sets, part, level, WEIGHTS)
     return condition_variance(covariance, Posterior.of(spectrum, member_CR, TYPICAL), new)
 
@@ -125,8 +125,8 @@ def test_features_of_few_genes_give_the_exact_variance() -> None:
 
 
 def test_features_that_omit_genes_do_not_count_a_gene_twice() -> None:
-    own_T = counted_own(covariance_of(SETS).genes.members(SETS), TERMS["own"], 6)
-    found_U = by_columns(features_spectrum(6), own_T=own_T)
+    told_T = told_by_each(covariance_of(SETS).genes.members(SETS), 6)
+    found_U = by_columns(features_spectrum(6), told_T=told_T)
     expected_U = by_columns(spectrum_of(SETS, UNEXPLAINED_C, NOISE_C))
     assert (found_U > 0.6 * expected_U).all()
     assert found_U[0] > 2 * found_U[1]
