@@ -26,6 +26,7 @@ _MARGIN = 0.02  # log score per condition
 _SIGNAL_SHARES = (0.25, 0.5, 0.75, 0.9)  # of the variance of log sizes
 _SIMILAR_SHARES = (0.0, 0.5, 1.0)  # of the signal, that similar genes share
 _MOST_TRIED = 200  # conditions that these shares are chosen by
+_MOST_FITTED = 1000  # conditions that the process is fitted to, a fixed sample of more
 _LEVEL = 4.0  # variance of the level, in units of the variance of log sizes: hardly shrunk
 
 
@@ -67,9 +68,13 @@ def fit_size(
         if score > most:
             best, most = (signal, similar), score
     weight, noise_C = _variances(*best, variance, error_C)
-    found, left_out_C = solve_tendency(departure_C, noise_C, sets, genes, weight)
+    rows = sample(len(sets), _MOST_FITTED)
+    fitted_sets = [sets[row] for row in rows.tolist()]
+    found, left_out_S = solve_tendency(departure_C[rows], noise_C[rows], fitted_sets, genes, weight)
     fit = Tendency(mean + found.offset, found.own, found.similar, found.coefficient_T)
-    return fit, mean + left_out_C + 0.5 * np.log(sizes_of(sets))
+    left_out_C = predicted_log_size(fit, sets, genes)
+    left_out_C[rows] = mean + left_out_S + 0.5 * np.log(sizes_of(fitted_sets))
+    return fit, left_out_C
 
 
 def predicted_log_size(fit: Tendency, sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> np.ndarray:

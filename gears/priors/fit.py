@@ -22,7 +22,6 @@ from gears.priors.kernels import (
     mixed,
     sizes_of,
     specific_covariance,
-    told_by_each,
     training_kernels,
 )
 from gears.priors.magnitude import fit_magnitude
@@ -69,16 +68,16 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     process = Process.settled(data, rest_CG)
     candidates: list[_Candidate] = []
     for free_level in (False, True) if process.exact and len(data.sets) >= _SHRUNK_LEVEL else (True,):
-        prior, summed_CG, spectrum = _additive(data, rest_CG, process, target_G, free_level=free_level)
-        plain = _Candidate(prior, summed_CG.__getitem__, spectrum)
+        plain, summed_CG = _additive(data, rest_CG, process, target_G, free_level=free_level)
         candidates.append(plain)
-        found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
+        found = fit_magnitude(data.sets, rest_CG, summed_CG, plain.prior.genes)
         if found is not None:
             magnitude, factor_C = found
-            changed = dataclasses.replace(prior, magnitude=magnitude)
+            changed = dataclasses.replace(plain.prior, magnitude=magnitude)
             candidates.append(dataclasses.replace(plain, prior=changed, factor_C=factor_C))
     mean = _mean_prior(data, rest_CG.mean(axis=0), target_G)
-    candidates.append(_Candidate(mean, _means_of_others(rest_CG), None))
+    part = mixed_covariance(data, process.weights.kernels[1:])
+    candidates.append(_Candidate(mean, _means_of_others(rest_CG), part, None))
     place, slope, value = _choose(candidates, data, target_G, criterion, judged)
     chosen = candidates[place]
     report = {
@@ -104,10 +103,14 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A prior without its slope, and what it predicts for held-out rows, without target and factor."""
+    """A prior without its slope, and what it predicts for held-out rows, without target and factor.
+
+    With the covariance beside the offset, and the spectrum of the training conditions; None for their mean.
+    """
 
     prior: GenePrior
     summed: Callable[[np.ndarray], np.ndarray]
+    covariance: AdditiveCovariance
     spectrum: Spectrum | None
     factor_C: np.ndarray | None = None
 
@@ -260,38 +263,32 @@ class Process:
 
 def _additive(
     data: PriorData, rest_CG: np.ndarray, process: Process, target_G: np.ndarray, *, free_level: bool
-) -> tuple[GenePrior, np.ndarray, Spectrum]:
-    """Sum of genes' effects: the prior without factor and slope, and left-one-out predictions of `rest_CG`."""
-    offset = process.weights.kernels[0]
-    part, sets, noise_C = _part(data, process), data.sets, process.noise_C
+) -> tuple[_Candidate, np.ndarray]:
+    """Sum of genes' effects without a factor, and left-one-out predictions of `rest_CG`."""
+    sets, noise_C = data.sets, process.noise_C
+    part = mixed_covariance(data, process.weights.kernels[1:])
     unexplained_C = process.weights.unexplained(sizes_of(sets))
     if process.exact:
         signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
         signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
-        spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else offset)
+        spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else process.weights.kernels[0])
     else:
         features = gene_features(part.genes.members(sets), part.genes, part.shared, part.own, part.similar)
         spectrum = Spectrum.of_features(features, unexplained_C, noise_C, process.typical)
+        part = dataclasses.replace(part, omitted=features.omitted)
     found = solve_in(spectrum, rest_CG, process.noise_G)
     targets = {"column_P": data.column_P, "target_G": target_G}
     prior = GenePrior.of(part, sets, found.coefficient_CG, found.level_G, **targets)
-    return prior, found.left_out_CG, spectrum
-
-
-def _part(data: PriorData, process: Process) -> AdditiveCovariance:
-    """The covariance beside the offset."""
-    part = mixed_covariance(data, process.weights.kernels[1:])
-    if process.exact:
-        return part
-    return dataclasses.replace(part, told_T=told_by_each(part.genes.members(data.sets)))
+    return _Candidate(prior, found.left_out_CG.__getitem__, part, spectrum), found.left_out_CG
 
 
 def _uncertainty(
     data: PriorData, process: Process, chosen: _Candidate, left_out_CG: np.ndarray, own_G: np.ndarray
 ) -> Uncertainty:
     """Of the chosen candidate, by what it predicts for training conditions without themselves."""
-    part = _part(data, process)
-    covariance, member_CR = ConditionCovariance.of(data.sets, part, chosen.level or 0.0, process.weights)
+    covariance, member_CR = ConditionCovariance.of(
+        data.sets, chosen.covariance, chosen.level or 0.0, process.weights
+    )
     posterior = None
     if chosen.spectrum is None:
         variance_C = condition_variance(covariance, None, data.sets)

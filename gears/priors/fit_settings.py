@@ -29,7 +29,6 @@ from gears.priors.kernels import (
     Features,
     gene_features,
     sizes_of,
-    told_by_each,
 )
 from gears.priors.posterior import ConditionCovariance, Posterior
 from gears.priors.prior import ContextPrior, GenePrior, target_part
@@ -194,9 +193,8 @@ class SettingProcess:
         n = len(kernels) // 2
         shared, own = mixed_covariance(plain, kernels[:n]), mixed_covariance(plain, kernels[n:])
         if not self.process.exact:
-            shared = dataclasses.replace(
-                shared, told_T=told_by_each(shared.genes.members(plain.sets), MOST_FEATURES // 2)
-            )
+            omitted = _features(shared, plain.sets, MOST_FEATURES // 2).omitted
+            shared = dataclasses.replace(shared, omitted=omitted)
         return shared, own
 
     def across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
@@ -314,8 +312,10 @@ def _covariance(
 ) -> np.ndarray:
     """Between two lists of sets, (out, sets)."""
     genes, half = part.genes, part.similar / 2
-    told_T = np.ones(len(genes.trained_T)) if part.told_T is None else part.told_T
-    own_TT = sparse.diags(part.own * told_T)
+    own_T = np.full(len(genes.trained_T), part.own)
+    if part.omitted is not None:
+        own_T -= part.omitted.excess(1.0)
+    own_TT = sparse.diags(own_T)
     found = np.asarray((genes.members(out) @ own_TT @ genes.members(sets).T).toarray())
     found += half * np.asarray((genes.members(sets) @ genes.similarity(out).T).T)
     found += half * np.asarray(genes.members(out) @ genes.similarity(sets).T)

@@ -119,6 +119,40 @@ def target_cells(sets: Sequence[Sequence[int]], column_P: np.ndarray) -> tuple[n
 
 
 @dataclass(frozen=True)
+class Omitted:
+    """What features omit of each gene's effect: it counts as independent in every condition that holds the gene.
+
+    So the n conditions of a gene would tell it n times. :meth:`excess` is taken off the covariance with each of them.
+
+    Attributes
+    ----------
+    variance_T
+        Variance that is omitted of each gene.
+    count_T
+        Number of conditions that hold it.
+    """
+
+    variance_T: np.ndarray
+    count_T: np.ndarray
+
+    def excess(self, power: float) -> np.ndarray:
+        """Covariance too much of each gene, (T,): all but 1 / n^power of what is omitted.
+
+        With power 1 the conditions together predict as much as one with all of it, with power 1/2 they explain as much.
+        """
+        return self.variance_T * (1 - np.maximum(self.count_T, 1.0) ** -power)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A covariance of conditions as ``feature_CM feature_CM' + diag(rest_C)``, and what of genes is in the rest."""
+
+    feature_CM: np.ndarray
+    rest_C: np.ndarray
+    omitted: Omitted | None = None
+
+
+@dataclass(frozen=True)
 class AdditiveCovariance:
     """A covariance of conditions that adds up over their genes.
 
@@ -128,16 +162,15 @@ class AdditiveCovariance:
         Similarity of genes, several of them in the proportion of their weights.
     shared, own, similar
         Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
-    told_T
-        Share of a gene's own part that each condition tells of which holds it, where it is not all of it
-        (:func:`told_by_each`), or None.
+    omitted
+        What features of the training conditions omit, or None.
     """
 
     genes: GeneSimilarity
     shared: float
     own: float
     similar: float
-    told_T: np.ndarray | None = None
+    omitted: Omitted | None = None
 
     def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
         """Which trained genes each set holds, and how many genes it has: CSR (C, T + 1)."""
@@ -148,7 +181,7 @@ class AdditiveCovariance:
 
         ``columns(new) @ members(trained).T`` is the covariance of new and training conditions.
         """
-        own = self.own if self.told_T is None else self.own * np.sqrt(self.told_T)
+        own = self.own if self.omitted is None else self.own - self.omitted.excess(0.5)
         column_UT = own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
         return np.hstack([column_UT, self.shared * sizes_of(sets)[:, None]])
 
@@ -193,14 +226,6 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
     return np.asarray((matrix + matrix.T) / 2)
 
 
-@dataclass(frozen=True)
-class Features:
-    """A covariance of conditions as ``feature_CM feature_CM' + diag(rest_C)``."""
-
-    feature_CM: np.ndarray
-    rest_C: np.ndarray
-
-
 def gene_features(
     member_CT: sparse.csr_matrix,
     genes: GeneSimilarity,
@@ -235,21 +260,8 @@ def gene_features(
     feature_CM = _scaled(member_CT, values, vectors)
     if len(repeated):
         feature_CM = np.hstack([feature_CM, np.sqrt(own) * member_CT[:, repeated].toarray()])
-    return Features(feature_CM, np.asarray(member_CT.power(2) @ (left_T + alone_T)))
-
-
-def told_by_each(member_CT: sparse.csr_matrix, most: int | None = None) -> np.ndarray | None:
-    """Share of each gene's own part that one condition tells of it, (T,), where :func:`gene_features` omit genes.
-
-    What features omit of it counts as independent in every condition. So that n conditions of a gene do not tell it n
-    times, each tells 1 / n of it; None where nothing is omitted.
-    """
-    limit, n_genes = MOST_FEATURES if most is None else most, member_CT.shape[1]
-    if n_genes <= limit:
-        return None
-    told_T = 1 / np.maximum(np.bincount(member_CT.indices, minlength=n_genes), 1)
-    told_T[_most_frequent(member_CT, limit // 2)] = 1.0
-    return told_T
+    omitted = Omitted(left_T + alone_T, np.bincount(member_CT.indices, minlength=n_genes))
+    return Features(feature_CM, np.asarray(member_CT.power(2) @ omitted.variance_T), omitted)
 
 
 def _most_frequent(member_CT: sparse.csr_matrix, most: int) -> np.ndarray:

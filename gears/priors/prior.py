@@ -78,11 +78,12 @@ class GenePrior:
         **more: Any,
     ) -> GenePrior:
         """What some conditions tell of any other, by the coefficients of the regression."""
+        omitted = covariance.omitted
         return cls(
             covariance.genes,
             level_G,
             covariance.shared * (sizes_of(sets) @ coefficient_CG),
-            covariance.own if covariance.told_T is None else covariance.own * covariance.told_T,
+            covariance.own if omitted is None else covariance.own - omitted.excess(1.0),
             covariance.similar,
             np.asarray(covariance.genes.members(sets).T @ coefficient_CG),
             **more,
@@ -129,7 +130,7 @@ class GenePrior:
             "similar_indptr": similar_PT.indptr,
             "offset": self.offset_G,
             "shared": self.shared_G,
-            "scalars": np.array([np.max(self.own), self.similar, self.slope, self.network_weight]),
+            "scalars": np.array([np.mean(self.own), self.similar, self.slope, self.network_weight]),
             "coefficient": self.coefficient_TG,
             "column": self.column_P,
             "target": self.target_G,

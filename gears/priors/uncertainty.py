@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gears.priors.effect_size import predicted_log_size
-from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, sizes_of
+from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, Omitted, sizes_of
 from gears.priors.magnitude import Tendency
 from gears.priors.posterior import ConditionCovariance, Posterior
 
@@ -109,8 +109,8 @@ class Uncertainty:
             "size": self.size.coefficient_T,
             "exponents": self.exponents,
         }
-        if covariance.overall.told_T is not None:
-            arrays["told"] = covariance.overall.told_T
+        if (omitted := covariance.overall.omitted) is not None:
+            arrays |= {"omitted": omitted.variance_T, "count": omitted.count_T}
         return arrays if self.posterior is None else arrays | self.posterior.arrays()
 
     @classmethod
@@ -127,9 +127,12 @@ class Uncertainty:
             shared, own, similar = map(float, arrays["covariance"][number])
             return AdditiveCovariance(similarity, shared, own, similar)
 
+        overall = part(0, genes)
+        if "omitted" in arrays:
+            overall = dataclasses.replace(overall, omitted=Omitted(arrays["omitted"], arrays["count"]))
         level, nugget, multiple = map(float, arrays["unexplained"])
         covariance = ConditionCovariance(
-            dataclasses.replace(part(0, genes), told_T=arrays.get("told")),
+            overall,
             level,
             nugget,
             multiple,

@@ -12,7 +12,7 @@ from scipy import sparse
 from gears.conditions import NodeSet
 from gears.priors import GeneSimilarity
 from gears.priors.evidence import Weights
-from gears.priors.kernels import AdditiveCovariance, gene_features, specific_covariance, told_by_each
+from gears.priors.kernels import AdditiveCovariance, Features, gene_features, specific_covariance
 from gears.priors.posterior import ConditionCovariance, Posterior, left_out_variance
 from gears.priors.regression import Spectrum
 from gears.priors.uncertainty import condition_variance
@@ -70,8 +70,8 @@ def spectrum_of(sets, unexplained_C, noise_C, level: float | None = None) -> Spe
     return Spectrum.of(signal_CC + np.diag(unexplained_C), noise_C, level)
 
 
-def by_columns(spectrum: Spectrum, level: float = 0.0, sets=SETS, new=NEW, told_T=None) -> np.ndarray:
-    part = replace(covariance_of(SETS), told_T=told_T)
+def by_columns(spectrum: Spectrum, level: float = 0.0, sets=SETS, new=NEW, omitted=None) -> np.ndarray:
+    part = replace(covariance_of(SETS), omitted=omitted)
     covariance, member_CR = ConditionCovariance.of(sets, part, level, WEIGHTS)
     return condition_variance(covariance, Posterior.of(spectrum, member_CR, TYPICAL), new)
 
@@ -108,10 +108,13 @@ def test_a_left_out_condition_is_known_as_after_a_fit_to_the_others(level: float
         assert found_C[row] == pytest.approx(refitted, rel=2e-6)
 
 
-def features_spectrum(most: int | None = None) -> Spectrum:
+def features_of(most: int | None) -> Features:
     part = covariance_of(SETS)
-    features = gene_features(part.genes.members(SETS), part.genes, part.shared, part.own, part.similar, most)
-    return Spectrum.of_features(features, UNEXPLAINED_C, NOISE_C, TYPICAL)
+    return gene_features(part.genes.members(SETS), part.genes, part.shared, part.own, part.similar, most)
+
+
+def features_spectrum(most: int | None = None) -> Spectrum:
+    return Spectrum.of_features(features_of(most), UNEXPLAINED_C, NOISE_C, TYPICAL)
 
 
 def test_features_of_few_genes_give_the_exact_variance() -> None:
@@ -125,8 +128,7 @@ def test_features_of_few_genes_give_the_exact_variance() -> None:
 
 
 def test_features_that_omit_genes_do_not_count_a_gene_twice() -> None:
-    told_T = told_by_each(covariance_of(SETS).genes.members(SETS), 6)
-    found_U = by_columns(features_spectrum(6), told_T=told_T)
+    found_U = by_columns(features_spectrum(6), omitted=features_of(6).omitted)
     expected_U = by_columns(spectrum_of(SETS, UNEXPLAINED_C, NOISE_C))
     assert (found_U > 0.6 * expected_U).all()
     assert found_U[0] > 2 * found_U[1]
