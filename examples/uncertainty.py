@@ -1,4 +1,4 @@
-"""Train with a variance per gene, and list where the model is least sure.
+"""How far a predicted mean is known (sd, by the prior), and how far cells spread about it (cell_sd, by the network).
 
 python examples/uncertainty.py
 """
@@ -26,10 +26,11 @@ def main(folder: Path) -> None:
 
     pair = "+".join(pert_data.screen.perturbed_genes[:2])
     predictions = model.predict([pair])
-    spread_G = np.exp(0.5 * predictions.logvar(pair))  # standard deviation of a cell about the prediction
-    for gene in np.argsort(-spread_G)[:5]:
-        name, value = predictions.gene_names[gene], predictions[pair][gene]
-        print(f"{pair}: {name} {value:.3f} +- {spread_G[gene]:.3f}")
+    change_G, sd_G, cell_sd_G = predictions.delta(pair), predictions.sd[0], predictions.cell_sd[0]
+    print(f"{pair}: the genes whose mean change is known least")
+    for gene in np.argsort(-sd_G)[:5]:
+        name = predictions.gene_names[gene]
+        print(f"{name}: {change_G[gene]:.3f} +- {sd_G[gene]:.3f}, cells spread by {cell_sd_G[gene]:.3f}")
 
 
 if __name__ == "__main__":

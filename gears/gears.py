@@ -306,6 +306,8 @@ class GEARS(PublishedNames):
     ) -> Predictions:
         """Mean expression after each perturbation: control mean plus predicted change, deterministic.
 
+        A model with a prior says how far each mean change is known: :attr:`Predictions.sd`.
+
         Parameters
         ----------
         pert_list
@@ -375,7 +377,7 @@ class GEARS(PublishedNames):
         output
             An ``.h5ad`` or ``.zarr`` path for the content of :meth:`Predictions.to_adata`, in float32.
         values
-            Content of the frames without `output`: ``"expression"``, ``"delta"``, ``"logvar"``.
+            Content of the frames without `output`: ``"expression"``, ``"delta"``, ``"sd"``, ``"cell_sd"``.
         clip
             Set negative predictions to zero; by default where the training screen has no negative values.
         chunk

@@ -94,7 +94,7 @@ def test_chunks_do_not_change_predictions(pert_data: PertData) -> None:
     asked = [f"GX0{i}" for i in range(8)]
     one, many = gears.predict(asked, chunk=1), gears.predict(asked, chunk=8)
     assert np.allclose(one.expression_UG, many.expression_UG, atol=1e-6)
-    assert np.allclose(one.logvar_UG, many.logvar_UG, atol=1e-5)
+    assert np.allclose(one.cell_sd, many.cell_sd, atol=1e-5)
 
 
 def test_predictions_change_after_training(pert_data: PertData) -> None:
@@ -133,7 +133,7 @@ def test_save_and_load_any_number_of_times(pert_data: PertData, tmp_path: Path) 
         gears = GEARS.from_pretrained(path, device="cpu")
         found = gears.predict(["GX00+GX07"])
         assert np.array_equal(found.expression_UG, expected.expression_UG)
-        assert np.array_equal(found.logvar_UG, expected.logvar_UG)
+        assert np.array_equal(found.cell_sd, expected.cell_sd)
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]
     into = GEARS(pert_data, device="cpu")
     into.load_pretrained(path)

@@ -22,10 +22,10 @@ EPILOG = """examples:
   gears predict models/run1 KLF1 AHR CEBPA --all-pairs --output pairs.zarr
 
 FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are written chunk by chunk: expression in X,
-layers delta and (with uncertainty) sd.
+layers delta, sd (of the mean change, where the model has a prior) and cell_sd (spread of cells, with uncertainty).
 """
 SUFFIXES = (".csv", ".h5ad", ".zarr")
-VALUES = ("expression", "delta", "logvar")
+VALUES = ("expression", "delta", "sd", "cell_sd")
 
 
 def make_parser() -> CommandParser:
@@ -58,7 +58,7 @@ def run_predict(arguments: list[str]) -> None:
     """Load the model, predict, and print or write."""
     options = make_parser().parse(arguments)
     output = _checked_output(options)
-    if options["values"] not in VALUES:
+    if options["values"] not in (*VALUES, "logvar"):  # the earlier name of cell_sd, which is reported
         raise ValueError(unknown_name("values", options["values"], VALUES))
     if options.top < 1:
         msg = f"--top is {options.top}; expected a whole number of at least 1"

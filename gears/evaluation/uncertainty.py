@@ -108,6 +108,44 @@ def calibration(
     )
 
 
+def calibration_by_condition(
+    mean_UG: np.ndarray,
+    sd_UG: np.ndarray,
+    true_UG: np.ndarray,
+    *,
+    true_variance: np.ndarray | float = 0.0,
+    level: float = 0.9,
+) -> pd.DataFrame:
+    """Intervals and errors of each condition, over genes: conditions are the unit, since errors of genes go together.
+
+    Parameters
+    ----------
+    mean_UG, sd_UG, true_UG
+        Predicted means, their standard deviations, and true means.
+    true_variance
+        Sampling variance of the true means, which is added: the variance of cells divided by their number.
+    level
+        Level of the intervals.
+
+    Returns
+    -------
+    pd.DataFrame
+        One row per condition: ``coverage`` (share of genes within the interval), ``interval_score``
+        (:func:`interval_score`, mean over genes), ``error`` and ``predicted_error`` (root mean squares over genes).
+    """
+    error_UG = np.asarray(mean_UG, dtype=np.float64) - true_UG
+    total_UG = np.sqrt(np.asarray(sd_UG, dtype=np.float64) ** 2 + true_variance)
+    inside_UG = np.abs(error_UG) <= np.sqrt(2) * special.erfinv(level) * total_UG
+    return pd.DataFrame(
+        {
+            "coverage": inside_UG.mean(axis=1),
+            "interval_score": interval_score(error_UG, total_UG, level).mean(axis=1),
+            "error": np.sqrt((error_UG**2).mean(axis=1)),
+            "predicted_error": np.sqrt((total_UG**2).mean(axis=1)),
+        }
+    )
+
+
 def cell_calibration(
     mean_UG: np.ndarray,
     variance_UG: np.ndarray,
@@ -179,3 +217,19 @@ def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:
             "n": [len(group) for group in groups],
         }
     )
+
+
+def interval_score(error: np.ndarray, sd: np.ndarray, level: float = 0.9) -> np.ndarray:
+    """Score of central Gaussian intervals: their width, plus what errors lie outside times 2 / (1 - level).
+
+    Lower is better; it is smallest on the average for the true quantiles. Gneiting and Raftery 2007, section 6.2.
+
+    Parameters
+    ----------
+    error, sd
+        Errors of the predictions, and their standard deviations, of one shape.
+    level
+        Share of values that an interval is to hold.
+    """
+    half = np.sqrt(2) * special.erfinv(level) * sd
+    return np.asarray(2 * half + 2 / (1 - level) * np.maximum(np.abs(error) - half, 0.0))

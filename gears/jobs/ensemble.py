@@ -47,8 +47,11 @@ class EnsemblePredictions(Predictions):
         Standard deviation of the models' predictions, before clipping (M - 1 in the denominator).
     n_models
         Number of models, M.
-    logvar_UG
-        Where the models predict a variance: log of its mean plus the squared spread (the
+    sd
+        Where the models have a prior: root of the mean of their squared `sd` plus the squared spread. Else the spread,
+        which is a lower bound: what no model knows, they do not disagree on.
+    cell_sd
+        Where the models predict a spread of cells: root of the mean of its squares plus the squared spread (the
         variance of the mixture, up to the denominator); else None. Lakshminarayanan et al. 2017, section 2.4.
     """
 
@@ -58,12 +61,6 @@ class EnsemblePredictions(Predictions):
     def spread(self, key: Any) -> np.ndarray:
         """Spread of one condition, (G,)."""
         return self._values("spread")[self._row(key)]
-
-    @property
-    def sd_UG(self) -> np.ndarray | None:
-        """Predicted standard deviation, (U, G); the spread where no variance is predicted."""
-        sd_UG = super().sd_UG
-        return self.spread_UG if sd_UG is None else sd_UG
 
     def _provenance(self) -> dict[str, Any]:
         return super()._provenance() | {"n_models": self.n_models}
@@ -163,19 +160,23 @@ class Ensemble:
             first.gene_names,
             clipped(mean_UG, clip, clip),
             first.control_mean_G,
-            _total_logvar(members, spread_UG),
+            _with_spread([predictions.cell_sd for predictions in members], spread_UG),
             clip,
             first.origin,
+            _with_spread([predictions.sd for predictions in members], spread_UG, spread_UG),
             spread_UG=spread_UG,
             n_models=len(members),
         )
 
 
-def _total_logvar(members: Sequence[Predictions], spread_UG: np.ndarray) -> np.ndarray | None:
-    logvars = [predictions.logvar_UG for predictions in members if predictions.logvar_UG is not None]
-    if len(logvars) < len(members):
-        return None
-    return np.log(np.mean([np.exp(logvar) for logvar in logvars], axis=0) + spread_UG**2)
+def _with_spread(
+    sds: Sequence[np.ndarray | None], spread_UG: np.ndarray, otherwise: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Root of the members' mean variance plus the squared spread; `otherwise` where a member has no variance."""
+    variances = [sd_UG**2 for sd_UG in sds if sd_UG is not None]
+    if len(variances) < len(sds):
+        return otherwise
+    return np.sqrt(np.mean(variances, axis=0) + spread_UG**2)
 
 
 def ensemble_configs(

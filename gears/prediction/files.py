@@ -38,14 +38,19 @@ def write_predictions(
 ) -> Path:
     """Write the predictions of all `conditions`, chunk by chunk in their order, to an ``.h5ad`` or ``.zarr`` path.
 
-    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``, and
-    ``layers["sd"]`` with uncertainty. With `overwrite` what is there is replaced, once all is written.
+    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``,
+    ``layers["sd"]`` of a model with a prior, and ``layers["cell_sd"]`` of a network with ``uncertainty=True``. With
+    `overwrite` what is there is replaced, once all is written.
     """
     path = check_output(path, overwrite)
     if path.suffix not in SUFFIXES:
         raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
     shell = _shell(conditions, parts, clip)
-    layers = ["delta", *(["sd"] if parts.config.uncertainty else [])]
+    layers = ["delta"]
+    if parts.prior is not None and parts.prior.uncertainty is not None:
+        layers.append("sd")
+    if parts.config.uncertainty:
+        layers.append("cell_sd")
     need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
     if path.suffix == ".h5ad":
         return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
@@ -108,7 +113,8 @@ def _fill(
 ) -> None:
     """Create X and layers and write the chunks into them; raises if rows are missing."""
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
-    fields = {"X": "expression_UG"} | {f"layers/{name}": f"{name}_UG" for name in layers}
+    of_layer = {"delta": "delta_UG", "sd": "sd", "cell_sd": "cell_sd"}
+    fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
     arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
     row = 0
     for predictions in chunks:

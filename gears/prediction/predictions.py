@@ -1,12 +1,14 @@
 """Predicted expression profiles by condition, the result of :meth:`gears.GEARS.predict`, also as AnnData.
 
-``X`` is predicted expression, ``layers["delta"]`` its change over the control mean, ``layers["sd"]`` the predicted
-standard deviation where the model has one. The names follow scverse: rows are named by condition, columns by gene.
+``X`` is predicted expression, ``layers["delta"]`` its change over the control mean, ``layers["sd"]`` the standard
+deviation of that mean change where the model has a prior, ``layers["cell_sd"]`` the spread of cells where the network
+predicts one. The names follow scverse: rows are named by condition, columns by gene.
 """
 
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,9 +29,13 @@ if TYPE_CHECKING:
     from gears.model.folder import ModelParts
 
 Key = str | Condition | Sequence[str]
-VALUES = ("expression", "delta", "logvar")
+VALUES = ("expression", "delta", "sd", "cell_sd")
 
 CONTENT = "predicted mean expression"
+_MISSING = {
+    "sd": 'this model predicts no sd of its mean changes; train one with a prior: train(prior="auto")',
+    "cell_sd": "this model predicts no spread of cells; train one with model_initialize(uncertainty=True)",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,21 +56,27 @@ class Predictions(Mapping[str, np.ndarray]):
         Predicted expression (log-normalised scale of the screen), clipped if `clip`.
     control_mean_G
         Mean of the control cells, relative to which changes are; (U, G) where contexts have separate controls.
-    logvar_UG
-        Predicted log-variance, or None.
+    cell_sd
+        Standard deviation of a cell about its predicted mean, (U, G), by a network with ``uncertainty=True``; else
+        None. It is the spread of cells and says nothing of how far the mean is known.
     clip
         Whether negative predictions were set to zero.
     origin
         Facts about the model and its screen, or None.
+    sd
+        Standard deviation of the predicted mean change, (U, G), by the prior: intervals of 1.64 ``sd`` on both sides
+        hold 90 % of the true means. None for a model without a prior (``prior=None``). A measured mean has sampling
+        noise beside it, the variance of cells divided by their number.
     """
 
     conditions: tuple[Condition, ...]
     gene_names: tuple[str, ...]
     expression_UG: np.ndarray
     control_mean_G: np.ndarray
-    logvar_UG: np.ndarray | None = None
+    cell_sd: np.ndarray | None = None
     clip: bool = True
     origin: Origin | None = None
+    sd: np.ndarray | None = None
 
     def __getitem__(self, key: Key) -> np.ndarray:
         return self.expression_UG[self._row(key)]
@@ -94,18 +106,24 @@ class Predictions(Mapping[str, np.ndarray]):
         """Predicted change of one condition, (G,)."""
         return self.delta_UG[self._row(key)]
 
+    @property
+    def logvar_UG(self) -> np.ndarray | None:
+        """Earlier name of `cell_sd`, as the logarithm of its square."""
+        _warn_of_logvar(3)
+        return None if self.cell_sd is None else 2 * np.log(self.cell_sd)
+
     def logvar(self, key: Key) -> np.ndarray:
-        """Predicted log-variance of one condition, (G,).
+        """Earlier name of `cell_sd` of one condition, as the logarithm of its square, (G,)."""
+        return np.asarray(self._values("logvar")[self._row(key)])
+
+    def to_frame(self, values: str = "expression") -> pd.DataFrame:
+        """One row per condition ("A+B"), one column per gene; ``values="delta"``, ``"sd"`` or ``"cell_sd"`` for those.
 
         Raises
         ------
         ValueError
-            The model was trained without uncertainty.
+            The model predicts no `sd` or `cell_sd`.
         """
-        return self._values("logvar")[self._row(key)]
-
-    def to_frame(self, values: str = "expression") -> pd.DataFrame:
-        """One row per condition ("A+B"), one column per gene; ``values="delta"`` or ``"logvar"`` for those."""
         index = pd.Index([condition.name for condition in self.conditions], name="condition")
         return pd.DataFrame(self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene"))
 
@@ -115,16 +133,18 @@ class Predictions(Mapping[str, np.ndarray]):
         Returns
         -------
         AnnData
-            ``X`` expression, ``layers["delta"]`` and, where a variance is predicted, ``["sd"]``; ``obs``
-            condition, genes, n_genes, subgroup and trained (by the model's split); ``var`` gene_name, gene_id,
-            control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
+            ``X`` expression, ``layers["delta"]`` and, where they are predicted, ``["sd"]`` and ``["cell_sd"]``;
+            ``obs`` condition, genes, n_genes, subgroup and trained (by the model's split); ``var`` gene_name,
+            gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
         """
         from anndata import AnnData
 
         layers = {"delta": self.delta_UG}
-        sd_UG = self.sd_UG
-        if sd_UG is not None:
-            layers["sd"] = sd_UG
+        layers |= {
+            name: values.copy()
+            for name, values in (("sd", self.sd), ("cell_sd", self.cell_sd))
+            if values is not None
+        }
         one_control_mean = self.control_mean_G.ndim == 1
         if not one_control_mean:
             layers["control_mean"] = self.control_mean_G.copy()
@@ -138,11 +158,6 @@ class Predictions(Mapping[str, np.ndarray]):
 
     def _provenance(self) -> dict[str, Any]:
         return provenance(self.clip, self.origin)
-
-    @property
-    def sd_UG(self) -> np.ndarray | None:
-        """Predicted standard deviation, (U, G); None where no variance is predicted."""
-        return None if self.logvar_UG is None else np.exp(0.5 * self.logvar_UG)
 
     def top(self, n: int = 20) -> pd.DataFrame:
         """The n genes of largest absolute predicted change of each condition, largest first.
@@ -169,14 +184,17 @@ class Predictions(Mapping[str, np.ndarray]):
         return pd.concat(tables, ignore_index=True)
 
     def _values(self, values: str) -> np.ndarray:
+        if values == "logvar":
+            _warn_of_logvar(4)
+            return 2 * np.log(self._values("cell_sd"))
         if values not in VALUES:
             raise ValueError(unknown_name("values", values, VALUES))
-        if values == "logvar":
-            if self.logvar_UG is None:
-                msg = "this model predicts no variance; train one with model_initialize(uncertainty=True)"
-                raise ValueError(msg)
-            return self.logvar_UG
-        return self.expression_UG if values == "expression" else self.delta_UG
+        table = {
+            "expression": self.expression_UG, "delta": self.delta_UG, "sd": self.sd, "cell_sd": self.cell_sd,
+        }[values]  # fmt: skip
+        if table is None:
+            raise ValueError(_MISSING[values])
+        return table
 
     @cached_property
     def _rows(self) -> dict[Condition, int]:
@@ -208,6 +226,11 @@ class Predictions(Mapping[str, np.ndarray]):
             return row
         name = key if isinstance(key, str) else Condition.of(key).name
         raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))
+
+
+def _warn_of_logvar(depth: int) -> None:
+    msg = "logvar has the name cell_sd, the standard deviation of cells: exp(0.5 * logvar); use cell_sd"
+    warnings.warn(msg, DeprecationWarning, stacklevel=depth)
 
 
 def in_contexts(

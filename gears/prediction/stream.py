@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 MEMORY_MB = 256
 """Memory of a chunk, MiB, where its size is omitted."""
-BYTES_PER_VALUE = 56  # float32 results, float64 expression and change, and copies by a caller
+BYTES_PER_VALUE = 72  # float32 results, float64 expression, change and sd, and copies by a caller
 MOST_PER_CHUNK = 1024
 
 
@@ -58,15 +58,33 @@ def stream(
             yield nodes, (units, control_mean)
 
     origin = Origin.of(parts)
-    for (units, control_mean), delta_UG, logvar_UG in _changes(network, chunks(), parts.prior):
-        yield _predictions(parts, units, control_mean, delta_UG, logvar_UG, clip, origin)
+    for (units, control_mean), changes in _changes(network, chunks(), parts.prior):
+        yield _predictions(parts, units, control_mean, changes, clip, origin)
+
+
+class Changes(NamedTuple):
+    """Predicted changes of U conditions, (U, G) float64, and their standard deviations where these are predicted.
+
+    Attributes
+    ----------
+    delta_UG
+        Mean change of every gene.
+    cell_sd_UG
+        Standard deviation of a cell, by a network with ``uncertainty=True``.
+    sd_UG
+        Standard deviation of the mean change, by the prior.
+    """
+
+    delta_UG: np.ndarray
+    cell_sd_UG: np.ndarray | None = None
+    sd_UG: np.ndarray | None = None
 
 
 @torch.no_grad()
 def _changes(
     network: GEARSNetwork, chunks: Iterable[tuple[Sequence[Sequence[int]], T]], prior: Prior | None
-) -> Iterator[tuple[T, np.ndarray, np.ndarray | None]]:
-    """The prediction loop: changes and log-variances, (U, G) float64, of one chunk after another.
+) -> Iterator[tuple[T, Changes]]:
+    """The prediction loop: changes of one chunk after another.
 
     A chunk is a pair of its conditions' nodes and a value that is yielded with their changes. Everything that chunks
     share is computed once. The network does not run where nothing depends on it: its weight is 0 and it
@@ -75,31 +93,41 @@ def _changes(
     unused = prior is not None and prior.network_weight == 0 and not network.config.uncertainty
     prepared = None if unused else network.prepared()
     for nodes, label in chunks:
-        if prepared is None:
-            assert prior is not None
-            yield label, prior(nodes), None
+        network_UG = cell_sd_UG = None
+        if prepared is not None:
+            delta, logvar = prepared(nodes)
+            network_UG = _numpy(delta)
+            cell_sd_UG = None if logvar is None else np.exp(0.5 * _numpy(logvar))
+        if prior is None:
+            assert network_UG is not None
+            yield label, Changes(network_UG, cell_sd_UG)
             continue
-        delta, logvar = prepared(nodes)
-        delta_UG = _numpy(delta)
-        if prior is not None:
-            delta_UG = prior.complete(nodes, delta_UG)
-        yield label, delta_UG, None if logvar is None else _numpy(logvar)
+        change_UG = prior(nodes)
+        yield label, Changes(prior.complete(change_UG, network_UG), cell_sd_UG, prior.sd(nodes, change_UG))
 
 
 def _predictions(
     parts: ModelParts,
     conditions: tuple[Condition, ...],
     control_mean: np.ndarray,
-    delta_UG: np.ndarray,
-    logvar_UG: np.ndarray | None,
+    changes: Changes,
     clip: bool | None,
     origin: Origin,
 ) -> Predictions:
-    expression_UG = control_mean + delta_UG
+    expression_UG = control_mean + changes.delta_UG
     clip = clips(clip, parts.nonnegative)
     if clip:
         np.maximum(expression_UG, 0.0, out=expression_UG)
-    return Predictions(conditions, parts.gene_names, expression_UG, control_mean, logvar_UG, clip, origin)
+    return Predictions(
+        conditions,
+        parts.gene_names,
+        expression_UG,
+        control_mean,
+        changes.cell_sd_UG,
+        clip,
+        origin,
+        changes.sd_UG,
+    )
 
 
 def predict(
@@ -116,27 +144,26 @@ def predict(
     units, nodes, control_mean = in_contexts(
         requested_conditions(conditions), parts, context, perturbation_type
     )
-    delta_UG, logvar_UG = predict_changes(
-        network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk)
-    )
-    return _predictions(parts, units, control_mean, delta_UG, logvar_UG, clip, Origin.of(parts))
+    changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))
+    return _predictions(parts, units, control_mean, changes, clip, Origin.of(parts))
 
 
 def predict_changes(
     network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, prior: Prior | None = None, chunk: int = 32
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Change of every gene and its log-variance (None without uncertainty) under each set of nodes, (U, G) float64.
+) -> Changes:
+    """Change of every gene under each set of nodes, with standard deviations where they are predicted.
 
     In evaluation mode. `chunk` is the number of conditions per forward pass: it bounds memory, not the result.
     """
-    delta_UG = np.empty((len(nodes), network.n_genes))
-    logvar_UG = np.empty_like(delta_UG) if network.config.uncertainty else None
     slices = [slice(begin, begin + chunk) for begin in range(0, len(nodes), chunk)]
-    for rows, delta, logvar in _changes(network, ((nodes[rows], rows) for rows in slices), prior):
-        delta_UG[rows] = delta
-        if logvar_UG is not None:
-            logvar_UG[rows] = logvar
-    return delta_UG, logvar_UG
+    found = [changes for _, changes in _changes(network, ((nodes[rows], None) for rows in slices), prior)]
+    if not found:
+        return Changes(np.empty((0, network.n_genes)))
+    delta, cell_sd, sd = (
+        None if parts[0] is None else np.concatenate(parts) for parts in zip(*found, strict=True)
+    )
+    assert delta is not None
+    return Changes(delta, cell_sd, sd)
 
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:

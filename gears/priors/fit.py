@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from gears.files.mapped import row_blocks
+from gears.priors.calibration import LeftOut, fit_uncertainty
 from gears.priors.evidence import Weights, sample, settle_weights
 from gears.priors.kernels import (
     MOST_EXACT,
     NAMES,
+    AdditiveCovariance,
     GeneSimilarity,
     Similarity,
     gene_features,
@@ -23,8 +26,10 @@ from gears.priors.kernels import (
     training_kernels,
 )
 from gears.priors.magnitude import fit_magnitude
+from gears.priors.posterior import ConditionCovariance, Posterior, left_out_variance
 from gears.priors.prior import GenePrior, Prior, target_part
 from gears.priors.regression import Spectrum, solve_in
+from gears.priors.uncertainty import Uncertainty, condition_variance
 
 SLOPES = (0.8, 0.9, 1.0, 1.1, 1.2)
 _LEAST_TARGETS = 3
@@ -64,16 +69,16 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     process = Process.settled(data, rest_CG)
     candidates: list[_Candidate] = []
     for free_level in (False, True) if process.exact and len(data.sets) >= _SHRUNK_LEVEL else (True,):
-        prior, summed_CG = _additive(data, rest_CG, process, target_G, free_level=free_level)
-        plain = _Candidate(prior, summed_CG.__getitem__, shrunk=not free_level)
+        plain, summed_CG = _additive(data, rest_CG, process, target_G, free_level=free_level)
         candidates.append(plain)
-        found = fit_magnitude(data.sets, rest_CG, summed_CG, prior.genes)
+        found = fit_magnitude(data.sets, rest_CG, summed_CG, plain.prior.genes)
         if found is not None:
             magnitude, factor_C = found
-            changed = dataclasses.replace(prior, magnitude=magnitude)
+            changed = dataclasses.replace(plain.prior, magnitude=magnitude)
             candidates.append(dataclasses.replace(plain, prior=changed, factor_C=factor_C))
     mean = _mean_prior(data, rest_CG.mean(axis=0), target_G)
-    candidates.append(_Candidate(mean, _means_of_others(rest_CG), mean_only=True))
+    part = mixed_covariance(data, process.weights.kernels[1:])
+    candidates.append(_Candidate(mean, _means_of_others(rest_CG), part, None))
     place, slope, value = _choose(candidates, data, target_G, criterion, judged)
     chosen = candidates[place]
     report = {
@@ -83,7 +88,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         **process.report(),
         "factor": chosen.prior.magnitude is not None,
         "mean_only": chosen.mean_only,
-        "shrunk_level": chosen.shrunk,
+        "shrunk_level": chosen.level is not None,
         "slope": slope,
         "criterion": value,
     }
@@ -91,18 +96,34 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     for block in row_blocks(*left_out_CG.shape):
         rows = np.arange(block.start, block.stop)
         left_out_CG[block] = slope * chosen.left_out(data, target_G, rows)
-    return FittedPrior(dataclasses.replace(chosen.prior, slope=slope, report=report), left_out_CG)
+    uncertainty = _uncertainty(data, process, chosen, left_out_CG, slope * target_G)
+    report["sd"] = uncertainty.report()
+    prior = dataclasses.replace(chosen.prior, slope=slope, uncertainty=uncertainty, report=report)
+    return FittedPrior(prior, left_out_CG)
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A prior without its slope, and what it predicts for held-out rows, without target and factor."""
+    """A prior without its slope, and what it predicts for held-out rows, without target and factor.
+
+    With the covariance beside the offset, and the spectrum of the training conditions; None for their mean.
+    """
 
     prior: GenePrior
     summed: Callable[[np.ndarray], np.ndarray]
+    covariance: AdditiveCovariance
+    spectrum: Spectrum | None
     factor_C: np.ndarray | None = None
-    shrunk: bool = False
-    mean_only: bool = False
+
+    @property
+    def mean_only(self) -> bool:
+        """Whether it is the mean of the conditions."""
+        return self.spectrum is None
+
+    @property
+    def level(self) -> float | None:
+        """Variance of a level that is shrunk."""
+        return None if self.spectrum is None else self.spectrum.level
 
     def left_out(self, data: PriorData, target_G: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Predicted changes of some conditions."""
@@ -173,42 +194,12 @@ def _mean_only(data: PriorData, target_G: np.ndarray) -> FittedPrior:
     return FittedPrior(dataclasses.replace(prior, report=report), np.zeros_like(data.delta_CG))
 
 
-@dataclass(frozen=True)
-class AdditiveCovariance:
-    """A covariance of conditions that adds up over their genes.
-
-    Attributes
-    ----------
-    genes
-        Similarity of genes, several of them in the proportion of their weights.
-    shared, own, similar
-        Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
-    """
-
-    genes: GeneSimilarity
-    shared: float
-    own: float
-    similar: float
-
-    @classmethod
-    def of(cls, data: PriorData, weights: Sequence[float]) -> AdditiveCovariance:
-        """From the weights of the kernels beside the offset (:data:`gears.priors.kernels.NAMES`)."""
-        shared, own, *each = weights
-        return cls(mixed((data.genes, *data.further.values()), each), shared, own, float(sum(each)))
-
-    def prior(
-        self, sets: Sequence[Sequence[int]], coefficient_CG: np.ndarray, level_G: np.ndarray, **more: Any
-    ) -> GenePrior:
-        """What some conditions say of any other, by the coefficients of the regression."""
-        return GenePrior(
-            self.genes,
-            level_G,
-            self.shared * (sizes_of(sets) @ coefficient_CG),
-            self.own,
-            self.similar,
-            np.asarray(self.genes.members(sets).T @ coefficient_CG),
-            **more,
-        )
+def mixed_covariance(data: PriorData, weights: Sequence[float]) -> AdditiveCovariance:
+    """The covariance with the weights of the kernels beside the offset (:data:`gears.priors.kernels.NAMES`)."""
+    shared, own, *each = weights
+    return AdditiveCovariance(
+        mixed((data.genes, *data.further.values()), each), shared, own, float(sum(each))
+    )
 
 
 @dataclass(frozen=True)
@@ -277,21 +268,52 @@ class Process:
 
 def _additive(
     data: PriorData, rest_CG: np.ndarray, process: Process, target_G: np.ndarray, *, free_level: bool
-) -> tuple[GenePrior, np.ndarray]:
-    """Sum of genes' effects: the prior without factor and slope, and left-one-out predictions of `rest_CG`."""
-    offset, *others = process.weights.kernels
-    part, sets, noise_C = AdditiveCovariance.of(data, others), data.sets, process.noise_C
+) -> tuple[_Candidate, np.ndarray]:
+    """Sum of genes' effects without a factor, and left-one-out predictions of `rest_CG`."""
+    sets, noise_C = data.sets, process.noise_C
+    part = mixed_covariance(data, process.weights.kernels[1:])
     unexplained_C = process.weights.unexplained(sizes_of(sets))
     if process.exact:
         signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
         signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
-        spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else offset)
+        spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else process.weights.kernels[0])
     else:
         features = gene_features(part.genes.members(sets), part.genes, part.shared, part.own, part.similar)
         spectrum = Spectrum.of_features(features, unexplained_C, noise_C, process.typical)
+        part = dataclasses.replace(part, omitted=features.omitted)
     found = solve_in(spectrum, rest_CG, process.noise_G)
     targets = {"column_P": data.column_P, "target_G": target_G}
-    return part.prior(sets, found.coefficient_CG, found.level_G, **targets), found.left_out_CG
+    prior = GenePrior.of(part, sets, found.coefficient_CG, found.level_G, **targets)
+    return _Candidate(prior, found.left_out_CG.__getitem__, part, spectrum), found.left_out_CG
+
+
+def _uncertainty(
+    data: PriorData, process: Process, chosen: _Candidate, left_out_CG: np.ndarray, own_G: np.ndarray
+) -> Uncertainty:
+    """Of the chosen candidate, by what it predicts for training conditions without themselves."""
+    covariance, member_CR = ConditionCovariance.of(
+        data.sets, chosen.covariance, chosen.level or 0.0, process.weights
+    )
+    posterior = None
+    if chosen.spectrum is None:
+        variance_C = condition_variance(covariance, None, data.sets)
+    else:
+        posterior = Posterior.of(chosen.spectrum, member_CR, process.typical)
+        variance_C = left_out_variance(chosen.spectrum, process.noise_C, process.typical)
+
+    def own(rows: np.ndarray) -> np.ndarray:
+        return target_part([data.sets[row] for row in rows.tolist()], data.column_P, own_G)
+
+    unseen_C = unseen_when_left_out(data, np.arange(len(data.sets)))
+    return fit_uncertainty(LeftOut(data, left_out_CG, own, variance_C, unseen_C), covariance, posterior)
+
+
+def unseen_when_left_out(data: PriorData, group_C: np.ndarray) -> np.ndarray:
+    """Whether a gene of each condition is perturbed in no condition of another group, (C,) bool."""
+    member_CT = data.genes.members(data.sets)
+    group_CC = sparse.csr_matrix((np.ones(len(group_C)), (group_C, np.arange(len(group_C)))))
+    n_groups_T = (group_CC @ member_CT).getnnz(axis=0)
+    return np.asarray(member_CT @ (n_groups_T == 1) > 0)
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,32 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy import sparse
 
+from gears.priors.calibration import LeftOut, fit_uncertainty
 from gears.priors.fit import (
     MEAN_MARGIN,
     SLOPES,
-    AdditiveCovariance,
     Criterion,
     FittedPrior,
     PriorData,
     Process,
+    mixed_covariance,
     share_of_targets,
+    unseen_when_left_out,
 )
-from gears.priors.kernels import MOST_FEATURES, NAMES, Features, gene_features, sizes_of
-from gears.priors.prior import ContextPrior, target_part
-from gears.priors.regression import Solution, Spectrum, solve, solve_in
+from gears.priors.kernels import (
+    MOST_FEATURES,
+    NAMES,
+    AdditiveCovariance,
+    Features,
+    gene_features,
+    sizes_of,
+)
+from gears.priors.posterior import ConditionCovariance, Posterior
+from gears.priors.prior import ContextPrior, GenePrior, target_part
+from gears.priors.regression import Spectrum, solve_in
+from gears.priors.uncertainty import condition_variance
 
 MOST_FOLDS = 10
 FEW_FOLDS = 3  # of very many conditions, which fewer folds predict as well
@@ -47,13 +59,21 @@ def fit_context_prior(
     fitted = SettingProcess.settled(data, rest_CG)
     candidates = {(False, carry): np.zeros_like(rest_CG) for carry in CARRIES}
     candidates[True, CARRIES[0]] = means_CG = np.zeros_like(rest_CG)
+    variances = {carry: np.zeros(len(rest_CG)) for carry in CARRIES}
     for fold in _folds(data.group_C, MOST_FOLDS if fitted.process.exact else FEW_FOLDS):
         rows, out = np.flatnonzero(~fold), np.flatnonzero(fold)
-        level_SG, coefficient_CG = fitted.solved(rows)
+        level_SG, coefficient_CG, spectrum = fitted.solved(rows)
         means_CG[out] = level_SG[data.setting_C[out]]
+        out_sets = [data.conditions.sets[row] for row in out.tolist()]
+        posterior = None
         for carry in CARRIES:
             departure_CG = fitted.across(out, rows, carry) @ coefficient_CG
             candidates[False, carry][out] = means_CG[out] + departure_CG
+            covariance, member_CR = fitted.covariance(rows, carry)
+            posterior = posterior or fitted.posterior(
+                spectrum, member_CR
+            )  # it does not depend on what is carried
+            variances[carry][out] = condition_variance(covariance, posterior, out_sets)
     slopes = (*FAR_SLOPES, *SLOPES) if _leaves_settings_out(data) else SLOPES
     at = slice(None) if judged is None else judged
     tried = {
@@ -64,10 +84,17 @@ def fit_context_prior(
     # of equal ones the first: the mean is carried where nothing tells against it
     best = min(tried, key=lambda choice: round(tried[choice] + MEAN_MARGIN * choice[0], 9))
     mean_only, carry, slope = best
-    level_SG, coefficient_CG = fitted.solved(np.arange(len(rest_CG)))
+    level_SG, coefficient_CG, spectrum = fitted.solved(np.arange(len(rest_CG)))
     # the slope multiplies everything, and so undoes this
     target_SG = _kept(slope) / slope * target_SG
     prior = fitted.prior(level_SG, coefficient_CG * (not mean_only), target_SG, slope, carry)
+    left_out_CG = slope * candidates[mean_only, carry] + _kept(slope) * targets_CG
+    covariance, member_CR = fitted.covariance(np.arange(len(rest_CG)), carry)
+    posterior = fitted.posterior(None if mean_only else spectrum, member_CR)
+    own_CG, unseen_C = _kept(slope) * targets_CG, unseen_when_left_out(data.conditions, data.group_C)
+    variance_C = condition_variance(covariance, None, data.conditions.sets) if mean_only else variances[carry]
+    left_out = LeftOut(data.conditions, left_out_CG, own_CG.__getitem__, variance_C, unseen_C)
+    uncertainty = fit_uncertainty(left_out, covariance, posterior)
     report = {
         "kind": "additive Gaussian process over condition x context",
         "conditions": len(rest_CG),
@@ -77,9 +104,9 @@ def fit_context_prior(
         "carried": carry,
         "slope": slope,
         "criterion": tried[best],
+        "sd": uncertainty.report(),
     }
-    left_out_CG = slope * candidates[mean_only, carry] + _kept(slope) * targets_CG
-    return FittedPrior(dataclasses.replace(prior, report=report), left_out_CG)
+    return FittedPrior(dataclasses.replace(prior, report=report, uncertainty=uncertainty), left_out_CG)
 
 
 def _leaves_settings_out(data: SettingData) -> bool:
@@ -164,7 +191,11 @@ class SettingProcess:
         """The covariance over all conditions, and that within settings."""
         kernels, plain = self.process.weights.kernels, self.data.conditions
         n = len(kernels) // 2
-        return AdditiveCovariance.of(plain, kernels[:n]), AdditiveCovariance.of(plain, kernels[n:])
+        shared, own = mixed_covariance(plain, kernels[:n]), mixed_covariance(plain, kernels[n:])
+        if not self.process.exact:
+            omitted = _features(shared, plain.sets, MOST_FEATURES // 2).omitted
+            shared = dataclasses.replace(shared, omitted=omitted)
+        return shared, own
 
     def across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
         """Covariance of conditions that are held out with some others, (out, rows).
@@ -182,26 +213,46 @@ class SettingProcess:
         same += _covariance(shared, *sets)
         return same
 
-    def solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Level of every setting, and coefficients of the departures, from some of the conditions."""
+    def solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Spectrum | None]:
+        """Level of every setting, and coefficients of the departures, from some of the conditions.
+
+        With their spectrum, None for a single condition, which tells of no departure.
+        """
         setting = self.data.setting_C[rows]
         data = self.data
         level_SG = levels(self.rest_CG[rows], setting, len(data.control_mean_SG), data.n_kinds)
         departure_CG = self.rest_CG[rows] - level_SG[setting]
         if len(rows) < 2:
-            return level_SG, np.zeros_like(departure_CG)
-        found = self._solution(rows, departure_CG)
-        return level_SG + found.level_G, found.coefficient_CG
+            return level_SG, np.zeros_like(departure_CG), None
+        spectrum = self._spectrum(rows)
+        found = solve_in(spectrum, departure_CG, self.process.noise_G)
+        return level_SG + found.level_G, found.coefficient_CG, spectrum
 
-    def _solution(self, rows: np.ndarray, departure_CG: np.ndarray) -> Solution:
+    def _spectrum(self, rows: np.ndarray) -> Spectrum:
         process, sets = self.process, [self.data.conditions.sets[row] for row in rows.tolist()]
         unexplained_C, noise_C = process.weights.unexplained(sizes_of(sets)), process.noise_C[rows]
         if process.exact:
             signal_CC = self.across(rows, rows, 0.0)
             signal_CC[np.diag_indices(len(rows))] += unexplained_C
-            return solve(departure_CG, signal_CC, noise_C, process.noise_G)
-        spectrum = Spectrum.of_features(self._features(rows), unexplained_C, noise_C, process.typical)
-        return solve_in(spectrum, departure_CG, process.noise_G)
+            return Spectrum.of(signal_CC, noise_C)
+        return Spectrum.of_features(self._features(rows), unexplained_C, noise_C, process.typical)
+
+    def covariance(self, rows: np.ndarray, carry: float) -> tuple[ConditionCovariance, sparse.csr_matrix]:
+        """Covariance of any condition with some of the training conditions, and which columns these are members of."""
+        setting_C, n_kinds = self.data.setting_C[rows], self.data.n_kinds
+        known, carried_SS = np.unique(setting_C), np.eye(len(self.data.control_mean_SG))
+        for setting in np.setdiff1d(np.arange(len(carried_SS)), known).tolist():
+            alike = known[known % n_kinds == setting % n_kinds]
+            carried_SS[setting] = 0.0
+            carried_SS[setting, alike] = carry / max(1, len(alike))
+        sets = [self.data.conditions.sets[row] for row in rows.tolist()]
+        shared, own = self._parts
+        more = {"within": own, "carried_SS": carried_SS, "n_kinds": n_kinds}
+        return ConditionCovariance.of(sets, shared, 0.0, self.process.weights, **more)
+
+    def posterior(self, spectrum: Spectrum | None, member_CR: sparse.csr_matrix) -> Posterior | None:
+        """Posterior variance of any condition; None without the spectrum of the conditions."""
+        return None if spectrum is None else Posterior.of(spectrum, member_CR, self.process.typical)
 
     def _features(self, rows: np.ndarray) -> Features:
         """Features of what all conditions share, and beside them of each setting's own."""
@@ -231,7 +282,7 @@ class SettingProcess:
         shared, own = self._parts
         plain, setting_C, n_kinds = self.data.conditions, self.data.setting_C, self.data.n_kinds
         nothing_G, more = np.zeros(coefficient_CG.shape[1]), {"column_P": plain.column_P, "slope": slope}
-        pooled = shared.prior(plain.sets, coefficient_CG, nothing_G, target_G=nothing_G, **more)
+        pooled = GenePrior.of(shared, plain.sets, coefficient_CG, nothing_G, target_G=nothing_G, **more)
         parts = []
         for setting in range(len(target_SG)):
             rows, factor = np.flatnonzero(setting_C == setting), 1.0
@@ -240,7 +291,9 @@ class SettingProcess:
                 factor = carry / max(1, len(np.unique(setting_C[rows])))
             sets = [plain.sets[row] for row in rows.tolist()]
             coefficient_RG, target_G = factor * coefficient_CG[rows], target_SG[setting]
-            parts.append(own.prior(sets, coefficient_RG, level_SG[setting], target_G=target_G, **more))
+            parts.append(
+                GenePrior.of(own, sets, coefficient_RG, level_SG[setting], target_G=target_G, **more)
+            )
         return ContextPrior(pooled, tuple(parts), n_kinds)
 
     def report(self) -> dict[str, object]:
@@ -259,7 +312,11 @@ def _covariance(
 ) -> np.ndarray:
     """Between two lists of sets, (out, sets)."""
     genes, half = part.genes, part.similar / 2
-    found = np.asarray((part.own * genes.members(out) @ genes.members(sets).T).toarray())
+    own_T = np.full(len(genes.trained_T), part.own)
+    if part.omitted is not None:
+        own_T -= part.omitted.excess(1.0)
+    own_TT = sparse.diags(own_T)
+    found = np.asarray((genes.members(out) @ own_TT @ genes.members(sets).T).toarray())
     found += half * np.asarray((genes.members(sets) @ genes.similarity(out).T).T)
     found += half * np.asarray(genes.members(out) @ genes.similarity(sets).T)
     return found + np.outer(part.shared * sizes_of(out), sizes_of(sets))

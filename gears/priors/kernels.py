@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Protocol
 
 import numpy as np
@@ -77,6 +78,21 @@ class GeneSimilarity:
         ones = np.ones(len(rows))
         node_UP = sparse.csr_matrix((ones, (rows, nodes)), shape=(len(sets), self.similar_PT.shape[0]))
         return np.asarray((node_UP @ self.similar_PT).toarray(), dtype=np.float64)
+
+    def between(self, pairs_E2: np.ndarray) -> np.ndarray:
+        """Similarity of the two nodes of each pair, (E,).
+
+        That of two nodes of which neither was perturbed in training is not known: it is taken over the trained node
+        that is most like both, as the product of the two similarities.
+        """
+        one_E, other_E = pairs_E2.T
+        path_ET = self.similar_PT[one_E].multiply(self.similar_PT[other_E])
+        similar_E = np.asarray(path_ET.max(axis=1).toarray(), dtype=np.float64).ravel()
+        for node_E, trained_E in ((one_E, other_E), (other_E, one_E)):
+            known = np.flatnonzero(np.isin(trained_E, self.trained_T))
+            column = np.searchsorted(self.trained_T, trained_E[known])
+            similar_E[known] = np.asarray(self.similar_PT[node_E[known], column]).ravel()
+        return similar_E
 
 
 class Similarity(Protocol):
@@ -161,6 +177,96 @@ def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([len(nodes) for nodes in sets], dtype=np.float64)
 
 
+def target_cells(sets: Sequence[Sequence[int]], column_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the sets and columns of the measured genes where a perturbed gene is measured itself."""
+    rows = np.repeat(np.arange(len(sets)), [len(nodes) for nodes in sets])
+    columns = column_P[
+        np.fromiter((node for nodes in sets for node in nodes), dtype=np.int64, count=len(rows))
+    ]
+    return rows[columns >= 0], columns[columns >= 0]
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """What features omit of each gene's effect: it counts as independent in every condition that holds the gene.
+
+    So the n conditions of a gene would tell it n times. :meth:`excess` is taken off the covariance with each of them.
+
+    Attributes
+    ----------
+    variance_T
+        Variance that is omitted of each gene.
+    count_T
+        Number of conditions that hold it.
+    """
+
+    variance_T: np.ndarray
+    count_T: np.ndarray
+
+    def excess(self, power: float) -> np.ndarray:
+        """Covariance too much of each gene, (T,): all but 1 / n^power of what is omitted.
+
+        With power 1 the conditions together predict as much as one with all of it, with power 1/2 they explain as much.
+        """
+        return self.variance_T * (1 - np.maximum(self.count_T, 1.0) ** -power)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A covariance of conditions as ``feature_CM feature_CM' + diag(rest_C)``, and what of genes is in the rest."""
+
+    feature_CM: np.ndarray
+    rest_C: np.ndarray
+    omitted: Omitted | None = None
+
+
+@dataclass(frozen=True)
+class AdditiveCovariance:
+    """A covariance of conditions that adds up over their genes.
+
+    Attributes
+    ----------
+    genes
+        Similarity of genes, several of them in the proportion of their weights.
+    shared, own, similar
+        Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
+    omitted
+        What features of the training conditions omit, or None.
+    """
+
+    genes: GeneSimilarity
+    shared: float
+    own: float
+    similar: float
+    omitted: Omitted | None = None
+
+    def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
+        """Which trained genes each set holds, and how many genes it has: CSR (C, T + 1)."""
+        return sparse.hstack([self.genes.members(sets), sizes_of(sets)[:, None]], format="csr")
+
+    def columns(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Covariance of sets with each column of :meth:`members`, (U, T + 1).
+
+        ``columns(new) @ members(trained).T`` is the covariance of new and training conditions.
+        """
+        own = self.own if self.omitted is None else self.own - self.omitted.excess(0.5)
+        column_UT = own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
+        return np.hstack([column_UT, self.shared * sizes_of(sets)[:, None]])
+
+    def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Variance of each set, (U,)."""
+        size_U = sizes_of(sets)
+        variance_U = self.shared * size_U**2 + (self.own + self.similar) * size_U
+        rows, pairs = [], []
+        for row, nodes in enumerate(sets):
+            for pair in combinations(nodes, 2):
+                rows.append(row)
+                pairs.append(pair)
+        if rows:
+            np.add.at(variance_U, rows, 2 * self.similar * self.genes.between(np.array(pairs)))
+        return variance_U
+
+
 def training_kernels(
     sets: Sequence[Sequence[int]], genes: GeneSimilarity, *further: GeneSimilarity
 ) -> list[np.ndarray]:
@@ -188,14 +294,6 @@ def _symmetric(matrix: np.ndarray) -> np.ndarray:
     return np.asarray((matrix + matrix.T) / 2)
 
 
-@dataclass(frozen=True)
-class Features:
-    """A covariance of conditions as ``feature_CM feature_CM' + diag(rest_C)``."""
-
-    feature_CM: np.ndarray
-    rest_C: np.ndarray
-
-
 def gene_features(
     member_CT: sparse.csr_matrix,
     genes: GeneSimilarity,
@@ -220,11 +318,9 @@ def gene_features(
     n_genes = len(common_TT)
     if n_genes <= limit:
         common_TT[np.diag_indices(n_genes)] += own
-        values, vectors = linalg.eigh(common_TT)
+        values, vectors = eigh(common_TT)
         return Features(_scaled(member_CT, values, vectors), np.zeros(member_CT.shape[0]))
-    occurs_T = np.bincount(member_CT.indices, minlength=n_genes)
-    by_number = np.argsort(-occurs_T, kind="stable")
-    repeated = np.sort(by_number[: min(int((occurs_T > 1).sum()), limit // 2)])
+    repeated = _most_frequent(member_CT, limit // 2)
     values, vectors = _leading(common_TT, limit - len(repeated))
     left_T = np.maximum(np.diag(common_TT) - (vectors**2) @ np.maximum(values, 0.0), 0.0)
     alone_T = np.full(n_genes, own)
@@ -232,7 +328,15 @@ def gene_features(
     feature_CM = _scaled(member_CT, values, vectors)
     if len(repeated):
         feature_CM = np.hstack([feature_CM, np.sqrt(own) * member_CT[:, repeated].toarray()])
-    return Features(feature_CM, np.asarray(member_CT.power(2) @ (left_T + alone_T)))
+    omitted = Omitted(left_T + alone_T, np.bincount(member_CT.indices, minlength=n_genes))
+    return Features(feature_CM, np.asarray(member_CT.power(2) @ omitted.variance_T), omitted)
+
+
+def _most_frequent(member_CT: sparse.csr_matrix, most: int) -> np.ndarray:
+    """The genes that occur in most conditions, of those in more than one, ascending."""
+    occurs_T = np.bincount(member_CT.indices, minlength=member_CT.shape[1])
+    by_number = np.argsort(-occurs_T, kind="stable")
+    return np.sort(by_number[: min(int((occurs_T > 1).sum()), most)])
 
 
 def _scaled(member_CT: sparse.csr_matrix, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
@@ -248,5 +352,13 @@ def _leading(matrix_TT: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     basis = draw.standard_normal((len(matrix_TT), min(n + _MORE, len(matrix_TT))))
     for _ in range(_PASSES):
         basis = linalg.qr(matrix_TT @ basis, mode="economic", check_finite=False)[0]
-    values, inner = linalg.eigh(basis.T @ (matrix_TT @ basis))
+    values, inner = eigh(basis.T @ (matrix_TT @ basis))
     return values[-n:], basis @ inner[:, -n:]
+
+
+def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and vectors; a slower method where the fastest one fails on very many equal eigenvalues."""
+    try:
+        return linalg.eigh(matrix)
+    except linalg.LinAlgError:
+        return linalg.eigh(matrix, driver="evd")

@@ -1,4 +1,4 @@
-"""Departure of several genes from the sum of their effects, as a factor on that sum."""
+"""Properties of conditions that follow their genes; departure of several genes from the sum of their effects."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from gears.priors.evidence import sample
 from gears.priors.kernels import MOST_EXACT, GeneSimilarity, gene_features, sizes_of
 
 LEAST_SETS = 8
-_CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
+CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
 _LARGEST = 4.0
 _PRIOR_SD = 3.0
 _MOST_FITTED = 1000  # sets that the weights are fitted to
 
 
 @dataclass(frozen=True)
-class Magnitude:
-    """Synergy and suppression as a property of the genes.
+class Tendency:
+    """A property of conditions that is the mean of their genes' tendencies, a Gaussian process over genes.
+    ::
 
-    The factor of a set of two or more genes is ``1 + offset + 2 mean_j tendency_j``, kept
-    between 0 and 4; it is 1 for a single gene. It does not depend on the order of the genes.
+        value = offset + 2 mean_j tendency_j
+
+    with ``tendency_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the genes t perturbed in
+    training. It does not depend on the order of the genes.
 
     Attributes
     ----------
     offset
-        Common to all sets.
+        Common to all conditions.
     own, similar
         Variance of a gene's specific tendency and of the part shared with similar genes.
     coefficient_T
@@ -40,12 +43,22 @@ class Magnitude:
     similar: float
     coefficient_T: np.ndarray
 
+    def __call__(self, sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> np.ndarray:
+        """Value of each set, (U,) float64."""
+        members_UT = self.own * genes.membership(sets) + self.similar * genes.similarity(sets)
+        return self.offset + members_UT @ self.coefficient_T * 2 / np.maximum(sizes_of(sets), 1)
+
+
+@dataclass(frozen=True)
+class Magnitude(Tendency):
+    """Synergy and suppression as a property of the genes.
+
+    The factor of a set of two or more genes is 1 + its tendency, kept between 0 and 4; it is 1 for a single gene.
+    """
+
     def factor(self, sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> np.ndarray:
         """Factor of each set, (U,) float64."""
-        size_U = sizes_of(sets)
-        members_UT = self.own * genes.membership(sets) + self.similar * genes.similarity(sets)
-        tendency_U = members_UT @ self.coefficient_T * 2 / np.maximum(size_U, 1)
-        return np.where(size_U > 1, np.clip(1 + self.offset + tendency_U, 0, _LARGEST), 1.0)
+        return np.where(sizes_of(sets) > 1, np.clip(1 + self(sets, genes), 0, _LARGEST), 1.0)
 
 
 def fit_magnitude(
@@ -64,13 +77,31 @@ def fit_magnitude(
         return None
     multiple_sets = [sets[row] for row in rows]
     weight, unexplained = _fit_weights(factor_S - 1, error_S, multiple_sets, genes)
-    solve = _by_pairs if len(rows) <= MOST_EXACT else _by_features
-    solved_S, diagonal_S = solve(factor_S - 1, error_S + unexplained, multiple_sets, genes, weight)
-    coefficient_T = _doubled_shares(multiple_sets, genes).T @ solved_S
-    fit = Magnitude(float(weight[0] * solved_S.sum()), weight[1], weight[2], coefficient_T)
+    found, left_out_S = solve_tendency(
+        factor_S - 1, error_S + unexplained, multiple_sets, genes, weight.tolist()
+    )
     left_out_C = np.ones(len(sets))
-    left_out_C[rows] = np.clip(factor_S - solved_S / diagonal_S, 0, _LARGEST)
-    return fit, left_out_C
+    left_out_C[rows] = np.clip(1 + left_out_S, 0, _LARGEST)
+    return Magnitude(found.offset, found.own, found.similar, found.coefficient_T), left_out_C
+
+
+def solve_tendency(
+    value_S: np.ndarray,
+    noise_S: np.ndarray,
+    sets: Sequence[Sequence[int]],
+    genes: GeneSimilarity,
+    weight: Sequence[float],
+) -> tuple[Tendency, np.ndarray]:
+    """Gaussian-process regression of a property of sets.
+
+    `weight` are the variances of the offset, of a gene's own tendency and of the similar genes' part, `noise_S` the
+    variance of each value around these. Returns the fit, and each value predicted from the others, (S,).
+    """
+    solve = _by_pairs if len(sets) <= MOST_EXACT else _by_features
+    solved_S, diagonal_S = solve(value_S, noise_S, sets, genes, weight)
+    coefficient_T = _doubled_shares(sets, genes).T @ solved_S
+    fit = Tendency(float(weight[0] * solved_S.sum()), float(weight[1]), float(weight[2]), coefficient_T)
+    return fit, value_S - solved_S / diagonal_S
 
 
 def _factors(delta_CG: np.ndarray, summed_CG: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +112,7 @@ def _factors(delta_CG: np.ndarray, summed_CG: np.ndarray, rows: np.ndarray) -> t
         if size > 0:
             factor_S[index] = float(delta_CG[row] @ summed_CG[row]) / size
             residual_G = delta_CG[row] - factor_S[index] * summed_CG[row]
-            error_S[index] = _CORRELATED_GENES * float((residual_G**2).mean()) / size
+            error_S[index] = CORRELATED_GENES * float((residual_G**2).mean()) / size
     return factor_S, error_S
 
 
@@ -90,8 +121,8 @@ def _doubled_shares(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> spa
     return sparse.csr_matrix(sparse.diags(2 / sizes_of(sets)) @ genes.members(sets))
 
 
-def _kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> list[np.ndarray]:
-    """Covariances of the factors of sets: common to all, by their genes, by similar genes."""
+def tendency_kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> list[np.ndarray]:
+    """Covariances of a property of sets: common to all, by their genes, by similar genes, (S, S) each."""
     half_ST = _doubled_shares(sets, genes)
     near_ST = genes.similarity(sets) * (2 / sizes_of(sets))[:, None]
     similar_SS = near_ST @ half_ST.T
@@ -104,10 +135,17 @@ def _by_pairs(
     noise_S: np.ndarray,
     sets: Sequence[Sequence[int]],
     genes: GeneSimilarity,
-    weight: np.ndarray,
+    weight: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Solution of the departures and diagonal of the inverse, by the covariance of all pairs of sets."""
-    covariance = sum(w * kernel for w, kernel in zip(weight, _kernels(sets, genes), strict=True))
+    return solve_kernels(departure_S, noise_S, tendency_kernels(sets, genes), weight)
+
+
+def solve_kernels(
+    departure_S: np.ndarray, noise_S: np.ndarray, kernels: Sequence[np.ndarray], weight: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Solution of the departures, and diagonal of the inverse, of a weighted sum of covariances and noise."""
+    covariance = sum(w * kernel for w, kernel in zip(weight, kernels, strict=True))
     inverse = np.linalg.inv(covariance + np.diag(noise_S))
     return inverse @ departure_S, np.diag(inverse)
 
@@ -117,7 +155,7 @@ def _by_features(
     noise_S: np.ndarray,
     sets: Sequence[Sequence[int]],
     genes: GeneSimilarity,
-    weight: np.ndarray,
+    weight: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same from features of genes, for very many sets."""
     features = gene_features(_doubled_shares(sets, genes), genes, 0.0, weight[1], weight[2])
@@ -140,7 +178,7 @@ def _fit_weights(
 
     rows = sample(len(sets), _MOST_FITTED)
     departure_S, error_S = departure_S[rows], error_S[rows]
-    kernels = _kernels([sets[row] for row in rows.tolist()], genes)
+    kernels = tendency_kernels([sets[row] for row in rows.tolist()], genes)
     scale = max(float(departure_S.var()), 1e-6)
 
     def negative_evidence(log_weights: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,9 @@ from scipy import sparse
 
 from gears.conditions import contexts_of, kinds_of
 from gears.files.untrusted import check_compressed
-from gears.priors.kernels import GeneSimilarity, sizes_of
+from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, sizes_of, target_cells
 from gears.priors.magnitude import Magnitude
+from gears.priors.uncertainty import Uncertainty
 
 _SHARED = ("trained", "similar_data", "similar_indices", "similar_indptr", "column")
 
@@ -35,7 +36,8 @@ class GenePrior:
     offset_G, shared_G
         Change that all conditions share, and that every perturbed gene adds.
     own, similar
-        Variances of a gene's specific effect and of the part that similar genes share.
+        Variances of a gene's specific effect (of each gene where these are not one, (T,)) and of the part that similar
+        genes share.
     coefficient_TG
         Coefficients over the trained nodes.
     column_P
@@ -48,12 +50,14 @@ class GenePrior:
         Factor on everything.
     network_weight
         Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
+    uncertainty
+        How far predictions are from the truth; None where it is not known.
     """
 
     genes: GeneSimilarity
     offset_G: np.ndarray
     shared_G: np.ndarray
-    own: float
+    own: float | np.ndarray
     similar: float
     coefficient_TG: np.ndarray
     column_P: np.ndarray
@@ -62,13 +66,43 @@ class GenePrior:
     slope: float = 1.0
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
+    uncertainty: Uncertainty | None = None
+
+    @classmethod
+    def of(
+        cls,
+        covariance: AdditiveCovariance,
+        sets: Sequence[Sequence[int]],
+        coefficient_CG: np.ndarray,
+        level_G: np.ndarray,
+        **more: Any,
+    ) -> GenePrior:
+        """What some conditions tell of any other, by the coefficients of the regression."""
+        omitted = covariance.omitted
+        return cls(
+            covariance.genes,
+            level_G,
+            covariance.shared * (sizes_of(sets) @ coefficient_CG),
+            covariance.own if omitted is None else covariance.own - omitted.excess(1.0),
+            covariance.similar,
+            np.asarray(covariance.genes.members(sets).T @ coefficient_CG),
+            **more,
+        )
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
         summed_UG = self.summed(sets)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
-        return self.slope * (summed_UG + target_part(sets, self.column_P, self.target_G))
+        return self.slope * summed_UG + self.own_changes(sets)
+
+    def own_changes(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """The part of the changes that is the change of perturbed genes themselves, (U, G)."""
+        return self.slope * target_part(sets, self.column_P, self.target_G)
+
+    def sd(self, sets: Sequence[Sequence[int]], change_UG: np.ndarray) -> np.ndarray | None:
+        """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
+        return None if self.uncertainty is None else self.uncertainty(sets, change_UG, self.own_changes(sets))
 
     def summed(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
@@ -80,11 +114,11 @@ class GenePrior:
             + weight_UT @ self.coefficient_TG
         )
 
-    def complete(self, sets: Sequence[Sequence[int]], network_UG: np.ndarray) -> np.ndarray:
-        """The model's changes: the prior's, and the network's times its weight, (U, G)."""
-        if self.network_weight == 0:
-            return self(sets)
-        return self(sets) + self.network_weight * network_UG
+    def complete(self, change_UG: np.ndarray, network_UG: np.ndarray | None) -> np.ndarray:
+        """The model's changes, (U, G): the prior's, and the network's (None where it is not run) times its weight."""
+        if self.network_weight == 0 or network_UG is None:
+            return change_UG
+        return change_UG + self.network_weight * network_UG
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
@@ -96,15 +130,17 @@ class GenePrior:
             "similar_indptr": similar_PT.indptr,
             "offset": self.offset_G,
             "shared": self.shared_G,
-            "scalars": np.array([self.own, self.similar, self.slope, self.network_weight]),
+            "scalars": np.array([np.mean(self.own), self.similar, self.slope, self.network_weight]),
             "coefficient": self.coefficient_TG,
             "column": self.column_P,
             "target": self.target_G,
         }
+        if isinstance(self.own, np.ndarray):
+            arrays["each"] = self.own
         if self.magnitude is not None:
             settings = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(settings), "factor_coefficient": self.magnitude.coefficient_T}
-        return arrays
+        return arrays | _sd_arrays(self.uncertainty)
 
     @classmethod
     def from_arrays(
@@ -125,20 +161,31 @@ class GenePrior:
             offset, own_share, similar_share = map(float, arrays["factor"])
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
         own, similar, slope, network_weight = map(float, arrays["scalars"])
-        more = (magnitude, slope, network_weight, dict(report or {}))
+        genes, sd_arrays = GeneSimilarity(trained_T, similar_PT), _starting(arrays, "sd_")
+        uncertainty = Uncertainty.from_arrays(sd_arrays, genes) if sd_arrays else None
+        more = (magnitude, slope, network_weight, dict(report or {}), uncertainty)
         return cls(
-            GeneSimilarity(trained_T, similar_PT), arrays["offset"], arrays["shared"], own, similar,
+            genes, arrays["offset"], arrays["shared"], arrays.get("each", own), similar,
             arrays["coefficient"], arrays["column"], arrays["target"], *more,
         )  # fmt: skip
+
+
+def _sd_arrays(uncertainty: Uncertainty | None) -> dict[str, np.ndarray]:
+    return (
+        {} if uncertainty is None else {f"sd_{name}": array for name, array in uncertainty.arrays().items()}
+    )
+
+
+def _starting(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin so, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: np.ndarray) -> np.ndarray:
     """Change of each measured gene that is perturbed itself, (U, G); zero for all others."""
     part_UG = np.zeros((len(sets), len(target_G)))
-    for row, nodes in enumerate(sets):
-        columns = column_P[list(nodes)] if len(nodes) else np.empty(0, dtype=np.int64)
-        columns = columns[columns >= 0]
-        part_UG[row, columns] += target_G[columns]
+    rows, columns = target_cells(sets, column_P)
+    part_UG[rows, columns] = target_G[columns]
     return part_UG
 
 
@@ -158,7 +205,7 @@ class ContextPrior:
         Prior of each setting, number ``context x n_kinds + kind``.
     n_kinds
         Number of types of perturbation, at least 1.
-    network_weight, report
+    network_weight, report, uncertainty
         As in :class:`gears.priors.GenePrior`.
     """
 
@@ -167,6 +214,7 @@ class ContextPrior:
     n_kinds: int = 1
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
+    uncertainty: Uncertainty | None = None
 
     @property
     def column_P(self) -> np.ndarray:
@@ -184,16 +232,33 @@ class ContextPrior:
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Predicted changes, (U, G) float64."""
-        change_UG = self.pooled(sets)
+        return self._added(self.pooled(sets), sets, GenePrior.__call__)
+
+    def sd(self, sets: Sequence[Sequence[int]], change_UG: np.ndarray) -> np.ndarray | None:
+        """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
+        if self.uncertainty is None:
+            return None
+        own_UG = self._added(self.pooled.own_changes(sets), sets, GenePrior.own_changes)
+        return self.uncertainty(sets, change_UG, own_UG)
+
+    def _added(
+        self,
+        value_UG: np.ndarray,
+        sets: Sequence[Sequence[int]],
+        part: Callable[[GenePrior, Sequence[Sequence[int]]], np.ndarray],
+    ) -> np.ndarray:
+        """Values, to which those of each set's setting are added."""
         setting_U = self.settings_of(sets)
         for setting in np.unique(setting_U).tolist():
             rows = np.flatnonzero(setting_U == setting)
-            change_UG[rows] += self.own[setting]([sets[row] for row in rows.tolist()])
-        return change_UG
+            value_UG[rows] += part(self.own[setting], [sets[row] for row in rows.tolist()])
+        return value_UG
 
-    def complete(self, sets: Sequence[Sequence[int]], network_UG: np.ndarray) -> np.ndarray:
-        """The model's changes: the prior's, and the network's times its weight, (U, G)."""
-        return self(sets) if self.network_weight == 0 else self(sets) + self.network_weight * network_UG
+    def complete(self, change_UG: np.ndarray, network_UG: np.ndarray | None) -> np.ndarray:
+        """The model's changes, (U, G): the prior's, and the network's (None where it is not run) times its weight."""
+        if self.network_weight == 0 or network_UG is None:
+            return change_UG
+        return change_UG + self.network_weight * network_UG
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
@@ -208,6 +273,7 @@ class ContextPrior:
         return arrays | {
             "settings": np.array([len(self.own), self.n_kinds]),
             "network_weight": np.array(self.network_weight),
+            **_sd_arrays(self.uncertainty),
         }
 
     @classmethod
@@ -216,17 +282,17 @@ class ContextPrior:
     ) -> ContextPrior:
         """The prior that :meth:`arrays` describes."""
 
-        def arrays_of(prefix: str) -> dict[str, np.ndarray]:
-            return {
-                name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
-            }
-
-        pooled = arrays_of("pooled_")
-        shared = {name: pooled[name] for name in _SHARED} | arrays_of("own_")
+        pooled = _starting(arrays, "pooled_")
+        shared = {name: pooled[name] for name in _SHARED} | _starting(arrays, "own_")
         n, n_kinds = map(int, arrays["settings"])
-        own = tuple(GenePrior.from_arrays(shared | arrays_of(f"own{setting}_")) for setting in range(n))
+        own = tuple(
+            GenePrior.from_arrays(shared | _starting(arrays, f"own{setting}_")) for setting in range(n)
+        )
         weight = float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"])
-        return cls(GenePrior.from_arrays(pooled), own, n_kinds, weight, dict(report or {}))
+        prior, uncertainty = GenePrior.from_arrays(pooled), None
+        if sd_arrays := _starting(arrays, "sd_"):
+            uncertainty = Uncertainty.from_arrays(sd_arrays, prior.genes, own[0].genes, n_kinds)
+        return cls(prior, own, n_kinds, weight, dict(report or {}), uncertainty)
 
 
 Prior = GenePrior | ContextPrior

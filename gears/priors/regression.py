@@ -26,9 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
 
-from gears.priors.kernels import Features
+from gears.priors.kernels import Features, eigh
 
 STRENGTHS = np.exp(np.linspace(np.log(1 / 64), np.log(64), 13))
 """Strengths that a gene's signal may have, relative to the average gene's: a factor of 2 apart."""
@@ -209,7 +208,7 @@ class Spectrum:
         if level is None:
             values, vectors = _eigen_of_contrasts(whitened_CC, 1 / root_C)
         else:
-            values, vectors = _eigh(whitened_CC)
+            values, vectors = eigh(whitened_CC)
             values = np.maximum(values, 0.0)
         return cls(values, vectors, root_C, signal_CC @ (1 / noise_C), level)
 
@@ -231,7 +230,7 @@ class Spectrum:
         level_C = (1 / root_C) / np.linalg.norm(1 / root_C)
         white_CM = features.feature_CM / root_C[:, None]
         white_CM -= np.outer(level_C, level_C @ white_CM)
-        values, inner_MM = _eigh(white_CM.T @ white_CM)
+        values, inner_MM = eigh(white_CM.T @ white_CM)
         is_kept_M = values > _LEAST_VALUE * max(values[-1], 0.0)
         vectors = white_CM @ (inner_MM[:, is_kept_M] / np.sqrt(values[is_kept_M]))
         rest = float((specific_C / noise_of_C).mean())
@@ -279,15 +278,7 @@ def _eigen_of_contrasts(covariance_CC: np.ndarray, level_C: np.ndarray) -> tuple
     product_C = covariance_CC @ mirror_C
     product_C -= (mirror_C @ product_C) * mirror_C
     cross_CC = np.outer(2 * mirror_C, product_C)
-    values, inner_vectors = _eigh((covariance_CC - cross_CC - cross_CC.T)[1:, 1:])
+    values, inner_vectors = eigh((covariance_CC - cross_CC - cross_CC.T)[1:, 1:])
     vectors = np.vstack([np.zeros((1, inner_vectors.shape[1])), inner_vectors])
     vectors -= np.outer(2 * mirror_C, mirror_C @ vectors)
     return np.maximum(values, 0.0), vectors
-
-
-def _eigh(matrix_CC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and vectors; a slower method where the fastest one fails on very many equal eigenvalues."""
-    try:
-        return linalg.eigh(matrix_CC)
-    except linalg.LinAlgError:
-        return linalg.eigh(matrix_CC, driver="evd")

@@ -87,7 +87,7 @@ class Validation:
         # a forward pass renormalises the embeddings in place: also where this worker has no condition
         unwrap(network).renormalise_embeddings()
         mine = np.arange(reducer.rank, len(self.nodes), reducer.world_size)
-        network_UG, _ = predict_changes(unwrap(network), [self.nodes[row] for row in mine])
+        network_UG = predict_changes(unwrap(network), [self.nodes[row] for row in mine]).delta_UG
         monitored_KU = np.zeros((len(self.weights), len(self.nodes)))
         for row, weight in enumerate(self.weights):
             monitored_KU[row, mine] = self._scored(mine, weight, network_UG, [self.monitor.name])[:, 0]

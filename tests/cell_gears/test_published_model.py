@@ -49,7 +49,7 @@ def test_predictions_are_those_of_cell_gears_but_for_the_first_cell_of_a_batch(n
         )
         assert np.abs(change_NG[0] - predictions.delta(label)).max() > 1e-3  # the co-expression messages
         if name == "uncertain":
-            logvar_G = predictions.logvar(label)
+            logvar_G = 2 * np.log(predictions.cell_sd[asked.index(label)])
             np.testing.assert_allclose(
                 expected[f"logvar/{label}"][1:], np.tile(logvar_G, (5, 1)), rtol=0, atol=2e-6
             )

@@ -126,8 +126,8 @@ def test_nll_head_is_finite_and_ordered_by_noise(data):
     model = trained(data, 1, 120, uncertainty=True, uncertainty_kind="nll")
     test = [c for c in data.split.conditions("test") if not c.is_control]
     predictions = model.predict(test, clip=False)
-    assert np.isfinite(predictions.logvar_UG).all()
-    variance = np.exp(predictions.logvar_UG)
+    assert np.isfinite(predictions.cell_sd).all()
+    variance = predictions.cell_sd**2
     # it predicts the spread of a pair of cells: that of the condition's and of the control's cells
     moments = data.screen.statistics.m2
     noise_G = np.mean([moments[data.screen.id_of(c)] for c in test], axis=0) + moments[data.screen.control_id]

@@ -95,8 +95,8 @@ def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> Non
     assert apart.max() > 0
     np.testing.assert_allclose(predicted.spread_UG, apart, atol=1e-12)
     np.testing.assert_allclose(predicted.spread(gene), apart[0], atol=1e-12)
-    variance = (np.exp(each[0].logvar_UG) + np.exp(each[1].logvar_UG)) / 2 + apart**2
-    np.testing.assert_allclose(np.exp(predicted.logvar_UG), variance, rtol=1e-9)
+    variance = (each[0].cell_sd ** 2 + each[1].cell_sd ** 2) / 2 + apart**2
+    np.testing.assert_allclose(predicted.cell_sd**2, variance, rtol=1e-9)
     assert predicted.to_frame("spread").iloc[0].to_numpy() == pytest.approx(apart[0])
     assert (predicted.n_models, len(predicted), len(predicted.gene_names)) == (2, 2, 60)
     assert ensemble.predict(gene)[gene] == pytest.approx(predicted[gene])

@@ -46,7 +46,8 @@ def test_what_is_known_of_conditions_genes_and_model(adata: AnnData, model: GEAR
     assert list(adata.var_names) == model.gene_list
     assert adata.var["gene_id"].tolist() == [f"ENS{i:03d}" for i in range(30)]
     np.testing.assert_array_equal(adata.layers["delta"], adata.X - adata.var["control_mean"].to_numpy())
-    assert (adata.layers["sd"] > 0).all()
+    assert (adata.layers["cell_sd"] > 0).all()
+    assert "sd" not in adata.layers, "the network says nothing of its mean"
     told = adata.uns["gears"]
     assert {"dataset": "toy", "split": "custom", "split_seed": 4, "clip": True}.items() <= told.items()
     assert told["screen_hash"] == model.pert_data.screen.content_hash
@@ -59,11 +60,11 @@ def test_it_is_a_copy(model: GEARS) -> None:
     adata = predictions.to_adata()
     adata.X[:] = 0
     adata.layers["delta"][:] = 0
-    adata.layers["sd"][:] = 0
+    adata.layers["cell_sd"][:] = 0
     adata.var["control_mean"] = 0.0
     np.testing.assert_array_equal(predictions.expression_UG, before)
     np.testing.assert_array_equal(predictions.control_mean_G, mean)
-    assert (np.exp(predictions.logvar_UG) > 0).all()
+    assert (predictions.cell_sd > 0).all()
 
 
 def test_scanpy_takes_them_as_they_are(adata: AnnData) -> None:

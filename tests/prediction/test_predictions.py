@@ -15,7 +15,7 @@ def predictions() -> Predictions:
     expression = np.arange(12, dtype=float).reshape(4, 3)
     return Predictions(
         tuple(map(Condition.parse, labels)), ("g1", "g2", "g3"), expression, np.array([1.0, 1.0, 1.0]),
-        logvar_UG=np.zeros((4, 3)),
+        cell_sd=np.full((4, 3), 2.0), sd=np.full((4, 3), 0.5),
     )  # fmt: skip
 
 
@@ -88,7 +88,30 @@ def test_conditions_as_they_are_asked_for() -> None:
         requested_conditions([[]])
 
 
-def test_logvar_needs_uncertainty() -> None:
+def test_sd_of_means_and_of_cells(predictions: Predictions) -> None:
+    adata = predictions.to_adata()
+    for name, value in (("sd", 0.5), ("cell_sd", 2.0)):
+        assert (predictions.to_frame(name) == value).all(axis=None)
+        assert (adata.layers[name] == value).all()
+        adata.layers[name][:] = 0
+        assert (getattr(predictions, name) == value).all()
+
+
+def test_sd_that_a_model_does_not_predict() -> None:
     plain = Predictions((Condition(("A",)),), ("g",), np.zeros((1, 1)), np.zeros(1))
+    assert plain.sd is None
+    assert plain.cell_sd is None
+    assert set(plain.to_adata().layers) == {"delta"}
     with pytest.raises(ValueError, match="uncertainty=True"):
-        plain.logvar("A")
+        plain.to_frame("cell_sd")
+    with pytest.raises(ValueError, match="with a prior"):
+        plain.to_frame("sd")
+
+
+def test_logvar_is_the_earlier_name_of_cell_sd(predictions: Predictions) -> None:
+    with pytest.warns(DeprecationWarning, match="use cell_sd"):
+        assert predictions.logvar("A") == pytest.approx(np.log(4.0))
+    with pytest.warns(DeprecationWarning, match="use cell_sd"):
+        assert predictions.logvar_UG == pytest.approx(np.log(4.0))
+    with pytest.warns(DeprecationWarning, match="use cell_sd"):
+        assert (predictions.to_frame("logvar") == np.log(4.0)).all(axis=None)

@@ -195,7 +195,8 @@ def test_all_ways_to_predict_add_the_network_to_the_prior(
     assert model.parts.prior is not None
     pairs = list(stream.all_pairs(genes))
     nodes = [[model.pert_list.index(gene) for gene in pair.genes] for pair in pairs]
-    network_UG, logvar_UG = stream.predict_changes(model.best_model, nodes)
+    network_UG, cell_sd_UG, sd_UG = stream.predict_changes(model.best_model, nodes)
+    assert sd_UG is None
     expected_UG = model.parts.prior(nodes) + network_weight * network_UG + model.parts.control_mean_G
     predictions = model.predict(pairs, clip=False)
     np.testing.assert_allclose(predictions.expression_UG, expected_UG, rtol=1e-12, atol=1e-12)
@@ -206,9 +207,8 @@ def test_all_ways_to_predict_add_the_network_to_the_prior(
     best = model.screen(lambda part: part.expression_UG[:, 3], genes, top=1, clip=False)
     assert best["condition"].tolist() == [pairs[int(expected_UG[:, 3].argmax())].name]
     if uncertainty:
-        assert predictions.logvar_UG is not None
-        np.testing.assert_allclose(predictions.logvar_UG, logvar_UG, rtol=1e-6)
-        np.testing.assert_allclose(read.layers["sd"], np.exp(0.5 * logvar_UG), rtol=1e-5)
+        np.testing.assert_allclose(predictions.cell_sd, cell_sd_UG, rtol=1e-6)
+        np.testing.assert_allclose(read.layers["cell_sd"], cell_sd_UG, rtol=1e-5)
 
 
 def test_a_network_of_weight_0_is_not_run(

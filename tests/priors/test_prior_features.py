@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.priors import GeneSimilarity, PriorData, fit, fit_prior, magnitude, regression
+from gears.priors import GenePrior, GeneSimilarity, PriorData, fit, fit_prior, kernels, magnitude, regression
 from gears.priors.kernels import gene_features, specific_covariance
 from gears.priors.regression import Spectrum
 
@@ -122,6 +122,34 @@ def test_a_prior_of_many_conditions_is_near_the_exact_one(
     away = np.sqrt(((found.prior(unseen) - expected_UG) ** 2).mean() / (expected_UG**2).mean())
     assert away < 0.05
     assert error(found.left_out_CG) < 1.1 * error(exact.left_out_CG)
+
+
+def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """40 genes, alike in fives, each in a single and in three or more pairs; of 12 the own part is a feature."""
+    rng, n_nodes, n_genes = np.random.default_rng(2), 40, 50
+    groups = np.arange(n_nodes) // 5
+    similar_PP = np.where(groups[:, None] == groups, 0.5, 0.0)
+    np.fill_diagonal(similar_PP, 1.0)
+    effect_PG = rng.standard_normal((n_nodes // 5, n_genes))[groups] + rng.standard_normal((n_nodes, n_genes))
+    pairs = [(node, (node + step) % n_nodes) for node in range(n_nodes) for step in (7, 11)]
+    sets = tuple([(node,) for node in range(n_nodes)] + pairs)
+    delta_CG = np.array([effect_PG[list(nodes)].sum(axis=0) for nodes in sets])
+    delta_CG += 0.1 * rng.standard_normal(delta_CG.shape)
+    data = PriorData(
+        sets, delta_CG, np.full(n_genes, 0.5), np.full(len(sets), 50.0), np.ones(n_genes),
+        np.full(n_nodes, -1), GeneSimilarity(np.arange(n_nodes), sparse.csr_matrix(similar_PP)),
+    )  # fmt: skip
+    few_are_many(monkeypatch)
+    monkeypatch.setattr(kernels, "MOST_FEATURES", 24)
+    prior = fit_prior(data, lambda left_out_CG: float(((left_out_CG - delta_CG) ** 2).mean())).prior
+    unseen = [(node, (node + 3) % n_nodes) for node in range(n_nodes)]
+    true_UG, change_UG = np.array([effect_PG[list(nodes)].sum(axis=0) for nodes in unseen]), prior(unseen)
+    assert 0.8 < (true_UG * change_UG).sum() / (true_UG**2).sum() < 1.2
+    again = GenePrior.from_arrays(prior.arrays())
+    np.testing.assert_array_equal(again(unseen), change_UG)
+    np.testing.assert_array_equal(again.sd(unseen, change_UG), prior.sd(unseen, change_UG))
 
 
 def test_the_factor_by_features_is_that_by_pairs(

@@ -123,9 +123,9 @@ def test_gate_weighs_the_network(make_data: Callable[..., PriorData]) -> None:
     prior = fitted_to(make_data()).prior
     sets, network_UG = [(1,), (2, 3)], np.ones((2, len(prior.offset_G)))
     halved = dataclasses.replace(prior, network_weight=0.5)
-    np.testing.assert_allclose(halved.complete(sets, network_UG) - prior(sets), 0.5, atol=1e-12)
+    np.testing.assert_allclose(halved.complete(prior(sets), network_UG) - prior(sets), 0.5, atol=1e-12)
     closed = dataclasses.replace(prior, network_weight=0.0)
-    np.testing.assert_array_equal(closed.complete(sets, np.nan * network_UG), prior(sets))
+    np.testing.assert_array_equal(closed.complete(prior(sets), np.nan * network_UG), prior(sets))
 
 
 def test_order_of_conditions_does_not_matter(make_data: Callable[..., PriorData]) -> None:

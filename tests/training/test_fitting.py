@@ -278,4 +278,4 @@ def test_it_is_trained_on_request_and_has_weight_0(
     assert result.network_weight == 0
     assert "it is trained as requested" in caplog.text
     assert "the network has weight 0" in caplog.messages[-1]
-    assert (model.predict([model.pert_list[0]]).logvar_UG is not None) is uncertainty
+    assert (model.predict([model.pert_list[0]]).cell_sd is not None) is uncertainty

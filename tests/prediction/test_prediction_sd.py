@@ -1,0 +1,146 @@
+"""The prior's sd of means on its way to users: predictions, frames, AnnData, files, saved models, ensembles."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+
+from gears import GEARS, PertData
+from gears.jobs.ensemble import Ensemble
+from gears.simulate import simulated_screen
+
+
+@pytest.fixture(scope="module")
+def pert_data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
+    adata, _ = simulated_screen(
+        n_genes=40, n_singles=14, n_pairs=10, cells_per_condition=15, n_control=60, seed=2
+    )
+    data = PertData(tmp_path_factory.mktemp("sd"), default_pert_graph=False)
+    data.new_data_process("screen", adata)
+    data.prepare_split("simulation", seed=1)
+    return data
+
+
+@pytest.fixture(scope="module")
+def model(pert_data: PertData) -> GEARS:
+    return trained(pert_data)
+
+
+def trained(pert_data: PertData, seed: int = 1, **training) -> GEARS:
+    """The prior alone by default."""
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8, seed=seed)
+    model.train(**{"epochs": 0, "verbose": False, "evaluate_test": False} | training)
+    return model
+
+
+@pytest.fixture(scope="module")
+def asked(pert_data: PertData) -> list[str]:
+    genes = list(pert_data.screen.perturbed_genes)
+    return [genes[0], f"{genes[1]}+{genes[2]}", "ctrl", f"{genes[0]}+{genes[5]}"]
+
+
+def weighted(model: GEARS, network_weight: float) -> GEARS:
+    """The model with another weight of its network."""
+    other = copy.copy(model)
+    assert model.parts is not None
+    assert model.parts.prior is not None
+    other.parts = replace(model.parts, prior=replace(model.parts.prior, network_weight=network_weight))
+    return other
+
+
+def test_it_is_the_prior_s(model: GEARS, asked: list[str]) -> None:
+    assert model.parts is not None
+    assert model.parts.prior is not None
+    predictions = model.predict(asked, clip=False)
+    assert predictions.sd is not None
+    assert predictions.sd.shape == predictions.expression_UG.shape
+    index = {name: node for node, name in enumerate(model.pert_list)}
+    nodes = [[index[gene] for gene in condition.genes] for condition in predictions.conditions]
+    expected_UG = model.parts.prior.sd(nodes, model.parts.prior(nodes))
+    np.testing.assert_allclose(predictions.sd, expected_UG)
+    assert (predictions.sd[[0, 1, 3]] > 0).all()
+    assert not predictions.sd[2].any(), "the control is known"
+    assert predictions.cell_sd is None
+
+
+@pytest.mark.parametrize("network_weight", [0.0, 0.4])
+def test_every_way_to_predict_has_it(
+    model: GEARS, asked: list[str], tmp_path: Path, network_weight: float
+) -> None:
+    model = weighted(model, network_weight)
+    predictions = model.predict(asked, chunk=1)
+    np.testing.assert_allclose(predictions.sd, model.predict(asked, chunk=4).sd, rtol=1e-5)
+    np.testing.assert_array_equal(predictions.to_adata().layers["sd"], predictions.sd)
+    for name in ("some.h5ad", "some.zarr"):
+        path = model.predict_to_file(asked, tmp_path / name, chunk=2)
+        read = anndata.read_h5ad(path) if path.suffix == ".h5ad" else anndata.read_zarr(path)
+        assert set(read.layers) == {"delta", "sd"}
+        np.testing.assert_allclose(read.layers["sd"], predictions.sd, rtol=1e-5)
+    genes = [condition.genes[0] for condition in predictions.conditions[:2]]
+    pairs = pd.concat(model.predict_all_pairs(genes, values="sd"))
+    np.testing.assert_allclose(pairs.to_numpy(), model.predict(["+".join(genes)]).sd, rtol=1e-5)
+
+
+def test_a_saved_model_has_it(model: GEARS, asked: list[str], tmp_path: Path) -> None:
+    model.save_model(tmp_path / "model")
+    loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(loaded.predict(asked).sd, model.predict(asked).sd)
+
+
+def test_a_network_alone_has_none(pert_data: PertData, asked: list[str]) -> None:
+    model = trained(pert_data, prior=None, steps=1, epochs=None)
+    predictions = model.predict(asked)
+    assert predictions.sd is None
+    assert "sd" not in predictions.to_adata().layers
+
+
+def test_an_ensemble_adds_the_spread_of_its_members(
+    model: GEARS, pert_data: PertData, asked: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    members = []
+    for _ in range(3):
+        assert model.parts is not None
+        assert model.parts.prior is not None
+        prior = model.parts.prior
+        other = copy.copy(model)
+        shifted = replace(prior, offset_G=prior.offset_G + 0.1 * rng.standard_normal(len(prior.offset_G)))
+        other.parts = replace(model.parts, prior=shifted)
+        members.append(other)
+    predicted = Ensemble(members).predict(asked, clip=False)
+    each = [member.predict(asked, clip=False) for member in members]
+    spread_UG = np.std([one.expression_UG for one in each], axis=0, ddof=1)
+    assert spread_UG[0].max() > 0.05
+    variance_UG = np.mean([one.sd**2 for one in each], axis=0) + spread_UG**2
+    np.testing.assert_allclose(predicted.sd, np.sqrt(variance_UG))
+    np.testing.assert_allclose(predicted.spread_UG, spread_UG)
+    alone = Ensemble([trained(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]).predict(
+        asked
+    )
+    np.testing.assert_array_equal(alone.sd, alone.spread_UG)
+    np.testing.assert_array_equal(alone.to_adata().layers["sd"], alone.spread_UG)
+
+
+def test_contexts_have_it(tmp_path: Path) -> None:
+    adata, _ = simulated_screen(
+        n_genes=30, n_singles=8, n_pairs=0, cells_per_condition=40, n_control=90, cell_types=3, seed=4
+    )
+    data = PertData(tmp_path, default_pert_graph=False)
+    data.new_data_process("contexts", adata, context_key="cell_type")
+    data.prepare_split("simulation_single", seed=1)
+    model = trained(data)
+    gene = data.screen.perturbed_genes[0]
+    predictions = model.predict([gene])
+    assert len(predictions) == 3
+    assert predictions.sd is not None
+    assert (predictions.sd > 0).all()
+    model.save_model(tmp_path / "model")
+    loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(loaded.predict([gene]).sd, predictions.sd)

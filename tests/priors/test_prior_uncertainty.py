@@ -1,0 +1,220 @@
+"""Standard deviations of the prior's means: coverage, what they follow, files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.stats import spearmanr
+
+from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
+from gears.priors.calibration import LEVEL
+from gears.priors.effect_size import fit_size, log_size
+from gears.priors.kernels import target_cells
+
+N_NODES, N_GENES = 45, 60
+NORMAL = 1.6449
+SEEN, PAIRED = 36, 12  # nodes that are perturbed in training; of these, those of pairs
+
+Sets = tuple[tuple[int, ...], ...]
+
+
+def screen_of(
+    seed: int,
+    *,
+    alike: float = 0.6,
+    strength: np.ndarray | float = 1.0,
+    factor_sd: float = 0.0,
+    target_sd: float | None = None,
+    noise: float = 0.15,
+) -> tuple[PriorData, Sets, np.ndarray]:
+    """Training data drawn from the process itself, other conditions, and the true changes of these.
+
+    Nodes are alike in threes, by `alike`; every third of a group is never perturbed in some groups. Effects are
+    multiplied by `strength` of their node, pairs by a random factor, a node's change of its own gene by a random share.
+    """
+    rng = np.random.default_rng(seed)
+    groups = np.arange(N_NODES) // 3
+    similar_PP = np.where(groups[:, None] == groups, 0.6, 0.0)
+    np.fill_diagonal(similar_PP, 1.0)
+    draw_PP = alike * similar_PP + (1 - alike) * np.eye(N_NODES)
+    effect_PG = np.linalg.cholesky(draw_PP) @ rng.standard_normal((N_NODES, N_GENES))
+    effect_PG *= np.exp(0.5 * rng.standard_normal(N_GENES))  # genes differ in their signal
+    effect_PG *= np.broadcast_to(strength, N_NODES)[:, None]
+    trained = rng.permutation(N_NODES)[:SEEN]
+    pairs = [tuple(sorted(pair)) for pair in combinations(trained[:PAIRED].tolist(), 2)]
+    pairs = [pairs[index] for index in rng.permutation(len(pairs))]
+    singles = [(int(node),) for node in trained]
+    unseen = [(int(node),) for node in range(N_NODES) if node not in trained]
+    sets, others = tuple(singles + pairs[:30]), tuple(unseen + pairs[30:])
+    column_P = np.where(np.arange(N_NODES) < 30, np.arange(N_NODES), -1)
+    column_P = column_P if target_sd is not None else np.full(N_NODES, -1)
+
+    def change(nodes: tuple[int, ...]) -> np.ndarray:
+        change_G = effect_PG[list(nodes)].sum(axis=0)
+        if len(nodes) > 1:
+            change_G = change_G * np.exp(factor_sd * rng.standard_normal())
+        for node in nodes:
+            if column_P[node] >= 0:
+                change_G[column_P[node]] = -2.0 + (target_sd or 0.0) * rng.standard_normal()
+        return change_G
+
+    n_C = rng.integers(20, 200, len(sets)).astype(float)
+    variance_G = np.full(N_GENES, 50 * noise**2)
+    delta_CG = np.array([change(nodes) for nodes in sets])
+    delta_CG += rng.standard_normal(delta_CG.shape) * np.sqrt(variance_G / n_C[:, None])
+    trained_T = np.sort(trained)
+    genes = GeneSimilarity(trained_T, sparse.csr_matrix(similar_PP[:, trained_T]))
+    data = PriorData(sets, delta_CG, variance_G, n_C, np.full(N_GENES, 2.0), column_P, genes)
+    return data, others, np.array([change(nodes) for nodes in others])
+
+
+def fitted_to(data: PriorData) -> GenePrior:
+    prior = fit_prior(data, lambda left_out_CG: float(((left_out_CG - data.delta_CG) ** 2).mean())).prior
+    assert isinstance(prior, GenePrior)
+    return prior
+
+
+def errors(prior: GenePrior, sets: Sets, true_UG: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    change_UG = prior(sets)
+    sd_UG = prior.sd(sets, change_UG)
+    assert sd_UG is not None
+    return true_UG - change_UG, sd_UG
+
+
+def test_intervals_of_data_from_the_process_hold_what_they_say() -> None:
+    inside = {"unseen": [], "pairs": []}
+    for seed in range(6):
+        data, others, true_UG = screen_of(seed)
+        error_UG, sd_UG = errors(fitted_to(data), others, true_UG)
+        inside_UG = np.abs(error_UG) <= NORMAL * sd_UG
+        for row, nodes in enumerate(others):
+            inside["pairs" if len(nodes) > 1 else "unseen"].append(inside_UG[row].mean())
+    assert len(inside["unseen"]) == 6 * (N_NODES - SEEN)
+    for name, shares in inside.items():
+        assert np.mean(shares) == pytest.approx(LEVEL, abs=0.04), name
+
+
+def test_genes_and_conditions_that_are_known_less_have_wider_intervals() -> None:
+    data, others, true_UG = screen_of(1)
+    error_UG, sd_UG = errors(fitted_to(data), others, true_UG)
+    is_pair = np.array([len(nodes) > 1 for nodes in others])
+    assert sd_UG[~is_pair].mean() > 3 * sd_UG[is_pair].mean()
+    by_gene = spearmanr(sd_UG.mean(axis=0), np.sqrt((error_UG**2).mean(axis=0)))
+    assert by_gene.statistic > 0.5
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_sizes_that_follow_similar_genes_say_which_unseen_gene_is_predicted_badly(follows: bool) -> None:
+    rng, found = np.random.default_rng(5), []
+    for seed in range(4):
+        strength = np.exp(rng.standard_normal(N_NODES // 3))[np.arange(N_NODES) // 3] if follows else 1.0
+        data, others, true_UG = screen_of(seed, alike=0.0, strength=strength)
+        prior = fitted_to(data)
+        error_UG, sd_UG = errors(prior, others, true_UG)
+        unseen = [row for row, nodes in enumerate(others) if len(nodes) == 1]
+        of_error, of_sd = (np.sqrt((values_UG[unseen] ** 2).mean(axis=1)) for values_UG in (error_UG, sd_UG))
+        found.append((prior.report["sd"]["exponents_of_size"][1], of_error, of_sd / of_sd.mean()))
+    exponents, of_error, of_sd = zip(*found, strict=True)
+    if follows:
+        assert np.mean(exponents) >= 0.5
+        assert spearmanr(np.concatenate(of_error), np.concatenate(of_sd)).statistic > 0.5
+    else:
+        assert np.mean(exponents) < 0.5
+        assert np.concatenate(of_sd) == pytest.approx(1.0, abs=0.1)
+
+
+def test_pairs_that_are_multiplied_are_wrong_where_their_change_is() -> None:
+    shares = {}
+    for factor_sd in (0.0, 1.2):
+        data, others, true_UG = screen_of(2, factor_sd=factor_sd)
+        prior = fitted_to(data)
+        shares[factor_sd] = prior.report["sd"]["share_where_change_is"]
+    assert shares[1.2] >= shares[0.0] + 0.2
+    error_UG, sd_UG = errors(prior, others, true_UG)
+    pairs = [row for row, nodes in enumerate(others) if len(nodes) > 1]
+    assert spearmanr(sd_UG[pairs].ravel(), np.abs(error_UG[pairs]).ravel()).statistic > 0.4
+
+
+@pytest.mark.parametrize("target_sd", [0.05, 0.8])
+def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd: float) -> None:
+    error_N, sd_N = [], []
+    for seed in range(4):
+        data, others, true_UG = screen_of(seed, target_sd=target_sd, strength=0.3)
+        error_UG, sd_UG = errors(fitted_to(data), others, true_UG)
+        at = target_cells(others, data.column_P)
+        error_N.append(error_UG[at])
+        sd_N.append(sd_UG[at])
+    of_error, of_sd = (float(np.sqrt((np.concatenate(values) ** 2).mean())) for values in (error_N, sd_N))
+    assert of_sd == pytest.approx(of_error, rel=0.4)
+
+
+def test_the_mean_alone_is_as_wrong_as_conditions_differ() -> None:
+    data, others, true_UG = screen_of(4, alike=0.0)
+    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+    prior = fit_prior(data, lambda left_out_CG: -1.0 * np.allclose(left_out_CG, means_CG)).prior
+    assert prior.report["mean_only"]
+    error_UG, sd_UG = errors(prior, others, true_UG)
+    assert (np.abs(error_UG) <= NORMAL * sd_UG).mean() == pytest.approx(LEVEL, abs=0.05)
+
+
+def test_the_control_is_known_and_the_order_of_genes_does_not_matter() -> None:
+    data, _, _ = screen_of(0)
+    prior = fitted_to(data)
+    pair, single = data.sets[-1], data.sets[0]
+    sets = [pair, pair[::-1], single, ()]
+    sd_UG = prior.sd(sets, prior(sets))
+    assert sd_UG is not None
+    np.testing.assert_allclose(sd_UG[0], sd_UG[1], rtol=1e-6)
+    assert not sd_UG[3].any()
+    assert (sd_UG[:3] > 0).all()
+
+
+def test_it_comes_back_from_files_and_earlier_files_have_none() -> None:
+    data, others, _ = screen_of(0, target_sd=0.3)
+    prior = fitted_to(data)
+    arrays, change_UG = prior.arrays(), prior(others)
+    again = GenePrior.from_arrays(arrays, prior.report)
+    np.testing.assert_array_equal(again.sd(others, change_UG), prior.sd(others, change_UG))
+    earlier = {name: array for name, array in arrays.items() if not name.startswith("sd_")}
+    assert GenePrior.from_arrays(earlier).sd(others, change_UG) is None
+    with pytest.raises(ValueError, match="disagree"):
+        GenePrior.from_arrays(arrays | {"sd_used": arrays["sd_used"][:-1]})
+    tables = sum(array.nbytes for name, array in arrays.items() if name.startswith("sd_"))
+    assert tables < 4 * (len(data.genes.trained_T) + 2) ** 2 + 8 * (N_GENES + 200)
+
+
+def test_too_few_conditions_to_tell_have_no_sd(make_data: Callable[..., PriorData]) -> None:
+    data = make_data()
+    single = dataclasses.replace(data, sets=((0,),), delta_CG=data.delta_CG[:1], n_C=data.n_C[:1])
+    assert fit_prior(single, lambda left_out_CG: 0.0).prior.sd([(0,)], np.zeros((1, 40))) is None
+    two = dataclasses.replace(data, sets=((0,), (1,)), delta_CG=data.delta_CG[:2], n_C=data.n_C[:2])
+    prior = fit_prior(two, lambda left_out_CG: 0.0).prior
+    sd_UG = prior.sd([(0,), (5,)], prior([(0,), (5,)]))
+    assert np.isfinite(sd_UG).all()
+    assert (sd_UG > 0).all()
+
+
+def test_log_sizes_are_without_sampling_noise() -> None:
+    rng = np.random.default_rng(0)
+    size_C = np.array([1.0, 0.5, 0.25])
+    noise_CG = np.full((3, 20_000), 0.3**2)
+    measured_CG = rng.standard_normal(noise_CG.shape) * np.sqrt(size_C[:, None] ** 2 + noise_CG)
+    value_C, error_C = log_size(measured_CG**2, noise_CG)
+    np.testing.assert_allclose(np.exp(value_C), size_C, rtol=0.03)
+    assert error_C[0] < error_C[1] < error_C[2]
+
+
+def test_sizes_that_follow_nothing_are_one_for_all() -> None:
+    data, _, _ = screen_of(0)
+    rng = np.random.default_rng(1)
+    value_C = 0.3 * rng.standard_normal(len(data.sets))
+    fit, left_out_C = fit_size(value_C, np.full(len(value_C), 1e-3), data.sets, data.genes)
+    values = fit(data.sets, data.genes)
+    assert values == pytest.approx(values[0])
+    assert values[0] == pytest.approx(value_C.mean(), abs=0.3)
+    assert abs(np.corrcoef(left_out_C[: data.delta_CG.shape[0]], value_C)[0, 1]) < 0.6
