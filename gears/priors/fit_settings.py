@@ -38,7 +38,10 @@ from gears.priors.uncertainty import condition_variance
 MOST_FOLDS = 10
 FEW_FOLDS = 3  # of very many conditions, which fewer folds predict as well
 CARRIES = (1.0, 0.0)
-FAR_SLOPES = (0.25, 0.5, 0.65)
+NEAR_SLOPES = tuple(slope for slope in SLOPES if slope >= 1)
+"""Slopes that are tried. Left-out groups say how far unseen genes carry over, not how far a gene that other contexts
+show does: there nothing is shrunk."""
+FAR_SLOPES = (0.25, 0.5, 0.75, 0.9)
 """Slopes that are tried besides for contexts that training never sees: little carries over to them."""
 
 
@@ -74,7 +77,7 @@ def fit_context_prior(
                 spectrum, member_CR
             )  # it does not depend on what is carried
             variances[carry][out] = condition_variance(covariance, posterior, out_sets)
-    slopes = (*FAR_SLOPES, *SLOPES) if _leaves_settings_out(data) else SLOPES
+    slopes = (*FAR_SLOPES, *NEAR_SLOPES) if _leaves_settings_out(data) else NEAR_SLOPES
     at = slice(None) if judged is None else judged
     tried = {
         (*choice, slope): criterion(slope * candidate_CG[at] + _kept(slope) * targets_CG[at])
