@@ -155,18 +155,20 @@ def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd: float) -
 
 
 def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions() -> None:
-    data, others, true_UG = screen_of(3, target_sd=3.0, strength=0.3)
+    data, _, _ = screen_of(3, target_sd=3.0, strength=0.3)
     prior = fitted_to(data)
     assert prior.uncertainty is not None
     is_target_G = np.isin(np.arange(N_GENES), data.column_P)
     scale_G = prior.uncertainty.gene_G
     assert np.median(scale_G[is_target_G]) == pytest.approx(np.median(scale_G[~is_target_G]), rel=0.5)
-    data, others, true_UG = screen_of(3, target_sd=0.0, factor_sd=0.8, strength=0.3)
-    error_UG, sd_UG = errors(fitted_to(data), others, true_UG)
-    is_other_UG = np.ones(error_UG.shape, dtype=bool)
-    is_other_UG[target_cells(others, data.column_P)] = False
-    inside = (np.abs(error_UG) <= NORMAL * sd_UG)[is_other_UG].mean()
-    assert inside == pytest.approx(LEVEL, abs=0.06)
+    # and where changes are does not count them either
+    shares = [
+        fitted_to(screen_of(seed, target_sd=0.0, factor_sd=0.8, strength=0.3)[0]).report["sd"][
+            "share_where_change_is"
+        ]
+        for seed in range(4)
+    ]
+    assert np.mean(shares) > 0.35
 
 
 def test_the_expected_size_is_a_mean_of_two_and_stays_within_those_of_training() -> None:
