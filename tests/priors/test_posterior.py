@@ -167,6 +167,10 @@ def test_two_unknown_genes_are_alike_over_the_trained_gene_that_is_most_like_bot
     pairs_E2 = np.array([(0, 1), (0, 10), (9, 3), (9, 10), (10, 11)])
     # of the last two, the similarity of 0.6 is not known: their trained neighbours are like both by 0.1
     np.testing.assert_allclose(genes.between(pairs_E2), [0.6, 0.1, 0.1, 0.01, 0.01])
+    # what is known is not replaced by the path over a third gene
+    similar = np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.9], [0.9, 0.9, 1.0]])
+    known = GeneSimilarity(np.arange(3), sparse.csr_matrix(similar))
+    np.testing.assert_allclose(known.between(np.array([(0, 1)])), [0.1])
 
 
 def test_it_comes_back_from_its_arrays() -> None:

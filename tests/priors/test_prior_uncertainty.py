@@ -13,8 +13,9 @@ from scipy.stats import spearmanr
 
 from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
 from gears.priors.calibration import LEVEL
-from gears.priors.effect_size import fit_size, log_size
+from gears.priors.effect_size import fit_size, log_size, predicted_log_size
 from gears.priors.kernels import target_cells
+from gears.priors.uncertainty import expected_log_size, size_factor
 
 N_NODES, N_GENES = 45, 60
 NORMAL = 1.6449
@@ -153,6 +154,32 @@ def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd: float) -
     assert of_sd == pytest.approx(of_error, rel=0.4)
 
 
+def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions() -> None:
+    data, _, _ = screen_of(3, target_sd=3.0, strength=0.3)
+    prior = fitted_to(data)
+    assert prior.uncertainty is not None
+    is_target_G = np.isin(np.arange(N_GENES), data.column_P)
+    scale_G = prior.uncertainty.gene_G
+    assert np.median(scale_G[is_target_G]) == pytest.approx(np.median(scale_G[~is_target_G]), rel=0.5)
+    # and where changes are does not count them either
+    shares = [
+        fitted_to(screen_of(seed, target_sd=0.0, factor_sd=0.8, strength=0.3)[0]).report["sd"][
+            "share_where_change_is"
+        ]
+        for seed in range(4)
+    ]
+    assert np.mean(shares) > 0.35
+
+
+def test_the_expected_size_is_a_mean_of_two_and_stays_within_those_of_training() -> None:
+    sizes_U = expected_log_size(np.log([1.0, 4.0]), np.array([4.0, 1.0]))
+    np.testing.assert_allclose(np.exp(sizes_U), [np.sqrt(2), 2.0])
+    exponents = np.array([[0.5, 0.0, -1.0, 2.0], [1.0, 1.0, 0.0, 3.0]])
+    unseen_U = np.array([False, False, False, True, True])
+    found_U = size_factor(exponents, np.array([1.0, 9.0, -9.0, 2.0, 9.0]), unseen_U)
+    np.testing.assert_allclose(found_U, np.exp([1.0, 2.0, -1.0, 2.0, 4.0]))
+
+
 def test_the_mean_alone_is_as_wrong_as_conditions_differ() -> None:
     data, others, true_UG = screen_of(4, alike=0.0)
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
@@ -211,10 +238,20 @@ def test_log_sizes_are_without_sampling_noise() -> None:
 
 def test_sizes_that_follow_nothing_are_one_for_all() -> None:
     data, _, _ = screen_of(0)
-    rng = np.random.default_rng(1)
-    value_C = 0.3 * rng.standard_normal(len(data.sets))
-    fit, left_out_C = fit_size(value_C, np.full(len(value_C), 1e-3), data.sets, data.genes)
-    values = fit(data.sets, data.genes)
-    assert values == pytest.approx(values[0])
-    assert values[0] == pytest.approx(value_C.mean(), abs=0.3)
-    assert abs(np.corrcoef(left_out_C[: data.delta_CG.shape[0]], value_C)[0, 1]) < 0.6
+    singles = [nodes for nodes in data.sets if len(nodes) == 1]
+    constant = 0
+    for seed in range(12):
+        value_C = 0.3 * np.random.default_rng(seed).standard_normal(len(singles))
+        fit, _ = fit_size(value_C, np.full(len(value_C), 1e-3), singles, data.genes)
+        constant += np.ptp(fit(singles, data.genes)) < 1e-9
+    assert constant >= 9
+
+
+def test_effects_of_several_genes_add_up_as_squares() -> None:
+    data, others, _ = screen_of(0)
+    size_C = np.sqrt([len(nodes) for nodes in data.sets])
+    value_C = np.log(size_C) + 0.01 * np.random.default_rng(0).standard_normal(len(size_C))
+    fit, left_out_C = fit_size(value_C, np.full(len(value_C), 1e-4), data.sets, data.genes)
+    expected_U = np.sqrt([len(nodes) for nodes in others])
+    np.testing.assert_allclose(np.exp(predicted_log_size(fit, others, data.genes)), expected_U, rtol=0.02)
+    np.testing.assert_allclose(np.exp(left_out_C), size_C, rtol=0.02)
