@@ -7,6 +7,7 @@ from typing import Any
 
 from gears.conditions import CONTROL_LABEL
 from gears.core.options import Check, Options, anything, number, one_of, option, options, switch, whole
+from gears.data.checks.scale import SCALES
 from gears.data.checks.styles import STYLES
 
 _SHARE = Check("a share of the control's expression above 0, such as 0.3", number(above=0).valid).or_none()
@@ -32,7 +33,12 @@ class ProcessingOptions(Options):
     layer: str | None = option(
         default=None,
         check=Check("the name of a layer", lambda value: isinstance(value, str)).or_none(),
-        help="take the values from this layer instead of X",
+        help="take the values from this layer instead of X; raw takes adata.raw, where no layer has that name",
+    )
+    scale: str | None = option(
+        default=None,
+        check=one_of(SCALES).or_none(),
+        help=f"scale of the values where its detection is wrong: {', '.join(SCALES)}; they are used unchanged",
     )
     min_cells: int | None = option(
         default=None,

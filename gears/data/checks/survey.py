@@ -18,7 +18,7 @@ from scipy import sparse
 
 from gears.conditions import SEPARATOR, split_label
 from gears.core.findings import Finding, errors, refusal
-from gears.core.messages import shorten, suggestion
+from gears.core.messages import count, shorten, suggestion
 from gears.data.checks import filters
 from gears.data.checks.filters import Dropped
 from gears.data.checks.labels import (
@@ -30,6 +30,7 @@ from gears.data.checks.labels import (
 )
 from gears.data.checks.layout import INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.checks.options import ProcessingOptions
+from gears.data.checks.scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings
 from gears.data.checks.settings import (
     SettingTable,
     column_findings,
@@ -45,7 +46,7 @@ from gears.data.checks.values import (
     small_in_context_findings,
     value_findings,
 )
-from gears.data.reading.matrix import as_csr, log_normalize, values_of
+from gears.data.reading.matrix import RAW, as_csr, log_normalize, values_of
 from gears.files.mapped import pieces
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ class ScreenDraft:
         N and G of the screen as given.
     obs, var : pd.DataFrame
         Annotations as given; in the end those of the cells that stay, in the published layout.
-    layers, values
-        Names of the layers; X or the layer in whatever form it is held, None where there is none.
+    layers, raw, values
+        The layers by name and ``adata.raw``, None where there is none; X or the layer that is used, in whatever form
+        it is held.
     cells : np.ndarray (n,) int64
         Cells that stay, by their number among the N given.
     gene_names, cell_types : pd.Series (G,), (N,)
@@ -81,9 +83,9 @@ class ScreenDraft:
         The screen's own labels, and what they are read as.
     matrix : csr_matrix float32
         Log-normalised expression: (N, G), in the end (n, G).
-    settings, condition_names, has_negative
+    settings, condition_names, has_negative, scale
         Labels with context and perturbation type (None before the cells are divided); published name of each label;
-        whether a value is below 0.
+        whether a value is below 0; the scale of the values as given (:data:`gears.data.checks.scale.SCALES`).
     findings, dropped
         Problems; what is excluded, by filter.
     """
@@ -93,7 +95,8 @@ class ScreenDraft:
     n_genes: int
     obs: pd.DataFrame
     var: pd.DataFrame
-    layers: tuple[str, ...]
+    layers: dict[str, Any]
+    raw: Any
     values: Any
     layout: Layout
     cells: np.ndarray
@@ -105,6 +108,7 @@ class ScreenDraft:
     settings: SettingTable | None = None
     condition_names: list[str] = field(default_factory=list)
     has_negative: bool = False
+    scale: str | None = None
     findings: tuple[Finding, ...] = ()
     dropped: tuple[Dropped, ...] = ()
 
@@ -168,8 +172,14 @@ def check_screen(
 def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     """What is used of an AnnData; where its labels, cell types and gene names are."""
     layout, findings = find_layout(adata.obs, adata.var, options)
-    layers = tuple(str(name) for name in adata.layers)
-    is_there = options.layer is None or options.layer in layers
+    layers = {str(name): matrix for name, matrix in adata.layers.items()}
+    raw = None if adata.raw is None else adata.raw.X
+    is_raw = options.layer == RAW and RAW not in layers and raw is not None
+    is_there = is_raw or options.layer is None or options.layer in layers
+    if is_raw and len(missing := adata.var_names.difference(adata.raw.var_names)):
+        what = f"adata.raw does not measure {count(len(missing), 'gene')} of adata ({shorten(missing)})"
+        findings.append(Finding("raw-genes", what, "call adata.raw.to_adata() and give that", len(missing), missing[0]))
+        is_there = False
     return ScreenDraft(
         options=options,
         n_cells=adata.n_obs,
@@ -177,6 +187,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         obs=adata.obs,
         var=adata.var,
         layers=layers,
+        raw=raw,
         values=values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None,
         layout=layout,
         cells=np.arange(adata.n_obs),
@@ -251,11 +262,11 @@ def standardise_labels(draft: ScreenDraft, is_gene: Callable[[str], bool] | None
 
 def check_values(draft: ScreenDraft) -> ScreenDraft:
     """Expression as CSR."""
-    layer, layers = draft.options.layer, list(draft.layers)
+    layer, layers = draft.options.layer, [*draft.layers, *([RAW] if draft.raw is not None else [])]
     if layer is not None and layer not in layers:
         hint = suggestion(layer, layers, "layers")
         return draft.found([Finding("no-layer", f"there is no layer {layer!r}", hint, 1, layer)])
-    if draft.n_cells == 0 or draft.n_genes == 0:
+    if draft.n_cells == 0 or draft.n_genes == 0 or (draft.values is None and not draft.ok):
         return draft
     if draft.values is None:
         hint = f"pass layer= (layers: {shorten(layers) or 'none'})"
@@ -264,13 +275,30 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
         matrix = as_csr(draft.values)
     except (TypeError, ValueError) as error:
         return draft.found([Finding("no-matrix", str(error))])
-    findings = value_findings(matrix, normalize=draft.options.normalize, layer=layer, layers=layers)
-    return draft.found(findings, matrix=matrix, values=None)
+    draft = replace(draft, matrix=matrix, values=None)
+    findings = value_findings(matrix, layer=layer, layers=layers)
+    if findings:
+        return draft.found(findings)
+    return check_scale(draft)
+
+
+def check_scale(draft: ScreenDraft) -> ScreenDraft:
+    """Scale of the values: as stated, else as detected."""
+    options = draft.options
+    scale = options.scale or detect_scale(draft.matrix)
+    draft = replace(draft, scale=scale)
+    if options.scale is not None and not (options.normalize and scale != COUNTS):
+        return draft
+    place = "X" if options.layer is None else f"layers[{options.layer!r}]"
+    elsewhere = partial(other_places, draft.layers, draft.raw, options.layer)
+    return draft.found(scale_findings(draft.matrix, scale, place, elsewhere, normalize=options.normalize))
 
 
 def normalise(draft: ScreenDraft) -> ScreenDraft:
     """Counts to log-normalised expression, where the options say that the values are counts."""
-    return replace(draft, matrix=log_normalize(draft.matrix)) if draft.options.normalize else draft
+    if not draft.options.normalize:
+        return draft
+    return replace(draft, matrix=log_normalize(draft.matrix), scale=LOG1P)
 
 
 def filter_cells(draft: ScreenDraft) -> ScreenDraft:

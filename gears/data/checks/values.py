@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,14 +13,7 @@ from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.findings import Finding
 from gears.core.messages import count, shorten
 from gears.data.checks.labels import LabelTable
-from gears.data.reading.matrix import share_of_integers
 from gears.files.mapped import pieces
-
-LOG_MAXIMUM = 25.0
-"""log1p of any sensible normalised count lies far below this."""
-MOSTLY_COUNTS = 0.5
-"""Share of whole numbers among the values above which they are counts: a logarithm is hardly ever whole."""
-
 
 def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
     """No cells or no genes at all."""
@@ -76,9 +70,9 @@ def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
 
 
 def value_findings(
-    matrix: sparse.csr_matrix, *, normalize: bool, layer: str | None, layers: list[str]
+    matrix: sparse.csr_matrix, *, layer: str | None, layers: Sequence[str]
 ) -> list[Finding]:
-    """Values that are not finite, and counts where log-normalised values belong (or the reverse)."""
+    """Values that are not finite, or nothing but zeros."""
     values = matrix.data
     place = f"layers[{layer!r}]" if layer else "X"
     bad = sum(int(np.count_nonzero(~np.isfinite(piece))) for piece in pieces(values))
@@ -89,30 +83,6 @@ def value_findings(
         remedy = "pass the layer that holds the values" if layers else "check how the file was written"
         remedy += f" (layers: {shorten(layers) or 'none'})"
         return [Finding("all-zero", f"{place} holds nothing but zeros", remedy)]
-    ends = np.array([(piece.min(), piece.max()) for piece in pieces(values)])
-    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
-    whole = share_of_integers(values)
-    if normalize:
-        if low >= 0 and (whole > MOSTLY_COUNTS or high > LOG_MAXIMUM):
-            return []
-        counts = next((name for name in layers if "count" in name.lower() and name != layer), None)
-        layer_of = f"layer={counts!r}" if counts else "the layer that holds counts, or leave normalize out"
-        remedy = f"pass {layer_of}"
-        what = f"normalize=True needs counts, but {place} does not hold whole non-negative numbers"
-        return [Finding("no-counts", what, remedy)]
-    if low >= 0 and whole > MOSTLY_COUNTS:
-        share = "whole numbers only" if whole == 1 else f"mostly whole numbers ({whole:.0%})"
-        what = f"{place} holds {share} (up to {high:g}): these look like raw counts, log-normalised values are needed"
-        remedy = "pass normalize=True (1e4 counts per cell, then log1p, on a copy)"
-        return [Finding("counts", what, remedy, int(whole * len(values)), f"{high:g}")]
-    if high > LOG_MAXIMUM:
-        what = f"{place} has values up to {high:g}: normalised, it seems, but without logarithm"
-        remedy = "apply scanpy.pp.log1p on a copy first, or pass counts with normalize=True"
-        return [Finding("not-logged", what, remedy, int((values > LOG_MAXIMUM).sum()), f"{high:g}")]
-    if low < 0:
-        what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals; they are used unchanged"
-        remedy = "give log-normalised values if there are any; negative predictions are not set to 0 (clip=True does)"
-        return [Finding("negative-values", what, remedy, int((values < 0).sum()), f"{low:g}", "warning")]
     return []
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 DENSE_ROWS = 1024
+RAW = "raw"
+"""Layer that means ``adata.raw``, where no layer has that name."""
 
 
 def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
@@ -47,11 +49,13 @@ def check_matrices(path: Path, adata: AnnData) -> None:
 
 
 def values_of(adata: AnnData, layer: str | None = None) -> Any:
-    """X or a layer, in whatever form it is held; None where X is empty.
+    """X, a layer or ``adata.raw`` (its genes of `adata`), in whatever form it is held; None where X is empty.
 
     A view whose rows run backwards cannot be taken by scipy from a matrix with
     index arrays of two types: then the rows are taken here.
     """
+    if layer == RAW and RAW not in adata.layers:
+        return adata.raw[:, adata.var_names].X
     try:
         return adata.X if layer is None else adata.layers[layer]
     except ValueError:
