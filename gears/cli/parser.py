@@ -111,7 +111,10 @@ class CommandParser(ArgumentParser):
             elif types[name] is bool:
                 add_switch(group, option, text, default=default)
             else:
-                group.add_argument(option, type=types[name], default=default, help=text)
+                kind = types[name]
+                if kind == (list[str] | None):  # one word, too
+                    kind = str | list[str] | None
+                group.add_argument(option, type=kind, default=default, help=text)
             names.append(name)
         self.option_names.setdefault(title, []).extend(names)
 

@@ -31,7 +31,7 @@ SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
 
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
-  gears prepare screen.h5ad --work-dir data --style auto --min-cells 10
+  gears prepare screen.h5ad --work-dir data --min-cells 10
   gears prepare filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv \\
       --normalize
 
@@ -143,7 +143,6 @@ def inspect_parser() -> CommandParser:
     add_guide_tables(parser)
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
     parser.add_options(SCREEN, ProcessingOptions)
-    parser.set_defaults(style="auto")
     return parser
 
 
@@ -163,11 +162,7 @@ def _report(options: Any, processing: dict[str, Any]) -> Any:
     from gears.data.screen.prepare import locate_screen, source_in
     from gears.graphs.annotation import annotation_from
 
-    annotation = annotation_from(options.gene2go)
-
-    def is_gene(symbol: str) -> bool:
-        return annotation.resolve(symbol) is not None
-
+    is_gene = annotation_from(options.gene2go).resolve
     path = locate_screen(options.file)
     if is_prepared(path):
         from gears.data.screen.prepared import PreparedScreen

@@ -53,8 +53,13 @@ class ProcessingOptions(Options):
         help="""the screen's own control token, or several; written ctrl in the prepared screen, and the original labels
         are kept in obs.condition_source""",
     )
+    as_genes: list[str] | None = option(
+        default=None,
+        check=anything(),
+        help="tokens of labels that are genes although they look like a control (CTRL, GFP) or are not known",
+    )
     style: str = option(
-        default="gears",
+        default="auto",
         check=one_of(["auto", *STYLES]),
         help=f"how the screen names things: {', '.join(STYLES)}, or auto, which looks (see gears.data.checks.styles)",
     )
@@ -133,7 +138,7 @@ class ProcessingOptions(Options):
         """Bring labels and columns into one form: sorted lists, the context's column among those matched by."""
         controls = _names("ctrl_label", self.ctrl_label)
         object.__setattr__(self, "ctrl_label", controls[0] if len(controls) == 1 else controls)
-        for name in ("drop_labels", "batch_key"):
+        for name in ("drop_labels", "as_genes", "batch_key"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _names(name, getattr(self, name)))
         if self.context_key is not None:

@@ -7,7 +7,7 @@ and the steps that need a screen without errors are omitted where it has any.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,22 @@ from gears.data.checks.filters import Dropped
 from gears.data.checks.labels import (
     LabelTable,
     guide_number_findings,
+    joined_genes,
     label_findings,
-    other_case_findings,
     unknown_gene_findings,
 )
 from gears.data.checks.layout import INDEX, ONE_TYPE, Layout, find_layout
+from gears.data.checks.names import (
+    KnownGene,
+    date_findings,
+    look_alike_findings,
+    other_case_findings,
+    other_name_findings,
+    other_names,
+    tokens_of,
+    unmeasured_findings,
+    with_names,
+)
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings
 from gears.data.checks.settings import (
@@ -154,12 +165,12 @@ class ScreenDraft:
 
 
 def check_screen(
-    adata: AnnData, options: ProcessingOptions, *, is_gene: Callable[[str], bool] | None = None
+    adata: AnnData, options: ProcessingOptions, *, is_gene: KnownGene | None = None
 ) -> ScreenDraft:
     """Every step from an AnnData (not modified) to a screen that can be written, if no error is found.
 
-    `is_gene` says whether a token is a gene that is known elsewhere (the annotation); outside the style "gears"
-    tokens that are neither that nor measured are unknown labels.
+    `is_gene` gives the symbol of a gene that is known elsewhere (the annotation), None for any other token; outside
+    the style "gears" tokens that are neither that nor measured are unknown labels.
     """
     draft = check_cell_types(check_genes(read(adata, options)))
     draft = check_values(standardise_labels(draft, is_gene))
@@ -201,8 +212,10 @@ def check_genes(draft: ScreenDraft) -> ScreenDraft:
     if key is None:
         return draft
     names = pd.Series(index, index=index) if key == INDEX else draft.var[key]
+    names = names.astype(object).map(lambda name: name.strip() if isinstance(name, str) else name)
     findings = gene_findings(names, index, unique_genes=unique_genes)
-    names = names.astype(object).astype(str)
+    names = names.astype(str)
+    findings += date_findings(names.tolist(), "gene name", "warning")
     if unique_genes:
         again = names.duplicated().to_numpy()
         names = names.where(~again, names + "-" + pd.Series(index.astype(str), index=index))
@@ -220,7 +233,7 @@ def check_cell_types(draft: ScreenDraft) -> ScreenDraft:
     return draft.found(findings, cell_types=cell_types)
 
 
-def standardise_labels(draft: ScreenDraft, is_gene: Callable[[str], bool] | None) -> ScreenDraft:
+def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenDraft:
     """Labels in the published form, each parsed once; cells without a usable label are excluded."""
     layout, options = draft.layout, draft.options
     if layout.condition_key is None or draft.n_cells == 0:
@@ -234,24 +247,37 @@ def standardise_labels(draft: ScreenDraft, is_gene: Callable[[str], bool] | None
     draft = draft.found([*findings, *found], cells=np.flatnonzero(~lost))
     if any(finding.kind in UNREADABLE for finding in found):
         return draft
-    measured = set(draft.gene_names)
+    measured, genes = draft.gene_names.tolist(), {*draft.gene_names, *layout.as_genes}
 
     def known(token: str) -> bool:
-        return token in measured or (is_gene is not None and is_gene(token))
+        return token in genes or (is_gene is not None and bool(is_gene(token)))
+
+    def is_symbol(token: str) -> bool:
+        return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
     texts = own[~lost].astype(object)
-    mapping = {label: layout.standard(label, known) for label in pd.unique(texts)}
-    labels = list(dict.fromkeys(mapping.values()))
-    findings = []
+    distinct = pd.unique(texts)
+    joined, findings = joined_genes(distinct, layout, known, is_symbol) if options.sep is None else ({}, [])
+    mapping = {label: joined.get(label) or layout.standard(label, known) for label in distinct}
     if layout.count_key is not None:
         numbers = draft.obs[layout.count_key][~lost]
         findings += guide_number_findings(own[~lost], numbers, mapping, layout.count_key)
-    findings += other_case_findings(labels, list(measured), known)
-    table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR else {})
+    tokens = tokens_of(mapping.values())
+    renamed = other_names(tokens, measured, is_gene) if is_gene is not None else {}
+    if renamed:
+        mapping = {label: with_names(standard, renamed) for label, standard in mapping.items()}
+        tokens = tokens_of(mapping.values())
+    labels = list(dict.fromkeys(mapping.values()))
+    findings += other_name_findings(renamed)
+    findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
+    findings += look_alike_findings(tokens, known)
+    findings += other_case_findings(tokens, measured, known)
+    findings += unmeasured_findings(tokens, measured, draft.var)
+    table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {})
     draft = draft.found(findings, mapping=mapping, table=table)
     if layout.style == "gears" or is_gene is None:
         return draft
-    found, strange = unknown_gene_findings(labels, list(measured), is_gene, options.unknown_labels)
+    found, strange = unknown_gene_findings(labels, known, options.unknown_labels)
     draft = draft.found(found)
     if not strange or options.unknown_labels != "drop":
         return draft
@@ -373,7 +399,10 @@ def publish(draft: ScreenDraft) -> ScreenDraft:
     if len(cells) < draft.n_cells:
         matrix = as_csr(matrix[cells])
     types = draft.cell_types.iloc[cells]
-    obs, condition_names = published_obs(draft.obs.iloc[cells], types, draft.labels, draft.layout)
+    is_changed = not draft.layout.is_published or any(own != label for own, label in draft.mapping.items())
+    obs, condition_names = published_obs(
+        draft.obs.iloc[cells], types, draft.labels, draft.layout, is_changed=is_changed
+    )
     return replace(
         draft,
         matrix=matrix,
@@ -411,16 +440,19 @@ def _is_plain(dtype: Any) -> bool:
 
 
 def published_obs(
-    obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout
+    obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout, *, is_changed: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Columns of the published layout, and the published condition name of each label."""
+    """Columns of the published layout, and the published condition name of each label.
+
+    Where labels were changed (`is_changed`), ``condition_source`` holds those of the screen.
+    """
     types = cell_types.astype(str)
     shown = POOLED if types.nunique() > 1 else str(types.iloc[0])
     doses = ["+".join("1" * len(split_label(label))) for label in table.labels]
     names = [f"{shown}_{label}_{dose}" for label, dose in zip(table.labels, doses, strict=True)]
     is_control = np.array([table.conditions[i].is_control for i in table.label_condition], dtype=np.int64)
     plain = plain_frame(obs)
-    if not layout.is_published:
+    if is_changed:
         plain["condition_source"] = pd.Categorical(obs[layout.condition_key].astype(str))
     codes = table.cell_label
     columns: dict[str, Any] = {
