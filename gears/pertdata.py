@@ -301,7 +301,9 @@ class PertData:
         FileNotFoundError, ValueError
             If there is no such screen, or it cannot be used.
         """
-        screen = obtain_screen(self.data_path, data_name, data_path, processing, lambda: self.annotation.resolve)
+        screen = obtain_screen(
+            self.data_path, data_name, data_path, processing, lambda: self.annotation.resolve
+        )
         self._take(screen, drop_unmapped)
 
     def _take(self, screen: PreparedScreen, drop_unmapped: bool) -> None:

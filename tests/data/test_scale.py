@@ -64,7 +64,13 @@ def test_library_sizes_tell_where_counts_were_corrected(scale: str, drawn: np.nd
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"n_genes": 50}, {"counts_per_gene": 0.1}, {"n_batches": 3, "batch_size_effect": 0.5}, {"cell_types": 2}],
+    [
+        {},
+        {"n_genes": 50},
+        {"counts_per_gene": 0.1},
+        {"n_batches": 3, "batch_size_effect": 0.5},
+        {"cell_types": 2},
+    ],
 )
 def test_simulated_screens_give_no_finding(options: dict[str, float]) -> None:
     sizes = {"n_genes": 120, "n_singles": 6, "n_pairs": 3, "cells_per_condition": 15, "n_control": 40}

@@ -19,7 +19,9 @@ from gears.data.checks.styles import is_control_like, is_no_gene, may_be_control
 
 
 _SIGN = re.compile(r"[^0-9A-Za-z]+")
-CODES = "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
+CODES = (
+    "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
+)
 
 
 @dataclass(frozen=True)
@@ -299,7 +301,9 @@ def _divided(
         everywhere = [part.strip() for part in token.split(sign)]
         here = [token[: match.start()].strip(), token[match.end() :].strip()]
         for parts in (everywhere, here):
-            if all(part in layout.controls or is_gene(part) for part in parts) and not set(parts) <= set(layout.controls):
+            if all(part in layout.controls or is_gene(part) for part in parts) and not set(parts) <= set(
+                layout.controls
+            ):
                 ways[tuple(parts)] = sign
     if len(ways) != 1:
         return whole

@@ -83,7 +83,9 @@ def look_alike_findings(tokens: Sequence[str], known: Callable[[str], bool]) -> 
         return []
     shown = []
     for token, name in strange.items():
-        signs = ", ".join(f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in token if ord(sign) > 127)
+        signs = ", ".join(
+            f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in token if ord(sign) > 127
+        )
         shown.append(f"{token!r} has {signs}, {name} is meant")
     what = f"{count(len(strange), 'perturbed gene')} with letters that look like other ones: {shorten(shown)}"
     remedy = "write them with plain letters: they would be other genes"
@@ -114,7 +116,9 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
     names, n = set(measured), len(tokens)
     n_measured = len(names.intersection(tokens))
     columns = {"index": var.index, **{str(name): var[name] for name in var if not _is_number(var[name])}}
-    named = Counter({key: len(set(values.astype(str)).intersection(tokens)) for key, values in columns.items()})
+    named = Counter(
+        {key: len(set(values.astype(str)).intersection(tokens)) for key, values in columns.items()}
+    )
     best, n_best = named.most_common(1)[0]
     if n == 0 or (n_measured and n_best <= 2 * n_measured):
         return []
@@ -137,13 +141,18 @@ def _kind(tokens: Sequence[str], measured: Sequence[str]) -> tuple[str, str]:
         return what, "remove the genome from the gene names, and the genes of another species"
     ids = [[name for name in names if _ENSEMBL.fullmatch(name)] for names in (measured, tokens)]
     if ids[0] and ids[1]:
-        return " (Ensembl identifiers of other versions)", "remove the versions (.5) from labels and gene names"
+        return (
+            " (Ensembl identifiers of other versions)",
+            "remove the versions (.5) from labels and gene names",
+        )
     for found, names, which in zip(ids, (measured, tokens), ("gene names", "labels"), strict=True):
         if found:
             what = f" ({len(found) / len(names):.0%} of the {which} are Ensembl identifiers)"
             other = "labels" if which == "gene names" else "gene names"
             return what, f"name {which} as {other} are: put the symbols in a column of var and pass gene_key="
-    if perturbed & {name.upper() for name in measured} or perturbed & {name.capitalize() for name in measured}:
+    if perturbed & {name.upper() for name in measured} or perturbed & {
+        name.capitalize() for name in measured
+    }:
         return " (another species?)", "bring labels and gene names to one species and one spelling"
     remedy = "if they are measured under other names, pass the column of var with these names as gene_key="
     return "", remedy
@@ -197,6 +206,8 @@ def other_name_findings(renamed: dict[str, str]) -> list[Finding]:
     if not renamed:
         return []
     shown = shorten(f"{old} is {new}" for old, new in renamed.items())
-    what = f"{count(len(renamed), 'perturbed gene')} under another name of a gene that this screen has: {shown}"
+    what = (
+        f"{count(len(renamed), 'perturbed gene')} under another name of a gene that this screen has: {shown}"
+    )
     remedy = "read as that gene"
     return [Finding("other-name", what, remedy, len(renamed), next(iter(renamed)), "warning")]

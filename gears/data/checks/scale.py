@@ -103,7 +103,10 @@ def _from_whole(linear: np.ndarray) -> np.ndarray | None:
     gaps = np.diff(distinct)
     gaps = gaps[gaps > SAME * distinct[1:]]
     best = None
-    for unit in (*(distinct[0] / divisor for divisor in (1, 2, 3)), *(gaps.min(keepdims=True) if len(gaps) else ())):
+    for unit in (
+        *(distinct[0] / divisor for divisor in (1, 2, 3)),
+        *(gaps.min(keepdims=True) if len(gaps) else ()),
+    ):
         ratios = distinct / unit
         ratios = np.unique(np.round(ratios[(ratios > 1.02) & (ratios < LARGEST_RATIO)], 3))
         distance = np.abs(ratios - np.rint(ratios))

@@ -52,6 +52,7 @@ from gears.data.checks.settings import (
 from gears.data.checks.values import (
     cell_type_findings,
     gene_findings,
+    repeated_cell_findings,
     size_findings,
     small_condition_findings,
     small_in_context_findings,
@@ -189,7 +190,9 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     is_there = is_raw or options.layer is None or options.layer in layers
     if is_raw and len(missing := adata.var_names.difference(adata.raw.var_names)):
         what = f"adata.raw does not measure {count(len(missing), 'gene')} of adata ({shorten(missing)})"
-        findings.append(Finding("raw-genes", what, "call adata.raw.to_adata() and give that", len(missing), missing[0]))
+        findings.append(
+            Finding("raw-genes", what, "call adata.raw.to_adata() and give that", len(missing), missing[0])
+        )
         is_there = False
     return ScreenDraft(
         options=options,
@@ -273,7 +276,9 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     findings += look_alike_findings(tokens, known)
     findings += other_case_findings(tokens, measured, known)
     findings += unmeasured_findings(tokens, measured, draft.var)
-    table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {})
+    table = LabelTable.of(
+        texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {}
+    )
     draft = draft.found(findings, mapping=mapping, table=table)
     if layout.style == "gears" or is_gene is None:
         return draft
@@ -305,7 +310,7 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
     findings = value_findings(matrix, layer=layer, layers=layers)
     if findings:
         return draft.found(findings)
-    return check_scale(draft)
+    return check_scale(draft.found(repeated_cell_findings(matrix, draft.obs.index)))
 
 
 def check_scale(draft: ScreenDraft) -> ScreenDraft:
@@ -381,8 +386,7 @@ def divide(draft: ScreenDraft) -> ScreenDraft:
     """Divide the cells by context and perturbation type, and look for small conditions."""
     options, table = draft.options, draft.labels
     with_de = not options.skip_calc_de
-    if with_de:
-        draft = draft.found(small_condition_findings(table, MIN_CELLS_DE))
+    draft = draft.found(small_condition_findings(table, MIN_CELLS_DE, with_de=with_de))
     columns = draft.obs.iloc[draft.cells].assign(cell_type=draft.cell_types.iloc[draft.cells])
     is_control = np.array([condition.is_control for condition in table.conditions])
     draft = draft.found(column_findings(columns, options, is_control[table.cell_condition]))
