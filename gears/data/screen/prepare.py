@@ -16,7 +16,15 @@ from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import ScreenDraft, check_screen
 from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading.guides import add_guides
-from gears.data.reading.open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen
+from gears.data.reading.open import (
+    SUFFIXES,
+    in_reach,
+    kind_of,
+    name_of,
+    open_lean,
+    open_screen,
+    refuse_address,
+)
 from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import clean_leftovers, need_space, new_folder
@@ -214,6 +222,7 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
 
     `data` is a path; where nothing is there, a name in `data_path` (:func:`find_screen`; None: DATA is no name).
     """
+    refuse_address(data)
     place = user_path(data)
     if not place.exists():
         place = _in_other_case(place)
