@@ -67,7 +67,10 @@ def add_nodes(parser: Any) -> None:
 
 def add_guide_tables(parser: CommandParser) -> None:
     """Options for the guides of the cells, where a file of counts has none."""
-    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
+    parser.add_argument(
+        "--guides",
+        help="table of each cell's guides (CSV or TSV) beside a 10x file, or the folder with one of each lane",
+    )
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
 
 

@@ -128,8 +128,8 @@ def test_a_bad_screen_is_refused_and_nothing_is_written(
     case: str, toy_adata: AnnData, tmp_path: Path
 ) -> None:
     change, message = BAD[case]
+    style = "gears" if case in PUBLISHED else "auto"
     with pytest.raises(ValueError, match=message):
-        style = "gears" if case in PUBLISHED else "auto"
         prepare_screen(change(toy_adata), tmp_path / "out" / "toy", style=style)
     assert not (tmp_path / "out").exists()
 

@@ -17,7 +17,6 @@ from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
 from gears.data.checks.styles import is_control_like, is_no_gene, may_be_control
 
-
 _SIGN = re.compile(r"[^0-9A-Za-z]+")
 CODES = (
     "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
@@ -307,5 +306,5 @@ def _divided(
                 ways[tuple(parts)] = sign
     if len(ways) != 1:
         return whole
-    ((parts, sign),) = ways.items()
-    return list(parts), sign
+    ((genes, sign),) = ways.items()
+    return list(genes), sign

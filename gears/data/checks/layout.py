@@ -160,7 +160,7 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
 
 
 def label_like(obs: pd.DataFrame, limit: int = 4) -> list[str]:
-    """Columns that could hold condition labels, those with a label like a control first, with their commonest values."""
+    """Columns that could hold condition labels with their commonest values; those with a control first."""
     found = []
     for name in obs:
         counts = obs[name].value_counts()

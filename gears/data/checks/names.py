@@ -1,4 +1,4 @@
-"""Names of genes: what was measured under names that labels do not use, and names that a program or keyboard changed."""
+"""Names of genes: those that labels and measured genes do not share, and those that a program or keyboard changed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,10 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
     """Perturbed genes of which none is measured, or which another column of var names better."""
     names, n = set(measured), len(tokens)
     n_measured = len(names.intersection(tokens))
-    columns = {"index": var.index, **{str(name): var[name] for name in var if not _is_number(var[name])}}
+    columns = {
+        "index": pd.Series(var.index),
+        **{str(name): var[name] for name in var if not _is_number(var[name])},
+    }
     named = Counter(
         {key: len(set(values.astype(str)).intersection(tokens)) for key, values in columns.items()}
     )

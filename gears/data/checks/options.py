@@ -118,7 +118,7 @@ class ProcessingOptions(Options):
         default=None,
         check=anything(),
         help="""column of obs with the experimental batch, or several (batch, donor, cell type): the cells of a
-        condition are compared with the control cells that agree in all of them; cell_type is the column of cell types""",
+        condition are compared with the control cells that agree in all of them; cell_type is that of cell types""",
         formerly="match_controls_by",
     )
     context_key: str | None = option(

@@ -1,9 +1,9 @@
 """The scale of expression values: counts, normalised, log1p, ..., recognised by several signs.
 
 Counts of one cell are whole multiples of one number, however they were normalised and whichever genes were kept. So the
-transformation that was applied is the one whose inverse makes the values of each cell whole multiples again, up to a small
-divisor (the lowest count may be 2 or more). Where counts were changed otherwise (corrected, imputed), the library sizes
-decide: they are equal after the right inverse, if all genes are there.
+transformation that was applied is the one whose inverse makes the values of each cell whole multiples again (of a part
+of the lowest, which may be 2 counts or more). Where counts were changed otherwise (corrected, imputed), the library
+sizes decide: they are equal after the right inverse, if all genes are there.
 """
 
 from __future__ import annotations

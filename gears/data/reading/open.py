@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import sparse
 
 from gears.core.messages import count, shorten
-from gears.data.reading.guides import read_table
+from gears.data.reading.guides import SOURCE, read_table
 from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read_screen
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
@@ -33,7 +33,6 @@ KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folde
 SUFFIXES = (".h5ad", ".zarr", ".h5", ".mtx.gz", ".mtx")
 """Of screens, by which files are looked for by name; what a file holds is found out from its content."""
 EXPRESSION = "Gene Expression"
-SOURCE = "source_file"
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9]+):/{1,2}(?=[^/])", re.IGNORECASE)
 """Of the web; one slash where the address was made a path."""
