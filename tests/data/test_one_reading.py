@@ -40,7 +40,9 @@ SCREENS: dict[str, tuple[Callable[[AnnData], None], list[str]]] = {
     "another control": (relabelled(lambda label: label.replace("ctrl", "NT")), ["--ctrl-label", "NT"]),
     "another control, unnamed": (relabelled(lambda label: label.replace("ctrl", "NT")), []),
     "scperturb": (
-        relabelled(lambda label: "control" if label == "ctrl" else label.replace("+ctrl", "").replace("+", "_"), "perturbation"),
+        relabelled(
+            lambda label: "control" if label == "ctrl" else label.replace("+ctrl", "").replace("+", "_"), "perturbation"
+        ),
         [],
     ),
     "control in another style's column": (
