@@ -25,6 +25,7 @@ from gears.model.folder import (
     ModelParts,
     build_parts,
     check_names,
+    check_scale,
     is_model,
     load_parts,
     load_weights,
@@ -462,6 +463,7 @@ class GEARS(PublishedNames):
         if self.pert_data is not None:
             check_names("genes", parts.gene_names, tuple(self.pert_data.screen.gene_names), path)
             check_names("perturbation nodes", parts.pert_names, tuple(self.pert_data.pert_names), path)
+            check_scale(parts, self.pert_data.screen.scale, path)
         self._take(parts, path)
 
     def _take(self, parts: ModelParts, path: str | Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +184,7 @@ class PertData:
         from gears.data.checks.report import summarise
 
         parts = None if self.split is None else self.split.parts
-        return summarise(self.screen, is_gene=self._is_gene(), parts=parts)
+        return summarise(self.screen, is_gene=self.annotation.resolve, parts=parts)
 
     def new_data_process(
         self,
@@ -202,8 +202,8 @@ class PertData:
         dataset_name
             Name of the folder.
         adata
-            X (N, G) log-normalised; ``obs.condition`` ("A+B", "A+ctrl", "ctrl"), ``obs.cell_type``,
-            ``var.gene_name``, or the columns that the options name. It is not modified.
+            X (N, G) log-normalised; ``obs.condition`` ("A+B", "A+ctrl", "ctrl"), ``obs.cell_type``, ``var.gene_name``,
+            the columns of another style, or those that the options name. It is not modified.
         skip_calc_de
             Skip differential expression.
         drop_unmapped
@@ -219,7 +219,7 @@ class PertData:
             If the screen cannot be used; the message lists every problem found.
         """
         folder = self.data_path / folder_name(dataset_name)
-        is_gene = self._is_gene() if processing.get("style", "gears") != "gears" else None
+        is_gene = self.annotation.resolve
         screen = prepare_screen(adata, folder, skip_calc_de=skip_calc_de, is_gene=is_gene, **processing)
         self._take(screen, drop_unmapped)
 
@@ -301,7 +301,9 @@ class PertData:
         FileNotFoundError, ValueError
             If there is no such screen, or it cannot be used.
         """
-        screen = obtain_screen(self.data_path, data_name, data_path, processing, self._is_gene)
+        screen = obtain_screen(
+            self.data_path, data_name, data_path, processing, lambda: self.annotation.resolve
+        )
         self._take(screen, drop_unmapped)
 
     def _take(self, screen: PreparedScreen, drop_unmapped: bool) -> None:
@@ -470,10 +472,6 @@ class PertData:
         """Nodes that a label perturbs in its own order, [-1] for the control: ``pert_idx`` of its cells."""
         genes = [gene for gene in split_label(pert_category) if gene != CONTROL_LABEL]
         return [node for gene in genes for node in self.condition_nodes(gene)] or [-1]
-
-    def _is_gene(self) -> Callable[[str], bool]:
-        annotation = self.annotation
-        return lambda symbol: annotation.resolve(symbol) is not None
 
     def _set_nodes(self, annotation: GeneAnnotation) -> None:
         screen = self.screen

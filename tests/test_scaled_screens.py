@@ -15,6 +15,7 @@ from gears.cli.main import main
 from gears.evaluation import BASELINES, compare, make_baseline
 from gears.graphs.embeddings import GeneEmbedding
 from gears.jobs import Ensemble, PriorEstimator
+from gears.jobs.estimators import load_with_screen
 
 QUIET = {"evaluate_test": False, "verbose": False}
 
@@ -176,3 +177,21 @@ def test_screens_without_negative_values_are_clipped_as_before(
         == 0
         < below_zero(model.predict(conditions, clip=False).expression_UG)
     )
+
+
+def test_a_model_is_not_evaluated_on_another_scale(
+    small_screen: tuple[AnnData, Any], pert_data: PertData, tmp_path: Path
+) -> None:
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=4)
+    model.train(epochs=0, prior="auto", **QUIET)
+    model.save_model(tmp_path / "model")
+    other = PertData(tmp_path / "data", default_pert_graph=False)
+    other.new_data_process("logged", small_screen[0])
+    for load in (GEARS(other, device="cpu").load_pretrained, lambda path: load_with_screen(path, other)):
+        with pytest.raises(
+            ValueError, match="trained on values of the scale 'scaled', and this PertData holds 'log1p'"
+        ):
+            load(tmp_path / "model")
+    other.new_data_process("logged", small_screen[0], scale="scaled")  # as stated
+    GEARS(other, device="cpu").load_pretrained(tmp_path / "model")

@@ -39,7 +39,7 @@ commands:
 examples:
   gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20     (to try it without data)
   gears inspect screen.h5ad
-  gears prepare screen.h5ad --style auto
+  gears prepare screen.h5ad
   gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
   gears train screen.h5ad --save-path models/run2 --gpu-ids 0 2
   gears train --config run.yaml

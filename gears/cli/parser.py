@@ -23,6 +23,15 @@ from gears.core.options import Options
 from gears.distributed.log import show_progress
 from gears.files.untrusted import check_config_files
 
+_WRONG_VALUE = re.compile(r'Parser key "([\w.]+)":(.*?)(?:Given value:|Got value:)(.*)', re.DOTALL)
+"""The parser's message for a value of another type."""
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "list": "a list",
+}
 _ARGUMENT = re.compile(r"\b([a-z][a-z0-9_]*)=(True\b|False\b|'[^']*'|\"[^\"]*\"|\[[^\]]*\]|-?[\w.]*\w)?(?!=)")
 
 
@@ -41,13 +50,17 @@ class CommandParser(ArgumentParser):
         )
         self.option_names: dict[str, list[str]] = {}
         self._titled: dict[str, Any] = {}
+        self._expected: dict[str, str] = {}
         self.add_argument("--quiet", action="store_true", help="no progress on stderr")
         self.add_argument("--traceback", action="store_true", help="show where an error arose")
         self.add_argument("--json", action="store_true", help="print the result as JSON")
         self.add_argument("--config", action="config", help="YAML file with any of these options")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise ArgumentError with a hint where an option is misspelt."""
+        """Raise ArgumentError: what an option must be, or a hint where it is misspelt."""
+        wrong = _WRONG_VALUE.match(message)
+        if wrong is not None:
+            message = self._wrong_value(*wrong.groups())
         if "unrecognized arguments" in message and "did you mean" not in message:
             option_strings = [option for action in self._actions for option in action.option_strings]
             words = [word.split("=")[0] for word in message.split() if word.startswith("--")]
@@ -59,6 +72,13 @@ class CommandParser(ArgumentParser):
             ]
             message = "; ".join([message, *hints])
         raise argparse.ArgumentError(None, message) from ex
+
+    def _wrong_value(self, name: str, expected: str, given: str) -> str:
+        """Message for a value of another type, in place of the parser's: what is expected, by the option's check."""
+        types = re.findall(r"<class '(\w+)'>", expected)
+        kinds = [_TYPES[kind] for kind in dict.fromkeys(types) if kind in _TYPES]
+        wanted = self._expected.get(name) or " or ".join(kinds) or "another kind of value"
+        return f"--{name.replace('_', '-')} must be {wanted}, got {given.strip()!r}"
 
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """Parse, and set up progress on stderr."""
@@ -99,6 +119,11 @@ class CommandParser(ArgumentParser):
         group = self._titled.get(title) or self.add_argument_group(title)
         self._titled[title] = group
         help_texts, types = described(source) | dict(texts or {}), typing.get_type_hints(source)
+        if isinstance(source, type) and issubclass(source, Options):
+            checks = {field.name: field.metadata["check"] for field in dataclasses.fields(source)}  # type: ignore[arg-type]
+            self._expected |= {
+                name: check.expected for name, check in checks.items() if check.expected != "a value"
+            }
         names = []
         for name, default in defaults_of(source).items():
             if name in omit or (only is not None and name not in only):
@@ -111,7 +136,10 @@ class CommandParser(ArgumentParser):
             elif types[name] is bool:
                 add_switch(group, option, text, default=default)
             else:
-                group.add_argument(option, type=types[name], default=default, help=text)
+                kind = types[name]
+                if kind == (list[str] | None):  # one word, too
+                    kind = str | list[str] | None
+                group.add_argument(option, type=kind, default=default, help=text)
             names.append(name)
         self.option_names.setdefault(title, []).extend(names)
 

@@ -31,7 +31,7 @@ SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
 
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
-  gears prepare screen.h5ad --work-dir data --style auto --min-cells 10
+  gears prepare screen.h5ad --work-dir data --min-cells 10
   gears prepare filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv \\
       --normalize
 
@@ -67,7 +67,10 @@ def add_nodes(parser: Any) -> None:
 
 def add_guide_tables(parser: CommandParser) -> None:
     """Options for the guides of the cells, where a file of counts has none."""
-    parser.add_argument("--guides", help="table of each cell's guides (CSV or TSV) beside a 10x file")
+    parser.add_argument(
+        "--guides",
+        help="table of each cell's guides (CSV or TSV) beside a 10x file, or the folder with one of each lane",
+    )
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
 
 
@@ -143,7 +146,6 @@ def inspect_parser() -> CommandParser:
     add_guide_tables(parser)
     parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
     parser.add_options(SCREEN, ProcessingOptions)
-    parser.set_defaults(style="auto")
     return parser
 
 
@@ -163,11 +165,7 @@ def _report(options: Any, processing: dict[str, Any]) -> Any:
     from gears.data.screen.prepare import locate_screen, source_in
     from gears.graphs.annotation import annotation_from
 
-    annotation = annotation_from(options.gene2go)
-
-    def is_gene(symbol: str) -> bool:
-        return annotation.resolve(symbol) is not None
-
+    is_gene = annotation_from(options.gene2go).resolve
     path = locate_screen(options.file)
     if is_prepared(path):
         from gears.data.screen.prepared import PreparedScreen

@@ -11,7 +11,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.numbers import clipped
-from gears.model.folder import check_names
+from gears.model.folder import check_names, check_scale
 from gears.priors.source import prior_of
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | Non
     Raises
     ------
     ValueError
-        The model has no split, or other genes than the screen.
+        The model has no split, or other genes than the screen, or was trained on values of another scale.
     """
     from gears.gears import GEARS
 
     model = GEARS.from_pretrained(path, device=device)
     parts = model._need_model()
     check_names("genes", parts.gene_names, tuple(pert_data.screen.gene_names), path)
+    check_scale(parts, pert_data.screen.scale, path)
     if parts.split is None:
         msg = f"the model {path} has no split.json, so its training conditions are unknown and it cannot be scored"
         raise ValueError(msg)

@@ -428,7 +428,11 @@ def build_parts(
         nonnegative=screen.nonnegative,
         split=pert_data.split,
         start_PH=start_PH,
-        provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash},
+        provenance={
+            "dataset": pert_data.dataset_name,
+            "screen_hash": screen.content_hash,
+            "scale": screen.scale,
+        },
     )
 
 
@@ -436,4 +440,15 @@ def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: 
     """Raise unless a model's names are those of the data, in the same order."""
     if tuple(map(str, model)) != tuple(map(str, data)):
         msg = f"the model {path} has other {kind} than this PertData: {difference(model, data)} ('here': the PertData)"
+        raise ValueError(msg)
+
+
+def check_scale(parts: ModelParts, scale: str | None, path: str | Path) -> None:
+    """Raise unless a model was trained on values of the data's `scale`; None where one of them is not known."""
+    trained = parts.provenance.get("scale")
+    if None not in (trained, scale) and trained != scale:
+        msg = (
+            f"the model {path} was trained on values of the scale {trained!r}, and this PertData holds {scale!r}: "
+            f"bring the screen to {trained!r} (scale={trained!r} where its detection is wrong)"
+        )
         raise ValueError(msg)

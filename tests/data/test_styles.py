@@ -205,7 +205,7 @@ def test_a_screen_in_another_style_is_named_where_the_published_one_is_expected(
     toy_adata: AnnData, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=r"no column 'condition'.*style of scperturb: pass style='auto'"):
-        prepare_screen(in_style(toy_adata, "scperturb"), tmp_path / "own")
+        prepare_screen(in_style(toy_adata, "scperturb"), tmp_path / "own", style="gears")
 
 
 def test_control_spellings() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import pandas as pd
 
-from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition, conditions_of
+from gears.conditions import AT, CONTROL_LABEL, SEPARATOR, Condition, conditions_of
 from gears.core.findings import Finding
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
-from gears.data.checks.styles import is_control_like, is_no_gene
+from gears.data.checks.styles import is_control_like, is_no_gene, may_be_control
+
+_SIGN = re.compile(r"[^0-9A-Za-z]+")
+CODES = (
+    "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,18 @@ def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str,
             shown = shorten([repr(label) for label, _ in others], 5)
             what += f" (and {count(len(others), 'other label')} like it: {shown})"
         n = sum(counts[label] for label, _ in bad)
-        findings.append(Finding("unreadable-label", what, remedy or "write genes as text", n, str(first)))
+        codes = not isinstance(first, str) and all(isinstance(label, Integral) for label, _ in bad)
+        remedy = CODES if codes else remedy or "write genes as text"
+        findings.append(Finding("unreadable-label", what, remedy, n, str(first)))
+    settled = [label for label, condition in readable.items() if condition.suffix]
+    if settled:
+        what = f"{count(len(settled), 'label')} with a context or a type: {shorten(map(repr, settled), 5)}"
+        remedy = (
+            f"put what follows {AT!r} into a column of obs (context_key=) and what is in brackets into another "
+            "(perturbation_type_key=); labels hold genes only"
+        )
+        n = sum(counts[label] for label in settled)
+        findings.append(Finding("context-in-label", what, remedy, n, settled[0]))
     joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
     if joined:
         number = count(len(joined), "label")
@@ -121,8 +139,9 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     names = [label for label in counts if isinstance(label, str)]
     wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
     what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
-    known = [label for label in names if is_control_like(label)]
+    known = [label for label in names if is_control_like(label) and label.strip() not in layout.as_genes]
     tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
+    tokens -= set(layout.as_genes)
     if len(known) > 1 or tokens - {label.strip() for label in known}:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
@@ -142,13 +161,16 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
 def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> list[Finding]:
     """Tokens that mean control, or nothing, in other screens and would be taken for genes here."""
     controls: dict[str, list[str]] = {}
+    doubtful: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
     for label in labels:
         for token in layout.tokens(label):
-            if token in layout.controls:
+            if token in layout.controls or token in layout.as_genes:
                 continue
             if is_control_like(token):
                 controls.setdefault(token, []).append(label)
+            elif may_be_control(token):
+                doubtful.setdefault(token, []).append(label)
             elif is_no_gene(token):
                 unknown.setdefault(token, []).append(label)
     findings = []
@@ -161,8 +183,20 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
             f"({count(n, 'cell')}): label {shorten(named, 5)}"
         )
         spelled = sorted({*layout.controls, *tokens})
-        remedy = f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={spelled}"
+        remedy = (
+            f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={spelled}; as_genes={tokens} if genes have "
+            "these names"
+        )
         findings.append(Finding("control-like-token", what, remedy, n, tokens[0]))
+    if doubtful:
+        tokens = sorted(doubtful)
+        n = sum(counts[label] for labels_ in doubtful.values() for label in labels_)
+        name = "token that is" if len(tokens) == 1 else "tokens that are"
+        often = "a control" if len(tokens) == 1 else "controls"
+        what = f"{len(tokens)} {name} often {often} ({shorten(tokens)}; {count(n, 'cell')}), taken for genes"
+        spelled = sorted({*layout.controls, *tokens})
+        remedy = f"pass ctrl_label={spelled} if they are controls, as_genes={tokens} if they are genes"
+        findings.append(Finding("maybe-control", what, remedy, n, tokens[0], "warning"))
     if unknown:
         tokens = sorted(unknown)
         n = sum(counts[label] for labels_ in unknown.values() for label in labels_)
@@ -195,15 +229,14 @@ def guide_number_findings(
 
 
 def unknown_gene_findings(
-    labels: Sequence[str], measured: Sequence[str], is_gene: Callable[[str], bool], choice: str
+    labels: Sequence[str], known: Callable[[str], bool], choice: str
 ) -> tuple[list[Finding], list[str]]:
     """Labels (published spelling) with a token that is neither measured nor annotated; and those labels."""
-    known = set(measured)
     strange = {
         label: token
         for label in labels
         for token in label.split(SEPARATOR)
-        if token.strip() not in known and token.strip() != CONTROL_LABEL and not is_gene(token.strip())
+        if token.strip() != CONTROL_LABEL and not known(token.strip())
     }
     if not strange:
         return [], []
@@ -213,7 +246,8 @@ def unknown_gene_findings(
         f"{shorten(tokens)}"
     )
     remedy = {
-        "refuse": "unknown_labels='keep' takes them for genes, 'drop' leaves them out, ctrl_label= names a control",
+        "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' leaves them out, "
+        "ctrl_label= names a control",
         "keep": "taken for genes, as requested",
         "drop": "excluded, as requested",
     }[choice]
@@ -222,20 +256,55 @@ def unknown_gene_findings(
     return [found], list(strange)
 
 
-def other_case_findings(
-    labels: Sequence[str], measured: Sequence[str], known: Callable[[str], bool]
-) -> list[Finding]:
-    """Perturbed genes that are not known, but are measured in other letters ("klf1" beside "KLF1")."""
-    by_lower = {name.lower(): name for name in measured}
-    tokens = {token.strip() for label in labels for token in label.split(SEPARATOR)} - {CONTROL_LABEL}
-    other = {
-        token: by_lower[token.lower()]
-        for token in sorted(tokens - set(measured))
-        if token.lower() in by_lower and not known(token)
-    }
-    if not other:
-        return []
-    shown = shorten(f"{token} ({name})" for token, name in other.items())
-    what = f"{count(len(other), 'perturbed gene')} not measured as spelled, but in other letters: {shown}"
-    remedy = "they are taken for other genes: spell labels and gene names alike"
-    return [Finding("other-letters", what, remedy, len(other), next(iter(other)), "warning")]
+def joined_genes(
+    labels: Iterable[str], layout: Layout, known: Callable[[str], bool], is_symbol: Callable[[str], bool]
+) -> tuple[dict[str, str], list[Finding]]:
+    """Labels of known genes that another sign joins than the layout's, in the published form; and a warning per sign.
+
+    A label that is a known gene is not divided, nor one that can be divided in several ways. Hyphens are in many names
+    ("KLF1-AS1"): they divide symbols only, not aliases.
+    """
+    found: dict[str, str] = {}
+    by_sign: dict[str, list[str]] = {}
+    for label in labels:
+        tokens, signs = [], set()
+        for token in layout.tokens(label):
+            parts, sign = _divided(token, layout, known, is_symbol)
+            tokens += parts
+            signs |= {sign} - {""}
+        if signs:
+            tokens = [CONTROL_LABEL if token in layout.controls else token for token in tokens]
+            found[label] = SEPARATOR.join(tokens)
+            for sign in signs:
+                by_sign.setdefault(sign, []).append(label)
+    findings = []
+    for sign, own in by_sign.items():
+        what = f"{count(len(own), 'label')} of known genes joined by {sign!r} ({shorten(own, 4)}), read as combinations"
+        remedy = f"pass sep={layout.sep or SEPARATOR!r} if each is the name of one gene"
+        findings.append(Finding("joined-genes", what, remedy, len(own), own[0], "warning"))
+    return found, findings
+
+
+def _divided(
+    token: str, layout: Layout, known: Callable[[str], bool], is_symbol: Callable[[str], bool]
+) -> tuple[list[str], str]:
+    """Known genes and controls that one sign joins in a token, and the sign; the token and "" where there are none."""
+    whole = [token], ""
+    if token.isalnum() or token in layout.controls or known(token):
+        return whole
+
+    ways = {}
+    for match in _SIGN.finditer(token):
+        sign = match.group().strip() or match.group()
+        is_gene = is_symbol if sign == "-" else known
+        everywhere = [part.strip() for part in token.split(sign)]
+        here = [token[: match.start()].strip(), token[match.end() :].strip()]
+        for parts in (everywhere, here):
+            if all(part in layout.controls or is_gene(part) for part in parts) and not set(parts) <= set(
+                layout.controls
+            ):
+                ways[tuple(parts)] = sign
+    if len(ways) != 1:
+        return whole
+    ((genes, sign),) = ways.items()
+    return list(genes), sign

@@ -15,6 +15,7 @@ from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like
 
 INDEX = "index"
+CONDITION = "condition"
 ONE_TYPE = "cells"
 
 
@@ -30,6 +31,8 @@ class Layout:
         A column of var, or "index".
     count_key : str or None
         Column with the number of perturbations per cell.
+    as_genes : tuple of str
+        Tokens that are genes although they look like a control.
     """
 
     style: str
@@ -39,6 +42,7 @@ class Layout:
     controls: tuple[str, ...]
     sep: str | None
     count_key: str | None = None
+    as_genes: tuple[str, ...] = ()
 
     @property
     def is_published(self) -> bool:
@@ -108,16 +112,17 @@ def find_layout(
         controls = _controls(obs[condition_key], style, options)
     sep = options.sep if options.sep is not None else style.sep
     count_key = next((key for key in style.count_keys if key in obs), None)
-    return Layout(style.name, condition_key, cell_type_key, gene_key, controls, sep, count_key), findings
+    where = condition_key, cell_type_key, gene_key
+    return Layout(style.name, *where, controls, sep, count_key, tuple(options.as_genes or ())), findings
 
 
-def recognised(obs: pd.DataFrame) -> list[tuple[Style, str]]:
-    """Every style that fits a column of obs."""
+def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[Style, str]]:
+    """Every style that fits a column of obs; `controls` in place of the styles' controls."""
     return [
         (style, key)
         for style in STYLES.values()
         for key in style.condition_keys
-        if key in obs and fits(style, key, pd.unique(obs[key].dropna().astype(object)))
+        if key in obs and fits(style, key, pd.unique(obs[key].dropna().astype(object)), controls)
     ]
 
 
@@ -129,23 +134,48 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
         key = options.condition_key
         own = [style for style in STYLES.values() if key in style.condition_keys]
         return (own[0] if own else Style("own", (key,), (), SEPARATOR)), key
-    found = recognised(obs)
+    found = recognised(obs, () if options.ctrl_label == CONTROL_LABEL else options.controls)
     columns = list(dict.fromkeys(key for _, key in found))
     if len(columns) == 1:
         return found[0]
     if not columns:
+        present = {key: style for style in STYLES.values() for key in style.condition_keys if key in obs}
+        if CONDITION in present or len(present) == 1:  # checked as that column: what is wrong is reported
+            key = CONDITION if CONDITION in present else next(iter(present))
+            return present[key], key
         keys = sorted({key for style in STYLES.values() for key in style.condition_keys})
         what = (
             f"no known style fits: none of the columns {', '.join(keys)} holds its style's control label "
             f"(columns: {shorten(obs.columns) or 'none'})"
         )
         remedy = "name the column and the control: condition_key=, ctrl_label= (and sep= if genes are joined)"
+        if like := label_like(obs):
+            remedy += f"; these columns look like labels: {'; '.join(like)}"
         return Finding("unknown-style", what, remedy)
     if all(_same_labels(obs[columns[0]], obs[key]) for key in columns[1:]):
         return found[0]
     options_ = " or ".join(f"condition_key={key!r}" for key in columns)
     what = f"{len(columns)} columns could hold the condition ({', '.join(columns)}) and do not agree"
     return Finding("ambiguous-style", what, f"pass {options_}", len(columns), columns[0])
+
+
+def label_like(obs: pd.DataFrame, limit: int = 4) -> list[str]:
+    """Columns that could hold condition labels with their commonest values; those with a control first."""
+    found = []
+    for name in obs:
+        counts = obs[name].value_counts()
+        if is_text(obs[name]) and 3 <= len(counts) <= len(obs) / 2:
+            controls = [label for label in counts.index if is_control_like(str(label))]
+            shown = dict.fromkeys([*controls[:1], *counts.index[:3]])
+            texts = shorten(f"{str(label)!r} ({counts[label]})" for label in shown)
+            found.append((not controls, f"{str(name)!r} ({len(counts)} values, cells: {texts})"))
+    return [text for _, text in sorted(found, key=lambda one: one[0])][:limit]
+
+
+def is_text(values: pd.Series) -> bool:
+    """Whether a column holds names, not numbers or flags."""
+    texts = [str(value) for value in pd.unique(values.dropna())[:50]]
+    return any(not text.replace(".", "", 1).isdigit() and text not in ("True", "False") for text in texts)
 
 
 def _same_labels(a: pd.Series, b: pd.Series) -> bool:
@@ -168,7 +198,7 @@ def _column(
         return wanted, []
     meaning, remedy = _MEANINGS[name]
     columns = [str(column) for column in frame.columns]
-    near = nearest(wanted, columns)
+    near = [column for column in nearest(wanted, columns) if is_text(frame[column])]
     hint = f"rename {axis}[{near[0]!r}]" if near else f"columns: {shorten(columns) or 'none'}"
     styles = [found for found in recognised(frame) if found[0].name != "gears"] if name == "condition" else []
     if styles:
@@ -215,5 +245,5 @@ def _controls(labels: pd.Series, style: Style, options: ProcessingOptions) -> tu
         return options.controls
     found = [str(label) for label in pd.unique(labels.dropna().astype(object))]
     known = tuple(label for label in style.controls if label in found)
-    like = [label for label in found if is_control_like(label)]
+    like = [label for label in found if is_control_like(label) and label not in (options.as_genes or ())]
     return known or (tuple(like) if len(like) == 1 else ())

@@ -7,6 +7,7 @@ from typing import Any
 
 from gears.conditions import CONTROL_LABEL
 from gears.core.options import Check, Options, anything, number, one_of, option, options, switch, whole
+from gears.data.checks.scale import SCALES
 from gears.data.checks.styles import STYLES
 
 _SHARE = Check("a share of the control's expression above 0, such as 0.3", number(above=0).valid).or_none()
@@ -32,7 +33,12 @@ class ProcessingOptions(Options):
     layer: str | None = option(
         default=None,
         check=Check("the name of a layer", lambda value: isinstance(value, str)).or_none(),
-        help="take the values from this layer instead of X",
+        help="take the values from this layer instead of X; raw takes adata.raw, where no layer has that name",
+    )
+    scale: str | None = option(
+        default=None,
+        check=one_of(SCALES).or_none(),
+        help=f"scale of the values where its detection is wrong: {', '.join(SCALES)}; they are used unchanged",
     )
     min_cells: int | None = option(
         default=None,
@@ -47,8 +53,13 @@ class ProcessingOptions(Options):
         help="""the screen's own control token, or several; written ctrl in the prepared screen, and the original labels
         are kept in obs.condition_source""",
     )
+    as_genes: list[str] | None = option(
+        default=None,
+        check=anything(),
+        help="tokens of labels that are genes although they look like a control (CTRL, GFP) or are not known",
+    )
     style: str = option(
-        default="gears",
+        default="auto",
         check=one_of(["auto", *STYLES]),
         help=f"how the screen names things: {', '.join(STYLES)}, or auto, which looks (see gears.data.checks.styles)",
     )
@@ -128,7 +139,7 @@ class ProcessingOptions(Options):
         """Bring labels and columns into one form: sorted lists, the context's column among those matched by."""
         controls = _names("ctrl_label", self.ctrl_label)
         object.__setattr__(self, "ctrl_label", controls[0] if len(controls) == 1 else controls)
-        for name in ("drop_labels", "batch_key"):
+        for name in ("drop_labels", "as_genes", "batch_key"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _names(name, getattr(self, name)))
         if self.context_key is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from gears.conditions import Condition
 from gears.core.findings import Finding, errors
 from gears.core.messages import shorten
 from gears.data.checks.filters import Dropped
+from gears.data.checks.names import KnownGene
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import check_screen
 
@@ -88,7 +89,7 @@ class ScreenReport:
 
 
 def inspect_screen(
-    adata: AnnData, *, name: str = "screen", is_gene: Callable[[str], bool] | None = None, **options: Any
+    adata: AnnData, *, name: str = "screen", is_gene: KnownGene | None = None, **options: Any
 ) -> ScreenReport:
     """Look at a screen as :func:`gears.data.screen.prepare.prepare_screen` would, and write nothing.
 
@@ -99,11 +100,11 @@ def inspect_screen(
     name
         Shown in the report.
     is_gene
-        Whether the annotation knows a gene.
+        Symbol of a gene that the annotation knows, None for other names.
     **options
-        See :class:`gears.data.ProcessingOptions`; ``style="auto"`` unless given.
+        See :class:`gears.data.ProcessingOptions`.
     """
-    settings = ProcessingOptions.from_mapping({"style": "auto"} | options)
+    settings = ProcessingOptions.from_mapping(options)
     draft = check_screen(adata, settings, is_gene=is_gene)
     facts: dict[str, Any] = {"cells": draft.n_cells, "genes": draft.n_genes}
     if draft.table is not None:
@@ -115,14 +116,14 @@ def inspect_screen(
         layout=draft.layout.describe(),
         findings=draft.findings,
         dropped=tuple(str(dropped) for dropped in draft.dropped if dropped.n_cells or dropped.unchecked),
-        mapping={} if draft.layout.is_published else dict(list(draft.mapping.items())[:6]),
+        mapping=dict([(own, label) for own, label in draft.mapping.items() if own != label][:6]),
     )
 
 
 def summarise(
     screen: PreparedScreen,
     *,
-    is_gene: Callable[[str], bool] | None = None,
+    is_gene: KnownGene | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
 ) -> ScreenReport:
     """The report on a prepared screen."""
@@ -161,7 +162,7 @@ def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict
 
 
 def gene_facts(
-    conditions: Sequence[Condition], measured: Sequence[str], is_gene: Callable[[str], bool] | None
+    conditions: Sequence[Condition], measured: Sequence[str], is_gene: KnownGene | None
 ) -> dict[str, Any]:
     """Perturbed genes, and those that are not measured or not annotated."""
     perturbed = sorted({gene for condition in conditions for gene in condition.genes})

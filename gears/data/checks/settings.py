@@ -113,7 +113,7 @@ def _coded(obs: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, tuple[str
     """Number of each cell's combination of values, and its name; combinations in sorted order."""
     if not columns:
         return np.zeros(len(obs), dtype=np.int64), ("",)
-    texts = [obs[name].astype(str).to_numpy(dtype=object) for name in columns]
+    texts = [obs[name].astype(str).str.strip().to_numpy(dtype=object) for name in columns]
     joined = np.array([JOINT.join(values) for values in zip(*texts, strict=True)], dtype=object)
     codes, names = pd.factorize(joined, sort=True)
     return codes.astype(np.int64), tuple(map(str, names))
@@ -123,7 +123,7 @@ def _kinds(obs: pd.DataFrame, is_control: np.ndarray, key: str | None) -> tuple[
     """Type of each perturbed cell, -1 for control cells."""
     if key is None:
         return np.full(len(obs), -1, dtype=np.int64), ()
-    texts = obs[key].astype(str).to_numpy(dtype=object)
+    texts = obs[key].astype(str).str.strip().to_numpy(dtype=object)
     names = sorted(set(texts[~is_control]))
     codes = pd.Index(names).get_indexer(texts)
     return np.where(is_control, -1, codes), tuple(names)

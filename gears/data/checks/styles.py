@@ -15,7 +15,7 @@ replogle   gene                           non-targeting          -    Replogle e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 _CONTROL_WORDS = (
@@ -26,6 +26,14 @@ _CONTROL_WORDS = (
 )
 _NUMBERED = r"(?:[-_ ]?(?:sg|g|guide|ctrl|control)?[-_ ]?\d+)?"
 _CONTROL_LIKE = re.compile(rf"(?:{'|'.join(_CONTROL_WORDS)}){_NUMBERED}", re.IGNORECASE)
+_MAYBE_CONTROL = re.compile(
+    r"(?:(?:human|mouse|hs|mm|h|m)[-_ ])?(?:sg|grna|guide)?[-_ ]?"
+    rf"(?:{'|'.join(_CONTROL_WORDS)}|e?gfp|mcherry|bfp|yfp|rfp|td[-_ ]?tomato|tag[-_ ]?[br]fp|luc(?:iferase)?|fluc"
+    r"|aavs1|rosa26|(?:no|one)[-_ ](?:non[-_ ]?gene[-_ ])?(?:site|gene)|ignored?|scr(?![a-z0-9])|parental|uninfected"
+    r"|background|backbone|dummy|random|filler)"
+    rf"(?:[-_ ](?:ctrl|control|guide|sgrna|grna))?{_NUMBERED}(?:[-_ ][a-z0-9])?",
+    re.IGNORECASE,
+)
 _NO_GENE = re.compile(
     r"nan|na|n/a|null|none|no[-_ ]?(guide|call|s?grna)s?|unknown|unassigned|unmapped|ambiguous"
     r"|multiple|multiplet|multi|doublet|other|perturbed|\*|\?|-+|",
@@ -45,6 +53,18 @@ def is_control_like(token: str) -> bool:
     """
     token = token.strip()
     return token not in _SYMBOLS and _CONTROL_LIKE.fullmatch(token) is not None
+
+
+def may_be_control(token: str) -> bool:
+    """Whether a token is often a control, but could name a gene or a guide of interest ("GFP", "AAVS1", "sgNTC").
+
+    Examples
+    --------
+    >>> [name for name in ("GFP", "Human_NT_12", "NO_SITE_1", "NTS", "GFPT1", "KLF1") if may_be_control(name)]
+    ['GFP', 'Human_NT_12', 'NO_SITE_1']
+    """
+    token = token.strip()
+    return token not in _SYMBOLS and _MAYBE_CONTROL.fullmatch(token) is not None
 
 
 def is_no_gene(token: str) -> bool:
@@ -89,6 +109,7 @@ CELL_TYPE_KEYS = ("cell_type", "celltype", "cell_line", "cellline", "cell_types"
 GENE_KEYS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "symbol", "feature_name", "gene")
 
 
-def fits(style: Style, key: str, labels: Iterable[object]) -> bool:
-    """Whether a column of that name with these labels is in the style."""
-    return key in style.condition_keys and any(str(label).strip() in style.controls for label in labels)
+def fits(style: Style, key: str, labels: Iterable[object], controls: Collection[str] = ()) -> bool:
+    """Whether a column of that name with these labels is in the style; `controls` in place of the style's."""
+    controls = controls or style.controls
+    return key in style.condition_keys and any(str(label).strip() in controls for label in labels)

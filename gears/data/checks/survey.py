@@ -7,7 +7,7 @@ and the steps that need a screen without errors are omitted where it has any.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,30 @@ from scipy import sparse
 
 from gears.conditions import SEPARATOR, split_label
 from gears.core.findings import Finding, errors, refusal
-from gears.core.messages import shorten, suggestion
+from gears.core.messages import count, shorten, suggestion
 from gears.data.checks import filters
 from gears.data.checks.filters import Dropped
 from gears.data.checks.labels import (
     LabelTable,
     guide_number_findings,
+    joined_genes,
     label_findings,
-    other_case_findings,
     unknown_gene_findings,
 )
 from gears.data.checks.layout import INDEX, ONE_TYPE, Layout, find_layout
+from gears.data.checks.names import (
+    KnownGene,
+    date_findings,
+    look_alike_findings,
+    other_case_findings,
+    other_name_findings,
+    other_names,
+    tokens_of,
+    unmeasured_findings,
+    with_names,
+)
 from gears.data.checks.options import ProcessingOptions
+from gears.data.checks.scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings
 from gears.data.checks.settings import (
     SettingTable,
     column_findings,
@@ -40,12 +52,13 @@ from gears.data.checks.settings import (
 from gears.data.checks.values import (
     cell_type_findings,
     gene_findings,
+    repeated_cell_findings,
     size_findings,
     small_condition_findings,
     small_in_context_findings,
     value_findings,
 )
-from gears.data.reading.matrix import as_csr, log_normalize, values_of
+from gears.data.reading.matrix import RAW, as_csr, log_normalize, values_of
 from gears.files.mapped import pieces
 
 if TYPE_CHECKING:
@@ -70,8 +83,9 @@ class ScreenDraft:
         N and G of the screen as given.
     obs, var : pd.DataFrame
         Annotations as given; in the end those of the cells that stay, in the published layout.
-    layers, values
-        Names of the layers; X or the layer in whatever form it is held, None where there is none.
+    layers, raw, values
+        The layers by name and ``adata.raw``, None where there is none; X or the layer that is used, in whatever form
+        it is held.
     cells : np.ndarray (n,) int64
         Cells that stay, by their number among the N given.
     gene_names, cell_types : pd.Series (G,), (N,)
@@ -81,9 +95,9 @@ class ScreenDraft:
         The screen's own labels, and what they are read as.
     matrix : csr_matrix float32
         Log-normalised expression: (N, G), in the end (n, G).
-    settings, condition_names, has_negative
+    settings, condition_names, has_negative, scale
         Labels with context and perturbation type (None before the cells are divided); published name of each label;
-        whether a value is below 0.
+        whether a value is below 0; the scale of the values as given (:data:`gears.data.checks.scale.SCALES`).
     findings, dropped
         Problems; what is excluded, by filter.
     """
@@ -93,7 +107,8 @@ class ScreenDraft:
     n_genes: int
     obs: pd.DataFrame
     var: pd.DataFrame
-    layers: tuple[str, ...]
+    layers: dict[str, Any]
+    raw: Any
     values: Any
     layout: Layout
     cells: np.ndarray
@@ -105,6 +120,7 @@ class ScreenDraft:
     settings: SettingTable | None = None
     condition_names: list[str] = field(default_factory=list)
     has_negative: bool = False
+    scale: str | None = None
     findings: tuple[Finding, ...] = ()
     dropped: tuple[Dropped, ...] = ()
 
@@ -150,12 +166,12 @@ class ScreenDraft:
 
 
 def check_screen(
-    adata: AnnData, options: ProcessingOptions, *, is_gene: Callable[[str], bool] | None = None
+    adata: AnnData, options: ProcessingOptions, *, is_gene: KnownGene | None = None
 ) -> ScreenDraft:
     """Every step from an AnnData (not modified) to a screen that can be written, if no error is found.
 
-    `is_gene` says whether a token is a gene that is known elsewhere (the annotation); outside the style "gears"
-    tokens that are neither that nor measured are unknown labels.
+    `is_gene` gives the symbol of a gene that is known elsewhere (the annotation), None for any other token; outside
+    the style "gears" tokens that are neither that nor measured are unknown labels.
     """
     draft = check_cell_types(check_genes(read(adata, options)))
     draft = check_values(standardise_labels(draft, is_gene))
@@ -168,8 +184,16 @@ def check_screen(
 def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     """What is used of an AnnData; where its labels, cell types and gene names are."""
     layout, findings = find_layout(adata.obs, adata.var, options)
-    layers = tuple(str(name) for name in adata.layers)
-    is_there = options.layer is None or options.layer in layers
+    layers = {str(name): matrix for name, matrix in adata.layers.items()}
+    raw = None if adata.raw is None else adata.raw.X
+    is_raw = options.layer == RAW and RAW not in layers and raw is not None
+    is_there = is_raw or options.layer is None or options.layer in layers
+    if is_raw and len(missing := adata.var_names.difference(adata.raw.var_names)):
+        what = f"adata.raw does not measure {count(len(missing), 'gene')} of adata ({shorten(missing)})"
+        findings.append(
+            Finding("raw-genes", what, "call adata.raw.to_adata() and give that", len(missing), missing[0])
+        )
+        is_there = False
     return ScreenDraft(
         options=options,
         n_cells=adata.n_obs,
@@ -177,6 +201,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         obs=adata.obs,
         var=adata.var,
         layers=layers,
+        raw=raw,
         values=values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None,
         layout=layout,
         cells=np.arange(adata.n_obs),
@@ -190,8 +215,10 @@ def check_genes(draft: ScreenDraft) -> ScreenDraft:
     if key is None:
         return draft
     names = pd.Series(index, index=index) if key == INDEX else draft.var[key]
+    names = names.astype(object).map(lambda name: name.strip() if isinstance(name, str) else name)
     findings = gene_findings(names, index, unique_genes=unique_genes)
-    names = names.astype(object).astype(str)
+    names = names.astype(str)
+    findings += date_findings(names.tolist(), "gene name", "warning")
     if unique_genes:
         again = names.duplicated().to_numpy()
         names = names.where(~again, names + "-" + pd.Series(index.astype(str), index=index))
@@ -209,7 +236,7 @@ def check_cell_types(draft: ScreenDraft) -> ScreenDraft:
     return draft.found(findings, cell_types=cell_types)
 
 
-def standardise_labels(draft: ScreenDraft, is_gene: Callable[[str], bool] | None) -> ScreenDraft:
+def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenDraft:
     """Labels in the published form, each parsed once; cells without a usable label are excluded."""
     layout, options = draft.layout, draft.options
     if layout.condition_key is None or draft.n_cells == 0:
@@ -223,24 +250,39 @@ def standardise_labels(draft: ScreenDraft, is_gene: Callable[[str], bool] | None
     draft = draft.found([*findings, *found], cells=np.flatnonzero(~lost))
     if any(finding.kind in UNREADABLE for finding in found):
         return draft
-    measured = set(draft.gene_names)
+    measured, genes = draft.gene_names.tolist(), {*draft.gene_names, *layout.as_genes}
 
     def known(token: str) -> bool:
-        return token in measured or (is_gene is not None and is_gene(token))
+        return token in genes or (is_gene is not None and bool(is_gene(token)))
+
+    def is_symbol(token: str) -> bool:
+        return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
     texts = own[~lost].astype(object)
-    mapping = {label: layout.standard(label, known) for label in pd.unique(texts)}
-    labels = list(dict.fromkeys(mapping.values()))
-    findings = []
+    distinct = pd.unique(texts)
+    joined, findings = joined_genes(distinct, layout, known, is_symbol) if options.sep is None else ({}, [])
+    mapping = {label: joined.get(label) or layout.standard(label, known) for label in distinct}
     if layout.count_key is not None:
         numbers = draft.obs[layout.count_key][~lost]
         findings += guide_number_findings(own[~lost], numbers, mapping, layout.count_key)
-    findings += other_case_findings(labels, list(measured), known)
-    table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR else {})
+    tokens = tokens_of(mapping.values())
+    renamed = other_names(tokens, measured, is_gene) if is_gene is not None else {}
+    if renamed:
+        mapping = {label: with_names(standard, renamed) for label, standard in mapping.items()}
+        tokens = tokens_of(mapping.values())
+    labels = list(dict.fromkeys(mapping.values()))
+    findings += other_name_findings(renamed)
+    findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
+    findings += look_alike_findings(tokens, known)
+    findings += other_case_findings(tokens, measured, known)
+    findings += unmeasured_findings(tokens, measured, draft.var)
+    table = LabelTable.of(
+        texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {}
+    )
     draft = draft.found(findings, mapping=mapping, table=table)
     if layout.style == "gears" or is_gene is None:
         return draft
-    found, strange = unknown_gene_findings(labels, list(measured), is_gene, options.unknown_labels)
+    found, strange = unknown_gene_findings(labels, known, options.unknown_labels)
     draft = draft.found(found)
     if not strange or options.unknown_labels != "drop":
         return draft
@@ -251,11 +293,11 @@ def standardise_labels(draft: ScreenDraft, is_gene: Callable[[str], bool] | None
 
 def check_values(draft: ScreenDraft) -> ScreenDraft:
     """Expression as CSR."""
-    layer, layers = draft.options.layer, list(draft.layers)
+    layer, layers = draft.options.layer, [*draft.layers, *([RAW] if draft.raw is not None else [])]
     if layer is not None and layer not in layers:
         hint = suggestion(layer, layers, "layers")
         return draft.found([Finding("no-layer", f"there is no layer {layer!r}", hint, 1, layer)])
-    if draft.n_cells == 0 or draft.n_genes == 0:
+    if draft.n_cells == 0 or draft.n_genes == 0 or (draft.values is None and not draft.ok):
         return draft
     if draft.values is None:
         hint = f"pass layer= (layers: {shorten(layers) or 'none'})"
@@ -264,13 +306,30 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
         matrix = as_csr(draft.values)
     except (TypeError, ValueError) as error:
         return draft.found([Finding("no-matrix", str(error))])
-    findings = value_findings(matrix, normalize=draft.options.normalize, layer=layer, layers=layers)
-    return draft.found(findings, matrix=matrix, values=None)
+    draft = replace(draft, matrix=matrix, values=None)
+    findings = value_findings(matrix, layer=layer, layers=layers)
+    if findings:
+        return draft.found(findings)
+    return check_scale(draft.found(repeated_cell_findings(matrix, draft.obs.index)))
+
+
+def check_scale(draft: ScreenDraft) -> ScreenDraft:
+    """Scale of the values: as stated, else as detected."""
+    options = draft.options
+    scale = options.scale or detect_scale(draft.matrix)
+    draft = replace(draft, scale=scale)
+    if options.scale is not None and not (options.normalize and scale != COUNTS):
+        return draft
+    place = "X" if options.layer is None else f"layers[{options.layer!r}]"
+    elsewhere = partial(other_places, draft.layers, draft.raw, options.layer)
+    return draft.found(scale_findings(draft.matrix, scale, place, elsewhere, normalize=options.normalize))
 
 
 def normalise(draft: ScreenDraft) -> ScreenDraft:
     """Counts to log-normalised expression, where the options say that the values are counts."""
-    return replace(draft, matrix=log_normalize(draft.matrix)) if draft.options.normalize else draft
+    if not draft.options.normalize:
+        return draft
+    return replace(draft, matrix=log_normalize(draft.matrix), scale=LOG1P)
 
 
 def filter_cells(draft: ScreenDraft) -> ScreenDraft:
@@ -327,8 +386,7 @@ def divide(draft: ScreenDraft) -> ScreenDraft:
     """Divide the cells by context and perturbation type, and look for small conditions."""
     options, table = draft.options, draft.labels
     with_de = not options.skip_calc_de
-    if with_de:
-        draft = draft.found(small_condition_findings(table, MIN_CELLS_DE))
+    draft = draft.found(small_condition_findings(table, MIN_CELLS_DE, with_de=with_de))
     columns = draft.obs.iloc[draft.cells].assign(cell_type=draft.cell_types.iloc[draft.cells])
     is_control = np.array([condition.is_control for condition in table.conditions])
     draft = draft.found(column_findings(columns, options, is_control[table.cell_condition]))
@@ -345,7 +403,10 @@ def publish(draft: ScreenDraft) -> ScreenDraft:
     if len(cells) < draft.n_cells:
         matrix = as_csr(matrix[cells])
     types = draft.cell_types.iloc[cells]
-    obs, condition_names = published_obs(draft.obs.iloc[cells], types, draft.labels, draft.layout)
+    is_changed = not draft.layout.is_published or any(own != label for own, label in draft.mapping.items())
+    obs, condition_names = published_obs(
+        draft.obs.iloc[cells], types, draft.labels, draft.layout, is_changed=is_changed
+    )
     return replace(
         draft,
         matrix=matrix,
@@ -383,16 +444,19 @@ def _is_plain(dtype: Any) -> bool:
 
 
 def published_obs(
-    obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout
+    obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout, *, is_changed: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Columns of the published layout, and the published condition name of each label."""
+    """Columns of the published layout, and the published condition name of each label.
+
+    Where labels were changed (`is_changed`), ``condition_source`` holds those of the screen.
+    """
     types = cell_types.astype(str)
     shown = POOLED if types.nunique() > 1 else str(types.iloc[0])
     doses = ["+".join("1" * len(split_label(label))) for label in table.labels]
     names = [f"{shown}_{label}_{dose}" for label, dose in zip(table.labels, doses, strict=True)]
     is_control = np.array([table.conditions[i].is_control for i in table.label_condition], dtype=np.int64)
     plain = plain_frame(obs)
-    if not layout.is_published:
+    if is_changed:
         plain["condition_source"] = pd.Categorical(obs[layout.condition_key].astype(str))
     codes = table.cell_label
     columns: dict[str, Any] = {

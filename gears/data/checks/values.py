@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,12 @@ from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.findings import Finding
 from gears.core.messages import count, shorten
 from gears.data.checks.labels import LabelTable
-from gears.data.reading.matrix import share_of_integers
 from gears.files.mapped import pieces
 
-LOG_MAXIMUM = 25.0
-"""log1p of any sensible normalised count lies far below this."""
-MOSTLY_COUNTS = 0.5
-"""Share of whole numbers among the values above which they are counts: a logarithm is hardly ever whole."""
+FEW_CONTROLS = 10
+"""Control cells below which the noise of their mean is reported."""
+SAME_GENES = 20
+"""Expressed genes from which two cells do not agree in all values by chance."""
 
 
 def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
@@ -75,10 +75,8 @@ def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
     return findings
 
 
-def value_findings(
-    matrix: sparse.csr_matrix, *, normalize: bool, layer: str | None, layers: list[str]
-) -> list[Finding]:
-    """Values that are not finite, and counts where log-normalised values belong (or the reverse)."""
+def value_findings(matrix: sparse.csr_matrix, *, layer: str | None, layers: Sequence[str]) -> list[Finding]:
+    """Values that are not finite, or nothing but zeros."""
     values = matrix.data
     place = f"layers[{layer!r}]" if layer else "X"
     bad = sum(int(np.count_nonzero(~np.isfinite(piece))) for piece in pieces(values))
@@ -89,30 +87,6 @@ def value_findings(
         remedy = "pass the layer that holds the values" if layers else "check how the file was written"
         remedy += f" (layers: {shorten(layers) or 'none'})"
         return [Finding("all-zero", f"{place} holds nothing but zeros", remedy)]
-    ends = np.array([(piece.min(), piece.max()) for piece in pieces(values)])
-    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
-    whole = share_of_integers(values)
-    if normalize:
-        if low >= 0 and (whole > MOSTLY_COUNTS or high > LOG_MAXIMUM):
-            return []
-        counts = next((name for name in layers if "count" in name.lower() and name != layer), None)
-        layer_of = f"layer={counts!r}" if counts else "the layer that holds counts, or leave normalize out"
-        remedy = f"pass {layer_of}"
-        what = f"normalize=True needs counts, but {place} does not hold whole non-negative numbers"
-        return [Finding("no-counts", what, remedy)]
-    if low >= 0 and whole > MOSTLY_COUNTS:
-        share = "whole numbers only" if whole == 1 else f"mostly whole numbers ({whole:.0%})"
-        what = f"{place} holds {share} (up to {high:g}): these look like raw counts, log-normalised values are needed"
-        remedy = "pass normalize=True (1e4 counts per cell, then log1p, on a copy)"
-        return [Finding("counts", what, remedy, int(whole * len(values)), f"{high:g}")]
-    if high > LOG_MAXIMUM:
-        what = f"{place} has values up to {high:g}: normalised, it seems, but without logarithm"
-        remedy = "apply scanpy.pp.log1p on a copy first, or pass counts with normalize=True"
-        return [Finding("not-logged", what, remedy, int((values > LOG_MAXIMUM).sum()), f"{high:g}")]
-    if low < 0:
-        what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals; they are used unchanged"
-        remedy = "give log-normalised values if there are any; negative predictions are not set to 0 (clip=True does)"
-        return [Finding("negative-values", what, remedy, int((values < 0).sum()), f"{low:g}", "warning")]
     return []
 
 
@@ -127,21 +101,47 @@ def small_in_context_findings(table: LabelTable, needed: int) -> list[Finding]:
     return [Finding("small-in-context", what, remedy, len(small), small[0])]
 
 
-def small_condition_findings(table: LabelTable, needed: int) -> list[Finding]:
-    """Conditions with too few cells for a variance."""
+def small_condition_findings(table: LabelTable, needed: int, *, with_de: bool) -> list[Finding]:
+    """A control of few cells, and conditions with too few cells for a variance: an error where DE needs it."""
     counts = table.counts()
-    too_few = np.flatnonzero(counts < needed)
+    severity = "error" if with_de else "warning"
     findings = []
-    for i in too_few:
-        if table.conditions[i].is_control:
-            what = f"the control has {count(int(counts[i]), 'cell')}"
+    for n in [int(n) for n, one in zip(counts, table.conditions, strict=True) if one.is_control]:
+        what = f"the control has {count(n, 'cell')}"
+        if n < needed and with_de:
             remedy = f"differential expression needs {needed} (skip_calc_de=True leaves it out)"
-            findings.append(Finding("small-control", what, remedy, int(counts[i]), CONTROL_LABEL))
+            findings.append(Finding("small-control", what, remedy, n, CONTROL_LABEL))
+        elif n < FEW_CONTROLS:
+            remedy = "every change is a difference from their mean: give more, or name other controls in ctrl_label="
+            findings.append(Finding("small-control", what, remedy, n, CONTROL_LABEL, "warning"))
+    too_few = np.flatnonzero(counts < needed)
     small = [f"{table.conditions[i]} ({counts[i]})" for i in too_few if not table.conditions[i].is_control]
     if small:
         has = "condition has" if len(small) == 1 else "conditions have"
         named = shorten(small, 20)
         what = f"{len(small)} {has} fewer than {needed} cells, too few for differential expression: {named}"
         remedy = f"pass min_cells={needed} (or more) to drop {'it' if len(small) == 1 else 'them'}"
-        findings.append(Finding("small-condition", what, remedy, len(small), small[0]))
+        findings.append(Finding("small-condition", what, remedy, len(small), small[0], severity))
+    return findings
+
+
+def repeated_cell_findings(matrix: sparse.csr_matrix, names: pd.Index) -> list[Finding]:
+    """Names of cells that occur twice, and cells with the same values in many genes."""
+    findings = []
+    again = names.duplicated()
+    if again.any():
+        n, first = int(again.sum()), str(names[again][0])
+        what = f"{count(n, 'cell')} with the name of another cell ({shorten(names[again].unique(), 3)})"
+        remedy = "drop them if they are the same cells, or call adata.obs_names_make_unique() on a copy"
+        findings.append(Finding("repeated-cell-name", what, remedy, n, first, "warning"))
+    weights_G = np.random.default_rng(0).uniform(1, 2, matrix.shape[1])
+    sums_N = matrix @ weights_G
+    rows = np.flatnonzero(np.diff(matrix.indptr) >= SAME_GENES)
+    same = rows[pd.Series(sums_N[rows]).duplicated().to_numpy()]
+    if len(same):
+        what = (
+            f"{count(len(same), 'cell')} with exactly the values of another cell ({shorten(names[same], 3)})"
+        )
+        remedy = "drop them if they are there twice: they count twice"
+        findings.append(Finding("repeated-cell", what, remedy, len(same), str(names[same[0]]), "warning"))
     return findings

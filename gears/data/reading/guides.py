@@ -14,7 +14,7 @@ import pandas as pd
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.styles import is_control_like, is_no_gene
-from gears.files.paths import existing_file
+from gears.files.paths import existing_file, user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -24,13 +24,18 @@ logger = logging.getLogger(__name__)
 BARCODE_KEYS = ("cell_barcode", "barcode", "barcodes", "cell", "cell_id", "cb")
 TARGET_KEYS = ("condition", "perturbation", "target_gene", "target_gene_name", "gene", "target")
 GUIDE_KEYS = ("feature_call", "guide", "guide_id", "guide_identity", "sgrna", "grna", "guides")
+ID_KEYS = ("id", "name", "guide_name", "protospacer", "protospacer_name", "sgid", "sgrna_id", *GUIDE_KEYS)
 BETWEEN = (SEPARATOR, "|", ";", ",")
+CALLS = "protospacer_calls_per_cell.csv"
+"""10x's file of the guides of each cell."""
+SOURCE = "source_file"
+"""Column of obs with the file that a cell came from, where there are several."""
 
 
 def add_guides(
     adata: AnnData,
-    guides: str | Path | pd.DataFrame,
-    targets: str | Path | Mapping[str, str] | None = None,
+    guides: str | Path | pd.DataFrame | Sequence[str | Path],
+    targets: str | Path | pd.DataFrame | Mapping[str, str] | None = None,
     *,
     ctrl_label: str | Sequence[str] | None = None,
 ) -> AnnData:
@@ -44,10 +49,12 @@ def add_guides(
         A table (CSV or TSV, may be gzipped) with a column of barcodes (``cell_barcode``, ``barcode``, ...) and one of
         targets (``target_gene``, ``gene``, ``condition``, ...) or of guides (``feature_call``, ``guide``, ...), one
         row per cell, several joined by ``|``, ``;``, ``,`` or ``+``, or one row per cell and guide. 10x's
-        ``protospacer_calls_per_cell.csv`` is such a table.
+        ``protospacer_calls_per_cell.csv`` is such a table. Of several lanes a table each: a list in the order of the
+        lanes, or the folder that holds them; a table belongs to the lane whose name is in its path.
     targets
-        Target of each guide: a dict, or a table with the columns ``id`` (or ``guide``) and ``target_gene_name`` (or
-        ``target_gene``), such as 10x's feature reference. Needed where the table names guides.
+        Target of each guide: a dict, or a table with the columns ``id`` (or ``name``, ``guide``) and
+        ``target_gene_name`` (or ``target_gene``), such as 10x's feature reference. Needed where the table names guides;
+        a guide may have any sign in its name.
     ctrl_label
         The target, or several, that means control; by default those that look like one
         ("Non-Targeting", "NTC", ...), which are logged.
@@ -63,7 +70,7 @@ def add_guides(
     ValueError
         If the table cannot be understood or no barcode fits.
     """
-    table = guides if isinstance(guides, pd.DataFrame) else read_table(guides)
+    table = _table_of(guides, adata)
     barcode_key = _find(table, BARCODE_KEYS, "barcodes")
     names = {str(column).lower(): str(column) for column in table.columns}
     target_key = next((names[key] for key in TARGET_KEYS if key in names), None)
@@ -74,9 +81,12 @@ def add_guides(
             "guide_targets={'guide': 'GENE', ...} or a table with the columns id and target_gene_name"
         )
         raise ValueError(msg)
-    per_cell = _tokens(table, barcode_key, target_key or str(guide_key))
-    if guide_key is not None:
-        per_cell["token"] = _targets_of(per_cell["token"], targets)
+    if guide_key is None:
+        per_cell = _tokens(table, barcode_key, str(target_key))
+    else:
+        target_of = _target_table(targets, table[guide_key])
+        per_cell = _tokens(table, barcode_key, guide_key, target_of)
+        per_cell["token"] = _targets_of(per_cell["token"], target_of)
     known = per_cell[per_cell["barcode"].isin(adata.obs_names)]
     if known.empty:
         barcodes = per_cell["barcode"].unique(), adata.obs_names
@@ -127,27 +137,110 @@ def _find(table: pd.DataFrame, keys: tuple[str, ...], what: str) -> str:
     raise ValueError(msg)
 
 
-def _tokens(table: pd.DataFrame, barcode_key: str, key: str) -> pd.DataFrame:
-    """One row per cell and guide; entries that say that there is none are excluded."""
+def _table_of(guides: str | Path | pd.DataFrame | Sequence[str | Path], adata: AnnData) -> pd.DataFrame:
+    """One table; of several lanes with the barcodes of their cells in `adata`."""
+    if isinstance(guides, pd.DataFrame):
+        return guides
+    files = [guides] if isinstance(guides, str | Path) else list(guides)
+    if len(files) == 1 and (folder := user_path(files[0])).is_dir():
+        files = sorted(folder.rglob(f"*{CALLS}*")) or sorted([*folder.glob("*.csv*"), *folder.glob("*.tsv*")])
+        if not files:
+            msg = f"the folder {folder} holds no table of guides ({CALLS}, or other CSV and TSV files)"
+            raise FileNotFoundError(msg)
+    if len(files) == 1:
+        return read_table(files[0])
+    lanes = _lanes(adata)
+    if len(lanes) != len(files):
+        msg = (
+            f"there are {len(files)} tables of guides ({shorten(files, 4)}) and {count(len(lanes), 'lane')} "
+            f"({shorten(lanes, 4)}); expected one table per lane"
+        )
+        raise ValueError(msg)
+    named = {
+        lane: [file for file in files if lane in Path(file).parts or lane in Path(file).name]
+        for lane in lanes
+    }
+    if all(len(own) == 1 for own in named.values()) and len({str(own[0]) for own in named.values()}) == len(
+        files
+    ):
+        files = [own[0] for own in named.values()]
+    tables = []
+    for lane, file in zip(lanes, files, strict=True):
+        table = read_table(file)
+        key = _find(table, BARCODE_KEYS, "barcodes")
+        barcodes = (
+            table[key] + f"-{lane}"
+            if SOURCE in adata.obs
+            else table[key].str.replace(r"-\d+$", f"-{lane}", regex=True)
+        )
+        tables.append(table.assign(**{key: barcodes}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _lanes(adata: AnnData) -> list[str]:
+    """Names of the files that cells came from, or the numbers at the ends of barcodes, in order."""
+    if SOURCE in adata.obs:
+        return [str(name) for name in pd.unique(adata.obs[SOURCE])]
+    ends = adata.obs_names.to_series().str.extract(r"-(\d+)$")[0].dropna().unique()
+    return sorted(ends, key=int)
+
+
+def _tokens(
+    table: pd.DataFrame, barcode_key: str, key: str, known: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """One row per cell and guide; entries that say that there is none are excluded.
+
+    A text is divided at the sign that gives `known` guides, whose names may hold any sign; one that is known is not.
+    """
     texts = table[key].astype(str)
-    between = next((sign for sign in BETWEEN if texts.str.contains(sign, regex=False).any()), None)
-    tokens = texts.str.split(between, regex=False) if between else texts.map(lambda text: [text])
-    cells = pd.DataFrame({"barcode": table[barcode_key].astype(str), "token": tokens})
+    signs = [sign for sign in BETWEEN if texts.str.contains(sign, regex=False).any()]
+    usual = next((sign for sign in signs if known is None or sign != SEPARATOR), None)
+
+    def divided(text: str) -> list[str]:
+        for sign in signs:
+            if known and (guides := _known_parts(text.split(sign), sign, known)):
+                return guides
+        return text.split(usual) if usual else [text]
+
+    of_text = {text: divided(text) for text in texts.unique()}
+    cells = pd.DataFrame({"barcode": table[barcode_key].astype(str), "token": texts.map(of_text)})
     rows = cells.explode("token", ignore_index=True)
     rows["token"] = rows["token"].str.strip()
     return rows[~rows["token"].map(is_no_gene)].reset_index(drop=True)
 
 
-def _targets_of(guides: pd.Series, targets: str | Path | Mapping[str, str] | None) -> pd.Series:
-    if not isinstance(targets, Mapping):
-        assert targets is not None
-        table = read_table(targets)
-        id_key = _find(table, ("id", *GUIDE_KEYS), "guides")
-        target_key = _find(table, ("target_gene_name", *TARGET_KEYS), "targets")
-        targets = dict(zip(table[id_key], table[target_key], strict=True))
-    missing = sorted(set(guides) - set(targets))
+def _known_parts(parts: list[str], sign: str, known: Mapping[str, str]) -> list[str]:
+    """Known guides that give a text of these parts when they are joined, few and long ones first; [] for none."""
+    for n in range(len(parts), 0, -1):
+        guide = sign.join(parts[:n]).strip()
+        if guide in known:
+            rest = _known_parts(parts[n:], sign, known) if n < len(parts) else []
+            if rest or n == len(parts):
+                return [guide, *rest]
+    return []
+
+
+def _target_table(
+    targets: str | Path | pd.DataFrame | Mapping[str, str] | None, guides: pd.Series
+) -> dict[str, str]:
+    """Target of each guide by its name; of several columns with names the one that names most of the `guides`."""
+    if isinstance(targets, Mapping):
+        return {str(guide).strip(): str(target).strip() for guide, target in targets.items()}
+    assert targets is not None
+    table = targets.reset_index() if isinstance(targets, pd.DataFrame) else read_table(targets)
+    target_key = _find(table, ("target_gene_name", *TARGET_KEYS), "targets")
+    _find(table, ID_KEYS, "guides")
+    columns = [column for column in table.columns if str(column).lower() in ID_KEYS and column != target_key]
+    text = "\n".join(guides.astype(str).unique())
+    best = max(columns, key=lambda column: sum(str(name).strip() in text for name in table[column]))
+    pairs = zip(table[best].astype(str).str.strip(), table[target_key].astype(str).str.strip(), strict=True)
+    return dict(pairs)
+
+
+def _targets_of(guides: pd.Series, target_of: Mapping[str, str]) -> pd.Series:
+    missing = sorted(set(guides) - set(target_of))
     if missing:
         n = count(len(missing), "guide")
         msg = f"the targets of {n} are not given: {shorten(missing)}; add them to guide_targets"
         raise ValueError(msg)
-    return guides.map(lambda guide: str(targets[guide]).strip())
+    return guides.map(target_of)

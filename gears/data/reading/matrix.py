@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 DENSE_ROWS = 1024
+FILTERS = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
+"""Registered numbers of HDF5's compression filters that h5py does not come with."""
+RAW = "raw"
+"""Layer that means ``adata.raw``, where no layer has that name."""
 
 
 def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
@@ -31,9 +35,35 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
         found = anndata.read_h5ad(path, backed="r" if backed else None)
     except Exception as error:
         msg = f"{path} cannot be read as an h5ad file ({type(error).__name__}: {error})"
+        if missing := missing_filters(path):
+            msg = (
+                f"{path} is compressed with {missing}, which h5py lacks; install hdf5plugin and import it before gears "
+                "(import hdf5plugin), or write the file again with compression='gzip'"
+            )
         raise ValueError(msg) from error
     check_matrices(path, found)
     return found
+
+
+def missing_filters(path: Path) -> str:
+    """Compression filters of an HDF5 file that are not installed ("zstd"), "" where all are."""
+    import h5py
+
+    missing: dict[int, str] = {}
+
+    def look(_: str, entry: Any) -> None:
+        if not isinstance(entry, h5py.Dataset):
+            return
+        created = entry.id.get_create_plist()
+        for i in range(created.get_nfilters()):
+            code, _, _, name = created.get_filter(i)
+            if not h5py.h5z.filter_avail(code):
+                missing[code] = FILTERS.get(code, name.decode() or f"filter {code}")
+
+    if h5py.is_hdf5(path):
+        with h5py.File(path, "r") as file:
+            file.visititems(look)
+    return " and ".join(missing.values())
 
 
 def check_matrices(path: Path, adata: AnnData) -> None:
@@ -47,11 +77,13 @@ def check_matrices(path: Path, adata: AnnData) -> None:
 
 
 def values_of(adata: AnnData, layer: str | None = None) -> Any:
-    """X or a layer, in whatever form it is held; None where X is empty.
+    """X, a layer or ``adata.raw`` (its genes of `adata`), in whatever form it is held; None where X is empty.
 
     A view whose rows run backwards cannot be taken by scipy from a matrix with
     index arrays of two types: then the rows are taken here.
     """
+    if layer == RAW and RAW not in adata.layers:
+        return adata.raw[:, adata.var_names].X
     try:
         return adata.X if layer is None else adata.layers[layer]
     except ValueError:
@@ -127,6 +159,9 @@ def as_csr(matrix: Any) -> sparse.csr_matrix:
         ]
         empty = sparse.csr_matrix((0, matrix.shape[1]), dtype=np.float32)
         return _plain_types(sparse.vstack(chunks or [empty], format="csr"))
+    if hasattr(matrix, "compute"):
+        msg = f"expression is a dask array ({type(matrix).__name__}), which is not computed yet; give adata.to_memory()"
+        raise TypeError(msg)
     kind = getattr(matrix, "dtype", None)
     msg = (
         f"expression must be a dense array or a sparse matrix of numbers; found {type(matrix).__name__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import logging
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import pandas as pd
 from scipy import sparse
 
 from gears.core.messages import count, shorten
-from gears.data.reading.guides import read_table
+from gears.data.reading.guides import SOURCE, read_table
 from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read_screen
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
@@ -32,7 +33,9 @@ KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folde
 SUFFIXES = (".h5ad", ".zarr", ".h5", ".mtx.gz", ".mtx")
 """Of screens, by which files are looked for by name; what a file holds is found out from its content."""
 EXPRESSION = "Gene Expression"
-SOURCE = "source_file"
+
+_ADDRESS = re.compile(r"([a-z][a-z0-9]+):/{1,2}(?=[^/])", re.IGNORECASE)
+"""Of the web; one slash where the address was made a path."""
 
 MOST_IN_MEMORY = 1 << 26
 """Stored values of a matrix that are read into memory; a larger one is mapped from a file."""
@@ -61,6 +64,7 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     FileNotFoundError, ValueError
         If there is nothing, or nothing that can be read.
     """
+    refuse_address(path)
     path = user_path(path)
     kind = kind_of(path)
     if kind == "h5ad":
@@ -72,6 +76,17 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     if kind == "10x-mtx":
         return _read_10x_mtx(path)
     return _read_several(path)
+
+
+def refuse_address(path: str | Path) -> None:
+    """Raise ValueError for an address of the web or of a store ("https://...", "s3://...")."""
+    match = _ADDRESS.match(str(path))
+    if match:
+        msg = (
+            f"{path} is a web address ({match[1]}), and screens are read from files; download it first "
+            "(curl -LO ADDRESS, or the store's own command) and give the file"
+        )
+        raise ValueError(msg)
 
 
 def name_of(path: Path) -> str:
@@ -95,6 +110,7 @@ def kind_of(path: Path) -> str:
         refuse_beyond(path)
         with h5py.File(path, "r") as file:
             names = set(file)
+            _refuse_relatives(path, file)
             if {"obs", "var"} <= names:
                 return "h5ad"
             groups = [file[name] for name in names if isinstance(file[name], h5py.Group)]
@@ -108,6 +124,24 @@ def kind_of(path: Path) -> str:
         read_screen(path)  # says what is wrong with it
     msg = f"{path} is none of what can be read: {KINDS}"
     raise ValueError(msg)
+
+
+def _refuse_relatives(path: Path, file: Any) -> None:
+    """Raise ValueError for a MuData or a loom file, with what makes an h5ad file of it."""
+    if "mod" in file:
+        names = sorted(file["mod"])
+        rna = next((name for name in names if "rna" in name.lower() or "gex" in name.lower()), "rna")
+        msg = (
+            f"{path} is a MuData file (h5mu) with the modalities {shorten(names)}; write the expression to an h5ad "
+            f"file: mudata.read_h5mu({path.name!r}).mod[{rna!r}].write_h5ad('screen.h5ad')"
+        )
+        raise ValueError(msg)
+    if {"row_attrs", "col_attrs"} <= set(file):
+        msg = (
+            f"{path} is a loom file; write it to an h5ad file: "
+            f"anndata.io.read_loom({path.name!r}).write_h5ad('screen.h5ad')"
+        )
+        raise ValueError(msg)
 
 
 def _kind_of_folder(folder: Path) -> str:

@@ -109,6 +109,7 @@ def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1
             "dropped": [dataclasses.asdict(dropped) for dropped in draft.dropped],
             "differential_expression": not parameters["skip_calc_de"],
             "has_negative": draft.has_negative,
+            "scale": draft.scale,
             "cell_types": sorted(map(str, draft.obs["cell_type"].cat.categories)),
             "shape": {
                 "cells": draft.matrix.shape[0],

@@ -11,11 +11,20 @@ from filelock import FileLock
 
 from gears.core.messages import nearest, shorten
 from gears.core.numbers import whole_number
+from gears.data.checks.names import KnownGene
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import ScreenDraft, check_screen
 from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading.guides import add_guides
-from gears.data.reading.open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen
+from gears.data.reading.open import (
+    SUFFIXES,
+    in_reach,
+    kind_of,
+    name_of,
+    open_lean,
+    open_screen,
+    refuse_address,
+)
 from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import clean_leftovers, need_space, new_folder
@@ -32,7 +41,6 @@ BYTES_PER_VALUE = 16
 
 OTHER_OPTIONS = ("guides", "guide_targets", "workers")
 """Options beside those of :class:`ProcessingOptions`."""
-KnownGene = Callable[[str], bool]
 
 PUBLISHED_SCREENS = tuple(PUBLISHED_FILES)
 
@@ -42,7 +50,7 @@ def prepare_screen(
     folder: str | Path,
     *,
     workers: int = 1,
-    is_gene: Callable[[str], bool] | None = None,
+    is_gene: KnownGene | None = None,
     **options: Any,
 ) -> PreparedScreen:
     """Check a screen and write it as a prepared folder.
@@ -59,8 +67,8 @@ def prepare_screen(
     workers
         Processes that compute the statistics (the result does not depend on it).
     is_gene
-        Whether a token of a label is a gene that the annotation knows; outside the style "gears" other tokens must be
-        measured genes.
+        Symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears" these
+        must be measured genes.
     **options
         See :class:`ProcessingOptions`.
 
@@ -148,8 +156,8 @@ def obtain_screen(
     """A prepared screen by name, by folder, or from a file that is prepared into `data_path`.
 
     Give `data_name` (something in `data_path`, where prepared screens lie) or `place`, a folder or file anywhere.
-    `options` are those of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers". `is_gene` gives what
-    tells whether the annotation knows a gene; it is called only where it is needed. FileNotFoundError or ValueError
+    `options` are those of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers". `is_gene` gives the
+    function of :func:`prepare_screen`; it is called only where it is needed. FileNotFoundError or ValueError
     if nothing is there, it cannot be used, or an option is unknown.
     """
     processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
@@ -169,13 +177,12 @@ def obtain_screen(
     source, name = source_in(found), folder_name(name_of(found.resolve()))
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
-    known = is_gene() if settings.style != "gears" else None
     if options.get("guides") is None:
         adata = open_lean(source, settings.layer, data_path)
     else:
         controls, targets = processing.pop("ctrl_label", None), options.get("guide_targets")
         adata = add_guides(open_screen(source), options["guides"], targets, ctrl_label=controls)
-    return prepare_screen(adata, data_path / name, is_gene=known, workers=workers, **processing)
+    return prepare_screen(adata, data_path / name, is_gene=is_gene(), workers=workers, **processing)
 
 
 def make_data_path(data_path: str | Path) -> Path:
@@ -215,6 +222,7 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
 
     `data` is a path; where nothing is there, a name in `data_path` (:func:`find_screen`; None: DATA is no name).
     """
+    refuse_address(data)
     place = user_path(data)
     if not place.exists():
         place = _in_other_case(place)

@@ -201,6 +201,11 @@ class PreparedScreen:
         """Whether no value is below 0, so that predictions below 0 can be set to 0 (not so for z-scores)."""
         return not self.manifest["has_negative"]
 
+    @property
+    def scale(self) -> str | None:
+        """Scale of the values (:data:`gears.data.checks.scale.SCALES`); None where it was not recognised."""
+        return self.manifest.get("scale")
+
     @cached_property
     def control_of(self) -> np.ndarray:
         """Id of each condition's control, that of its context, (C,) int64."""

@@ -1,0 +1,192 @@
+"""The scale of expression values: counts, normalised, log1p, ..., recognised by several signs.
+
+Counts of one cell are whole multiples of one number, however they were normalised and whichever genes were kept. So the
+transformation that was applied is the one whose inverse makes the values of each cell whole multiples again (of a part
+of the lowest, which may be 2 counts or more). Where counts were changed otherwise (corrected, imputed), the library
+sizes decide: they are equal after the right inverse, if all genes are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.core.findings import Finding
+from gears.data.reading.matrix import as_csr, share_of_integers
+from gears.files.mapped import pieces
+
+LOG_MAXIMUM = 25.0
+"""log1p of any sensible normalised count lies far below this."""
+MOSTLY_COUNTS = 0.5
+"""Share of whole numbers among the values above which they are counts: a logarithm is hardly ever whole."""
+
+N_SAMPLE = 200
+"""Cells that are looked at, evenly spaced."""
+MIN_RATIOS, MIN_INFORMATIVE = 3, 5
+"""Distinct multiples that a cell must have to tell scales apart, and cells that must have them."""
+LARGEST_RATIO = 200.0
+"""Larger multiples are no whole numbers within the tolerance where values are float32."""
+SAME = 1e-4
+"""Relative gap below which two values are one: float32 after an inverse logarithm gives about 1e-6."""
+TOLERANCE, MIN_SHARE = 0.02, 0.9
+"""Distance from a whole number, and share of the multiples within it: by chance it is 4 %."""
+MOST_VARIED = 1e-3
+"""Relative range of library sizes that counts as equal: float32 gives about 1e-6."""
+
+COUNTS, LOG1P, SCALED = "counts", "log1p", "scaled"
+TO_LINEAR: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "normalised": np.asarray,
+    LOG1P: lambda values: np.expm1(np.minimum(values, LOG_MAXIMUM)),
+    "log2": lambda values: np.expm1(np.minimum(values, LOG_MAXIMUM) * np.log(2)),
+    "log10": lambda values: np.expm1(np.minimum(values, LOG_MAXIMUM) * np.log(10)),
+    "log1p-twice": lambda values: np.expm1(np.expm1(np.minimum(values, 6.0))),
+}
+"""Inverse of each scale of normalised counts."""
+SCALES = (COUNTS, "fractions", *TO_LINEAR, SCALED)
+
+WRONG = {
+    "fractions": ("fractions of each cell's counts", "multiply by 1e4 and apply scanpy.pp.log1p on a copy"),
+    "normalised": ("normalised values without logarithm", "apply scanpy.pp.log1p on a copy"),
+    "log2": ("log2 of normalised counts", "multiply by 0.6931 (ln 2) on a copy"),
+    "log10": ("log10 of normalised counts", "multiply by 2.3026 (ln 10) on a copy"),
+    "log1p-twice": ("values that were logged twice", "apply numpy.expm1 once on a copy"),
+}
+"""What values of another scale are, and how they become log1p of normalised counts."""
+
+
+def detect_scale(matrix: sparse.csr_matrix) -> str | None:
+    """Scale of finite values, (N, G) CSR: a name of :data:`SCALES`; None where no sign tells."""
+    values = matrix.data
+    if not len(values):
+        return None
+    ends = np.array([(piece.min(), piece.max()) for piece in pieces(values)])
+    if ends[:, 0].min() < 0:
+        return SCALED
+    if share_of_integers(values) > MOSTLY_COUNTS:
+        return COUNTS
+    cells = _sample(matrix)
+    scale = _by_multiples(cells) or _by_library_sizes(cells)
+    if scale == "normalised" or (scale is None and ends[:, 1].max() > LOG_MAXIMUM):
+        return "fractions" if max(cell.sum() for cell in cells) < 1.001 else "normalised"
+    return scale
+
+
+def _sample(matrix: sparse.csr_matrix) -> list[np.ndarray]:
+    """Values above 0 of some cells that have any."""
+    numbers = np.flatnonzero(np.diff(matrix.indptr))
+    chosen = numbers[np.unique(np.linspace(0, len(numbers) - 1, N_SAMPLE).astype(np.int64))]
+    rows = (matrix.data[matrix.indptr[i] : matrix.indptr[i + 1]].astype(np.float64) for i in chosen)
+    return [row[row > 0] for row in rows]
+
+
+def _by_multiples(cells: list[np.ndarray]) -> str | None:
+    """The scale whose inverse makes each cell's values whole multiples of one number."""
+    scores = {}
+    for name, to_linear in TO_LINEAR.items():
+        far = [distance for cell in cells if (distance := _from_whole(to_linear(cell))) is not None]
+        if len(far) < MIN_INFORMATIVE:
+            continue
+        if np.mean([(distance < TOLERANCE).mean() for distance in far]) >= MIN_SHARE:
+            scores[name] = float(np.median(np.concatenate(far)))
+    return min(scores, key=scores.__getitem__) if scores else None
+
+
+def _from_whole(linear: np.ndarray) -> np.ndarray | None:
+    """Distance of a cell's multiples of its unit from whole numbers; the unit is what one count became.
+
+    It is the lowest value, a half or a third of it, or the smallest gap between values, whichever fits best.
+    """
+    distinct = np.unique(linear)
+    gaps = np.diff(distinct)
+    gaps = gaps[gaps > SAME * distinct[1:]]
+    best = None
+    for unit in (
+        *(distinct[0] / divisor for divisor in (1, 2, 3)),
+        *(gaps.min(keepdims=True) if len(gaps) else ()),
+    ):
+        ratios = distinct / unit
+        ratios = np.unique(np.round(ratios[(ratios > 1.02) & (ratios < LARGEST_RATIO)], 3))
+        distance = np.abs(ratios - np.rint(ratios))
+        if len(ratios) >= MIN_RATIOS and (best is None or distance.mean() < best.mean()):
+            best = distance
+    return best
+
+
+def _by_library_sizes(cells: list[np.ndarray]) -> str | None:
+    """The scale after whose inverse all cells have the same sum."""
+    if len(cells) < MIN_INFORMATIVE:
+        return None
+    for name, to_linear in TO_LINEAR.items():
+        sums = np.array([to_linear(cell).sum() for cell in cells])
+        if np.ptp(sums) < MOST_VARIED * sums.max():
+            return name
+    return None
+
+
+def scale_findings(
+    matrix: sparse.csr_matrix, scale: str | None, place: str, elsewhere: Callable[[], str], *, normalize: bool
+) -> list[Finding]:
+    """Values of another scale than the options say: counts with `normalize`, log1p of normalised counts without.
+
+    `elsewhere` names the places that hold what is needed, "" for none.
+    """
+    if scale in ((COUNTS,) if normalize else (LOG1P, None)):
+        return []
+    values, better = matrix.data, elsewhere()
+    low, high = (float(end(end(piece) for piece in pieces(values))) for end in (min, max))
+    n, also = len(values), f", or {better}" if better else ""
+    if normalize:
+        what = f"normalize=True needs counts, but {place} does not hold whole non-negative numbers"
+        remedy = better or "pass the layer that holds counts, or leave normalize out"
+        return [Finding("no-counts", what, remedy)]
+    if scale == COUNTS:
+        share = share_of_integers(values)
+        shown = "whole numbers only" if share == 1 else f"mostly whole numbers ({share:.0%})"
+        what = f"{place} holds {shown} (up to {high:g}): these look like raw counts, log-normalised values are needed"
+        remedy = f"pass normalize=True (1e4 counts per cell, then log1p, on a copy){also}"
+        return [Finding("counts", what, remedy, int(share * n), f"{high:g}")]
+    if scale in WRONG:
+        described, remedy = WRONG[scale]
+        what = f"{place} holds {described} (up to {high:g}): log1p of normalised counts is needed"
+        remedy += f"{also}; scale={LOG1P!r} says that they are log1p, scale={scale!r} uses them unchanged"
+        return [Finding("other-scale", what, remedy, n, f"{high:g}")]
+    negative = int((values < 0).sum())
+    what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals; they are used unchanged"
+    better = better or "give log-normalised values if there are any"
+    remedy = f"{better}; negative predictions are not set to 0 (clip=True does)"
+    return [Finding("negative-values", what, remedy, negative, f"{low:g}", "warning")]
+
+
+def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
+    """Layers and ``adata.raw`` with log-normalised values or counts, as remedies; "" where there are none.
+
+    A layer that was not read holds no values; then its name decides.
+    """
+    places = {name: values for name, values in layers.items() if name != used}
+    if raw is not None and used != "raw" and "raw" not in places:
+        places["raw"] = raw
+    found = []
+    for name, values in places.items():
+        scale = _scale_of(values) or _by_name(name)
+        what = "adata.raw" if values is raw else f"layers[{name!r}]"
+        if scale in (LOG1P, COUNTS):
+            held = f"{what} holds " + ("counts" if scale == COUNTS else "log-normalised values")
+            found.append((scale, f"pass layer={name!r}{' with normalize=True' * (scale == COUNTS)} ({held})"))
+    return " or ".join(remedy for _, remedy in sorted(found, key=lambda one: one[0] != LOG1P))
+
+
+def _scale_of(values: Any) -> str | None:
+    """Scale of a matrix of any form, looked at in some cells."""
+    rows = np.unique(np.linspace(0, values.shape[0] - 1, 2 * N_SAMPLE).astype(np.int64))
+    try:
+        return detect_scale(as_csr(values[rows]))
+    except (TypeError, ValueError):  # no numbers, or stored by columns in a file
+        return None
+
+
+def _by_name(name: str) -> str | None:
+    lower = name.lower()
+    return COUNTS if "count" in lower else LOG1P if "log" in lower else None

@@ -1,0 +1,129 @@
+"""Tables of guides: names with any sign, several lanes, targets by the full name of a guide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from gears.data.reading.guides import add_guides
+from gears.data.reading.open import open_screen
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+TARGETS = {
+    "AHR_+_17338.23-P1P2": "AHR",
+    "KLF1_-_12998.23-P1,P2": "KLF1",
+    "SPI1;a|b": "SPI1",
+    "non-targeting_0001": "non-targeting",
+}
+AHR, KLF1, SPI1, CONTROL = TARGETS
+
+
+def cells(barcodes: list[str], seed: int = 0) -> AnnData:
+    from anndata import AnnData
+
+    counts = np.random.default_rng(seed).poisson(2.0, size=(len(barcodes), 3)).astype(np.float32)
+    var = pd.DataFrame({"gene_name": ["AHR", "KLF1", "SPI1"]}, index=["E0", "E1", "E2"])
+    return AnnData(sparse.csr_matrix(counts), obs=pd.DataFrame(index=barcodes), var=var)
+
+
+def labels(adata: AnnData) -> list[str]:
+    return adata.obs["condition"].astype(str).tolist()
+
+
+@pytest.mark.parametrize("sign", ["|", ";", ",", "+"])
+def test_names_of_guides_may_hold_any_sign(sign: str) -> None:
+    calls = [AHR, f"{AHR}{sign}{KLF1}", CONTROL, f"{KLF1}{sign}{CONTROL}"]
+    table = pd.DataFrame({"cell_barcode": list("abcd"), "feature_call": calls})
+    assert labels(add_guides(cells(list("abcd")), table, TARGETS)) == [
+        "AHR+ctrl",
+        "AHR+KLF1",
+        "ctrl",
+        "KLF1+ctrl",
+    ]
+    whole = pd.DataFrame({"cell_barcode": ["a"], "feature_call": [SPI1]})
+    assert labels(add_guides(cells(["a"]), whole, TARGETS)) == ["SPI1+ctrl"]
+
+
+def test_the_full_name_of_a_pair_of_guides_may_be_the_key() -> None:
+    pair = f"{AHR}|{KLF1}"
+    table = pd.DataFrame({"cell_barcode": ["a", "b"], "feature_call": [pair, CONTROL]})
+    found = add_guides(cells(["a", "b"]), table, TARGETS | {pair: "AHR"})
+    assert labels(found) == ["AHR+ctrl", "ctrl"]
+
+
+@pytest.mark.parametrize("column", ["id", "name", "protospacer", "index"])
+def test_targets_are_a_table_by_whichever_name_the_calls_use(column: str, tmp_path: Path) -> None:
+    calls = pd.DataFrame({"cell_barcode": ["a", "b"], "feature_call": [f"{AHR}|{KLF1}", CONTROL]})
+    table = pd.DataFrame({"target_gene_name": list(TARGETS.values())})
+    if column == "index":
+        found = add_guides(cells(["a", "b"]), calls, table.set_index(pd.Index(list(TARGETS), name="guide")))
+    else:
+        table[column] = list(TARGETS)
+        table["guide_id"] = ["g1", "g2", "g3", "g4"]
+        table.to_csv(tmp_path / "features.csv", index=False)
+        found = add_guides(cells(["a", "b"]), calls, tmp_path / "features.csv")
+    assert labels(found) == ["AHR+KLF1", "ctrl"]
+
+
+def test_a_guide_without_a_target_is_named() -> None:
+    table = pd.DataFrame({"cell_barcode": ["a"], "feature_call": ["FOX_+_1|" + AHR]})
+    with pytest.raises(ValueError, match=r"targets of 1 guide are not given: FOX_\+_1;"):
+        add_guides(cells(["a"]), table, TARGETS)
+
+
+BARCODES = ["AAA-1", "CCC-1"]
+CALLS = {"lane1": [AHR, CONTROL], "lane2": [KLF1, AHR]}
+
+
+@pytest.fixture
+def lanes(tmp_path: Path) -> Path:
+    """Two lanes with the same barcodes and a table of calls each."""
+    for number, (name, calls) in enumerate(CALLS.items()):
+        cells(BARCODES, number).write_h5ad(tmp_path / f"{name}.h5ad")
+        folder = tmp_path / "calls" / name
+        folder.mkdir(parents=True)
+        table = pd.DataFrame({"cell_barcode": BARCODES, "feature_call": calls})
+        table.to_csv(folder / "protospacer_calls_per_cell.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("given", ["folder", "list", "list in another order"])
+def test_several_lanes_have_a_table_each(given: str, lanes: Path) -> None:
+    adata = open_screen(lanes)
+    files: Any = [lanes / "calls" / name / "protospacer_calls_per_cell.csv" for name in CALLS]
+    guides = {"folder": lanes / "calls", "list": files}.get(given, files[::-1])
+    assert labels(add_guides(adata, guides, TARGETS)) == ["AHR+ctrl", "ctrl", "KLF1+ctrl", "AHR+ctrl"]
+
+
+def test_lanes_by_the_number_at_the_end_of_barcodes(lanes: Path) -> None:
+    adata = cells(["AAA-1", "CCC-1", "AAA-2", "CCC-2"])
+    assert labels(add_guides(adata, lanes / "calls", TARGETS)) == [
+        "AHR+ctrl",
+        "ctrl",
+        "KLF1+ctrl",
+        "AHR+ctrl",
+    ]
+    with pytest.raises(ValueError, match=r"there are 2 tables of guides .* and 1 lane \(1\)"):
+        add_guides(cells(BARCODES), lanes / "calls", TARGETS)
+
+
+def test_the_command_takes_the_folder_of_lanes(lanes: Path, tmp_path: Path) -> None:
+    from gears.cli import main
+
+    table = pd.DataFrame({"id": list(TARGETS), "target_gene": list(TARGETS.values())})
+    table.to_csv(tmp_path / "targets.tsv", sep="\t", index=False)
+    screens = tmp_path / "screens"
+    screens.mkdir()
+    for name in CALLS:
+        (lanes / f"{name}.h5ad").rename(screens / f"{name}.h5ad")
+    options = ["--guides", str(lanes / "calls"), "--guide-targets", str(tmp_path / "targets.tsv")]
+    arguments = [str(screens), *options, "--normalize", "--skip-calc-de"]
+    assert main(["inspect", *arguments]) == 0
+    assert main(["prepare", *arguments, "--work-dir", str(tmp_path / "work")]) == 0

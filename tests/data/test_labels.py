@@ -1,0 +1,293 @@
+"""Labels: pairs by any sign, genes and controls that look like each other, names that a keyboard or program changed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from gears.data.checks.report import ScreenReport, inspect_screen
+from gears.data.screen.prepare import prepare_screen
+from gears.graphs.annotation import GeneAnnotation
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+GENES = [
+    *(
+        "AHR",
+        "KLF1",
+        "CEBPA",
+        "CEBPB",
+        "HLA-A",
+        "HLA-B",
+        "NKX2-5",
+        "CTRL",
+        "KMT2A",
+        "SEPTIN2",
+        "MARCHF1",
+        "JUN",
+        "FOS",
+    ),
+    *(f"GX{i:02d}" for i in range(20)),
+]
+PAIRS = [("AHR", "KLF1"), ("CEBPA", "HLA-A"), ("HLA-A", "HLA-B"), ("KLF1", "NKX2-5"), ("CEBPB", "KLF1")]
+SINGLES = ["AHR", "KLF1", "CEBPA", "CEBPB", "HLA-A", "HLA-B", "NKX2-5"]
+annotated = GeneAnnotation.from_dict(
+    {gene: ["T"] for gene in GENES}, aliases={"MLL": "KMT2A", "AS1": "JUN"}
+).resolve
+
+
+def screen(labels: list[str], n: int = 12, genes: list[str] = GENES) -> AnnData:
+    """A screen with `n` cells of each label and 40 of "ctrl"."""
+    from anndata import AnnData
+
+    per_cell = ["ctrl"] * 40 + [label for label in labels for _ in range(n)]
+    counts = np.random.default_rng(0).poisson(3.0, size=(len(per_cell), len(genes)))
+    obs = pd.DataFrame(
+        {"condition": per_cell, "cell_type": "K562"}, index=[f"c{i}" for i in range(len(per_cell))]
+    )
+    var = pd.DataFrame({"gene_name": genes}, index=[f"ENSG{i:011d}" for i in range(len(genes))])
+    return AnnData(sparse.csr_matrix(np.log1p(counts).astype(np.float32)), obs=obs, var=var)
+
+
+def report(labels: list[str], **options: Any) -> ScreenReport:
+    return inspect_screen(screen(labels), is_gene=annotated, **options)
+
+
+def kinds(labels: list[str], **options: Any) -> dict[str, str]:
+    """Kinds of the findings that are about labels, and their text."""
+    return {found.kind: str(found) for found in report(labels, **options).findings}
+
+
+PLAIN = [f"{gene}+ctrl" for gene in SINGLES]
+
+
+# Pairs by any sign
+
+
+@pytest.mark.parametrize("sign", ["|", "_", ";", "-", "/", ",", "&", " & ", ":", "--"])
+def test_pairs_of_known_genes_are_read_whatever_joins_them(
+    sign: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    adata = screen([*PLAIN, *(sign.join(pair) for pair in PAIRS)])
+    with caplog.at_level(logging.WARNING):
+        prepared = prepare_screen(adata, tmp_path / "a", is_gene=annotated)
+    pairs = {condition.genes for condition in prepared.conditions if len(condition) == 2}
+    assert pairs == {tuple(sorted(pair)) for pair in PAIRS}
+    assert f"5 labels of known genes joined by {sign.strip()!r}" in caplog.text
+    single = prepare_screen(adata, tmp_path / "b", is_gene=annotated, sep="+")
+    assert all(len(condition) < 2 for condition in single.conditions)
+
+
+def test_measured_genes_are_enough_and_controls_may_be_in_pairs() -> None:
+    found = inspect_screen(screen(["AHR+ctrl", "KLF1|ctrl", "AHR|KLF1", "AHR|KLF1|JUN"]))
+    assert found.facts["singles"] == 2
+    assert (found.facts["pairs"], found.facts["three_or_more_genes"]) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["HLA-A", "NKX2-5", "KLF1-AS1", "KLF1-2", "KLF1_x", "Blob|KLF1"])
+def test_names_that_hold_a_sign_are_one_gene(name: str) -> None:
+    found = report([*PLAIN[:3], f"{name}+ctrl"], unknown_labels="keep")
+    assert "joined-genes" not in {finding.kind for finding in found.findings}
+    assert found.facts["pairs"] == 0
+
+
+@given(st.permutations(SINGLES), st.sampled_from("|_;/,&:"))
+def test_joined_genes_are_the_same_condition_as_with_plus(order: list[str], sign: str) -> None:
+    from gears.conditions import Condition
+    from gears.data.checks.labels import joined_genes
+    from gears.data.checks.layout import Layout
+
+    layout = Layout("gears", "condition", None, None, ("ctrl",), "+")
+    known = set(SINGLES).__contains__
+    found, _ = joined_genes([sign.join(order[:3])], layout, known, known)
+    assert [Condition.parse(label) for label in found.values()] == [Condition(tuple(order[:3]))]
+
+
+# Contexts in labels
+
+
+@pytest.mark.parametrize("end", [" @ 24h", " [CRISPRa]", " [CRISPRa] @ K562"])
+def test_contexts_in_labels_are_refused(end: str) -> None:
+    told = kinds([*PLAIN, "AHR+KLF1" + end])
+    assert "context_key=" in told["context-in-label"]
+    assert "perturbation_type_key=" in told["context-in-label"]
+
+
+def test_context_values_are_stripped(tmp_path: Path) -> None:
+    adata = screen(PLAIN[:2])
+    adata.obs["line"] = np.where(np.arange(adata.n_obs) % 2, "K562", "K562 ")
+    prepared = prepare_screen(adata, tmp_path / "a", context_key="line")
+    assert {condition.context for condition in prepared.conditions} == {"K562"}
+
+
+# Genes that look like controls, and controls that look like genes
+
+
+def test_the_gene_ctrl_is_told_from_the_control(tmp_path: Path) -> None:
+    adata = screen([*PLAIN, "CTRL+ctrl", "AHR+CTRL"])
+    with pytest.raises(ValueError, match=r"as_genes=\['CTRL'\]"):
+        prepare_screen(adata, tmp_path / "a", is_gene=annotated)
+    prepared = prepare_screen(adata, tmp_path / "a", is_gene=annotated, as_genes="CTRL")
+    assert {("CTRL",), ("AHR", "CTRL")} <= {condition.genes for condition in prepared.conditions}
+    assert len(prepared.control_cells) == 40
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "sgNTC",
+        "GFP",
+        "EGFP_1",
+        "mCherry",
+        "AAVS1",
+        "NO_SITE_1",
+        "Human_NT_12",
+        "Ignore",
+        "sgGFP",
+        "Luciferase",
+        "hs-NTC-3",
+    ],
+)
+def test_usual_names_of_controls_are_named_with_both_options(token: str, tmp_path: Path) -> None:
+    adata = screen([*PLAIN, f"{token}+ctrl"])
+    told = str(inspect_screen(adata, style="gears"))
+    assert f"ctrl_label={sorted(['ctrl', token])}" in told
+    assert f"as_genes={[token]}" in told
+    controls = prepare_screen(adata, tmp_path / "a", ctrl_label=["ctrl", token])
+    assert len(controls.control_cells) == 52
+    kept = inspect_screen(adata, as_genes=[token])
+    assert not {"maybe-control", "control-like-token"} & {finding.kind for finding in kept.findings}
+
+
+@pytest.mark.parametrize(
+    "gene", ["NT5C", "MNT", "NTS", "NTM", "NEO1", "LUC7L", "SCRG1", "GFPT1", "KLF1", "RFPL1"]
+)
+def test_symbols_are_not_taken_for_controls(gene: str) -> None:
+    told = kinds([*PLAIN, f"{gene}+ctrl"], style="gears")
+    assert not {"maybe-control", "control-like-token"} & set(told)
+
+
+# Names of genes
+
+
+def test_one_gene_under_two_names_is_one_condition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    adata = screen([*PLAIN, "MLL+ctrl", "KMT2A+ctrl", "AHR+MLL"])
+    prepared = prepare_screen(adata, tmp_path / "a", is_gene=annotated)
+    genes = [condition.genes for condition in prepared.conditions]
+    assert genes.count(("KMT2A",)) == 1
+    assert ("AHR", "KMT2A") in genes
+    assert "MLL is KMT2A" in caplog.text
+    old = [gene if gene != "KMT2A" else "MLL" for gene in GENES]  # the screen's own names win
+    prepared = prepare_screen(screen(["KMT2A+ctrl", "AHR+MLL"], genes=old), tmp_path / "b", is_gene=annotated)
+    assert {condition.genes for condition in prepared.conditions} == {(), ("MLL",), ("AHR", "MLL")}
+
+
+@pytest.mark.parametrize(
+    ("date", "gene"),
+    [("2-Sep", "SEPTIN2"), ("1-Mar", "MARCHF1"), ("Sep-02", "SEPTIN2"), ("2024-03-01", "MARCHF1")],
+)
+def test_dates_are_named_in_labels_and_gene_names(date: str, gene: str) -> None:
+    told = kinds([*PLAIN, f"{date}+ctrl"])
+    assert f"became dates in a spreadsheet: {date} ({gene})" in told["dates"]
+    adata = screen(PLAIN)
+    adata.var["gene_name"] = [date if name == gene else name for name in GENES]
+    assert f"1 gene name became dates in a spreadsheet: {date} ({gene})" in str(inspect_screen(adata))
+
+
+@pytest.mark.parametrize(
+    ("token", "sign"),
+    [("\u0410HR", "U+0410"), ("\u039aLF1", "U+039A"), ("HLA\u2013A", "U+2013"), ("\uff2aUN", "U+FF2A")],
+)
+def test_letters_that_look_alike_are_named(token: str, sign: str) -> None:
+    told = kinds([*PLAIN, f"{token}+ctrl"])["look-alike-letters"]
+    assert sign in told
+    assert "is meant" in told
+
+
+def renamed(change: Any) -> AnnData:
+    adata = screen(PLAIN)
+    adata.var["gene_name"] = [change(name) for name in adata.var["gene_name"]]
+    return adata
+
+
+def test_blanks_around_gene_names_are_removed(tmp_path: Path) -> None:
+    prepared = prepare_screen(renamed(lambda name: f"{name} "), tmp_path / "a")
+    assert prepared.gene_names == GENES
+
+
+UNMEASURED = {
+    "Ensembl": (
+        lambda name: f"ENSG{GENES.index(name):011d}",
+        "100% of the gene names are Ensembl identifiers",
+    ),
+    "Ensembl with version": (lambda name: f"ENSG{GENES.index(name):011d}.5", "Ensembl identifiers"),
+    "a genome prefix": (lambda name: f"GRCh38_{name}", "begin with a genome, 'GRCh38_'"),
+    "another prefix": (lambda name: f"hg19___{name}", "remove the genome from the gene names"),
+    "another species": (lambda name: name.capitalize(), "another species"),
+}
+
+
+@pytest.mark.parametrize("case", UNMEASURED)
+def test_names_of_another_kind_are_reported_with_the_share(case: str) -> None:
+    change, expected = UNMEASURED[case]
+    told = str(inspect_screen(renamed(change)))
+    assert "of 7 perturbed genes" in told
+    assert "are measured" in told
+    assert expected in told
+
+
+def test_the_column_with_the_names_of_the_labels_is_named() -> None:
+    adata = renamed(lambda name: f"ENSG{GENES.index(name):011d}")
+    adata.var["name2"] = GENES
+    assert "pass gene_key='name2', which has 7 of them" in str(inspect_screen(adata))
+    assert "not-measured" not in {found.kind for found in inspect_screen(adata, gene_key="name2").findings}
+    adata.var.index = pd.Index(GENES)
+    del adata.var["name2"]
+    assert "pass gene_key='index'" in str(inspect_screen(adata))
+
+
+# Few cells, and cells that are there twice
+
+
+@pytest.mark.parametrize("n", [2, 5, 9])
+def test_a_control_of_few_cells_is_reported(n: int) -> None:
+    adata = screen(PLAIN)[40 - n :].copy()
+    assert f"the control has {n} cells; every change is a difference from their mean" in str(
+        inspect_screen(adata)
+    )
+
+
+def test_conditions_of_one_cell_are_reported_without_de() -> None:
+    adata = screen(PLAIN)[: 40 + 13].copy()
+    found = inspect_screen(adata, skip_calc_de=True)
+    assert found.ok
+    assert "KLF1+ctrl (1)" in str(found)
+
+
+def test_cells_that_are_there_twice_are_reported() -> None:
+    import anndata
+
+    adata = screen(PLAIN)
+    assert not {"repeated-cell", "repeated-cell-name"} & {
+        found.kind for found in inspect_screen(adata).findings
+    }
+    twice = anndata.concat([adata, adata[50:53]], merge="same", index_unique="-")
+    assert "3 cells with exactly the values of another cell" in str(inspect_screen(twice))
+    twice.obs_names = [name.split("-")[0] for name in twice.obs_names]
+    assert "3 cells with the name of another cell (c50" in str(inspect_screen(twice))
+
+
+@pytest.mark.parametrize("labels", [np.arange(64) % 5, pd.Categorical(np.arange(64) % 5)])
+def test_integer_codes_are_called_codes(labels: Any) -> None:
+    adata = screen(PLAIN[:2])
+    adata.obs["condition"] = labels
+    assert "whole numbers are codes: give the names that they mean" in str(inspect_screen(adata))

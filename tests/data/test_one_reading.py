@@ -1,0 +1,107 @@
+"""`inspect`, `prepare` and Python read a screen in one way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gears.cli import main
+from gears.data.checks.report import inspect_screen
+from gears.data.screen.prepare import prepare_screen
+from gears.pertdata import PertData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anndata import AnnData
+
+
+def relabelled(change: Callable[[str], str], key: str = "condition") -> Callable[[AnnData], None]:
+    def apply(adata: AnnData) -> None:
+        adata.obs[key] = [change(label) for label in adata.obs["condition"].astype(str)]
+        if key != "condition":
+            del adata.obs["condition"]
+
+    return apply
+
+
+def without(axis: str, column: str) -> Callable[[AnnData], None]:
+    def apply(adata: AnnData) -> None:
+        del getattr(adata, axis)[column]
+
+    return apply
+
+
+SCREENS: dict[str, tuple[Callable[[AnnData], None], list[str]]] = {
+    "published": (lambda adata: None, []),
+    "another control": (relabelled(lambda label: label.replace("ctrl", "NT")), ["--ctrl-label", "NT"]),
+    "another control, unnamed": (relabelled(lambda label: label.replace("ctrl", "NT")), []),
+    "scperturb": (
+        relabelled(
+            lambda label: "control" if label == "ctrl" else label.replace("+ctrl", "").replace("+", "_"), "perturbation"
+        ),
+        [],
+    ),
+    "control in another style's column": (
+        relabelled(lambda label: "mock" if label == "ctrl" else label.replace("+ctrl", ""), "target_gene"),
+        ["--ctrl-label", "mock", "--unknown-labels", "keep"],
+    ),
+    "no cell type": (without("obs", "cell_type"), []),
+    "symbols in the index": (lambda adata: setattr(adata, "var", adata.var.set_index("gene_name")), []),
+    "pairs by another sign": (relabelled(lambda label: label if "ctrl" in label else label.replace("+", "|")), []),
+    "unassigned": (
+        relabelled(lambda label: label if label != "GX07+ctrl" else "unassigned"),
+        ["--drop-labels", "unassigned"],
+    ),
+    "no labels": (without("obs", "condition"), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SCREENS)
+def test_inspect_and_prepare_give_one_answer(
+    case: str, toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, options = SCREENS[case]
+    change(toy_adata)
+    toy_adata.write_h5ad(tmp_path / "screen.h5ad")
+    inspected = main(["inspect", str(tmp_path / "screen.h5ad"), *options])
+    capsys.readouterr()
+    prepared = main(
+        ["prepare", str(tmp_path / "screen.h5ad"), "--work-dir", str(tmp_path / "work"), *options]
+    )
+    assert inspected == prepared == (2 if case in ("another control, unnamed", "no labels") else 0)
+    assert inspect_screen(toy_adata).ok or inspected or options
+
+
+def test_default_and_auto_are_one_screen(toy_adata: AnnData, tmp_path: Path) -> None:
+    data = PertData.from_adata(toy_adata, data_path=tmp_path, dataset_name="toy", verbose=False)
+    again = PertData(tmp_path)
+    again.new_data_process("toy", toy_adata)
+    assert again.screen.content_hash == data.screen.content_hash
+
+
+def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata: AnnData) -> None:
+    labels = toy_adata.obs["condition"].astype(str).replace({"ctrl": "mock"})
+    toy_adata.obs = toy_adata.obs.assign(
+        treat=labels, is_control=(labels == "mock").astype(int), n=range(216)
+    )
+    toy_adata.obs["donor"] = np.where(np.arange(216) % 3, "d1", np.where(np.arange(216) % 2, "d2", "d3"))
+    del toy_adata.obs["condition"]
+    (found,) = [one for one in inspect_screen(toy_adata).findings if one.severity == "error"]
+    assert "these columns look like labels: 'treat' (14 values, cells: 'mock' (60), 'GX00+ctrl' (12)" in str(
+        found
+    )
+    assert "'donor' (3 values" in str(found)
+    assert "is_control" not in found.remedy
+
+
+@pytest.mark.parametrize("flag", ["conditioned", "conditions", "condition_"])
+def test_a_column_of_flags_is_never_to_be_renamed(flag: str, toy_adata: AnnData, tmp_path: Path) -> None:
+    toy_adata.obs[flag] = (toy_adata.obs["condition"] != "ctrl").astype(int)
+    del toy_adata.obs["condition"]
+    with pytest.raises(ValueError, match="no column 'condition'") as caught:
+        prepare_screen(toy_adata, tmp_path / "a", style="gears")
+    assert "rename" not in str(caught.value)

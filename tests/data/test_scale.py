@@ -1,0 +1,153 @@
+"""The scale of values is recognised by several signs, and every wrong one is a problem with its remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from gears.data.checks.report import inspect_screen
+from gears.data.checks.scale import detect_scale
+from gears.data.reading.matrix import as_csr
+from gears.data.screen.prepare import prepare_screen
+from gears.simulate import simulated_screen
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+LN10 = np.log(10)
+
+
+def in_scale(counts: np.ndarray, scale: str, target: float = 1e4) -> np.ndarray:
+    """Counts (N, G) of all measured genes on a scale."""
+    normalised = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    linear = normalised * target
+    values = {
+        "counts": counts, "fractions": normalised, "normalised": linear, "log1p": np.log1p(linear),
+        "log2": np.log2(1 + linear), "log10": np.log10(1 + linear), "log1p-twice": np.log1p(np.log1p(linear)),
+        "scaled": (linear - linear.mean(0)) / (linear.std(0) + 1),
+    }  # fmt: skip
+    return values[scale]
+
+
+SCALES = ["counts", "fractions", "normalised", "log1p", "log2", "log10", "log1p-twice", "scaled"]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> np.ndarray:
+    """Counts of 150 cells x 400 genes, about 2 per gene."""
+    rng = np.random.default_rng(3)
+    return rng.poisson(rng.gamma(0.4, 5.0, size=400) * rng.lognormal(0, 0.4, size=(150, 1))).astype(float)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("target", [1e4, 1e6, "median"])
+@pytest.mark.parametrize("kept", ["all genes", "50 genes", "high genes", "shallow"])
+def test_each_scale_is_recognised(scale: str, target: float | str, kept: str, drawn: np.ndarray) -> None:
+    counts = np.random.default_rng(0).binomial(drawn.astype(int), 0.2) if kept == "shallow" else drawn
+    values = in_scale(counts, scale, float(np.median(counts.sum(1))) if target == "median" else float(target))
+    order = np.argsort(-counts.sum(0), kind="stable")
+    genes = {"50 genes": slice(0, None, 8), "high genes": order[:50]}.get(kept, slice(None))
+    assert detect_scale(as_csr(values[:, genes].astype(np.float32))) == scale
+
+
+@pytest.mark.parametrize("scale", ["fractions", "normalised", "log1p", "log2", "log10", "log1p-twice"])
+def test_library_sizes_tell_where_counts_were_corrected(scale: str, drawn: np.ndarray) -> None:
+    corrected = drawn * np.random.default_rng(1).uniform(0.8, 1, drawn.shape)
+    assert detect_scale(as_csr(in_scale(corrected, scale).astype(np.float32))) == scale
+    some = as_csr(in_scale(corrected, "log1p")[:, ::8].astype(np.float32))
+    assert detect_scale(some) is None  # no sign is left, and nothing is guessed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_genes": 50},
+        {"counts_per_gene": 0.1},
+        {"n_batches": 3, "batch_size_effect": 0.5},
+        {"cell_types": 2},
+    ],
+)
+def test_simulated_screens_give_no_finding(options: dict[str, float]) -> None:
+    sizes = {"n_genes": 120, "n_singles": 6, "n_pairs": 3, "cells_per_condition": 15, "n_control": 40}
+    adata, _ = simulated_screen(**{**sizes, **options})  # type: ignore[arg-type]
+    kinds = {finding.kind for finding in inspect_screen(adata, pool_cell_types=True).findings}
+    assert not kinds & {"other-scale", "counts", "negative-values"}
+
+
+@pytest.mark.shared
+def test_real_screens_give_no_finding(shared: Path) -> None:
+    import anndata
+
+    for file in sorted((shared / "data").glob("*_subset.h5ad")):
+        adata = anndata.read_h5ad(file)
+        for genes in (slice(None), slice(0, 50)):
+            assert detect_scale(as_csr(adata.X[:, genes])) == "log1p", (file, genes)
+
+
+REMEDIES = {
+    "fractions": "multiply by 1e4 and apply scanpy.pp.log1p",
+    "normalised": "apply scanpy.pp.log1p",
+    "log2": "0.6931",
+    "log10": "2.3026",
+    "log1p-twice": "numpy.expm1 once",
+}
+
+
+def with_values(adata: AnnData, scale: str) -> AnnData:
+    counts = np.expm1(adata.X.toarray()).round()
+    adata.X = sparse.csr_matrix(in_scale(counts, scale).astype(np.float32))
+    return adata
+
+
+@pytest.mark.parametrize("scale", REMEDIES)
+def test_a_wrong_scale_is_an_error_that_scale_overrides(
+    scale: str, toy_adata: AnnData, tmp_path: Path
+) -> None:
+    adata = with_values(toy_adata, scale)
+    with pytest.raises(ValueError, match="log1p of normalised counts is needed") as caught:
+        prepare_screen(adata, tmp_path / "toy")
+    assert REMEDIES[scale] in str(caught.value)
+    screen = prepare_screen(adata, tmp_path / "toy", scale=scale)
+    assert screen.manifest["scale"] == scale
+    np.testing.assert_array_equal(screen.cells.csr().toarray(), adata.X.toarray())
+
+
+def test_the_prepared_screen_knows_its_scale(toy_adata: AnnData, tmp_path: Path) -> None:
+    assert prepare_screen(toy_adata, tmp_path / "a").manifest["scale"] == "log1p"
+    counts = with_values(toy_adata.copy(), "counts")
+    assert prepare_screen(counts, tmp_path / "b", normalize=True).manifest["scale"] == "log1p"
+    assert prepare_screen(with_values(toy_adata, "scaled"), tmp_path / "c").manifest["scale"] == "scaled"
+
+
+def test_layers_and_raw_are_named_where_they_hold_what_is_needed(toy_adata: AnnData) -> None:
+    whole = toy_adata.copy()
+    adata = with_values(toy_adata, "scaled")
+    assert "layer=" not in str(inspect_screen(adata))
+    adata.layers["a"] = with_values(whole.copy(), "counts").X
+    adata.layers["b"] = whole.X
+    adata.layers["c"] = adata.X
+    text = str(inspect_screen(adata))
+    assert "pass layer='b' (layers['b'] holds log-normalised values)" in text
+    assert "pass layer='a' with normalize=True (layers['a'] holds counts)" in text
+    assert "layer='c'" not in text
+    del adata.layers["a"], adata.layers["b"]
+    adata.raw = whole
+    assert "pass layer='raw' (adata.raw holds log-normalised values)" in str(inspect_screen(adata))
+
+
+def test_raw_is_a_layer(toy_adata: AnnData, tmp_path: Path) -> None:
+    adata = with_values(toy_adata[:, 4:].copy(), "scaled")
+    adata.raw = toy_adata
+    adata.write_h5ad(tmp_path / "toy.h5ad")
+    from gears.pertdata import PertData
+
+    data = PertData(tmp_path / "work")
+    data.load(data_path=tmp_path / "toy.h5ad", layer="raw")
+    np.testing.assert_array_equal(data.screen.cells.csr().toarray(), toy_adata.X[:, 4:].toarray())
+    adata.raw = toy_adata[:, 6:].copy()
+    assert "adata.raw does not measure 2 genes" in str(inspect_screen(adata, layer="raw"))
