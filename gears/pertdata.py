@@ -22,7 +22,7 @@ from gears.data.splits.make import prepare_split
 from gears.data.splits.registry import SplitOptions
 from gears.data.splits.split import Split
 from gears.distributed.log import shown
-from gears.files.paths import need_file, user_path
+from gears.files.paths import named, need_file, user_path
 from gears.graphs.annotation import annotation_from
 from gears.graphs.nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
@@ -311,7 +311,7 @@ class PertData:
         self._forget_screen()
         self._screen = screen
         self.dataset_path = screen.folder
-        self.dataset_name = screen.folder.resolve().name
+        self.dataset_name = named(screen.folder).name
         self.gene_names = pd.Series(screen.gene_names, index=screen.gene_ids, name="gene_name", dtype=object)
         self.node_map = {gene: i for i, gene in enumerate(screen.gene_names)}
         self._set_nodes(annotation)

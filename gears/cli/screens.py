@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, add_switch, as_options, show
-from gears.files.paths import check_folder, user_path
+from gears.files.paths import check_folder, named, user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -110,7 +110,7 @@ def locate(options: Any) -> tuple[Path, Path]:
     else:
         msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
         raise NotADirectoryError(msg)
-    return (found.resolve(), found.resolve().parent) if is_prepared(found) else (found, folder)
+    return (named(found), named(found).parent) if is_prepared(found) else (found, folder)
 
 
 def open_screen(options: Any) -> PertData:

@@ -20,7 +20,7 @@ from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import clean_leftovers, need_space, new_folder
 from gears.files.manifest import MANIFEST
-from gears.files.paths import user_path
+from gears.files.paths import named, user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -166,7 +166,7 @@ def obtain_screen(
         return screen
     if found.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
-    source, name = source_in(found), folder_name(name_of(found.resolve()))
+    source, name = source_in(found), folder_name(name_of(named(found)))
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
     known = is_gene() if settings.style != "gears" else None
