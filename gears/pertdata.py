@@ -293,7 +293,8 @@ class PertData:
             As in :meth:`new_data_process`.
         **processing
             Options of :class:`gears.data.ProcessingOptions` for a file, and `guides`, `guide_targets`
-            (:func:`gears.data.add_guides`), `workers` (processes that read the cells). For a prepared folder the
+            (:func:`gears.data.add_guides`), `workers` (processes that read the cells), `dask` (address of a dask
+            scheduler whose workers read the h5ad file or zarr store). For a prepared folder the
             processing options must be those it was prepared with.
 
         Raises

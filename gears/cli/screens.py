@@ -196,6 +196,8 @@ def prepare_parser() -> CommandParser:
     add_work_dir(parser)
     add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE (h5ad or zarr), from the same path"
+    parser.add_argument("--dask", metavar="ADDRESS", help=text)
     add_nodes(parser)
     parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
     parser.add_options(SCREEN, ProcessingOptions)
@@ -215,6 +217,8 @@ def run_prepare(arguments: list[str]) -> None:
         load_options |= {"guides": options.guides, "guide_targets": options.guide_targets}
     if options.workers != 1:
         load_options["workers"] = options.workers
+    if options.dask is not None:
+        load_options["dask"] = options.dask
     data = PertData(options.work_dir, **node_options(options))
     data.load(data_path=file, **load_options)
     report, folder = data.summary(), str(Path(str(data.dataset_path)))

@@ -13,6 +13,7 @@ from gears.core.messages import nearest, shorten
 from gears.core.numbers import whole_number
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import ScreenDraft, check_screen
+from gears.data.reading.by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading.guides import add_guides
 from gears.data.reading.open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 BYTES_PER_VALUE = 16
 """Of a prepared screen on disk: value and gene, in the mapped cells and in the h5ad file."""
 
-OTHER_OPTIONS = ("guides", "guide_targets", "workers")
+OTHER_OPTIONS = ("guides", "guide_targets", "workers", "dask")
 """Options beside those of :class:`ProcessingOptions`."""
 KnownGene = Callable[[str], bool]
 
@@ -56,6 +57,7 @@ def prepare_screen(
     adata
         X (N, G) log-normalised expression, dense or sparse; ``obs.condition``, ``obs.cell_type``, ``var.gene_name``.
         One that is backed by a file stays there where it is large (see :func:`gears.data.reading.open.open_lean`).
+        A dask array is read block by block on the scheduler that is active (:mod:`gears.data.reading.by_dask`).
     workers
         Processes that compute the statistics (the result does not depend on it).
     is_gene
@@ -71,7 +73,8 @@ def prepare_screen(
     """
     settings, workers = ProcessingOptions.from_mapping(options), whole_number("workers", workers)
     folder = user_path(folder)
-    draft = check_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
+    adata = from_dask(in_reach(adata, folder.parent), settings.layer, folder.parent)
+    draft = check_screen(adata, settings, is_gene=is_gene)
     draft.raise_errors()
     draft.log()
     return _written(draft, folder, workers)
@@ -148,7 +151,7 @@ def obtain_screen(
     """A prepared screen by name, by folder, or from a file that is prepared into `data_path`.
 
     Give `data_name` (something in `data_path`, where prepared screens lie) or `place`, a folder or file anywhere.
-    `options` are those of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers". `is_gene` gives what
+    `options` are those of :class:`ProcessingOptions`, and :data:`OTHER_OPTIONS`. `is_gene` gives what
     tells whether the annotation knows a gene; it is called only where it is needed. FileNotFoundError or ValueError
     if nothing is there, it cannot be used, or an option is unknown.
     """
@@ -170,6 +173,13 @@ def obtain_screen(
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
     known = is_gene() if settings.style != "gears" else None
+    if options.get("dask") is not None:
+        if options.get("guides") is not None:
+            msg = "dask reads h5ad files and zarr stores, whose cells have labels; omit guides or dask"
+            raise ValueError(msg)
+        with cluster(options["dask"]):
+            adata = lazy_screen(source, settings.layer)
+            return prepare_screen(adata, data_path / name, is_gene=known, workers=workers, **processing)
     if options.get("guides") is None:
         adata = open_lean(source, settings.layer, data_path)
     else:
