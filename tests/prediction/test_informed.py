@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 WANTED = {
     "GX00+ctrl": "training",
     "GX20+ctrl": "measurement",  # without a term of the annotation
-    "LIKE+ctrl": "similar genes",
+    "LIKE+ctrl": "similarity",
     "ALONE+ctrl": "nothing",
     "ALONE+GX00": "nothing",
-    "GX00+LIKE": "similar genes",
+    "GX00+LIKE": "similarity",
     "ctrl": "training",
 }
 
