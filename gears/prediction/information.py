@@ -24,11 +24,11 @@ def source_of_genes(parts: ModelParts) -> dict[str, str]:
     if parts.split is None:
         return {}
     fitted = {gene for condition in parts.fitted_conditions() for gene in condition.genes}
-    names, similar_P = np.asarray(parts.pert_names, dtype=object), _has_similar(parts)
-    source_P = np.where(similar_P, SOURCES[2], SOURCES[3])
-    for source, genes in ((SOURCES[1], parts.gene_names), (SOURCES[0], fitted)):
-        source_P[np.isin(names.astype(str), list(genes))] = source
-    return dict(zip(parts.pert_names, source_P.tolist(), strict=True))
+    names = np.asarray(parts.pert_names, dtype=str)
+    source_P = np.where(_has_similar(parts), 2, 3)
+    for source, genes in ((1, parts.gene_names), (0, fitted)):
+        source_P[np.isin(names, list(genes))] = source
+    return {name: SOURCES[source] for name, source in zip(parts.pert_names, source_P.tolist(), strict=True)}
 
 
 def _has_similar(parts: ModelParts) -> np.ndarray:
