@@ -22,7 +22,7 @@ from gears.data.splits.make import prepare_split
 from gears.data.splits.registry import SplitOptions
 from gears.data.splits.split import Split
 from gears.distributed.log import shown
-from gears.files.paths import need_file, user_path
+from gears.files.paths import named, need_file, user_path
 from gears.graphs.annotation import annotation_from
 from gears.graphs.nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
@@ -293,7 +293,8 @@ class PertData:
             As in :meth:`new_data_process`.
         **processing
             Options of :class:`gears.data.ProcessingOptions` for a file, and `guides`, `guide_targets`
-            (:func:`gears.data.add_guides`), `workers` (processes that read the cells). For a prepared folder the
+            (:func:`gears.data.add_guides`), `workers` (processes that read the cells), `dask` (address of a dask
+            scheduler whose workers read the h5ad file or zarr store). For a prepared folder the
             processing options must be those it was prepared with.
 
         Raises
@@ -313,7 +314,7 @@ class PertData:
         self._forget_screen()
         self._screen = screen
         self.dataset_path = screen.folder
-        self.dataset_name = screen.folder.resolve().name
+        self.dataset_name = named(screen.folder).name
         self.gene_names = pd.Series(screen.gene_names, index=screen.gene_ids, name="gene_name", dtype=object)
         self.node_map = {gene: i for i, gene in enumerate(screen.gene_names)}
         self._set_nodes(annotation)

@@ -115,7 +115,11 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> 
     if path.suffix == ".csv":
         from gears.files.formats import write_text
 
-        write_text(path, model.predict(perturbations, clip=options.clip).to_frame(options["values"]).to_csv())
+        predictions = model.predict(perturbations, clip=options.clip)
+        frame = predictions.to_frame(options["values"])
+        if frame.attrs["uninformed"]:
+            frame["informed_by"] = predictions.informed_by
+        write_text(path, frame.to_csv())
     else:
         model.predict_to_file(perturbations, path, clip=options.clip, overwrite=options.overwrite)
     return len(requested_conditions(perturbations))

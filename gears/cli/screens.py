@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, add_switch, as_options, show
-from gears.files.paths import check_folder, user_path
+from gears.files.paths import check_folder, named, user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -113,7 +113,7 @@ def locate(options: Any) -> tuple[Path, Path]:
     else:
         msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
         raise NotADirectoryError(msg)
-    return (found.resolve(), found.resolve().parent) if is_prepared(found) else (found, folder)
+    return (named(found), named(found).parent) if is_prepared(found) else (found, folder)
 
 
 def open_screen(options: Any) -> PertData:
@@ -194,6 +194,8 @@ def prepare_parser() -> CommandParser:
     add_work_dir(parser)
     add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE (h5ad or zarr), from the same path"
+    parser.add_argument("--dask", metavar="ADDRESS", help=text)
     add_nodes(parser)
     parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
     parser.add_options(SCREEN, ProcessingOptions)
@@ -213,6 +215,8 @@ def run_prepare(arguments: list[str]) -> None:
         load_options |= {"guides": options.guides, "guide_targets": options.guide_targets}
     if options.workers != 1:
         load_options["workers"] = options.workers
+    if options.dask is not None:
+        load_options["dask"] = options.dask
     data = PertData(options.work_dir, **node_options(options))
     data.load(data_path=file, **load_options)
     report, folder = data.summary(), str(Path(str(data.dataset_path)))

@@ -25,8 +25,8 @@ def _cut(name: str) -> str:
     return name if len(name) <= 300 else f"{name[:60]}... ({len(name)} characters)"
 
 
-def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
-    """Up to `n` valid names that look most like `name`, case ignored.
+def nearest(name: str, valid: Sequence[str], n: int = 3, *, least: float = 0.6) -> list[str]:
+    """Up to `n` valid names that look most like `name`, case ignored, with a similarity (0 to 1) of at least `least`.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def nearest(name: str, valid: Sequence[str], n: int = 3) -> list[str]:
     by_lower: dict[str, str] = {}
     for value in valid:
         by_lower.setdefault(value.lower(), value)
-    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n, 0.6)]
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n, least)]
 
 
 def suggestion(name: str, valid: Iterable[object], what: str) -> str:

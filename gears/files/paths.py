@@ -19,6 +19,11 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         raise ValueError(msg) from error
 
 
+def named(path: Path) -> Path:
+    """The absolute path without "." and ".."; links keep their own names."""
+    return Path(os.path.abspath(path))
+
+
 def need_file(path: str | os.PathLike[str], what: str) -> Path:
     """A user's path, which must exist; else FileNotFoundError."""
     user_file = user_path(path)

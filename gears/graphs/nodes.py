@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core.messages import count, nearest, shorten
+from gears.core.messages import count, shorten
 from gears.data.screen.contexts import ModelContexts
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import read_json
 from gears.files.paths import user_path
 from gears.files.pickles import load_npy, load_plain
+from gears.graphs.symbols import near_symbols
 
 if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
@@ -137,7 +138,7 @@ class PerturbationNodes:
         """Nodes that a condition perturbs, empty for the control; KeyError with near names for a gene that is none."""
         for gene in condition.genes:
             if gene not in self.number:
-                near = nearest(gene, list(self.number))
+                near = near_symbols(gene, list(self.number))
                 hint = f"; did you mean {' or '.join(near)}?" if near else ""
                 msg = f"gene {gene!r} is not in the perturbation graph{hint}"
                 raise KeyError(msg)

@@ -29,6 +29,7 @@ from gears.gears import GEARS
 from gears.jobs.job import TrainingJob, train_ddp_worker
 from gears.model.folder import difference
 from gears.prediction.predictions import Predictions
+from gears.prediction.stream import predict_quietly
 from gears.training.results import TrainResult
 
 logger = logging.getLogger(__name__)
@@ -150,10 +151,13 @@ class Ensemble:
         """Mean and spread of the models' predictions (see :meth:`GEARS.predict`)."""
         if not isinstance(pert_list, str | Condition):
             pert_list = list(pert_list)
-        members = [model.predict(pert_list, clip=False, chunk=chunk) for model in self.models]
+        members = [
+            predict_quietly(*model._predictor(), pert_list, clip=False, chunk=chunk) for model in self.models
+        ]
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
         mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)
         first = members[0]
+        first.warn_uninformed()
         clip = clips(clip, all(model._need_model().nonnegative for model in self.models))
         return EnsemblePredictions(
             first.conditions,

@@ -26,6 +26,7 @@ from gears.distributed.launch import check_not_daemonic, exit_unguarded_child, l
 from gears.distributed.log import only_on_rank_0, quiet, shown
 from gears.distributed.signals import stop_on_signals
 from gears.distributed.world import Ranks, World, is_running, own_device, started_by_launcher
+from gears.files.cache import writable_folder
 from gears.files.paths import need_file, user_path
 from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
@@ -208,7 +209,7 @@ class TrainingJob:
     def _with_files(self, pert_data: PertData, parts: ModelParts) -> TrainingJob:
         """The job with files, in the graphs folder of the screen, of custom graphs, embeddings and annotations."""
         model, data = dict(self.model_config), dict(self.data_config)
-        folder = pert_data.screen.folder / "graphs"
+        folder = writable_folder(pert_data.screen.folder / "graphs")
         arrays_of = {
             "G_go": parts.go.arrays,
             "G_coexpress": parts.coexpress.arrays,

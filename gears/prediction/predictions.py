@@ -19,9 +19,12 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core.installation import __version__
-from gears.core.messages import nearest, unknown_name
+from gears.core.messages import unknown_name
 from gears.core.numbers import whole_number
+from gears.data.screen.prepared import joined_otherwise
 from gears.data.splits.split import subgroup_names
+from gears.graphs.symbols import near_symbols
+from gears.prediction.information import SOURCES, informed_by, source_of_genes, warn_uninformed
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -98,6 +101,21 @@ class Predictions(Mapping[str, np.ndarray]):
         return f"Predictions({len(self.conditions)} conditions x {len(self.gene_names)} genes)"
 
     @property
+    def informed_by(self) -> list[str]:
+        """What is known of each condition's least known gene, one of :data:`gears.prediction.information.SOURCES`.
+
+        "" where the model does not know its training conditions.
+        """
+        if self.origin is None or self.origin.fitted_to is None:
+            return [""] * len(self.conditions)
+        return informed_by(self.conditions, self.origin.source_of)
+
+    def warn_uninformed(self) -> None:
+        """Log one warning about genes that are neither measured nor perturbed in training."""
+        if self.origin is not None:
+            warn_uninformed(self.conditions, self.origin.source_of)
+
+    @property
     def delta_UG(self) -> np.ndarray:
         """Predicted expression minus the control mean, (U, G)."""
         return self.expression_UG - self.control_mean_G
@@ -125,7 +143,13 @@ class Predictions(Mapping[str, np.ndarray]):
             The model predicts no `sd` or `cell_sd`.
         """
         index = pd.Index([condition.name for condition in self.conditions], name="condition")
-        return pd.DataFrame(self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene"))
+        frame = pd.DataFrame(
+            self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene")
+        )
+        frame.attrs["uninformed"] = [
+            name for name, source in zip(index, self.informed_by, strict=True) if source == SOURCES[-1]
+        ]
+        return frame
 
     def to_adata(self) -> AnnData:
         """Conditions x genes, a copy; see :mod:`gears.prediction.predictions`.
@@ -134,8 +158,8 @@ class Predictions(Mapping[str, np.ndarray]):
         -------
         AnnData
             ``X`` expression, ``layers["delta"]`` and, where they are predicted, ``["sd"]`` and ``["cell_sd"]``;
-            ``obs`` condition, genes, n_genes, subgroup and trained (by the model's split); ``var`` gene_name,
-            gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
+            ``obs`` condition, genes, n_genes, subgroup, trained and informed_by (by the model's split); ``var``
+            gene_name, gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
         """
         from anndata import AnnData
 
@@ -165,13 +189,13 @@ class Predictions(Mapping[str, np.ndarray]):
         Returns
         -------
         pd.DataFrame
-            Columns condition, rank, gene, delta, expression.
+            Columns condition, rank, gene, delta, expression, and informed_by.
         """
         n = min(whole_number("n", n), len(self.gene_names))
         names = np.asarray(self.gene_names)
         tables = []
-        rows = zip(self.conditions, self.delta_UG, self.expression_UG, strict=True)
-        for condition, delta_G, expression_G in rows:
+        rows = zip(self.conditions, self.delta_UG, self.expression_UG, self.informed_by, strict=True)
+        for condition, delta_G, expression_G, source in rows:
             order = np.lexsort((names, -np.abs(delta_G)))[:n]
             columns = {
                 "condition": condition.name,
@@ -179,6 +203,7 @@ class Predictions(Mapping[str, np.ndarray]):
                 "gene": names[order],
                 "delta": delta_G[order],
                 "expression": expression_G[order],
+                "informed_by": source,
             }
             tables.append(pd.DataFrame(columns))
         return pd.concat(tables, ignore_index=True)
@@ -262,7 +287,7 @@ def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list
     index = {name: node for node, name in enumerate(pert_names)}
     unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
     if unknown:
-        hints = [f"{gene} (near: {', '.join(nearest(gene, pert_names)) or 'none'})" for gene in unknown[:5]]
+        hints = [f"{gene} ({_hint(gene, pert_names, index)})" for gene in unknown[:5]]
         are = "gene is" if len(unknown) == 1 else "genes are"
         msg = (
             f"{len(unknown)} {are} not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
@@ -270,6 +295,14 @@ def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list
         )
         raise ValueError(msg)
     return [[index[gene] for gene in condition.genes] for condition in conditions]
+
+
+def _hint(name: str, pert_names: Sequence[str], index: Mapping[str, int]) -> str:
+    """What a user may mean by a name that is no node."""
+    joined = joined_otherwise(name, index)
+    if joined is not None:
+        return f"did you mean {joined.name!r}?"
+    return f"near: {', '.join(near_symbols(name, pert_names)) or 'none'}"
 
 
 def requested_conditions(
@@ -303,12 +336,16 @@ class Origin:
         Ids of the G genes: the index of the screen's ``var``.
     fitted_to
         Conditions that the model was fitted to, with the control; None for a model without a split.
+    source_of
+        What is known of each gene that can be perturbed, one of
+        :data:`gears.prediction.information.SOURCES`; empty for a model without a split.
     description
         Plain values for ``uns``: dataset, hash of the screen, split.
     """
 
     gene_ids: tuple[str, ...]
     fitted_to: frozenset[Condition] | None = None
+    source_of: Mapping[str, str] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -325,15 +362,17 @@ class Origin:
             for name, value in {**parts.provenance, **split_facts}.items()
             if isinstance(value, str | int | float)
         }
-        return cls(parts.gene_ids, fitted, plain)
+        return cls(parts.gene_ids, fitted, source_of_genes(parts), plain)
 
 
 def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> pd.DataFrame:
-    """One row per condition: ``condition``, ``genes`` (joined by ","), ``n_genes``, ``subgroup``, ``trained``.
+    """One row per condition: ``condition``, ``genes`` (joined by ","), ``n_genes``, ``subgroup``, ``trained``,
+    ``informed_by``.
 
     ``subgroup`` counts the genes that are perturbed in the conditions that the model was fitted to ("combo_seen1",
-    "unseen_single", "ctrl"), ``trained`` is whether the condition is one of these; both are omitted where these
-    conditions are unknown.
+    "unseen_single", "ctrl"), ``trained`` is whether the condition is one of these, ``informed_by`` what is known of
+    its least known gene (:data:`gears.prediction.information.SOURCES`); they are omitted where these conditions are
+    unknown.
     """
     names = [condition.name for condition in conditions]
     table = pd.DataFrame(
@@ -350,6 +389,7 @@ def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> p
     if origin is not None and origin.fitted_to is not None:
         table["subgroup"] = subgroup_names(conditions, origin.fitted_to)
         table["trained"] = [condition in origin.fitted_to for condition in conditions]
+        table["informed_by"] = informed_by(conditions, origin.source_of)
     return table
 
 

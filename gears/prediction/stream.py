@@ -18,6 +18,7 @@ from gears.core.progress import followed
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
 from gears.prediction.files import ROWS_PER_BLOCK, write_predictions
+from gears.prediction.information import source_of_genes, warn_uninformed
 from gears.prediction.predictions import Origin, Predictions, in_contexts, nodes_of, requested_conditions
 from gears.priors.prior import Prior
 
@@ -140,7 +141,27 @@ def predict(
     context: str | Sequence[str] | None = None,
     perturbation_type: str | None = None,
 ) -> Predictions:
-    """Predict conditions into memory; see :meth:`gears.GEARS.predict`."""
+    """Predict conditions into memory, with one warning about genes of which little is known.
+
+    See :meth:`gears.GEARS.predict`.
+    """
+    where: Any = {"context": context, "perturbation_type": perturbation_type}
+    predictions = predict_quietly(network, parts, conditions, clip=clip, chunk=chunk, **where)
+    predictions.warn_uninformed()
+    return predictions
+
+
+def predict_quietly(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    conditions: Iterable[str | Sequence[str] | Condition],
+    *,
+    clip: bool | None = None,
+    chunk: int = 32,
+    context: str | Sequence[str] | None = None,
+    perturbation_type: str | None = None,
+) -> Predictions:
+    """:func:`predict` without its warning."""
     units, nodes, control_mean = in_contexts(
         requested_conditions(conditions), parts, context, perturbation_type
     )
@@ -201,9 +222,11 @@ def predict_all_pairs(
     overwrite: bool = False,
 ) -> Iterator[pd.DataFrame] | Path:
     """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
-    pairs = all_pairs(candidate_genes(parts, genes))
+    candidates = candidate_genes(parts, genes)
+    pairs = all_pairs(candidates)
     if output is not None:
         return _to_file(network, parts, list(pairs), output, clip=clip, chunk=chunk, overwrite=overwrite)
+    _warn_of(parts, candidates)
     chunks = stream(network, parts, pairs, clip=clip, chunk=chunk)
     return (predictions.to_frame(values) for predictions in chunks)
 
@@ -230,6 +253,7 @@ def _to_file(
 ) -> Path:  # fmt: skip
     """Predict conditions, in every context and with every type of the model, into a file."""
     units = conditions if parts.contexts is None else parts.contexts.placed(conditions, None, None)
+    warn_uninformed(conditions, source_of_genes(parts))
     chunks = stream(network, parts, conditions, clip=clip, chunk=chunk)
     chunks = followed(chunks, len(units), "predicting", "conditions", len)
     return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
@@ -248,11 +272,16 @@ def screen(
 ) -> pd.DataFrame:
     """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.screen`."""
     best, candidates = _Best(whole_number("top", top), largest), candidate_genes(parts, genes)
+    _warn_of(parts, candidates)
     chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk)
     n_pairs = len(candidates) * (len(candidates) - 1) // 2
     for predictions in followed(chunks, n_pairs, "predicting", "conditions", len):
         best.add(predictions.conditions, _scores(score, predictions))
     return best.table()
+
+
+def _warn_of(parts: ModelParts, genes: Sequence[str]) -> None:
+    warn_uninformed([Condition((gene,)) for gene in genes], source_of_genes(parts))
 
 
 class _Best:

@@ -212,7 +212,7 @@ def check_prediction(folder: Path, genes: list[str]) -> None:
     done = gears("predict", "model", genes[0], "+".join(genes), "--top", 3, folder=folder)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["condition", "rank", "gene", "delta", "expression"]
+    assert lines[0].split() == ["condition", "rank", "gene", "delta", "expression", "informed_by"]
     assert len(lines) == 1 + 2 * 3
 
     done = gears("predict", "model", genes[0] + "X", folder=folder)
@@ -258,7 +258,7 @@ def test_top_genes_as_json(model: tuple[Path, str], capsys: pytest.CaptureFixtur
     assert main(["predict", str(model[0]), model[1], "--top", "2", "--json", "--device", "cpu"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert [record["rank"] for record in records] == [1, 2]
-    assert set(records[0]) == {"condition", "rank", "gene", "delta", "expression"}
+    assert set(records[0]) == {"condition", "rank", "gene", "delta", "expression", "informed_by"}
 
 
 @pytest.mark.slow

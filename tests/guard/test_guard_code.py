@@ -109,7 +109,8 @@ def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     at_run_time = [
-        extras[name] for name in ("wandb", "tensorboard", "eval", "gpu", "parquet", "notebooks", "pyg")
+        extras[name]
+        for name in ("wandb", "tensorboard", "eval", "gpu", "parquet", "dask", "notebooks", "pyg")
     ]
     return {
         distribution(line)

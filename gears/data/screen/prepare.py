@@ -14,6 +14,7 @@ from gears.core.numbers import whole_number
 from gears.data.checks.names import KnownGene
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import ScreenDraft, check_screen
+from gears.data.reading.by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading.guides import add_guides
 from gears.data.reading.open import (
@@ -29,7 +30,7 @@ from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import clean_leftovers, need_space, new_folder
 from gears.files.manifest import MANIFEST
-from gears.files.paths import user_path
+from gears.files.paths import named, user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 BYTES_PER_VALUE = 16
 """Of a prepared screen on disk: value and gene, in the mapped cells and in the h5ad file."""
 
-OTHER_OPTIONS = ("guides", "guide_targets", "workers")
+OTHER_OPTIONS = ("guides", "guide_targets", "workers", "dask")
 """Options beside those of :class:`ProcessingOptions`."""
 
 PUBLISHED_SCREENS = tuple(PUBLISHED_FILES)
@@ -64,6 +65,7 @@ def prepare_screen(
     adata
         X (N, G) log-normalised expression, dense or sparse; ``obs.condition``, ``obs.cell_type``, ``var.gene_name``.
         One that is backed by a file stays there where it is large (see :func:`gears.data.reading.open.open_lean`).
+        A dask array is read block by block on the scheduler that is active (:mod:`gears.data.reading.by_dask`).
     workers
         Processes that compute the statistics (the result does not depend on it).
     is_gene
@@ -79,7 +81,8 @@ def prepare_screen(
     """
     settings, workers = ProcessingOptions.from_mapping(options), whole_number("workers", workers)
     folder = user_path(folder)
-    draft = check_screen(in_reach(adata, folder.parent), settings, is_gene=is_gene)
+    adata = from_dask(in_reach(adata, folder.parent), settings.layer, folder.parent)
+    draft = check_screen(adata, settings, is_gene=is_gene)
     draft.raise_errors()
     draft.log()
     return _written(draft, folder, workers)
@@ -156,7 +159,7 @@ def obtain_screen(
     """A prepared screen by name, by folder, or from a file that is prepared into `data_path`.
 
     Give `data_name` (something in `data_path`, where prepared screens lie) or `place`, a folder or file anywhere.
-    `options` are those of :class:`ProcessingOptions`, and "guides", "guide_targets", "workers". `is_gene` gives the
+    `options` are those of :class:`ProcessingOptions`, and :data:`OTHER_OPTIONS`. `is_gene` gives the
     function of :func:`prepare_screen`; it is called only where it is needed. FileNotFoundError or ValueError
     if nothing is there, it cannot be used, or an option is unknown.
     """
@@ -174,9 +177,16 @@ def obtain_screen(
         return screen
     if found.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
-    source, name = source_in(found), folder_name(name_of(found.resolve()))
+    source, name = source_in(found), folder_name(name_of(named(found)))
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
+    if options.get("dask") is not None:
+        if options.get("guides") is not None:
+            msg = "dask reads h5ad files and zarr stores, whose cells have labels; omit guides or dask"
+            raise ValueError(msg)
+        with cluster(options["dask"]):
+            adata = lazy_screen(source, settings.layer)
+            return prepare_screen(adata, data_path / name, is_gene=is_gene(), workers=workers, **processing)
     if options.get("guides") is None:
         adata = open_lean(source, settings.layer, data_path)
     else:

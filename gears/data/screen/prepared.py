@@ -6,7 +6,7 @@ divided by neither is its own, only one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,24 @@ from gears.data.screen.statistics import (
 from gears.files.formats import check_file, content_hash, read_json
 from gears.files.manifest import MANIFEST
 from gears.files.paths import user_path
+
+OTHER_SIGNS = ("_", ",", ";", "|", "/", "&", ":", " ", "-")
+"""Signs that join genes elsewhere."""
+
+
+def joined_otherwise(name: str, genes: Container[str]) -> Condition | None:
+    """The condition that a name means if another sign than "+" joins its genes, all of which must be among `genes`.
+
+    Examples
+    --------
+    >>> joined_otherwise("KLF1_AHR", {"AHR", "KLF1"}), joined_otherwise("HLA-A", {"AHR", "KLF1"})
+    (Condition('AHR+KLF1'), None)
+    """
+    for sign in OTHER_SIGNS:
+        parts = name.split(sign)
+        if len(parts) > 1 and all(part.strip() in genes for part in parts):
+            return Condition.of(parts)
+    return None
 
 
 class PreparedScreen:
@@ -237,9 +255,13 @@ class PreparedScreen:
         KeyError
             If the screen lacks it; near matches are named.
         """
-        found = self._id_by_condition.get(Condition.of(condition))
+        wanted = Condition.of(condition)
+        found = self._id_by_condition.get(wanted)
         if found is None:
-            hint = suggestion(Condition.of(condition).name, self.conditions, "it has")
+            joined = joined_otherwise("+".join(wanted.genes), set(self.perturbed_genes))
+            meant = None if joined is None else joined.at(wanted.context, wanted.kind)
+            near = [meant] if meant in self._id_by_condition else self.conditions
+            hint = suggestion(wanted.name, near, "it has")
             msg = f"the screen has no condition {str(condition)!r}; {hint}"
             raise KeyError(msg)
         return found

@@ -13,6 +13,7 @@ from gears.core.messages import count, shorten
 from gears.data.splits.labels import Labels
 from gears.data.splits.registry import SPLITS, Draw, SplitOptions
 from gears.data.splits.split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
+from gears.files.cache import writable_folder
 from gears.files.formats import content_hash
 
 if TYPE_CHECKING:
@@ -107,26 +108,30 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
 def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments: Any) -> Split:
     """Draw a split over a screen, or take it from the screen's ``splits/`` folder.
 
-    The file name holds a hash of every argument and of the labels, so a split is never reused for other conditions. A
-    folder that cannot be written to only costs the cache.
+    The file name holds a hash of every argument and of the labels, so a split is never reused for other conditions.
+    Splits of a read-only screen are stored in the user's cache folder.
     """
     settings, labels = SplitOptions(**arguments), Labels.of(screen)
     key = content_hash(FORMAT_VERSION, name, asdict(settings), screen.labels)
-    path = screen.folder / "splits" / f"{name}-{key[:16]}.json"
-    if name in SPLITS and path.is_file():
-        cached = _cached(path, labels)
-        if cached is not None:
-            return cached
-    split = make_split(labels, name, **arguments)
+    path = screen.folder / "splits" / f"{SPLITS[name].name}-{key[:16]}.json"
+    split = _cached(path, labels)
+    if split is not None:
+        return split
     try:
-        split.save(path, overwrite=True)
+        path = writable_folder(path.parent) / path.name
+        split = _cached(path, labels)
+        if split is None:
+            split = make_split(labels, name, **arguments)
+            split.save(path, overwrite=True)
     except OSError as error:
         logger.warning("the split could not be cached in %s (%s)", path.parent, error)
-    return split
+    return make_split(labels, name, **arguments) if split is None else split
 
 
 def _cached(path: Path, labels: Labels) -> Split | None:
     """A split of exactly these labels from a file, or None where the file does not hold one."""
+    if not path.is_file():
+        return None
     try:
         split = Split.load(path, labels.condition)
     except (ValueError, TypeError, AttributeError) as error:

@@ -1,0 +1,183 @@
+"""Screens whose values are dask arrays are prepared block by block, with the same result as from memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from anndata import AnnData
+from scipy import sparse
+
+from gears import PertData
+from gears.cli.screens import run_prepare
+from gears.data.reading.by_dask import BLOCKS, is_dask, lazy_screen
+from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.prepared import PreparedScreen
+from gears.data.screen.statistics import STATISTICS
+
+if TYPE_CHECKING:
+    from dask.array import Array
+
+dask = pytest.importorskip("dask")
+N_ROWS = 13  # of a block: the last of 216 cells' has fewer
+
+
+def blocks(matrix: Any, make: Callable[[Any], Any] = lambda rows: rows) -> Array:
+    """A matrix as a dask array of row blocks, each made in a task."""
+    import dask.array as da
+
+    parts = [matrix[start : start + N_ROWS] for start in range(0, matrix.shape[0], N_ROWS)]
+    meta = matrix[:0]
+    arrays = [
+        da.from_delayed(dask.delayed(make)(part), shape=part.shape, dtype=part.dtype, meta=meta)
+        for part in parts
+    ]
+    return da.concatenate(arrays)
+
+
+def assert_same(screen: PreparedScreen, other: PreparedScreen) -> None:
+    assert screen.content_hash == other.content_hash
+    for name in STATISTICS:
+        table, wanted = getattr(screen.statistics, name), getattr(other.statistics, name)
+        np.testing.assert_allclose(table, wanted, rtol=1e-10, atol=1e-10)
+    assert screen.de is not None
+    assert other.de is not None
+    np.testing.assert_array_equal(screen.de.order, other.de.order)
+    np.testing.assert_array_equal(screen.cells.csr().toarray(), other.cells.csr().toarray())
+
+
+FORMS: dict[str, Callable[[sparse.csr_matrix], Array]] = {
+    "csr": blocks,
+    "csc": lambda matrix: blocks(matrix.tocsc()),
+    "sparse array": lambda matrix: blocks(sparse.csr_array(matrix)),
+    "dense": lambda matrix: blocks(matrix.toarray().astype(np.float64)),
+    "by columns": lambda matrix: blocks(matrix.toarray()).rechunk((50, 7)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_blocks_give_the_screen_of_memory(
+    form: str, toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    adata = AnnData(X=FORMS[form](toy_adata.X), obs=toy_adata.obs, var=toy_adata.var)
+    assert_same(prepare_screen(adata, tmp_path / "toy"), toy_screen)
+    assert sorted(place.name for place in tmp_path.iterdir()) == [".toy.lock", "toy"]
+    assert is_dask(adata.X)
+
+
+def test_layers_views_and_options(toy_adata: AnnData, tmp_path: Path) -> None:
+    counts = sparse.csr_matrix(np.rint(np.expm1(toy_adata.X.toarray())))
+    toy_adata.layers["counts"] = counts
+    lazy = AnnData(X=blocks(toy_adata.X), obs=toy_adata.obs, var=toy_adata.var)
+    lazy.layers["counts"] = blocks(counts)
+    rows = np.arange(toy_adata.n_obs)[::-1]
+    options = {"layer": "counts", "normalize": True, "min_cells": 3}
+    whole = prepare_screen(toy_adata[rows].copy(), tmp_path / "whole", **options)
+    assert_same(prepare_screen(lazy[rows], tmp_path / "lazy", **options), whole)
+
+
+def test_few_blocks_at_a_time_on_the_active_scheduler(
+    toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    numbers = []
+
+    def scheduler(graph: Any, keys: Any, **options: Any) -> Any:
+        numbers.append(len(keys))
+        return dask.get(graph, keys, **options)
+
+    adata = AnnData(X=blocks(toy_adata.X), obs=toy_adata.obs, var=toy_adata.var)
+    with dask.config.set(scheduler=scheduler):
+        screen = prepare_screen(adata, tmp_path / "toy")
+    assert_same(screen, toy_screen)
+    assert sum(numbers) == -(-216 // N_ROWS)
+    assert max(numbers) <= BLOCKS
+
+
+@pytest.mark.parametrize("ending", ["h5ad", "zarr"])
+@pytest.mark.parametrize("form", ["csr", "csc", "dense"])
+def test_files_are_read_lazily(
+    ending: str, form: str, toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    path = written(toy_adata, tmp_path, ending, form)
+    adata = lazy_screen(path, None)
+    assert is_dask(adata.X)
+    assert_same(prepare_screen(adata, tmp_path / "toy"), toy_screen)
+
+
+def written(adata: AnnData, folder: Path, ending: str, form: str) -> Path:
+    matrix = adata.X
+    adata.X = {"csr": matrix, "dense": matrix.toarray(), "csc": matrix.tocsc()}[form]
+    path = folder / f"screen.{ending}"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*[Zz]arr.*")  # anndata on the format of zarr stores
+        (adata.write_h5ad if ending == "h5ad" else adata.write_zarr)(path)
+    return path
+
+
+def test_what_dask_cannot_read_is_refused(toy_adata: AnnData, tmp_path: Path) -> None:
+    path = written(toy_adata, tmp_path, "h5ad", "csr")
+    with pytest.raises(ValueError, match="has no layers/counts; layers: none"):
+        lazy_screen(path, "counts")
+    (tmp_path / "mtx").mkdir()
+    (tmp_path / "mtx" / "matrix.mtx").write_text("%%MatrixMarket matrix coordinate real general\n1 1 0\n")
+    with pytest.raises(ValueError, match="dask reads h5ad files and zarr stores"):
+        lazy_screen(tmp_path / "mtx", None)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Address of a cluster of two processes on this machine."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
+    with distributed.LocalCluster(**options) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_a_killed_worker_costs_its_blocks_only(
+    address: str, toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
+) -> None:
+    from distributed import Client
+
+    killed = tmp_path / "killed"
+
+    def dies_once(rows: Any) -> Any:
+        try:
+            killed.touch(exist_ok=False)
+        except FileExistsError:
+            return rows
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    adata = AnnData(X=blocks(toy_adata.X, dies_once), obs=toy_adata.obs, var=toy_adata.var)
+    with Client(address):
+        screen = prepare_screen(adata, tmp_path / "toy")
+    assert killed.exists()
+    assert_same(screen, toy_screen)
+
+
+def test_the_command_reads_through_a_scheduler(
+    address: str,
+    toy_adata: AnnData,
+    toy_screen: PreparedScreen,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written(toy_adata, tmp_path, "h5ad", "csr")
+    monkeypatch.chdir(tmp_path)  # workers have another folder
+    run_prepare(["screen.h5ad", "--work-dir", "work", "--dask", address])
+    assert_same(PreparedScreen.open(tmp_path / "work" / "screen"), toy_screen)
+
+
+def test_no_scheduler_is_an_error_that_names_the_address(toy_adata: AnnData, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    path = written(toy_adata, tmp_path, "h5ad", "csr")
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(ConnectionError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:9"),
+    ):
+        PertData(tmp_path / "work", default_pert_graph=False).load(data_path=path, dask="tcp://127.0.0.1:9")

@@ -1,0 +1,144 @@
+"""Predictions of genes of which little or nothing is known are marked, with one warning."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anndata
+import pandas as pd
+import pytest
+
+from gears import GEARS, PertData
+from gears.cli.predict import run_predict
+from gears.jobs import Ensemble
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+WANTED = {
+    "GX00+ctrl": "training",
+    "GX20+ctrl": "measurement",  # without a term of the annotation
+    "LIKE+ctrl": "similarity",
+    "ALONE+ctrl": "nothing",
+    "ALONE+GX00": "nothing",
+    "GX00+LIKE": "similarity",
+    "ctrl": "training",
+}
+
+
+@pytest.fixture(scope="module", params=["prior", "network"])
+def model(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    toy_template: AnnData,
+    toy_go: Any,
+) -> GEARS:
+    terms = {**toy_go, "GX20": {"of GX20"}, "LIKE": toy_go["GX00"], "ALONE": {"of ALONE"}}
+    data = PertData(tmp_path_factory.mktemp("informed"), gene2go=terms)
+    data.new_data_process("toy", toy_template.copy())
+    parts = {"train": data.screen.labels[:8], "val": ["GX07+ctrl"], "test": ["GX00+GX01"]}
+    data.prepare_split("custom", split_dict=parts)
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(steps=1, verbose=False, **({"prior": None} if request.param == "network" else {}))
+    return model
+
+
+@pytest.fixture(scope="module")
+def saved(model: GEARS, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    model.save_model(folder)
+    return folder
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "neither measured" in record.getMessage()]
+
+
+def test_each_condition_is_marked_by_its_least_known_gene(
+    model: GEARS, saved: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for one in (model, GEARS.from_pretrained(saved, device="cpu")):
+        caplog.clear()
+        predictions = one.predict(list(WANTED))
+        assert warnings_of(caplog) == [
+            "2 genes neither measured nor perturbed in training: predictions of LIKE rest on similar genes alone; "
+            "nothing is known of ALONE, whose predictions are those of an average gene"
+        ]
+        assert predictions.to_adata().obs["informed_by"].to_dict() == WANTED
+        assert predictions.to_frame().attrs["uninformed"] == ["ALONE+ctrl", "ALONE+GX00"]
+        top = predictions.top(1)
+        assert dict(zip(top["condition"], top["informed_by"], strict=True)) == WANTED
+
+
+def test_known_genes_give_no_warning(model: GEARS, caplog: pytest.LogCaptureFixture) -> None:
+    model.predict(["GX00", "GX20", "GX00+GX20"])
+    assert not warnings_of(caplog)
+
+
+@pytest.mark.parametrize("ending", ["h5ad", "zarr", "csv"])
+def test_files_hold_the_mark(
+    saved: Path, tmp_path: Path, ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / f"predictions.{ending}"
+    run_predict([str(saved), *WANTED, "--output", str(path), "--device", "cpu"])
+    assert len(warnings_of(caplog)) == 1
+    if ending == "csv":
+        table = pd.read_csv(path, index_col=0)
+    else:
+        table = (anndata.read_h5ad if ending == "h5ad" else anndata.read_zarr)(path).obs
+    assert table["informed_by"].to_dict() == WANTED
+
+
+def test_a_csv_of_known_genes_holds_genes_only(saved: Path, tmp_path: Path, model: GEARS) -> None:
+    run_predict([str(saved), "GX00", "LIKE", "--output", str(tmp_path / "a.csv"), "--device", "cpu"])
+    assert list(pd.read_csv(tmp_path / "a.csv", index_col=0)) == model.gene_list
+
+
+def test_the_printed_table_holds_the_mark(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_predict([str(saved), "ALONE", "--top", "1", "--device", "cpu"])
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split()[-1] == "informed_by"
+    assert row.split()[-1] == "nothing"
+
+
+def test_many_predictions_give_one_warning(
+    model: GEARS,
+    saved: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    genes = ["GX00", "GX01", "ALONE"]
+    many = {
+        "pairs": lambda: list(model.predict_all_pairs(genes, chunk=1)),
+        "pairs in a file": lambda: model.predict_all_pairs(genes, tmp_path / "pairs.h5ad", chunk=1),
+        "screen": lambda: model.screen(lambda one: one.delta_UG[:, 0], genes, chunk=1),
+        "ensemble": lambda: Ensemble.load([saved, saved], device="cpu").predict(["ALONE"]),
+    }
+    for name, predict in many.items():
+        caplog.clear()
+        predict()
+        assert len(warnings_of(caplog)) == 1, name
+
+
+@pytest.mark.parametrize(
+    "name", ["GX01_GX00", "GX00,GX01", "GX00 GX01", "GX00|GX01", "GX00/GX01", "GX00; GX01"]
+)
+def test_genes_joined_by_another_sign(model: GEARS, name: str) -> None:
+    with pytest.raises(ValueError, match=r"did you mean 'GX00\+GX01'"):
+        model.predict([name])
+    with pytest.raises(KeyError, match=r"GX00\+GX01"):
+        model.pert_data.screen.id_of(name)
+
+
+def test_near_names_are_symbols(model: GEARS) -> None:
+    with pytest.raises(ValueError, match=r"gx-01 \(near: GX01\); qqq \(near: none\)"):
+        model.predict([["gx-01", "qqq"]])
+
+
+@pytest.fixture(autouse=True)
+def at_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="gears")
