@@ -268,9 +268,8 @@ class GEARS(PublishedNames):
         report
             Folder for the HTML page, CSV, JSON and figures (:func:`gears.report.write_report`).
         **options
-            Fields of :class:`gears.evaluation.ScoreOptions`, such as `metrics`; `baselines`; `embedding` (gene
-            embeddings for the baseline ``"embedding_ridge"``, by default those of this model); ``name`` (of the model
-            in the table) and ``shown`` (conditions in the report's figures).
+            Fields of :class:`gears.evaluation.ScoreOptions`; `baselines`; `embedding` (gene embeddings for the
+            baseline ``"embedding_ridge"``); ``name`` (of the model) and ``shown`` (conditions in the report's figures).
 
         Returns
         -------
