@@ -78,7 +78,7 @@ class CommandParser(ArgumentParser):
         types = re.findall(r"<class '(\w+)'>", expected)
         kinds = [_TYPES[kind] for kind in dict.fromkeys(types) if kind in _TYPES]
         wanted = self._expected.get(name) or " or ".join(kinds) or "another kind of value"
-        return f"--{name.replace('_', '-')} must be {wanted}, got {given.strip()!r}"
+        return f"--{name.replace('_', '-')} must be {wanted.removesuffix(', or None')}, got {given.strip()!r}"
 
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """Parse, and set up progress on stderr."""

@@ -121,7 +121,7 @@ def test_misspelt_names_get_near_matches(capsys: pytest.CaptureFixture[str], tmp
 def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "ends in .h5ad" in refused(capsys, "simulate", tmp_path / "a.csv")
     assert "raise n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", 5)
-    assert "n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", "many")
+    assert "--n-genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", "many")
     assert "required: data" in refused(capsys, "train", "--save-path", tmp_path / "m")
     assert "--save-path" in refused(capsys, "train", tmp_path)
     assert "--gpu-ids 0 2" in refused(capsys, "train", tmp_path, "--save-path", "m", "--gpu-ids", "x")

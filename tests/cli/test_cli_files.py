@@ -79,7 +79,7 @@ def test_prepare_writes_the_screen_once(
     assert called(capsys, "prepare", "mine", *options, "--min-cells", 5)["folder"] == value["folder"]
     toy_adata.obs = toy_adata.obs.rename(columns={"condition": "perturbation"})
     toy_adata.write_h5ad(file)
-    assert "--condition-key" in refused(capsys, "prepare", file, "--work-dir", tmp_path / "other")
+    assert "--sep +" in refused(capsys, "prepare", file, "--work-dir", tmp_path / "other")
     assert "no file or folder" in refused(capsys, "prepare", tmp_path / "none.h5ad")
 
 
@@ -228,7 +228,7 @@ def test_own_graphs_vectors_and_an_ontology(
     ("options", "expected"),
     [
         (["--epochs", "three"], "--epochs must be a whole number of at least 0"),
-        (["--min-cells", "two"], "--min-cells must be a whole number of at least 1, or None, got 'two'"),
+        (["--min-cells", "two"], "--min-cells must be a whole number of at least 1, got 'two'"),
         (["--max-residual", "a"], "--max-residual must be a share of the control's expression above 0"),
         (["--train-gene-set-size", "q"], "--train-gene-set-size must be a number"),
         (["--timeout", "soon"], "--timeout must be"),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anndata
+import numpy as np
 import pandas as pd
 import pytest
 
 from gears import GEARS, PertData
 from gears.cli.predict import run_predict
+from gears.graphs import Graph
 from gears.jobs import Ensemble
+from gears.prediction.information import source_of_genes
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -71,6 +75,18 @@ def test_each_condition_is_marked_by_its_least_known_gene(
         assert predictions.to_frame().attrs["uninformed"] == ["ALONE+ctrl", "ALONE+GX00"]
         top = predictions.top(1)
         assert dict(zip(top["condition"], top["informed_by"], strict=True)) == WANTED
+
+
+def test_either_the_prior_or_the_graph_makes_genes_similar(model: GEARS) -> None:
+    parts = model._need_model()
+    no_edges = Graph(parts.pert_names, np.empty((2, 0), dtype=np.int64), np.empty(0))
+    without_graph = dataclasses.replace(parts, go=no_edges)
+    without_both = dataclasses.replace(without_graph, prior=None)
+    assert source_of_genes(without_both)["LIKE"] == "nothing"
+    assert source_of_genes(dataclasses.replace(parts, prior=None))["LIKE"] == "similarity"
+    if parts.prior is not None:
+        assert source_of_genes(without_graph)["LIKE"] == "similarity"
+        assert source_of_genes(without_graph)["ALONE"] == "nothing"
 
 
 def test_known_genes_give_no_warning(model: GEARS, caplog: pytest.LogCaptureFixture) -> None:
