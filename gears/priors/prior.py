@@ -11,9 +11,11 @@ from scipy import sparse
 
 from gears.conditions import contexts_of, kinds_of
 from gears.files.untrusted import check_compressed
+from gears.priors.head import Head
 from gears.priors.kernels import GeneSimilarity, sizes_of
 from gears.priors.magnitude import Magnitude
 
+_HEAD = "head_"
 _SHARED = ("trained", "similar_data", "similar_indices", "similar_indptr", "column")
 
 
@@ -48,6 +50,8 @@ class GenePrior:
         Factor on everything.
     network_weight
         Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
+    head
+        Small network whose change is added (:mod:`gears.priors.head`), or None.
     """
 
     genes: GeneSimilarity
@@ -62,9 +66,15 @@ class GenePrior:
     slope: float = 1.0
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
+    head: Head | None = None
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
+        change_UG = self.without_head(sets)
+        return change_UG if self.head is None else change_UG + self.head.change(self.without_head, sets)
+
+    def without_head(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Changes that the Gaussian process alone predicts, (U, G) float64."""
         summed_UG = self.summed(sets)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
@@ -104,6 +114,8 @@ class GenePrior:
         if self.magnitude is not None:
             settings = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(settings), "factor_coefficient": self.magnitude.coefficient_T}
+        if self.head is not None:
+            arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
         return arrays
 
     @classmethod
@@ -125,7 +137,11 @@ class GenePrior:
             offset, own_share, similar_share = map(float, arrays["factor"])
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
         own, similar, slope, network_weight = map(float, arrays["scalars"])
-        more = (magnitude, slope, network_weight, dict(report or {}))
+        of_head = {
+            name.removeprefix(_HEAD): array for name, array in arrays.items() if name.startswith(_HEAD)
+        }
+        head = Head.from_arrays(of_head, arrays["column"]) if of_head else None
+        more = (magnitude, slope, network_weight, dict(report or {}), head)
         return cls(
             GeneSimilarity(trained_T, similar_PT), arrays["offset"], arrays["shared"], own, similar,
             arrays["coefficient"], arrays["column"], arrays["target"], *more,
