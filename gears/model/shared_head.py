@@ -60,12 +60,14 @@ class SharedHead(nn.Module):
         """Changes of all genes by each member, (M, U, G)."""
         n_conditions, n_genes, _ = inputs_UGF.shape
         inputs_UGF = ((inputs_UGF - self.centre_F) / self.spread_F).clamp(-self.limit, self.limit)
-        values = inputs_UGF.reshape(1, -1, inputs_UGF.shape[2]).expand(len(self.weights[0]), -1, -1)
+        n_members, n_inputs = self.weights[0].shape[:2]
+        rows = inputs_UGF.reshape(1, n_conditions * n_genes, n_inputs)
+        values = rows.expand(n_members, -1, -1)
         last = len(self.weights) - 1
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             values = torch.baddbmm(bias, values, weight)
             values = values if number == last else F.silu(values)
-        return values.reshape(-1, n_conditions, n_genes)
+        return values.reshape(n_members, n_conditions, n_genes)
 
     def layers_of(self, member: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """Weight (in, out) and bias (out,) of each layer of a member, float64."""

@@ -133,7 +133,7 @@ def train_head(
     size = float(np.sqrt((weight_CG * residual_CG**2).mean())) or 1.0
     centre_F, spread_F = _moments(inner)
     head = SharedHead(centre_F, spread_F, N_FOLDS + 1, limit=LIMIT)
-    task = HeadTask(inner, weight_CG, _kept(fold_C), size, device, DTYPES[options.dtype])
+    task = HeadTask(inner, weight_CG, kept_conditions(fold_C), size, device, DTYPES[options.dtype])
     if not _trained(head, task, options, rank, world_size, distributed=distributed):
         return TrainedHead(fitted, stopped=True)
     trained = Head(inner.inputs, centre_F, spread_F, head.layers_of(N_FOLDS), size, 1.0, 1.0)
@@ -194,7 +194,7 @@ def _truth(pert_data: PertData, conditions: Sequence[Any], delta_CG: np.ndarray)
     return TrainingTruth(delta_CG, mean_of_others(delta_CG), evidence_CG, least_G)
 
 
-def _kept(fold_C: np.ndarray) -> np.ndarray:
+def kept_conditions(fold_C: np.ndarray) -> np.ndarray:
     """Weight of each condition for each member, (M, C), of mean 1; 0 for those that it is trained without."""
     keep_MC = np.array([fold_C != fold for fold in range(N_FOLDS + 1)], dtype=np.float64)
     return np.asarray(keep_MC / keep_MC.mean(axis=1, keepdims=True))
