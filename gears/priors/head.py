@@ -53,7 +53,8 @@ class Head:
     def __post_init__(self) -> None:
         widths = [len(NAMES), *(len(bias) for _, bias in self.layers)]
         shapes = [weight.shape for weight, _ in self.layers]
-        if shapes != list(itertools.pairwise(widths)) or widths[-1] != 1:
+        n_inputs = {len(self.centre_F), len(self.spread_F)}
+        if shapes != list(itertools.pairwise(widths)) or widths[-1] != 1 or n_inputs != {len(NAMES)}:
             msg = f"the head's layers are {shapes}; expected {len(NAMES)} inputs, one result, and widths that fit"
             raise ValueError(msg)
 

@@ -141,6 +141,9 @@ class GenePrior:
             name.removeprefix(_HEAD): array for name, array in arrays.items() if name.startswith(_HEAD)
         }
         head = Head.from_arrays(of_head, arrays["column"]) if of_head else None
+        if head is not None and len(head.inputs.noise_G) != n_genes:
+            msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
+            raise ValueError(msg)
         more = (magnitude, slope, network_weight, dict(report or {}), head)
         return cls(
             GeneSimilarity(trained_T, similar_PT), arrays["offset"], arrays["shared"], own, similar,

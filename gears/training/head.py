@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gears.conditions import Condition
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.metrics.decisive import evidence_of_change
 from gears.evaluation.truth import Truth
@@ -124,7 +125,7 @@ def train_head(
     prior = fitted.prior
     assert isinstance(prior, GenePrior)
     inner = inner_predictions(pert_data, conditions, start_PH)
-    truth = _truth(pert_data, conditions, inner.delta_CG)
+    truth = training_truth(pert_data, conditions)
     targets_CG = inner.inputs.targets(inner.sets)
     weight_CG = truth.loss_weights()
     weight_CG[targets_CG] = 0.0
@@ -185,11 +186,14 @@ def _untrained_because(n_conditions: int, fitted: FittedPrior) -> str | None:
     return None
 
 
-def _truth(pert_data: PertData, conditions: Sequence[Any], delta_CG: np.ndarray) -> TrainingTruth:
-    screen = pert_data.screen
+def training_truth(pert_data: PertData, conditions: Sequence[Condition]) -> TrainingTruth:
+    """Measured changes of the training conditions, with evidence from these and the control alone."""
+    held_out = {c for c in pert_data.screen.conditions if not c.is_control}.difference(conditions)
+    screen = pert_data.screen.without(sorted(held_out, key=pert_data.screen.id_of))
     truth = Truth.of(screen, conditions)
     evidence_CG = evidence_of_change(truth)
     evidence_CG[evidence_CG.sum(axis=1) == 0] = 1.0
+    delta_CG = truth.delta_UG
     least_G = -truth.control_mean_G if screen.nonnegative else np.full(delta_CG.shape[1], -np.inf)
     return TrainingTruth(delta_CG, mean_of_others(delta_CG), evidence_CG, least_G)
 

@@ -92,5 +92,10 @@ def test_arrays_of_a_head_that_do_not_fit_are_refused(prior: GenePrior) -> None:
     arrays = head_of(prior).arrays()
     with pytest.raises(ValueError, match="disagree on the number of genes"):
         Head.from_arrays(arrays | {"mean_G": np.zeros(3)}, prior.column_P)
+    tables = ("noise_G", "control_mean_G", "control_sd_G", "profile_GK", "mean_G", "response_G")
+    fewer = {f"head_{name}": arrays[name][1:] for name in tables}
+    headed = dataclasses.replace(prior, head=head_of(prior))
+    with pytest.raises(ValueError, match="40 genes and its head for 39"):
+        read_prior(headed.arrays() | fewer)
     with pytest.raises(ValueError, match="expected 14 inputs"):
         Head.from_arrays(arrays | {"layer_0": np.zeros((3, 4))}, prior.column_P)

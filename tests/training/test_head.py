@@ -19,7 +19,7 @@ from gears.priors.inner_folds import inner_predictions
 from gears.priors.source import fit_to, prior_of
 from gears.simulate import simulated_screen
 from gears.training import head as head_module
-from gears.training.head import HeadTask, TrainedHead
+from gears.training.head import HeadTask, TrainedHead, training_truth
 from gears.training.head_weight import FEWEST_CONDITIONS
 from gears.training.tasks import ConditionBatch
 
@@ -92,6 +92,25 @@ def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(
         inner.inputs, mean_G=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)
     )
     np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_G, other.mean_G)
+
+
+def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData, tmp_path: Path) -> None:
+    adata = data.adata.copy()
+    is_tested = adata.obs["condition"].isin(
+        {condition.name for condition in perturbed_in(data.split, "test")}
+    )
+    values = adata.X.toarray()
+    values[is_tested.to_numpy()] = np.random.default_rng(0).uniform(
+        0, 9, (int(is_tested.sum()), adata.n_vars)
+    )
+    adata.X = values.astype(np.float32)
+    other = PertData(tmp_path, default_pert_graph=False)
+    other.new_data_process("poisoned", adata)
+    conditions = perturbed_in(data.split, "train")
+    ours, theirs = training_truth(data, conditions), training_truth(other, conditions)
+    np.testing.assert_allclose(theirs.evidence_CG, ours.evidence_CG)
+    np.testing.assert_allclose(theirs.delta_CG, ours.delta_CG)
+    np.testing.assert_allclose(theirs.known_CG, ours.known_CG)
 
 
 def test_a_member_does_not_see_the_conditions_of_its_fold(data: PertData) -> None:

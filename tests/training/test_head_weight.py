@@ -72,6 +72,20 @@ def test_a_smaller_error_with_a_worse_pattern_gets_no_weight() -> None:
     assert found.weight == 0.0
 
 
+def test_a_better_pattern_with_a_larger_error_of_the_changed_genes_gets_no_weight() -> None:
+    """It removes noise from genes that do not change, and halves the change of those that do."""
+    truth, _, _ = planted()
+    noise_CG = 0.5 * np.random.default_rng(3).standard_normal(truth.delta_CG.shape)
+    is_changed_CG = truth.evidence_CG > 0
+    prior_CG = np.where(is_changed_CG, truth.delta_CG + 0.1 * noise_CG, noise_CG)
+    head_CG = np.where(is_changed_CG, -0.2 * prior_CG, -prior_CG)
+    found = earned_weight(truth, prior_CG, head_CG, truth.loss_weights(), ALL)
+    assert found.least_squares > 0.5
+    assert found.gains[0] > 0
+    assert found.gains[1] < 0
+    assert found.weight == 0.0
+
+
 def test_a_gain_that_makes_perturbations_alike_gets_no_weight() -> None:
     """Each condition moves towards its own truth, and further towards that of another."""
     truth, _, _ = planted()
