@@ -13,7 +13,7 @@ from head_cases import opened, tables, trained, work
 
 from gears import GEARS, PertData
 from gears.data.splits.split import perturbed_in
-from gears.distributed import launch
+from gears.distributed import launch, signals
 from gears.files import tensors
 from gears.priors.inner_folds import inner_predictions
 from gears.priors.source import fit_to, prior_of
@@ -188,6 +188,23 @@ def test_a_resumed_run_has_the_head_of_the_run(data: PertData, tmp_path: Path) -
     heads = [model.parts.prior.head.arrays() for model in models]
     for name, array in heads[0].items():
         np.testing.assert_array_equal(heads[1][name], array)
+
+
+def test_a_run_that_is_stopped_while_the_head_is_trained_can_be_resumed(
+    data: PertData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(signals, "stop_requested", lambda: True)
+        stopped = model.train(epochs=1, save_path=str(tmp_path / "model"), **QUIET)
+    assert stopped.stopped
+    assert model.parts.prior.head is None
+    again = GEARS(data, device="cpu")
+    again.model_initialize(hidden_size=8)
+    result = again.train(epochs=1, save_path=str(tmp_path / "model"), resume=True, **QUIET)
+    assert not result.stopped
+    assert again.parts.prior.head is not None
 
 
 @pytest.mark.parametrize("options", [{"epochs": 0}, {"prior": None, "epochs": 1}])
