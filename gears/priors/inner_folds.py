@@ -17,9 +17,10 @@ from gears.conditions import Condition
 from gears.data.screen.statistics import variance_within
 from gears.files.cache import cached_arrays
 from gears.files.formats import content_hash
+from gears.priors.evidence import sample
 from gears.priors.head import strata
 from gears.priors.head_inputs import HeadInputs, PriorChanges
-from gears.priors.source import FORMAT, fit_to, profiles_over_controls
+from gears.priors.source import FORMAT, fit_to, most_judged, profiles_over_controls
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -35,6 +36,8 @@ class InnerPredictions:
 
     Attributes
     ----------
+    rows
+        Which of the training conditions these are; of very many a fixed sample.
     sets
         Perturbation-graph nodes of each of the C conditions.
     fold_C
@@ -49,6 +52,7 @@ class InnerPredictions:
         The same from all conditions, for predictions.
     """
 
+    rows: np.ndarray
     sets: tuple[tuple[int, ...], ...]
     fold_C: np.ndarray
     changes: PriorChanges
@@ -80,16 +84,23 @@ def even_folds(sets: Sequence[Sequence[int]], n_folds: int = N_FOLDS, seed: int 
 def inner_predictions(
     pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
 ) -> InnerPredictions:
-    """Predictions of the training conditions by priors fitted to the other folds; kept in the screen's cache."""
+    """Predictions of training conditions by priors fitted to the other folds; kept in the screen's cache.
+
+    Of very many conditions a fixed sample is predicted (:func:`gears.priors.source.most_judged`), by priors that are
+    fitted to all others.
+    """
     screen = pert_data.screen
-    ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
-    sets = tuple(tuple(pert_data.condition_nodes(condition)) for condition in conditions)
-    fold_C = even_folds(sets)
+    ids_T = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
+    fold_T = even_folds([pert_data.condition_nodes(condition) for condition in conditions])
+    rows = sample(len(conditions), most_judged(len(screen.gene_names)))
+    sets = tuple(tuple(pert_data.condition_nodes(conditions[row])) for row in rows.tolist())
+    fold_C = fold_T[rows]
     key = {
         "format": FORMAT,
         "screen": screen.content_hash,
-        "conditions": ids.tolist(),
-        "folds": fold_C.tolist(),
+        "conditions": ids_T.tolist(),
+        "folds": fold_T.tolist(),
+        "rows": rows.tolist(),
         "nodes": [str(name) for name in pert_data.pert_names],
         "annotation": pert_data.annotation.content_hash,
         "start": None if start_PH is None else content_hash(start_PH),
@@ -99,20 +110,20 @@ def inner_predictions(
         shape = (len(sets), len(screen.gene_names))
         arrays = {name: np.zeros(shape) for name in ("change", "sum", "largest", "strongest")}
         for fold in range(N_FOLDS):
-            known = [condition for condition, own in zip(conditions, fold_C, strict=True) if own != fold]
-            rows = np.flatnonzero(fold_C == fold)
+            known = [condition for condition, own in zip(conditions, fold_T, strict=True) if own != fold]
+            members = np.flatnonzero(fold_C == fold)
             prior = fit_to(pert_data, known, start_PH).prior
-            part = PriorChanges.of(prior, [sets[row] for row in rows.tolist()])
+            part = PriorChanges.of(prior, [sets[row] for row in members.tolist()])
             for name, table in arrays.items():
-                table[rows] = getattr(part, f"{name}_UG")
+                table[members] = getattr(part, f"{name}_UG")
         return arrays
 
     arrays = cached_arrays(screen.folder / "priors", "inner", key, fit)
     changes = PriorChanges(*(arrays[name] for name in ("change", "sum", "largest", "strongest")))
-    delta_CG = screen.statistics.delta(ids)
-    inputs = _tables(pert_data, ids, delta_CG)
+    delta_CG = screen.statistics.delta(ids_T[rows])
+    inputs = _tables(pert_data, ids_T[rows], delta_CG)
     folds = tuple(_from(inputs, delta_CG[fold_C != fold]) for fold in range(N_FOLDS))
-    return InnerPredictions(sets, fold_C, changes, delta_CG, folds, inputs)
+    return InnerPredictions(rows, sets, fold_C, changes, delta_CG, folds, inputs)
 
 
 def _tables(pert_data: PertData, ids: np.ndarray, delta_CG: np.ndarray) -> HeadInputs:

@@ -16,12 +16,10 @@ from gears.data.splits.split import perturbed_in
 from gears.evaluation.metrics.decisive import evidence_of_change
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
-from gears.priors.evidence import sample
 from gears.priors.fit import FittedPrior, mean_of_others
 from gears.priors.head import LIMIT, Head, strata
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
 from gears.priors.prior import GenePrior, Prior
-from gears.priors.source import most_judged
 from gears.training.engine import TrainingEngine
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
@@ -36,6 +34,8 @@ N_FOLDS = 4
 EPOCHS, STEPS, PER_STEP, RATE = 12, 20, 8, 6e-3
 """Epochs of at least so many steps of so many conditions; highest learning rate of a one-cycle schedule. A few hundred
 steps from zero are the regularisation: the head stays close to the prior (``benchmarks/head.py``)."""
+MOST_STEPS = 600
+"""Steps in all, at most: of very many conditions each is seen a few times, enough for a function of 14 inputs."""
 _FOLD_SEED = 3
 _ROWS = 64  # conditions of a block of inputs
 
@@ -125,13 +125,13 @@ def train_head(
     prior = fitted.prior
     assert isinstance(prior, GenePrior)
     inner = inner_predictions(pert_data, conditions, start_PH)
-    truth = training_truth(pert_data, conditions)
+    truth = training_truth(pert_data, [conditions[row] for row in inner.rows.tolist()])
     targets_CG = inner.inputs.targets(inner.sets)
     weight_CG = truth.loss_weights()
     weight_CG[targets_CG] = 0.0
-    fold_C = even_folds(inner.sets, N_FOLDS, _FOLD_SEED)
     residual_CG = inner.delta_CG - inner.changes.change_UG
     size = float(np.sqrt((weight_CG * residual_CG**2).mean())) or 1.0
+    fold_C = even_folds(inner.sets, N_FOLDS, _FOLD_SEED)
     centre_F, spread_F = _moments(inner)
     head = SharedHead(centre_F, spread_F, N_FOLDS + 1, limit=LIMIT)
     task = HeadTask(inner, weight_CG, kept_conditions(fold_C), size, device, DTYPES[options.dtype])
@@ -140,25 +140,27 @@ def train_head(
     trained = Head(inner.inputs, centre_F, spread_F, head.layers_of(N_FOLDS), size, 1.0, 1.0)
     unseen_CG = _unseen(head, trained, inner, fold_C)
     unseen_CG[targets_CG] = 0.0
-    judged = sample(len(conditions), most_judged(truth.delta_CG.shape[1]))
+    kinds = strata(inner.sets)
     found = {
-        kind: earned_weight(
-            truth.of(judged), inner.changes.change_UG[judged], unseen_CG[judged], weight_CG[judged],
-            np.flatnonzero(np.isin(judged, rows)),
-        )
-        for kind, rows in strata(inner.sets).items()
-    }  # fmt: skip
+        kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows)
+        for kind, rows in kinds.items()
+    }
     report = {**prior.report, "head": {kind: weight.report() for kind, weight in found.items()}}
     prior = dataclasses.replace(prior, report=report)
     if not any(weight.weight for weight in found.values()):
         return TrainedHead(FittedPrior(prior, fitted.left_out_CG), found)
-    trained = dataclasses.replace(
+    weighted = dataclasses.replace(
         trained, single_weight=found["single"].weight, several_weight=found["several"].weight
     )
+    for kind, rows in kinds.items():
+        unseen_CG[rows] *= found[kind].weight
     left_out_CG = fitted.left_out_CG.copy()
-    for kind, rows in strata(inner.sets).items():
-        left_out_CG[rows] += found[kind].weight * unseen_CG[rows]
-    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=trained), left_out_CG), found)
+    left_out_CG[inner.rows] += unseen_CG
+    for rows in _blocks(len(conditions)):
+        rows = np.setdiff1d(rows, inner.rows)  # the head has not seen these
+        nodes = [pert_data.condition_nodes(conditions[row]) for row in rows.tolist()]
+        left_out_CG[rows] += weighted.change(prior.without_head, nodes)
+    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), found)
 
 
 def prepare_head(pert_data: PertData, fitted: FittedPrior, start_PH: np.ndarray | None = None) -> None:
@@ -227,6 +229,7 @@ def _trained(
         np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, rank=rank, world_size=world_size
     )
     head.to(task.device, task.dtype)
+    epochs = min(EPOCHS, -(-MOST_STEPS // len(loader)))
     engine = TrainingEngine(
         head,
         task.device,
@@ -235,14 +238,13 @@ def _trained(
         amp_dtype=AMP_DTYPES[options.amp_dtype],
         tf32=options.tf32,
         gradient_compression=options.gradient_compression,
+        max_steps=MOST_STEPS,
     )
     optimizer = Adam(head.parameters(), lr=RATE, fused=task.device.type in ("cpu", "cuda"))
-    rate = learning_rate("one-cycle", Horizon(len(loader), EPOCHS))
+    rate = learning_rate("one-cycle", Horizon(len(loader), epochs, MOST_STEPS))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    engine.train(
-        loader, None, optimizer, None, scheduler, EPOCHS, task=task, scheduler_interval="step"
-    )  # fmt: skip
-    return engine.progress.epoch == EPOCHS
+    engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
+    return engine.progress.epoch == epochs
 
 
 @torch.no_grad()

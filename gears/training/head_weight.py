@@ -45,10 +45,6 @@ class TrainingTruth:
     evidence_CG: np.ndarray
     least_G: np.ndarray
 
-    def of(self, rows: np.ndarray) -> TrainingTruth:
-        """Some of the conditions."""
-        return TrainingTruth(self.delta_CG[rows], self.known_CG[rows], self.evidence_CG[rows], self.least_G)
-
     def loss_weights(self) -> np.ndarray:
         """Weights of squared errors, (C, G), of mean 1.
 

@@ -15,6 +15,7 @@ from gears import GEARS, PertData
 from gears.data.splits.split import perturbed_in
 from gears.distributed import launch, signals
 from gears.files import tensors
+from gears.priors import inner_folds
 from gears.priors.inner_folds import inner_predictions
 from gears.priors.source import fit_to, prior_of
 from gears.simulate import simulated_screen
@@ -111,6 +112,25 @@ def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData,
     np.testing.assert_allclose(theirs.evidence_CG, ours.evidence_CG)
     np.testing.assert_allclose(theirs.delta_CG, ours.delta_CG)
     np.testing.assert_allclose(theirs.known_CG, ours.known_CG)
+
+
+def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_head(
+    data: PertData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
+    monkeypatch.setattr(inner_folds, "most_judged", lambda n_genes: len(conditions) - 4)
+    inner = inner_predictions(data, conditions)
+    assert len(inner.sets) == len(inner.delta_CG) == len(conditions) - 4
+    assert inner.sets[-1] == tuple(data.condition_nodes(conditions[inner.rows[-1]]))
+    found, before = trained(data), prior_of(data)
+    prior, others = found.fitted.prior, np.setdiff1d(np.arange(len(conditions)), inner.rows)
+    assert before is not None
+    assert prior.head is not None  # type: ignore[union-attr]
+    nodes = [data.condition_nodes(conditions[row]) for row in others.tolist()]
+    change = prior(nodes) - dataclasses.replace(prior, head=None)(nodes)  # type: ignore[type-var]
+    np.testing.assert_allclose(
+        found.fitted.left_out_CG[others] - before.left_out_CG[others], change, atol=1e-12
+    )
 
 
 def test_a_member_does_not_see_the_conditions_of_its_fold(data: PertData) -> None:
