@@ -35,6 +35,7 @@ from gears.model.config import ModelConfig
 from gears.model.folder import ModelParts, check_replaceable
 from gears.pertdata import PertData
 from gears.training.fitting import Seconds, fitted_prior
+from gears.training.head import prepare_head
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
 from gears.training.run_folder import check_unused
@@ -154,7 +155,9 @@ class TrainingJob:
         if not self.options.resume:
             check_replaceable(user_path(self.options.save_path), parts)
         with seconds.of("prior"):
-            fitted_prior(pert_data, parts, self.options)
+            fitted = fitted_prior(pert_data, parts, self.options)
+            if fitted is not None and self.options.epochs != 0:
+                prepare_head(pert_data, fitted, parts.start_PH)
         return pert_data, self._with_files(pert_data, parts)
 
     def load(self, *, report: bool = False) -> PertData:

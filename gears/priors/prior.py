@@ -11,10 +11,12 @@ from scipy import sparse
 
 from gears.conditions import contexts_of, kinds_of
 from gears.files.untrusted import check_compressed
+from gears.priors.head import Head
 from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, sizes_of, target_cells
 from gears.priors.magnitude import Magnitude
 from gears.priors.uncertainty import Uncertainty
 
+_HEAD = "head_"
 _SHARED = ("trained", "similar_data", "similar_indices", "similar_indptr", "column")
 
 
@@ -52,6 +54,8 @@ class GenePrior:
         Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
     uncertainty
         How far predictions are from the truth; None where it is not known.
+    head
+        Small network whose change is added (:mod:`gears.priors.head`), or None.
     """
 
     genes: GeneSimilarity
@@ -67,6 +71,7 @@ class GenePrior:
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
     uncertainty: Uncertainty | None = None
+    head: Head | None = None
 
     @classmethod
     def of(
@@ -91,6 +96,11 @@ class GenePrior:
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
+        change_UG = self.without_head(sets)
+        return change_UG if self.head is None else change_UG + self.head.change(self.without_head, sets)
+
+    def without_head(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Changes that the Gaussian process alone predicts, (U, G) float64."""
         summed_UG = self.summed(sets)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
@@ -140,6 +150,8 @@ class GenePrior:
         if self.magnitude is not None:
             settings = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(settings), "factor_coefficient": self.magnitude.coefficient_T}
+        if self.head is not None:
+            arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
         return arrays | _sd_arrays(self.uncertainty)
 
     @classmethod
@@ -163,7 +175,12 @@ class GenePrior:
         own, similar, slope, network_weight = map(float, arrays["scalars"])
         genes, sd_arrays = GeneSimilarity(trained_T, similar_PT), _starting(arrays, "sd_")
         uncertainty = Uncertainty.from_arrays(sd_arrays, genes) if sd_arrays else None
-        more = (magnitude, slope, network_weight, dict(report or {}), uncertainty)
+        head_arrays = _starting(arrays, _HEAD)
+        head = Head.from_arrays(head_arrays, arrays["column"]) if head_arrays else None
+        if head is not None and len(head.inputs.noise_G) != n_genes:
+            msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
+            raise ValueError(msg)
+        more = (magnitude, slope, network_weight, dict(report or {}), uncertainty, head)
         return cls(
             genes, arrays["offset"], arrays["shared"], arrays.get("each", own), similar,
             arrays["coefficient"], arrays["column"], arrays["target"], *more,

@@ -126,7 +126,9 @@ def further_similarities(
             source, [names[node] for node in one], [names[node] for node in other]
         )
 
-    similarities = {"co-expression": vector_similarity(_profiles(pert_data.screen, names), nodes)}
+    similarities = {
+        "co-expression": vector_similarity(profiles_over_controls(pert_data.screen, names), nodes)
+    }
     for source in KNOWLEDGE:
         similarities[source] = ComputedSimilarity(by_knowledge(source), trained_T, len(names))
     if start_PH is not None:
@@ -135,8 +137,8 @@ def further_similarities(
     return {name: part for name, part in similarities.items() if part.is_informative(decide)}
 
 
-def _profiles(screen: PreparedScreen, names: Sequence[str]) -> np.ndarray:
-    """Correlation profile of each node over the control cells, (P, K); NaN where it is not measured."""
+def profiles_over_controls(screen: PreparedScreen, names: Sequence[str]) -> np.ndarray:
+    """Correlation profile of each gene over the control cells, (P, K); NaN where it is not measured."""
     controls = [screen.cells_of(int(control)) for control in screen.control_ids]
     key = {"screen": screen.content_hash, "controls": content_hash(*controls)}
     profile_GK = cached_arrays(

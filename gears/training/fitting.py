@@ -21,6 +21,7 @@ from gears.files.paths import user_path
 from gears.model.folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.priors.source import prior_of, prior_rows
+from gears.training.head import TrainedHead, train_head, with_head_of
 from gears.training.network_weight import FEWEST_CONDITIONS, NetworkWeight, choose_network_weight
 from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 from gears.training.run import RunResult, run_training, untrained
@@ -94,14 +95,20 @@ class Fit:
                 f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
             )
         with self.seconds.of("prior"):
-            fitted, validation, prior_U = self._fit_prior(network)
+            fitted = fitted_prior(self.pert_data, self.parts, self.given)
+        with self.seconds.of("head"):
+            fitted, stopped = self._add_head(fitted)
+        with self.seconds.of("prior"):
+            validation, prior_U = self._use_prior(network, fitted)
         untrained_because = self._untrained_because(validation)
+        if stopped:
+            untrained_because = "the process was asked to stop"
         if untrained_because is None:
             with self.seconds.of("training"):
                 self.run = self._train_network(network, fitted, validation)
         else:
             self.run = dataclasses.replace(
-                untrained(network, self.worker.device), stopped_because=untrained_because
+                untrained(network, self.worker.device), stopped=stopped, stopped_because=untrained_because
             )
         if fitted is not None:
             self.choice = choose_network_weight(
@@ -129,10 +136,28 @@ class Fit:
         path = self.given.save_path
         return self.run_path if path is None or self.run.stopped else user_path(path)
 
-    def _fit_prior(self, network: GEARSNetwork) -> tuple[FittedPrior | None, Validation, np.ndarray]:
-        """The prior where one is wanted, the scorer of the validation part, and the prior's scores there."""
+    def _add_head(self, fitted: FittedPrior | None) -> tuple[FittedPrior | None, bool]:
+        """The prior with its head, where it earns a weight, and whether training was stopped before its end."""
+        if fitted is None or self.given.epochs == 0:
+            return fitted, False
+        worker = self.worker
+        found = train_head(
+            self.pert_data,
+            fitted,
+            self.given,
+            self.parts.start_PH,
+            device=worker.device,
+            rank=worker.rank,
+            world_size=worker.world_size,
+            distributed=is_running(),
+        )
+        if not found.stopped:
+            self._log(_line_on_head(found))
+        return found.fitted, found.stopped
+
+    def _use_prior(self, network: GEARSNetwork, fitted: FittedPrior | None) -> tuple[Validation, np.ndarray]:
+        """Make the prior part of the model; the scorer of the validation part, and the prior's scores there."""
         parts, pert_data = self.parts, self.pert_data
-        fitted = fitted_prior(pert_data, parts, self.given)
         prior = None if fitted is None else fitted.prior
         if prior is not None and parts.prior is None:
             begin_at_zero(network)
@@ -145,7 +170,7 @@ class Fit:
             self._log(
                 f"prior fitted to {count(len(fitted.left_out_CG), 'training condition')}{score}", scores
             )
-        return fitted, validation, prior_U
+        return validation, prior_U
 
     def _untrained_because(self, validation: Validation) -> str | None:
         """Why no network is trained; None where one is."""
@@ -206,7 +231,9 @@ class Fit:
         fitted = prior_of(self.pert_data, named, self.parts.start_PH)
         assert fitted is not None
         assert self.choice is not None
-        self.parts = dataclasses.replace(self.parts, prior=fitted.prior, fitted_parts=named)
+        self.parts = dataclasses.replace(
+            self.parts, prior=with_head_of(fitted.prior, self.parts.prior), fitted_parts=named
+        )
         self._use_weight(self.choice)
 
     def _outcome(self, choice: NetworkWeight) -> str:
@@ -231,6 +258,18 @@ class Fit:
         """A line for the user, from one worker."""
         if self.worker.rank == 0 and self.given.verbose:
             logger.info("%s", line, extra={"scores": scores or {}})
+
+
+def _line_on_head(found: TrainedHead) -> str:
+    """One line on whether the head is used."""
+    if found.why is not None:
+        return f"the prior has no head: {found.why}"
+    words = {"single": "one gene", "several": "several genes"}
+    of_kinds = ", ".join(
+        f"{weight.weight:.2g} under {words[kind]} ({count(weight.n_conditions, 'condition')})"
+        for kind, weight in found.weights.items()
+    )
+    return f"weight of the head, found on training conditions that it has not seen: {of_kinds}"
 
 
 def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> FittedPrior | None:

@@ -1,0 +1,152 @@
+"""What the head is trained on: predictions of the prior for training conditions that it has not seen.
+
+The training conditions are divided into folds, singles and combinations evenly. A prior fitted to the other folds
+predicts each fold, so that the head sees the errors that the prior makes on unseen conditions. (The prior's left-out
+predictions, in closed form, do not say what the genes of a condition would do alone.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.data.screen.statistics import variance_within
+from gears.files.cache import cached_arrays
+from gears.files.formats import content_hash
+from gears.priors.evidence import sample
+from gears.priors.head import strata
+from gears.priors.head_inputs import HeadInputs, PriorChanges
+from gears.priors.source import FORMAT, fit_to, most_judged, profiles_over_controls
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+N_FOLDS = 5
+_SEED = 7
+_LEAST_NOISE = 1e-3
+
+
+@dataclass(frozen=True)
+class InnerPredictions:
+    """Training conditions as the head sees them.
+
+    Attributes
+    ----------
+    rows
+        Which of the training conditions these are; of very many a fixed sample.
+    sets
+        Perturbation-graph nodes of each of the C conditions.
+    fold_C
+        Fold of each condition.
+    changes
+        Predictions of a prior fitted to the other folds.
+    delta_CG
+        Measured changes.
+    fold_inputs
+        Tables of the genes from the conditions outside each fold.
+    inputs
+        The same from all conditions, for predictions.
+    """
+
+    rows: np.ndarray
+    sets: tuple[tuple[int, ...], ...]
+    fold_C: np.ndarray
+    changes: PriorChanges
+    delta_CG: np.ndarray
+    fold_inputs: tuple[HeadInputs, ...]
+    inputs: HeadInputs
+
+    def inputs_of(self, rows: np.ndarray) -> np.ndarray:
+        """Inputs of the head for some conditions, (R, G, F) float32."""
+        n_genes = self.delta_CG.shape[1]
+        parts = []
+        for row in rows.tolist():
+            tables, one = self.fold_inputs[self.fold_C[row]], np.array([row])
+            parts.append(tables.of(self.changes.rows(one), [self.sets[row]]))
+        empty = self.inputs.of(self.changes.rows(np.empty(0, dtype=np.int64)), [])
+        return np.concatenate(parts) if parts else empty.reshape(0, n_genes, empty.shape[2])
+
+
+def even_folds(sets: Sequence[Sequence[int]], n_folds: int = N_FOLDS, seed: int = _SEED) -> np.ndarray:
+    """Fold of each condition, (C,); conditions of one gene and of several are divided evenly."""
+    draw = np.random.Generator(np.random.Philox(key=[seed, len(sets)]))
+    fold_C, start = np.empty(len(sets), dtype=np.int64), 0
+    for rows in strata(sets).values():
+        fold_C[draw.permutation(rows)] = (start + np.arange(len(rows))) % n_folds
+        start += len(rows)
+    return fold_C
+
+
+def inner_predictions(
+    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
+) -> InnerPredictions:
+    """Predictions of training conditions by priors fitted to the other folds; kept in the screen's cache.
+
+    Of very many conditions a fixed sample is predicted (:func:`gears.priors.source.most_judged`), by priors that are
+    fitted to all others.
+    """
+    screen = pert_data.screen
+    ids_T = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
+    fold_T = even_folds([pert_data.condition_nodes(condition) for condition in conditions])
+    rows = sample(len(conditions), most_judged(len(screen.gene_names)))
+    sets = tuple(tuple(pert_data.condition_nodes(conditions[row])) for row in rows.tolist())
+    fold_C = fold_T[rows]
+    key = {
+        "format": FORMAT,
+        "screen": screen.content_hash,
+        "conditions": ids_T.tolist(),
+        "folds": fold_T.tolist(),
+        "rows": rows.tolist(),
+        "nodes": [str(name) for name in pert_data.pert_names],
+        "annotation": pert_data.annotation.content_hash,
+        "start": None if start_PH is None else content_hash(start_PH),
+    }
+
+    def fit() -> dict[str, np.ndarray]:
+        shape = (len(sets), len(screen.gene_names))
+        arrays = {name: np.zeros(shape) for name in ("change", "sum", "largest", "strongest")}
+        for fold in range(N_FOLDS):
+            known = [condition for condition, own in zip(conditions, fold_T, strict=True) if own != fold]
+            members = np.flatnonzero(fold_C == fold)
+            prior = fit_to(pert_data, known, start_PH).prior
+            part = PriorChanges.of(prior, [sets[row] for row in members.tolist()])
+            for name, table in arrays.items():
+                table[members] = getattr(part, f"{name}_UG")
+        return arrays
+
+    arrays = cached_arrays(screen.folder / "priors", "inner", key, fit)
+    changes = PriorChanges(*(arrays[name] for name in ("change", "sum", "largest", "strongest")))
+    delta_CG = screen.statistics.delta(ids_T[rows])
+    inputs = _tables(pert_data, ids_T[rows], delta_CG)
+    folds = tuple(_from(inputs, delta_CG[fold_C != fold]) for fold in range(N_FOLDS))
+    return InnerPredictions(rows, sets, fold_C, changes, delta_CG, folds, inputs)
+
+
+def _tables(pert_data: PertData, ids: np.ndarray, delta_CG: np.ndarray) -> HeadInputs:
+    screen, statistics = pert_data.screen, pert_data.screen.statistics
+    noise_G = np.sqrt(variance_within(statistics, ids) / float(np.median(statistics.n[ids])))
+    column = {gene: number for number, gene in enumerate(screen.gene_names)}
+    control = int(screen.control_id)
+    profile_GK = np.nan_to_num(profiles_over_controls(screen, screen.gene_names))
+    length_G1 = np.linalg.norm(profile_GK, axis=1, keepdims=True)
+    tables = HeadInputs(
+        size=float(np.sqrt((delta_CG**2).mean())) or 1.0,
+        noise_G=np.maximum(noise_G, _LEAST_NOISE),
+        control_mean_G=np.asarray(statistics.mean[control], dtype=np.float64),
+        control_sd_G=np.sqrt(np.maximum(np.asarray(statistics.m2[control], dtype=np.float64), 0.0)),
+        profile_GK=np.divide(profile_GK, length_G1, out=np.zeros_like(profile_GK), where=length_G1 > 0),
+        column_P=np.array([column.get(str(name), -1) for name in pert_data.pert_names], dtype=np.int64),
+        mean_G=np.empty(0),
+        response_G=np.empty(0),
+    )
+    return _from(tables, delta_CG)
+
+
+def _from(inputs: HeadInputs, delta_CG: np.ndarray) -> HeadInputs:
+    """Tables with the genes' responses to these conditions."""
+    response_G = np.sqrt(np.maximum((delta_CG**2).mean(axis=0) - inputs.noise_G**2, 0.0))
+    return replace(inputs, mean_G=delta_CG.mean(axis=0), response_G=response_G)

@@ -1,0 +1,56 @@
+"""Trainings of the head that the tests compare; runs in the tests' process and in spawned ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from exact_cases import group
+
+from gears import PertData
+from gears.distributed import cleanup_ddp
+from gears.files import tensors
+from gears.priors.source import prior_of
+from gears.training.head import TrainedHead, train_head
+from gears.training.options import TrainOptions
+
+CPU = torch.device("cpu")
+
+
+def opened(folder: Path) -> PertData:
+    """The screen of the tests with its split."""
+    data = PertData(folder, default_pert_graph=False)
+    data.load("small")
+    data.prepare_split("simulation", train_gene_set_size=0.8, combo_seen2_train_frac=0.8, seed=3)
+    return data
+
+
+def trained(data: PertData, **more: Any) -> TrainedHead:
+    """The head of the prior, on the CPU."""
+    workers = {name: more.pop(name) for name in ("rank", "world_size", "distributed") if name in more}
+    fitted = prior_of(data)
+    assert fitted is not None
+    options = TrainOptions(**{"dtype": "float64", **more}).with_defaults()
+    return train_head(data, fitted, options, device=CPU, **workers)
+
+
+def tables(found: TrainedHead) -> dict[str, torch.Tensor]:
+    """What several workers must find alike."""
+    head = found.fitted.prior.head  # type: ignore[union-attr]
+    arrays = {} if head is None else head.arrays()
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()} | {
+        "left_out": torch.from_numpy(np.array(found.fitted.left_out_CG))
+    }
+
+
+def work(rank: int, world_size: int, folder: str, results: str) -> None:
+    """The same training by two and by three workers."""
+    cleanup_ddp()
+    out, data = Path(results), opened(Path(folder))
+    for workers in range(2, world_size + 1):
+        if rank < workers:
+            with group(out, rank, workers):
+                found = trained(data, rank=rank, world_size=workers, distributed=True)
+                tensors.write_tensors(out / f"head-{workers}-{rank}.pt", tables(found))

@@ -1,0 +1,253 @@
+"""The head of the prior in training: where it pays, what it does not see, and that any number of workers finds it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from head_cases import opened, tables, trained, work
+
+from gears import GEARS, PertData
+from gears.data.splits.split import perturbed_in
+from gears.distributed import launch, signals
+from gears.files import tensors
+from gears.priors import inner_folds
+from gears.priors.inner_folds import inner_predictions
+from gears.priors.source import fit_to, prior_of
+from gears.simulate import simulated_screen
+from gears.training import head as head_module
+from gears.training.head import HeadTask, TrainedHead, training_truth
+from gears.training.head_weight import FEWEST_CONDITIONS
+from gears.training.tasks import ConditionBatch
+
+QUIET = {"evaluate_test": False, "verbose": False}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sparse effects that add up: what the prior shrinks, a function of its prediction restores."""
+    adata, _ = simulated_screen(
+        n_genes=100, n_singles=40, n_pairs=60, cells_per_condition=30, n_control=100, go_strength=0.0,
+        interaction_share=0.0, seed=3,
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("head")
+    PertData(path, default_pert_graph=False).new_data_process("small", adata)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> PertData:
+    return opened(folder)
+
+
+@pytest.fixture(scope="module")
+def found(data: PertData) -> TrainedHead:
+    return trained(data)
+
+
+def error(data: PertData, prior: object) -> float:
+    """Squared error of the test conditions' changes."""
+    tested = perturbed_in(data.split, "test")
+    ids = np.array([data.screen.id_of(condition) for condition in tested])
+    predicted = prior([data.condition_nodes(condition) for condition in tested])  # type: ignore[operator]
+    return float(((predicted - data.screen.statistics.delta(ids)) ** 2).mean())
+
+
+def test_it_gets_a_weight_where_it_pays_and_reduces_the_error_of_the_test_part(
+    data: PertData, found: TrainedHead
+) -> None:
+    prior = found.fitted.prior
+    assert found.weights["several"].weight > 0.5
+    assert prior.head is not None  # type: ignore[union-attr]
+    assert error(data, prior) < 0.97 * error(data, dataclasses.replace(prior, head=None))  # type: ignore[type-var]
+    assert prior.report["head"]["several"]["weight"] == found.weights["several"].weight
+
+
+def test_the_network_is_trained_on_what_prior_and_head_leave_of_unseen_conditions(
+    data: PertData, found: TrainedHead
+) -> None:
+    before = prior_of(data)
+    assert before is not None
+    conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
+    delta = data.screen.statistics.delta(np.array([data.screen.id_of(condition) for condition in conditions]))
+    residual = ((found.fitted.left_out_CG - delta) ** 2).mean()
+    assert residual < 0.97 * ((before.left_out_CG - delta) ** 2).mean()
+
+
+def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(data: PertData) -> None:
+    conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
+    inner = inner_predictions(data, conditions)
+    row = next(row for row, nodes in enumerate(inner.sets) if len(nodes) > 1)
+    known = [c for c, fold in zip(conditions, inner.fold_C, strict=True) if fold != inner.fold_C[row]]
+    prior = fit_to(data, known).prior
+    np.testing.assert_allclose(inner.changes.change_UG[row], prior([inner.sets[row]])[0])
+    np.testing.assert_allclose(
+        inner.changes.sum_UG[row], prior([(node,) for node in inner.sets[row]]).sum(axis=0)
+    )
+    # the tables of the genes that go with it are made without its fold
+    other = dataclasses.replace(
+        inner.inputs, mean_G=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)
+    )
+    np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_G, other.mean_G)
+
+
+def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData, tmp_path: Path) -> None:
+    adata = data.adata.copy()
+    is_tested = adata.obs["condition"].isin(
+        {condition.name for condition in perturbed_in(data.split, "test")}
+    )
+    values = adata.X.toarray()
+    values[is_tested.to_numpy()] = np.random.default_rng(0).uniform(
+        0, 9, (int(is_tested.sum()), adata.n_vars)
+    )
+    adata.X = values.astype(np.float32)
+    other = PertData(tmp_path, default_pert_graph=False)
+    other.new_data_process("poisoned", adata)
+    conditions = perturbed_in(data.split, "train")
+    ours, theirs = training_truth(data, conditions), training_truth(other, conditions)
+    np.testing.assert_allclose(theirs.evidence_CG, ours.evidence_CG)
+    np.testing.assert_allclose(theirs.delta_CG, ours.delta_CG)
+    np.testing.assert_allclose(theirs.known_CG, ours.known_CG)
+
+
+def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_head(
+    data: PertData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
+    monkeypatch.setattr(inner_folds, "most_judged", lambda n_genes: len(conditions) - 4)
+    inner = inner_predictions(data, conditions)
+    assert len(inner.sets) == len(inner.delta_CG) == len(conditions) - 4
+    assert inner.sets[-1] == tuple(data.condition_nodes(conditions[inner.rows[-1]]))
+    found, before = trained(data), prior_of(data)
+    prior, others = found.fitted.prior, np.setdiff1d(np.arange(len(conditions)), inner.rows)
+    assert before is not None
+    assert prior.head is not None  # type: ignore[union-attr]
+    nodes = [data.condition_nodes(conditions[row]) for row in others.tolist()]
+    change = prior(nodes) - dataclasses.replace(prior, head=None)(nodes)  # type: ignore[type-var]
+    np.testing.assert_allclose(
+        found.fitted.left_out_CG[others] - before.left_out_CG[others], change, atol=1e-12
+    )
+
+
+def test_a_member_does_not_see_the_conditions_of_its_fold(data: PertData) -> None:
+    conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
+    inner = inner_predictions(data, conditions)
+    fold_C = np.arange(len(conditions)) % head_module.N_FOLDS
+    keep_MC = head_module.kept_conditions(fold_C)
+    assert keep_MC.shape == (head_module.N_FOLDS + 1, len(conditions))
+    np.testing.assert_array_equal(keep_MC[:-1] == 0, fold_C == np.arange(head_module.N_FOLDS)[:, None])
+    np.testing.assert_allclose(keep_MC.mean(axis=1), 1.0)
+    task = HeadTask(inner, np.ones_like(inner.delta_CG), keep_MC, 1.0, torch.device("cpu"), torch.float64)
+    model = _Constant(head_module.N_FOLDS + 1)
+    rows = torch.from_numpy(np.flatnonzero(fold_C == 1))
+    task.loss(model, ConditionBatch(rows, len(rows)), 1.0, 0).backward()
+    assert model.level.grad is not None
+    assert (model.level.grad != 0).tolist() == [True, False, True, True, True]
+
+
+class _Constant(torch.nn.Module):
+    """The same change of every gene under every condition, by member."""
+
+    def __init__(self, n_members: int) -> None:
+        super().__init__()
+        self.level = torch.nn.Parameter(torch.full((n_members,), 3.0, dtype=torch.float64))
+
+    def forward(self, inputs_UGF: torch.Tensor) -> torch.Tensor:
+        return self.level[:, None, None].expand(-1, *inputs_UGF.shape[:2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_and_three_workers_find_the_head_of_one(
+    folder: Path, found: TrainedHead, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    out = tmp_path_factory.mktemp("workers")
+    launch(work, ["cpu"] * 3, (str(folder), str(out)), backend="gloo")
+    expected = tables(found)
+    for workers in (2, 3):
+        for rank in range(workers):
+            other = tensors.read_tensors(out / f"head-{workers}-{rank}.pt")
+            assert other.keys() == expected.keys()
+            for name, table in expected.items():
+                torch.testing.assert_close(other[name], table, rtol=1e-6, atol=1e-6, msg=f"{workers}: {name}")
+
+
+def test_mixed_precision_finds_nearly_the_same_weight(data: PertData, found: TrainedHead) -> None:
+    half = trained(data, use_amp=True, dtype="float32")
+    assert half.weights["several"].weight == pytest.approx(found.weights["several"].weight, abs=0.1)
+
+
+def test_a_saved_model_predicts_with_its_head_and_without_training_data(
+    data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    with caplog.at_level(logging.INFO, logger="gears"):
+        model.train(epochs=1, evaluate_test=False, save_path=str(tmp_path / "model"))
+    assert any(line.startswith("weight of the head") for line in caplog.messages)
+    tested = [condition.name for condition in perturbed_in(data.split, "test")]
+    loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
+    assert loaded.parts.prior.head is not None
+    assert loaded.parts.prior.report["head"] == model.parts.prior.report["head"]
+    np.testing.assert_array_equal(loaded.predict(tested).expression_UG, model.predict(tested).expression_UG)
+    without = dataclasses.replace(model.parts.prior, head=None)
+    assert error(data, model.parts.prior) < error(data, without)
+
+
+def test_a_resumed_run_has_the_head_of_the_run(data: PertData, tmp_path: Path) -> None:
+    models = []
+    for resume in (False, True):
+        model = GEARS(data, device="cpu")
+        model.model_initialize(hidden_size=8)
+        model.train(epochs=1, save_path=str(tmp_path / "model"), resume=resume, **QUIET)
+        models.append(model)
+    heads = [model.parts.prior.head.arrays() for model in models]
+    for name, array in heads[0].items():
+        np.testing.assert_array_equal(heads[1][name], array)
+
+
+def test_a_run_that_is_stopped_while_the_head_is_trained_can_be_resumed(
+    data: PertData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(signals, "stop_requested", lambda: True)
+        stopped = model.train(epochs=1, save_path=str(tmp_path / "model"), **QUIET)
+    assert stopped.stopped
+    assert model.parts.prior.head is None
+    again = GEARS(data, device="cpu")
+    again.model_initialize(hidden_size=8)
+    result = again.train(epochs=1, save_path=str(tmp_path / "model"), resume=True, **QUIET)
+    assert not result.stopped
+    assert again.parts.prior.head is not None
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"prior": None, "epochs": 1}])
+def test_the_prior_alone_and_the_network_alone_have_no_head(
+    data: PertData, options: dict[str, object]
+) -> None:
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(**options, **QUIET)  # type: ignore[arg-type]
+    prior = model.parts.prior
+    assert prior is None or (prior.head is None and "head" not in prior.report)
+
+
+def test_few_training_conditions_train_no_head(data: PertData, caplog: pytest.LogCaptureFixture) -> None:
+    other = PertData(data.data_path, default_pert_graph=False)
+    other.load("small")
+    labels = [label for label in other.screen.labels if label != "ctrl"]
+    n_train = FEWEST_CONDITIONS - 1
+    parts = {"train": [*labels[:n_train], "ctrl"], "val": labels[n_train : n_train + 6], "test": labels[-6:]}
+    other.prepare_split("custom", seed=1, split_dict=parts)
+    model = GEARS(other, device="cpu")
+    model.model_initialize(hidden_size=8)
+    with caplog.at_level(logging.INFO, logger="gears"):
+        model.train(epochs=1, evaluate_test=False)
+    assert model.parts.prior.head is None
+    assert any(f"it has {n_train} training conditions" in line for line in caplog.messages)
