@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gears.conditions import Condition
 from gears.data.splits.split import perturbed_in
+from gears.distributed.world import Reducer
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
 from gears.priors.fit import FittedPrior, mean_of_others
@@ -23,7 +24,7 @@ from gears.training.engine import TrainingEngine
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
 from gears.training.schedules import Adam, Horizon, learning_rate
-from gears.training.tasks import ConditionBatch, ConditionLoader, Reducer
+from gears.training.tasks import ConditionBatch, ConditionLoader
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData

@@ -112,11 +112,11 @@ def test_scores_are_the_decisive_metrics_with_the_other_conditions_as_reference(
     ]
     scores = truth.scores(prior_CG)[row]
     np.testing.assert_allclose([scores[0], scores[2]], expected, atol=1e-12)
-    weight_G = truth.evidence_CG[row]
-    error = (weight_G * (prior_CG[row] - truth.delta_CG[row]) ** 2).sum()
-    assert scores[1] == pytest.approx(
-        -error / (weight_G * (truth.known_CG[row] - truth.delta_CG[row]) ** 2).sum()
-    )
+
+    def errors(prediction_CG: np.ndarray) -> np.ndarray:
+        return np.average((prediction_CG - truth.delta_CG) ** 2, axis=1, weights=truth.evidence_CG)
+
+    assert scores[1] == pytest.approx(-errors(prior_CG)[row] / errors(truth.known_CG).mean())
 
 
 def test_errors_weigh_every_condition_alike() -> None:
