@@ -188,10 +188,12 @@ def test_a_model_is_not_evaluated_on_another_scale(
     model.save_model(tmp_path / "model")
     other = PertData(tmp_path / "data", default_pert_graph=False)
     other.new_data_process("logged", small_screen[0])
+    other.prepare_split("simulation", seed=1)
     for load in (GEARS(other, device="cpu").load_pretrained, lambda path: load_with_screen(path, other)):
         with pytest.raises(
             ValueError, match="trained on values of the scale 'scaled', and this PertData holds 'log1p'"
         ):
             load(tmp_path / "model")
     other.new_data_process("logged", small_screen[0], scale="scaled")  # as stated
+    other.prepare_split("simulation", seed=1)
     GEARS(other, device="cpu").load_pretrained(tmp_path / "model")
