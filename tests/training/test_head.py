@@ -189,6 +189,9 @@ def test_a_saved_model_predicts_with_its_head_and_without_training_data(
     with caplog.at_level(logging.INFO, logger="gears"):
         model.train(epochs=1, evaluate_test=False, save_path=str(tmp_path / "model"))
     assert any(line.startswith("weight of the head") for line in caplog.messages)
+    assert any(
+        line.startswith("predictions are those of the prior with its head") for line in caplog.messages
+    )
     tested = [condition.name for condition in perturbed_in(data.split, "test")]
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     assert loaded.parts.prior.head is not None
@@ -219,7 +222,7 @@ def test_a_run_that_is_stopped_while_the_head_is_trained_can_be_resumed(
         patch.setattr(signals, "stop_requested", lambda: True)
         stopped = model.train(epochs=1, save_path=str(tmp_path / "model"), **QUIET)
     assert stopped.stopped
-    assert model.parts.prior.head is None
+    assert "head" not in model.parts.prior.report, "weights of a head that is not trained to the end"
     again = GEARS(data, device="cpu")
     again.model_initialize(hidden_size=8)
     result = again.train(epochs=1, save_path=str(tmp_path / "model"), resume=True, **QUIET)
