@@ -202,6 +202,9 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
         for screen, table in tables.items():
             for metric in METRICS:
                 values = wide(table, metric, name)
+                if values.empty:
+                    lines.append(f"| {screen} | {metric} | undefined for all conditions | | | |")
+                    continue
                 best, gain_U = gain(values, name, metric)
                 draw = np.random.default_rng(0)
                 picks = draw.integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
@@ -217,6 +220,8 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
                 )
         lines += ["", "Average over the screens (mse as a share of the best baseline's):", ""]
         for metric, draws in shares.items():
+            if not draws:
+                continue
             mean_draws = np.mean(draws, axis=0)
             low, high = interval(mean_draws)
             lines.append(f"- {metric}: {mean_draws.mean():+.3g} ({low:+.3g}, {high:+.3g})")
