@@ -176,6 +176,7 @@ class Truth:
         weights: str = "conditions",
         cells: CellSource | None = None,
         reference_mean_G: np.ndarray | None = None,
+        pooled: Iterable[Condition | str] | None = None,
     ) -> Truth:
         """Read the truth of some conditions from a prepared screen.
 
@@ -195,6 +196,9 @@ class Truth:
             Cells for metrics that compare distributions, such as :class:`gears.evaluation.truth.ScreenCells`.
         reference_mean_G
             Instead of the mean of the training conditions' means.
+        pooled
+            Perturbed conditions whose variance, with the control's, the moderated t draws to; by default all of the
+            screen. Training gives its own, so that it does not depend on held-out conditions.
         """
         chosen = tuple(Condition.of(condition) for condition in conditions)
         ids = np.array([screen.id_of(condition) for condition in chosen], dtype=np.int64)
@@ -206,7 +210,10 @@ class Truth:
             train = dict.fromkeys(Condition.of(condition) for condition in train_conditions)
             train_ids = [screen.id_of(condition) for condition in train if not condition.is_control]
             reference_mean_G = mean_profile(statistics.mean, train_ids, statistics.n, weights)
-        moderated_t_UG, degrees_U = moderated_t(statistics, ids)
+        pooled_ids = None
+        if pooled is not None:
+            pooled_ids = np.unique([screen.control_id, *(screen.id_of(condition) for condition in pooled)])
+        moderated_t_UG, degrees_U = moderated_t(statistics, ids, pooled_ids)
         return cls.from_means(
             np.asarray(statistics.mean[ids]).reshape(len(ids), -1),
             control_mean_G,

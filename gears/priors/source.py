@@ -98,7 +98,8 @@ def fit_to(
         inside, deciding = np.flatnonzero(np.isin(judged, rows)), np.flatnonzero(np.isin(rows, judged))
         if len(inside):
             members = [conditions[row] for row in rows.tolist()]
-            truth = Truth.of(view, [members[row].plain for row in deciding.tolist()])
+            plain = [member.plain for member in members]
+            truth = Truth.of(view, [plain[row] for row in deciding.tolist()], pooled=plain)
             known_mean = means_without(screen, members, deciding)
             parts.append((inside, criterion_of(truth, known_mean, clip=screen.nonnegative)))
 

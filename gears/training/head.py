@@ -190,9 +190,8 @@ def _untrained_because(n_conditions: int, fitted: FittedPrior) -> str | None:
 
 def training_truth(pert_data: PertData, conditions: Sequence[Condition]) -> TrainingTruth:
     """Measured changes of the training conditions, with evidence from these and the control alone."""
-    held_out = {c for c in pert_data.screen.conditions if not c.is_control}.difference(conditions)
-    screen = pert_data.screen.without(sorted(held_out, key=pert_data.screen.id_of))
-    truth = Truth.of(screen, conditions)
+    screen = pert_data.screen
+    truth = Truth.of(screen, conditions, pooled=conditions)
     evidence_CG = truth.evidence_UG
     evidence_CG[evidence_CG.sum(axis=1) == 0] = 1.0
     delta_CG = truth.delta_UG

@@ -157,7 +157,10 @@ def validation_of(
     chosen = perturbed_in(split, "val")
     settings = settings_of(screen, chosen, perturbed_in(split, "train"))
     truths = [
-        Truth.of(one.screen, one.conditions, reference_mean_G=one.means.reference_mean()) for one in settings
+        Truth.of(
+            one.screen, one.conditions, reference_mean_G=one.means.reference_mean(), pooled=one.conditions
+        )
+        for one in settings
     ]
     nodes = [pert_data.condition_nodes(chosen[row]) for one in settings for row in one.rows]
     options: Any = {"prior": prior, "mask_target": mask_target, "clip": screen.nonnegative}

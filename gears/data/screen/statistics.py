@@ -274,12 +274,15 @@ def welch_t(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarr
     return np.nan_to_num(t, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
-def moderated_t(statistics: ConditionStatistics, conditions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moderated_t(
+    statistics: ConditionStatistics, conditions: np.ndarray, pooled: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Moderated t of each gene, condition (K ids) against its control: values (K, G), degrees of freedom (K,).
 
-    The variance of a gene in condition p is its own, v_p, drawn to the variance within all conditions, v_0 (pooled):
+    The variance of a gene in condition p is its own, v_p, drawn to the variance within conditions, v_0, pooled over
+    all of them, or over the conditions `pooled` (ids, the control among them):
 
-        v = (d_0 v_0 + (n_p - 1) v_p) / (d_0 + n_p - 1),    d_0 = median of n - 1 over the perturbed conditions
+        v = (d_0 v_0 + (n_p - 1) v_p) / (d_0 + n_p - 1),    d_0 = median of n - 1 over the perturbed ones
         t = (m_p - m_c) / sqrt(v / n_p + v' / n_c),         with d_0 + n_p - 1 degrees of freedom
 
     and v' the control's, drawn to v_0 alike. A gene without a count in a condition has variance 0 there, and an
@@ -287,10 +290,10 @@ def moderated_t(statistics: ConditionStatistics, conditions: np.ndarray) -> tupl
 
     Source: the shrunken variances of limma (Smyth 2004), with a fixed d_0.
     """
-    everyone = np.arange(len(statistics.n))
-    pooled_G = variance_within(statistics, everyone)
+    pooled = np.arange(len(statistics.n)) if pooled is None else pooled
+    pooled_G = variance_within(statistics, pooled)
     degrees_C = np.asarray(statistics.n, dtype=np.float64) - 1
-    of_perturbed = degrees_C[~statistics.is_control]
+    of_perturbed = degrees_C[pooled[~statistics.is_control[pooled]]]
     prior_degrees = max(1.0, float(np.median(of_perturbed))) if len(of_perturbed) else 1.0
 
     def squared_error(rows: np.ndarray) -> np.ndarray:
