@@ -25,7 +25,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import torch
-from accuracy import COMMON, N_BOOTSTRAP, REAL, SIMULATED, interval
+from accuracy import COMMON, N_BOOTSTRAP, PREPARED, REAL, SIMULATED, interval
 from scipy.stats import spearmanr
 
 from gears import GEARS, PertData
@@ -87,7 +87,7 @@ def screens(options: argparse.Namespace) -> Iterator[Screen]:
     for name in options.simulated:
         for seed in options.screen_seeds:
             adata, truth = simulated_screen(**COMMON | SIMULATED[name] | {"seed": seed})
-            yield f"simulated: {name}", adata, truth, {}
+            yield f"simulated: {name}", adata, truth, dict(PREPARED.get(name, {}))
     for name in REAL if options.data else ():
         adata = anndata.read_h5ad(options.data / f"{name}_subset.h5ad")
         several = adata.obs["cell_type"].nunique() > 1
