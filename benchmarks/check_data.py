@@ -159,7 +159,8 @@ class HeldOut:
         from gears.training.wrapping import unwrap
 
         screen = self.screen
-        delta_UG, _ = predict_changes(unwrap(network), [screen.condition_nodes[row] for row in self.rows])
+        nodes = [screen.condition_nodes[row] for row in self.rows]
+        delta_UG = predict_changes(unwrap(network), nodes).delta_UG
         truth_UG = screen.statistics.mean[self.rows] - screen.statistics.mean[0]
         return {"val_mse": float(((delta_UG - truth_UG) ** 2).mean())}
 

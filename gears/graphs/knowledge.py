@@ -60,7 +60,6 @@ KNOWLEDGE.add(
 )
 
 
-@functools.cache
 def knowledge_table(name: str) -> GeneAnnotation:
     """The table of a source of :data:`KNOWLEDGE`, read once per process.
 
@@ -71,13 +70,14 @@ def knowledge_table(name: str) -> GeneAnnotation:
     ValueError
         No source has that name.
     """
-    table = GeneAnnotation.from_arrays(packaged_arrays(KNOWLEDGE[name].file))
+    return _read(KNOWLEDGE[name].file, GeneAnnotation.human())
+
+
+@functools.cache
+def _read(file: str, human: GeneAnnotation) -> GeneAnnotation:
+    table = GeneAnnotation.from_arrays(packaged_arrays(file))
     genes = set(table.genes)
-    aliases = {
-        alias: gene
-        for alias, gene in GeneAnnotation.human().aliases.items()
-        if gene in genes and alias not in genes
-    }
+    aliases = {alias: gene for alias, gene in human.aliases.items() if gene in genes and alias not in genes}
     return replace(table, aliases=aliases)
 
 

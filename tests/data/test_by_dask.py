@@ -133,7 +133,7 @@ def test_what_dask_cannot_read_is_refused(toy_adata: AnnData, tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Address of a cluster of two processes on this machine."""
-    distributed = pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed.core")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
     with distributed.LocalCluster(**options) as cluster:
         yield cluster.scheduler_address
@@ -174,7 +174,7 @@ def test_the_command_reads_through_a_scheduler(
 
 
 def test_no_scheduler_is_an_error_that_names_the_address(toy_adata: AnnData, tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed.core")
     path = written(toy_adata, tmp_path, "h5ad", "csr")
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gears.data.reading.open import open_screen
-from gears.data.screen.prepare import locate_screen, prepare_screen
+from gears.data.screen.prepare import locate_screen
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -70,10 +70,3 @@ def test_a_filter_that_is_not_installed_is_named(
         stored.write_direct_chunk((0,), b"not zeros", 0)
     with pytest.raises(ValueError, match=rf"compressed with {name}, .*hdf5plugin"):
         open_screen(file)
-
-
-def test_dask_arrays_are_named(toy_adata: AnnData, tmp_path: Path) -> None:
-    dask = pytest.importorskip("dask.array")
-    toy_adata.X = dask.from_array(toy_adata.X.toarray(), chunks=(50, 30))
-    with pytest.raises(ValueError, match=r"dask array.*to_memory"):
-        prepare_screen(toy_adata, tmp_path / "a")

@@ -116,14 +116,15 @@ def _from_whole(linear: np.ndarray) -> np.ndarray | None:
 
 
 def _by_library_sizes(cells: list[np.ndarray]) -> str | None:
-    """The scale after whose inverse all cells have the same sum."""
+    """The scale after whose inverse all cells have the same sum; None where cells are alike, so that several fit."""
     if len(cells) < MIN_INFORMATIVE:
         return None
+    fitting = []
     for name, to_linear in TO_LINEAR.items():
         sums = np.array([to_linear(cell).sum() for cell in cells])
         if np.ptp(sums) < MOST_VARIED * sums.max():
-            return name
-    return None
+            fitting.append(name)
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def scale_findings(
