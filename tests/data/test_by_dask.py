@@ -133,7 +133,8 @@ def test_what_dask_cannot_read_is_refused(toy_adata: AnnData, tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Address of a cluster of two processes on this machine."""
-    distributed = pytest.importorskip("distributed.core")
+    pytest.importorskip("distributed.core")  # a folder of tests has the same name
+    distributed = pytest.importorskip("distributed")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
     with distributed.LocalCluster(**options) as cluster:
         yield cluster.scheduler_address
