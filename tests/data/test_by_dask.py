@@ -135,7 +135,7 @@ def address() -> Iterator[str]:
     """Address of a cluster of two processes on this machine."""
     pytest.importorskip("distributed.core")  # a folder of tests has the same name
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "host": "127.0.0.1"}
     with distributed.LocalCluster(**options) as cluster:
         yield cluster.scheduler_address
 
