@@ -31,7 +31,7 @@ from scipy import sparse
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from accuracy import METRICS, interval, screens, wide
+from accuracy import METRICS, interval, resampled_means, screens, wide
 
 from gears import PertData
 from gears.data.splits.folds import folds
@@ -42,7 +42,6 @@ from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.priors import GeneSimilarity
 
 SIMULATED = ("GO-smooth", "interactions")
-N_BOOTSTRAP = 2000
 NETWORKS: dict[str, dict[str, Any]] = {
     "whole": {},
     "no GO graph": {"num_similar_genes_go_graph": 0},
@@ -135,14 +134,16 @@ def rows(table: pd.DataFrame) -> Iterator[str]:
     for name in dict.fromkeys(table["method"]):
         cells = []
         for metric in METRICS:
+            if values[metric].empty:
+                cells.append("undefined")
+                continue
             mean = values[metric][name].mean()
             if name == "whole":
                 cells.append(f"{mean:.4f}")
                 continue
             sign = 1.0 if get_metric(metric).higher_is_better else -1.0
             gain_U = sign * (values[metric][name] - values[metric]["whole"]).to_numpy()
-            picks = np.random.default_rng(0).integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
-            low, high = interval(gain_U[picks].mean(axis=1))
+            low, high = interval(resampled_means(gain_U))
             cells.append(f"{mean:.4f}: {gain_U.mean():+.4f} ({low:+.4f}, {high:+.4f})")
         yield f"| {name} | " + " | ".join(cells) + " |"
 

@@ -161,12 +161,12 @@ def run(screen: BenchmarkScreen, options: argparse.Namespace) -> pd.DataFrame:
         return pd.concat(tables, ignore_index=True).assign(screen_seed=seed)
 
 
-def wide(table: pd.DataFrame, metric: str, beside: str) -> pd.DataFrame:
-    """Mean over repeats of each condition of each screen (rows) by method and its baselines (columns).
+def wide(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Mean over repeats of each condition of each screen (rows) by method (columns).
 
     A value that is undefined for some methods counts 0; a condition that is undefined for all is excluded.
     """
-    rows = table[(table["metric"] == metric) & (table["beside"] == beside)]
+    rows = table[table["metric"] == metric]
     index = [column for column in ("screen_seed", "condition") if column in rows]
     values = rows.pivot_table(
         index=index, columns="method", values="value", aggfunc="mean", sort=False, dropna=False
@@ -180,6 +180,12 @@ def gain(values: pd.DataFrame, name: str, metric: str) -> tuple[str, np.ndarray]
     of_baselines = sign * values[[column for column in values if column in BASELINES]].mean()
     best = str(of_baselines.idxmax())
     return best, (sign * (values[name] - values[best])).to_numpy()
+
+
+def resampled_means(gain_U: np.ndarray) -> np.ndarray:
+    """Means over conditions drawn with replacement, the same draws for as many conditions, (N_BOOTSTRAP,)."""
+    picks = np.random.default_rng(0).integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
+    return np.asarray(gain_U[picks].mean(axis=1))
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:
@@ -201,18 +207,17 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
         shares: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
         for screen, table in tables.items():
             for metric in METRICS:
-                values = wide(table, metric, name)
+                values = wide(table[table["beside"] == name], metric)
                 if values.empty:
                     lines.append(f"| {screen} | {metric} | undefined for all conditions | | | |")
                     continue
                 best, gain_U = gain(values, name, metric)
-                draw = np.random.default_rng(0)
-                picks = draw.integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
-                low, high = interval(gain_U[picks].mean(axis=1))
+                means_B = resampled_means(gain_U)
+                low, high = interval(means_B)
                 verdict = "better" if low > 0 else "worse" if high < 0 else "within the interval"
                 verdict = verdict if len(gain_U) >= MIN_CONDITIONS else "too few conditions"
                 scale = max(abs(float(values[best].mean())), 1e-12) if metric == "mse_top20_de" else 1.0
-                shares[metric].append(gain_U[picks].mean(axis=1) / scale)
+                shares[metric].append(means_B / scale)
                 own, other = values[name].mean(), values[best].mean()
                 lines.append(
                     f"| {screen} | {metric} | {own:.4g} | {best} {other:.4g} | "
@@ -229,12 +234,11 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
     lines += ["## All methods (of the amplitude slope the median)", ""]
     shown = (*METRICS, *DESCRIBING)
     for screen, table in tables.items():
+        tables_of = {name: table[table["beside"] == name] for name in names}
         parts = [
             # a slope is wild where predictions hardly differ: its median
-            pd.DataFrame(
-                {m: wide(table, m, name).agg("median" if m in DESCRIBING else "mean") for m in shown}
-            )
-            for name in names
+            pd.DataFrame({m: wide(own, m).agg("median" if m in DESCRIBING else "mean") for m in shown})
+            for own in tables_of.values()
         ]
         means = pd.concat(
             [parts[0], *(part.loc[[name]] for part, name in zip(parts[1:], names[1:], strict=True))]

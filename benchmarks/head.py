@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from accuracy import COMMON, SIMULATED, BenchmarkScreen, interval, resampled_means, screens
 
-from benchmarks.accuracy import COMMON, N_BOOTSTRAP, SIMULATED, BenchmarkScreen, interval, screens
 from gears import PertData
 from gears.data.splits.folds import folds
 from gears.data.splits.split import perturbed_in
@@ -98,8 +98,7 @@ def report(table: pd.DataFrame) -> str:
             gain_U = sign * (other[metric] - one[metric]).dropna().to_numpy()
             if not len(gain_U):
                 continue
-            picks = np.random.default_rng(0).integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
-            low, high = interval(gain_U[picks].mean(axis=1))
+            low, high = interval(resampled_means(gain_U))
             verdict = "better" if low > 0 else "worse" if high < 0 else "within the interval"
             lines.append(
                 f"| {screen} | {weights} | {metric} | {one[metric].mean():.4g} | "

@@ -25,7 +25,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import torch
-from accuracy import COMMON, N_BOOTSTRAP, PREPARED, REAL, SIMULATED, interval
+from accuracy import COMMON, PREPARED, REAL, SIMULATED, interval, resampled_means
 from scipy.stats import spearmanr
 
 from gears import GEARS, PertData
@@ -181,9 +181,8 @@ def constant_sd(data: PertData, variance_G: np.ndarray) -> np.ndarray:
 def summary(table: pd.DataFrame) -> dict[str, Any]:
     """Coverage in all and by stratum, gain over a constant s.d., and rank correlation of errors."""
     gain_U = (table["constant_score"] - table["interval_score"]).to_numpy()
-    picks = np.random.default_rng(0).integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
     scale = table["constant_score"].mean()
-    low, high = interval(gain_U[picks].mean(axis=1) / scale)
+    low, high = interval(resampled_means(gain_U) / scale)
     strata = {
         str(name): {"coverage": float(part["coverage"].mean()), "n": len(part)}
         for column in ("stratum", "tercile")

@@ -1,4 +1,4 @@
-"""Numbers that users pass: numpy scalars become Python numbers, and are checked."""
+"""Numbers that users pass, as Python numbers and checked; arithmetic of arrays that several rooms share."""
 
 from __future__ import annotations
 
@@ -51,3 +51,9 @@ def clips(clip: bool | None, nonnegative: bool) -> bool:
 def clipped(values: np.ndarray, clip: bool | None, nonnegative: bool) -> np.ndarray:
     """The values, with those below 0 set to 0 where :func:`clips` says so."""
     return np.maximum(values, 0.0) if clips(clip, nonnegative) else values
+
+
+def unit_rows(values_NK: np.ndarray) -> np.ndarray:
+    """Rows scaled to norm 1; rows of zeros stay zero, and rows with NaN become zero."""
+    norm_N1 = np.linalg.norm(values_NK, axis=1, keepdims=True)
+    return np.divide(values_NK, norm_N1, out=np.zeros_like(values_NK), where=norm_N1 > 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -293,15 +294,19 @@ class Truth:
         """Whether every condition of the panel is here (False for a shard)."""
         return len(self.conditions) == len(self.panel_mean_VG)
 
-    @property
-    def p_values_UG(self) -> np.ndarray:
-        """Two-sided p of the moderated t, (U, G); NaN where it is unknown."""
-        return 2 * np.asarray(special.stdtr(self.degrees_U[:, None], -np.abs(self.moderated_t_UG)))
+    @cached_property
+    def adjusted_p_UG(self) -> np.ndarray:
+        """Two-sided p of the moderated t, adjusted over genes (Benjamini and Hochberg), (U, G); 1 where it is unknown.
+
+        Several metrics use it, for every method: it is computed once.
+        """
+        p_UG = 2 * np.asarray(special.stdtr(self.degrees_U[:, None], -np.abs(self.moderated_t_UG)))
+        return adjusted(p_UG)
 
     @property
     def evidence_UG(self) -> np.ndarray:
         """Evidence that a gene changes, (U, G) in 0..1: 1 minus its adjusted p; 0 where that is unknown."""
-        return 1.0 - adjusted(self.p_values_UG)
+        return 1.0 - self.adjusted_p_UG
 
     @property
     def effect_size_U(self) -> np.ndarray:

@@ -231,7 +231,6 @@ class Correlation:
 
     Sparse chunks are multiplied without centring, which would fill them, and the mean is taken
     out of the sums. In float64 this costs as many digits as var/mean^2 has; log-expression
-    that varies at all leaves more than the decimals that are kept. Dense chunks are centred.
     that varies at all leaves more than the decimals that are kept. Dense chunks are centred. Products in float32
     (`dtype`) are twice as fast, and exact to about five decimals.
     """

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from gears.core.messages import shorten
+from gears.core.numbers import unit_rows
 from gears.files.formats import content_hash, read_npz
 from gears.files.paths import user_path
 from gears.files.untrusted import listed_names
@@ -192,9 +193,7 @@ class GeneEmbedding:
 
 
 def _unit(values_ND: np.ndarray) -> np.ndarray:
-    centred_ND = values_ND - values_ND.mean(axis=0)
-    length_N1 = np.linalg.norm(centred_ND, axis=1, keepdims=True)
-    return np.divide(centred_ND, length_N1, out=np.zeros_like(centred_ND), where=length_N1 > 0)
+    return unit_rows(values_ND - values_ND.mean(axis=0))
 
 
 def _read(path: Path, names: Any, key: str | None) -> GeneEmbedding:

@@ -11,17 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 if TYPE_CHECKING:
     from gears.data.screen.cells import CellMatrix
+    from gears.data.screen.prepared import PreparedScreen
 
 N_COMPONENTS = 50
 """Dimensions of a profile. On simulated modules 20 to 100 predict unseen genes as well as whole profiles."""
 _MOST_VALUES, _FEWEST_CELLS, _MOST_CELLS = 20_000_000, 500, 5000  # cells x genes held in memory as float32
 _MORE = 20  # further directions in the search, which makes the leading ones exact
 _PASSES = 4  # products with Z'Z in the search: each raises the ratio of large to small singular values by its square
+
+
+_OF_SCREEN: WeakKeyDictionary[PreparedScreen, np.ndarray] = WeakKeyDictionary()
+
+
+def control_profiles(screen: PreparedScreen) -> np.ndarray:
+    """Correlation profiles (G, K) of the measured genes over control cells, within contexts; once for each screen."""
+    if screen not in _OF_SCREEN:
+        groups = [screen.cells_of(control) for control in screen.control_ids.tolist()]
+        _OF_SCREEN[screen] = correlation_profiles(screen.cells, groups)
+    return _OF_SCREEN[screen]
 
 
 def correlation_profiles(

@@ -29,7 +29,7 @@ from gears.gears import GEARS
 from gears.jobs.job import TrainingJob, train_ddp_worker
 from gears.model.folder import difference
 from gears.prediction.predictions import Predictions
-from gears.prediction.stream import predict_quietly
+from gears.prediction.stream import predict
 from gears.training.results import TrainResult
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,8 @@ class Ensemble:
         if not isinstance(pert_list, str | Condition):
             pert_list = list(pert_list)
         members = [
-            predict_quietly(*model._predictor(), pert_list, clip=False, chunk=chunk) for model in self.models
+            predict(*model._predictor(), pert_list, clip=False, chunk=chunk, warn=False)
+            for model in self.models
         ]
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
         mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)

@@ -140,33 +140,17 @@ def predict(
     chunk: int = 32,
     context: str | Sequence[str] | None = None,
     perturbation_type: str | None = None,
+    warn: bool = True,
 ) -> Predictions:
-    """Predict conditions into memory, with one warning about genes of which little is known.
-
-    See :meth:`gears.GEARS.predict`.
-    """
-    where: Any = {"context": context, "perturbation_type": perturbation_type}
-    predictions = predict_quietly(network, parts, conditions, clip=clip, chunk=chunk, **where)
-    predictions.warn_uninformed()
-    return predictions
-
-
-def predict_quietly(
-    network: GEARSNetwork,
-    parts: ModelParts,
-    conditions: Iterable[str | Sequence[str] | Condition],
-    *,
-    clip: bool | None = None,
-    chunk: int = 32,
-    context: str | Sequence[str] | None = None,
-    perturbation_type: str | None = None,
-) -> Predictions:
-    """:func:`predict` without its warning."""
+    """Predict conditions into memory (see :meth:`gears.GEARS.predict`); `warn` once of genes that are hardly known."""
     units, nodes, control_mean = in_contexts(
         requested_conditions(conditions), parts, context, perturbation_type
     )
     changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))
-    return _predictions(parts, units, control_mean, changes, clip, Origin.of(parts))
+    predictions = _predictions(parts, units, control_mean, changes, clip, Origin.of(parts))
+    if warn:
+        predictions.warn_uninformed()
+    return predictions
 
 
 def predict_changes(

@@ -219,7 +219,7 @@ class SettingProcess:
     def solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Spectrum | None]:
         """Level of every setting, and coefficients of the departures, from some of the conditions.
 
-        With their spectrum, None for a single condition, which tells of no departure.
+        With their spectrum, None for a single condition, which has no departure.
         """
         setting = self.data.setting_C[rows]
         data = self.data

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core.numbers import unit_rows
 from gears.data.screen.statistics import variance_within
 from gears.files.cache import cached_arrays
-from gears.files.formats import content_hash
 from gears.priors.evidence import sample
 from gears.priors.head import strata
-from gears.priors.head_inputs import HeadInputs, PriorChanges
-from gears.priors.source import FORMAT, fit_to, most_judged, profiles_over_controls
+from gears.priors.head_inputs import NAMES, HeadInputs, PriorChanges
+from gears.priors.source import columns_of, fit_key, fit_to, most_judged, stored_profiles
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -67,8 +67,7 @@ class InnerPredictions:
         for row in rows.tolist():
             tables, one = self.fold_inputs[self.fold_C[row]], np.array([row])
             parts.append(tables.of(self.changes.rows(one), [self.sets[row]]))
-        empty = self.inputs.of(self.changes.rows(np.empty(0, dtype=np.int64)), [])
-        return np.concatenate(parts) if parts else empty.reshape(0, n_genes, empty.shape[2])
+        return np.concatenate(parts) if parts else np.empty((0, n_genes, len(NAMES)), dtype=np.float32)
 
 
 def even_folds(sets: Sequence[Sequence[int]], n_folds: int = N_FOLDS, seed: int = _SEED) -> np.ndarray:
@@ -95,16 +94,7 @@ def inner_predictions(
     rows = sample(len(conditions), most_judged(len(screen.gene_names)))
     sets = tuple(tuple(pert_data.condition_nodes(conditions[row])) for row in rows.tolist())
     fold_C = fold_T[rows]
-    key = {
-        "format": FORMAT,
-        "screen": screen.content_hash,
-        "conditions": ids_T.tolist(),
-        "folds": fold_T.tolist(),
-        "rows": rows.tolist(),
-        "nodes": [str(name) for name in pert_data.pert_names],
-        "annotation": pert_data.annotation.content_hash,
-        "start": None if start_PH is None else content_hash(start_PH),
-    }
+    key = fit_key(pert_data, conditions, start_PH) | {"folds": fold_T.tolist(), "rows": rows.tolist()}
 
     def fit() -> dict[str, np.ndarray]:
         shape = (len(sets), len(screen.gene_names))
@@ -129,17 +119,14 @@ def inner_predictions(
 def _tables(pert_data: PertData, ids: np.ndarray, delta_CG: np.ndarray) -> HeadInputs:
     screen, statistics = pert_data.screen, pert_data.screen.statistics
     noise_G = np.sqrt(variance_within(statistics, ids) / float(np.median(statistics.n[ids])))
-    column = {gene: number for number, gene in enumerate(screen.gene_names)}
     control = int(screen.control_id)
-    profile_GK = np.nan_to_num(profiles_over_controls(screen, screen.gene_names))
-    length_G1 = np.linalg.norm(profile_GK, axis=1, keepdims=True)
     tables = HeadInputs(
         size=float(np.sqrt((delta_CG**2).mean())) or 1.0,
         noise_G=np.maximum(noise_G, _LEAST_NOISE),
         control_mean_G=np.asarray(statistics.mean[control], dtype=np.float64),
         control_sd_G=np.sqrt(np.maximum(np.asarray(statistics.m2[control], dtype=np.float64), 0.0)),
-        profile_GK=np.divide(profile_GK, length_G1, out=np.zeros_like(profile_GK), where=length_G1 > 0),
-        column_P=np.array([column.get(str(name), -1) for name in pert_data.pert_names], dtype=np.int64),
+        profile_GK=unit_rows(stored_profiles(screen)),
+        column_P=columns_of(pert_data),
         mean_G=np.empty(0),
         response_G=np.empty(0),
     )

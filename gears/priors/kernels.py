@@ -13,7 +13,7 @@ two forms (``tests/priors/test_prior_features.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -135,7 +135,8 @@ class ComputedSimilarity:
         """Similarity of all nodes to the trained ones, CSR (P, T), computed block by block."""
         starts = range(0, self.n_nodes, _ROWS)
         blocks = (np.arange(start, min(start + _ROWS, self.n_nodes)) for start in starts)
-        return self._stacked((self._rows(nodes, self.trained_T) for nodes in blocks), len(self.trained_T))
+        rows = [sparse.csr_matrix(self._rows(nodes, self.trained_T)) for nodes in blocks]
+        return sparse.csr_matrix(sparse.vstack(rows, format="csr"))
 
     def among(self, sets: Sequence[Sequence[int]]) -> GeneSimilarity:
         """Similarity to the trained nodes that occur in some sets; rows of other nodes are empty."""
@@ -154,11 +155,6 @@ class ComputedSimilarity:
         same_A, same_T = np.nonzero(nodes_A[:, None] == nodes_T[None, :])
         similar_AT[same_A, same_T] = 1.0
         return similar_AT
-
-    @staticmethod
-    def _stacked(blocks: Iterable[np.ndarray], n_trained: int) -> sparse.csr_matrix:
-        parts = [sparse.csr_matrix(block) for block in blocks]
-        return sparse.csr_matrix(sparse.vstack([*parts, sparse.csr_matrix((0, n_trained))], format="csr"))
 
 
 def mixed(parts: Sequence[Similarity], weights: Sequence[float]) -> GeneSimilarity:
@@ -190,7 +186,7 @@ def target_cells(sets: Sequence[Sequence[int]], column_P: np.ndarray) -> tuple[n
 class Omitted:
     """What features omit of each gene's effect: it counts as independent in every condition that holds the gene.
 
-    So the n conditions of a gene would tell it n times. :meth:`excess` is taken off the covariance with each of them.
+    So the n conditions of a gene would count it n times. :meth:`excess` is taken off the covariance with each of them.
 
     Attributes
     ----------

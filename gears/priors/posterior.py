@@ -120,7 +120,7 @@ class ConditionCovariance:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What the training conditions tell of the change of any other condition.
+    """How well the training conditions predict the change of any other condition.
 
     Attributes
     ----------

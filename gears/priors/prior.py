@@ -82,7 +82,7 @@ class GenePrior:
         level_G: np.ndarray,
         **more: Any,
     ) -> GenePrior:
-        """What some conditions tell of any other, by the coefficients of the regression."""
+        """The prediction of any condition from some conditions, by the coefficients of the regression."""
         omitted = covariance.omitted
         return cls(
             covariance.genes,

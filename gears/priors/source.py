@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
 from gears.conditions import Condition, contexts_of, kinds_of
+from gears.core.numbers import unit_rows
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
@@ -23,7 +24,7 @@ from gears.files.mapped import release, row_blocks
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
 from gears.graphs.knowledge import KNOWLEDGE, knowledge_similarity
-from gears.graphs.profiles import correlation_profiles
+from gears.graphs.profiles import control_profiles
 from gears.priors.evidence import sample
 from gears.priors.fit import Criterion, FittedPrior, PriorData, fit_prior, mean_of_others
 from gears.priors.fit_settings import SettingData, fit_context_prior
@@ -53,14 +54,13 @@ def prior_data(
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
-    column = {gene: number for number, gene in enumerate(screen.gene_names)}
     plain = PriorData(
         tuple(tuple(members) for members in nodes),
         statistics.delta(ids),
         variance_within(statistics, ids),
         np.asarray(statistics.n[ids], dtype=np.float64),
         np.asarray(statistics.mean[screen.control_of[ids[0]]], dtype=np.float64),
-        np.array([column.get(name, -1) for name in names], dtype=np.int64),
+        columns_of(pert_data),
         go_similarity(annotation, names, nodes),
         further_similarities(pert_data, nodes, start_PH),
     )
@@ -127,9 +127,9 @@ def further_similarities(
             source, [names[node] for node in one], [names[node] for node in other]
         )
 
-    similarities = {
-        "co-expression": vector_similarity(profiles_over_controls(pert_data.screen, names), nodes)
-    }
+    profile_GK, column_P = stored_profiles(pert_data.screen), columns_of(pert_data)
+    profile_PK = np.where(column_P[:, None] < 0, np.nan, profile_GK[column_P])
+    similarities = {"co-expression": vector_similarity(profile_PK, nodes)}
     for source in KNOWLEDGE:
         similarities[source] = ComputedSimilarity(by_knowledge(source), trained_T, len(names))
     if start_PH is not None:
@@ -138,21 +138,20 @@ def further_similarities(
     return {name: part for name, part in similarities.items() if part.is_informative(decide)}
 
 
-def profiles_over_controls(screen: PreparedScreen, names: Sequence[str]) -> np.ndarray:
-    """Correlation profile of each gene over the control cells, (P, K); NaN where it is not measured."""
+def stored_profiles(screen: PreparedScreen) -> np.ndarray:
+    """:func:`gears.graphs.profiles.control_profiles` from the screen's cache: workers do not compute them again."""
     controls = [screen.cells_of(int(control)) for control in screen.control_ids]
     key = {"screen": screen.content_hash, "controls": content_hash(*controls)}
-    profile_GK = cached_arrays(
-        screen.folder / "priors", "profiles", key,
-        lambda: {"profiles": correlation_profiles(screen.cells, controls)},
-    )["profiles"]  # fmt: skip
-    row_of = {gene: row for row, gene in enumerate(screen.gene_names)}
-    profile_PK = np.full((len(names), profile_GK.shape[1]), np.nan)
-    at = [(node, row_of[name]) for node, name in enumerate(names) if name in row_of]
-    if at:
-        measured, rows = np.array(at).T
-        profile_PK[measured] = profile_GK[rows]
-    return profile_PK
+    arrays = cached_arrays(
+        screen.folder / "priors", "profiles", key, lambda: {"profiles": control_profiles(screen)}
+    )
+    return arrays["profiles"]
+
+
+def columns_of(pert_data: PertData) -> np.ndarray:
+    """Column of each perturbation node among the measured genes, -1 where it is not measured, (P,) int64."""
+    column = {gene: number for number, gene in enumerate(pert_data.screen.gene_names)}
+    return np.array([column.get(str(name), -1) for name in pert_data.pert_names], dtype=np.int64)
 
 
 def vector_similarity(vectors_PH: np.ndarray, nodes: Sequence[Sequence[int]]) -> ComputedSimilarity:
@@ -160,9 +159,7 @@ def vector_similarity(vectors_PH: np.ndarray, nodes: Sequence[Sequence[int]]) ->
 
     A node without a vector (NaN or all zero) is like no other.
     """
-    vectors_PH = np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64))
-    length_P1 = np.linalg.norm(vectors_PH, axis=1, keepdims=True)
-    unit_PH = np.divide(vectors_PH, length_P1, out=np.zeros_like(vectors_PH), where=length_P1 > 0)
+    unit_PH = unit_rows(np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64)))
     return ComputedSimilarity(
         lambda one, other: unit_PH[one] @ unit_PH[other].T, _nodes_in(nodes), len(unit_PH)
     )
@@ -263,29 +260,35 @@ def prior_of(
 
     `start_PH` are embeddings of all perturbation nodes, (P, H), for a second similarity; NaN where a node has none.
     """
-    conditions = _perturbed(pert_data, parts)
+    conditions = perturbed_conditions(pert_data, parts)
     if not conditions:
         return None
-    screen = pert_data.screen
-    key = {
-        "format": FORMAT,
-        "screen": screen.content_hash,
-        "conditions": [screen.id_of(condition) for condition in conditions],
-        "groups": [str(group) for group in groups_of(pert_data, conditions)],
-        "nodes": [str(name) for name in pert_data.pert_names],
-        "annotation": pert_data.annotation.content_hash,
-        "start": None if start_PH is None else content_hash(start_PH),
-    }
 
     def fit() -> dict[str, np.ndarray]:
         fitted = fit_to(pert_data, conditions, start_PH)
         report = np.array(json.dumps(dict(fitted.prior.report)))
         return {**fitted.prior.arrays(), "report": report, "left_out": fitted.left_out_CG}
 
-    arrays = cached_arrays(screen.folder / "priors", "prior", key, fit)
+    key = fit_key(pert_data, conditions, start_PH)
+    arrays = cached_arrays(pert_data.screen.folder / "priors", "prior", key, fit)
     report = json.loads(str(arrays.pop("report")))
     left_out_CG = arrays.pop("left_out")
     return FittedPrior(dataclasses.replace(read_prior(arrays, report), network_weight=0.0), left_out_CG)
+
+
+def fit_key(
+    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None
+) -> dict[str, Any]:
+    """Everything that a prior fitted to some conditions depends on."""
+    return {
+        "format": FORMAT,
+        "screen": pert_data.screen.content_hash,
+        "conditions": [pert_data.screen.id_of(condition) for condition in conditions],
+        "groups": [str(group) for group in groups_of(pert_data, conditions)],
+        "nodes": [str(name) for name in pert_data.pert_names],
+        "annotation": pert_data.annotation.content_hash,
+        "start": None if start_PH is None else content_hash(start_PH),
+    }
 
 
 def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
@@ -295,11 +298,13 @@ def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
     """
     screen = pert_data.screen
     rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
-    rows_CG[[screen.id_of(condition) for condition in _perturbed(pert_data, ("train",))]] = fitted.left_out_CG
+    rows_CG[[screen.id_of(condition) for condition in perturbed_conditions(pert_data, ("train",))]] = (
+        fitted.left_out_CG
+    )
     return rows_CG
 
 
-def _perturbed(pert_data: PertData, parts: Sequence[str]) -> list[Condition]:
+def perturbed_conditions(pert_data: PertData, parts: Sequence[str]) -> list[Condition]:
     """Perturbed conditions of some parts by their id, so that the order of a split does not matter."""
     named = [condition for part in parts for condition in perturbed_in(pert_data.split, part)]
     return sorted(named, key=pert_data.screen.id_of)

@@ -154,7 +154,7 @@ class Uncertainty:
 def condition_variance(
     covariance: ConditionCovariance, posterior: Posterior | None, sets: Sequence[Sequence[int]]
 ) -> np.ndarray:
-    """Posterior variance of each condition for an average gene, (U,), with what no other condition tells of it."""
+    """Posterior variance of each condition for an average gene, (U,), with what no other condition predicts."""
     prior_U, unexplained_U = covariance.variance(sets), covariance.unexplained(sets)
     if posterior is not None:
         prior_U = np.maximum(posterior(covariance.columns(sets), prior_U), 0.0)

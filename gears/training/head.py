@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from gears.conditions import Condition
-from gears.data.splits.split import perturbed_in
 from gears.distributed.world import Reducer
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
 from gears.priors.fit import FittedPrior, mean_of_others
 from gears.priors.head import LIMIT, Head, strata
+from gears.priors.head_inputs import NAMES
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
 from gears.priors.prior import GenePrior, Prior
+from gears.priors.source import perturbed_conditions
 from gears.training.engine import TrainingEngine
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
@@ -71,15 +72,14 @@ class HeadTask:
     def __init__(
         self,
         inner: InnerPredictions,
+        residual_CG: np.ndarray,
         weight_CG: np.ndarray,
         keep_MC: np.ndarray,
-        size: float,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         self.inner, self.device, self.dtype = inner, device, dtype
-        self.weight_CG = weight_CG
-        self.residual_CG = (inner.delta_CG - inner.changes.change_UG) / size
+        self.residual_CG, self.weight_CG = residual_CG, weight_CG
         self.keep_MC = torch.from_numpy(keep_MC).to(device, dtype)
 
     def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> float:
@@ -118,7 +118,7 @@ def train_head(
 
     The result does not depend on the network: not on its options, its seed or its epochs.
     """
-    conditions = sorted(perturbed_in(pert_data.split, "train"), key=pert_data.screen.id_of)
+    conditions = perturbed_conditions(pert_data, ("train",))
     why = _untrained_because(len(conditions), fitted)
     if why is not None:
         return TrainedHead(fitted, why=why)
@@ -134,7 +134,9 @@ def train_head(
     fold_C = even_folds(inner.sets, N_FOLDS, _FOLD_SEED)
     centre_F, spread_F = _moments(inner)
     head = SharedHead(centre_F, spread_F, N_FOLDS + 1, limit=LIMIT)
-    task = HeadTask(inner, weight_CG, kept_conditions(fold_C), size, device, DTYPES[options.dtype])
+    task = HeadTask(
+        inner, residual_CG / size, weight_CG, kept_conditions(fold_C), device, DTYPES[options.dtype]
+    )
     if not _trained(head, task, options, rank, world_size, distributed=distributed):
         return TrainedHead(fitted, stopped=True)
     trained = Head(inner.inputs, centre_F, spread_F, head.layers_of(N_FOLDS), size, 1.0, 1.0)
@@ -165,7 +167,7 @@ def train_head(
 
 def prepare_head(pert_data: PertData, fitted: FittedPrior, start_PH: np.ndarray | None = None) -> None:
     """Put the predictions that the head is trained on into the screen's cache, before workers start."""
-    conditions = sorted(perturbed_in(pert_data.split, "train"), key=pert_data.screen.id_of)
+    conditions = perturbed_conditions(pert_data, ("train",))
     if _untrained_because(len(conditions), fitted) is None:
         inner_predictions(pert_data, conditions, start_PH)
 
@@ -213,7 +215,7 @@ def _moments(inner: InnerPredictions) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of the inputs over all genes and training conditions, (F,) float64 each."""
     total_F, square_F, n = 0.0, 0.0, 0
     for rows in _blocks(len(inner.sets)):
-        inputs_RF = inner.inputs_of(rows).astype(np.float64).reshape(-1, inner.inputs_of(rows[:1]).shape[2])
+        inputs_RF = inner.inputs_of(rows).astype(np.float64).reshape(-1, len(NAMES))
         total_F, square_F = total_F + inputs_RF.sum(axis=0), square_F + (inputs_RF**2).sum(axis=0)
         n += len(inputs_RF)
     centre_F = np.asarray(total_F) / n

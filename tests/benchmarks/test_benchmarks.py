@@ -312,14 +312,13 @@ def test_accuracy_is_averaged_over_the_conditions_of_all_screens_of_a_kind(bench
             "method": method,
             "metric": "mse_top20_de",
             "value": value,
-            "beside": "prior",
         }
         for (seed, condition), mean in values.items()
         for method, scale in (("prior", 1), ("no_change", 2))
         for value in (scale * mean - 0.5, scale * mean + 0.5)
     ]
     accuracy = benchmark("accuracy")
-    wide = accuracy.wide(pd.DataFrame(rows), "mse_top20_de", "prior")
+    wide = accuracy.wide(pd.DataFrame(rows), "mse_top20_de")
     assert wide["prior"].tolist() == [1.0, 2.0, 6.0]
     best, gain_U = accuracy.gain(wide, "prior", "mse_top20_de")
     assert (best, gain_U.tolist()) == ("no_change", [1.0, 2.0, 6.0])

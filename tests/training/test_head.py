@@ -141,7 +141,14 @@ def test_a_member_does_not_see_the_conditions_of_its_fold(data: PertData) -> Non
     assert keep_MC.shape == (head_module.N_FOLDS + 1, len(conditions))
     np.testing.assert_array_equal(keep_MC[:-1] == 0, fold_C == np.arange(head_module.N_FOLDS)[:, None])
     np.testing.assert_allclose(keep_MC.mean(axis=1), 1.0)
-    task = HeadTask(inner, np.ones_like(inner.delta_CG), keep_MC, 1.0, torch.device("cpu"), torch.float64)
+    task = HeadTask(
+        inner,
+        inner.delta_CG - inner.changes.change_UG,
+        np.ones_like(inner.delta_CG),
+        keep_MC,
+        torch.device("cpu"),
+        torch.float64,
+    )
     model = _Constant(head_module.N_FOLDS + 1)
     rows = torch.from_numpy(np.flatnonzero(fold_C == 1))
     task.loss(model, ConditionBatch(rows, len(rows)), 1.0, 0).backward()

@@ -26,7 +26,7 @@ MOSTLY_COUNTS = 0.5
 N_SAMPLE = 200
 """Cells that are looked at, evenly spaced."""
 MIN_RATIOS, MIN_INFORMATIVE = 3, 5
-"""Distinct multiples that a cell must have to tell scales apart, and cells that must have them."""
+"""Distinct multiples that a cell must have to distinguish scales, and cells that must have them."""
 LARGEST_RATIO = 200.0
 """Larger multiples are no whole numbers within the tolerance where values are float32."""
 SAME = 1e-4
@@ -58,7 +58,7 @@ WRONG = {
 
 
 def detect_scale(matrix: sparse.csr_matrix) -> str | None:
-    """Scale of finite values, (N, G) CSR: a name of :data:`SCALES`; None where no sign tells."""
+    """Scale of finite values, (N, G) CSR: a name of :data:`SCALES`; None where no sign decides."""
     values = matrix.data
     if not len(values):
         return None

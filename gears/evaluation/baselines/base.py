@@ -7,30 +7,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gears.conditions import Condition
 from gears.core.registry import Registry
 from gears.evaluation.truth import mean_profile
-from gears.graphs.profiles import correlation_profiles
+from gears.graphs.profiles import control_profiles
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
     from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
     from gears.graphs.embeddings import GeneEmbedding
-
-_PROFILES: WeakKeyDictionary[PreparedScreen, np.ndarray] = WeakKeyDictionary()
-
-
-def control_profiles(screen: PreparedScreen) -> np.ndarray:
-    """Correlation profiles (G, K) of the measured genes over control cells, within contexts; once for each screen."""
-    if screen not in _PROFILES:
-        groups = [screen.cells_of(control) for control in screen.control_ids.tolist()]
-        _PROFILES[screen] = correlation_profiles(screen.cells, groups)
-    return _PROFILES[screen]
 
 
 @dataclass(frozen=True)

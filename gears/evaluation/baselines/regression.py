@@ -10,6 +10,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.messages import shorten
+from gears.core.numbers import unit_rows
 from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_baseline
 from gears.evaluation.baselines.go import mean_of_nearest, term_rows
 from gears.graphs.go import jaccard
@@ -187,9 +188,7 @@ class AdditiveRidgeCoexpression(AdditiveRidge):
     def _fit(self, means: ConditionMeans) -> None:
         super()._fit(means)
         names, profile_GK = means.require_profiles("the co-expression baseline")
-        length_G1 = np.linalg.norm(profile_GK, axis=1, keepdims=True)
-        unit_GK = np.divide(profile_GK, length_G1, out=np.zeros_like(profile_GK), where=length_G1 > 0)
-        self.unit_of = dict(zip(names, unit_GK, strict=True))
+        self.unit_of = dict(zip(names, unit_rows(profile_GK), strict=True))
         none_K = np.zeros(profile_GK.shape[1])
         self.unit_JK = np.stack([self.unit_of.get(gene, none_K) for gene in self.genes])
 

@@ -7,12 +7,13 @@ at the order of perturbations. None can be gained by making a prediction larger 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from gears.evaluation.metrics.differential import differential
-from gears.evaluation.metrics.ranking import TIE, unit_rows
+from gears.core.numbers import unit_rows
+from gears.evaluation.metrics.differential import FALSE_DISCOVERY_RATE
+from gears.evaluation.metrics.ranking import TIE
 from gears.evaluation.metrics.registry import register
 from gears.evaluation.rows import changes, mean_rows, weighted_rows
 from gears.evaluation.truth import Truth
@@ -111,7 +112,7 @@ def _register_recalls() -> None:
             bounds=(0.0, 1.0),
             source="recall at a budget, as in choosing perturbations for a gene",
             needs_all=True,
-        )(_recall(hit_recall, percent))
+        )(partial(hit_recall, share=percent / 100))
         register(
             f"size_recall_{percent}",
             formula=(
@@ -122,13 +123,7 @@ def _register_recalls() -> None:
             bounds=(0.0, 1.0),
             source="recall at a budget, as in choosing perturbations with strong effects",
             needs_all=True,
-        )(_recall(size_recall, percent))
-
-
-def _recall(
-    recall: Callable[[np.ndarray, Truth, float], np.ndarray], percent: int
-) -> Callable[[np.ndarray, Truth], np.ndarray]:
-    return lambda predicted_UG, truth: recall(predicted_UG, truth, percent / 100)
+        )(partial(size_recall, share=percent / 100))
 
 
 def hit_recall(predicted_UG: np.ndarray, truth: Truth, share: float) -> np.ndarray:
@@ -173,7 +168,7 @@ def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
 
 def changed_genes(truth: Truth) -> np.ndarray:
     """Genes that truly change, by moderated t at 5 % false discoveries in each condition, bool (U, G)."""
-    return differential(truth.p_values_UG)
+    return truth.adjusted_p_UG < FALSE_DISCOVERY_RATE
 
 
 _register_recalls()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gears.core.numbers import unit_rows
 from gears.evaluation.metrics.registry import register
 from gears.evaluation.rows import changes
 from gears.evaluation.truth import Truth
@@ -113,9 +114,3 @@ def _l1_without(predicted_G: np.ndarray, panel_VG: np.ndarray, excluded: np.ndar
         predicted_G = np.delete(predicted_G, excluded)
         panel_VG = np.delete(panel_VG, excluded, axis=1)
     return cdist(predicted_G[None, :], panel_VG, "cityblock")[0]
-
-
-def unit_rows(values_UG: np.ndarray) -> np.ndarray:
-    """Rows scaled to norm 1; rows of zeros stay zero."""
-    norm_U1 = np.linalg.norm(values_UG, axis=1, keepdims=True)
-    return np.divide(values_UG, norm_U1, out=np.zeros_like(values_UG), where=norm_U1 > 0)

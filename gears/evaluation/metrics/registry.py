@@ -133,7 +133,9 @@ def condition_metrics(
         return _without_targets(predicted_UG, truth, names)
     finite_U = np.isfinite(predicted_UG).all(axis=1)
     values_UM = np.full((len(predicted_UG), len(names)), np.nan)
-    finite_UG, finite_truth = predicted_UG[finite_U], truth.subset(finite_U)
+    # the whole truth keeps what it has computed for other methods
+    finite_truth = truth if finite_U.all() else truth.subset(finite_U)
+    finite_UG = predicted_UG[finite_U]
     for column, name in enumerate(names):
         metric = get_metric(name)
         if metric.scope != "condition":
