@@ -122,11 +122,20 @@ def weighted_cosine(annotation: GeneAnnotation, genes_A: Sequence[str], genes_T:
     np.ndarray
         (A, T) float64 in 0..1: 1 for a gene with itself; 0 for genes without terms, even with themselves.
     """
+    unit_A, unit_T = (term_vectors(annotation, genes) for genes in (genes_A, genes_T))
+    return cosines(unit_A, unit_T)
+
+
+def term_vectors(annotation: GeneAnnotation, genes: Sequence[str]) -> sparse.csr_matrix:
+    """Vectors of :func:`weighted_cosine`, of length 1 or 0, (genes, terms)."""
     n_genes_of_term = np.bincount(annotation.matrix.indices, minlength=len(annotation.terms))
     weights = -np.log(np.maximum(n_genes_of_term, 1) / max(len(annotation), 1))
-    unit_A, unit_T = (_unit_rows(annotation.rows(genes), weights) for genes in (genes_A, genes_T))
-    # rounding can take a cosine beyond 1
-    return np.minimum((unit_A @ unit_T.T).toarray(), 1.0)
+    return _unit_rows(annotation.rows(genes), weights)
+
+
+def cosines(unit_A: sparse.csr_matrix, unit_T: sparse.csr_matrix) -> np.ndarray:
+    """Cosines of two lists of vectors of :func:`term_vectors`, (A, T) float64."""
+    return np.minimum((unit_A @ unit_T.T).toarray(), 1.0)  # rounding can take one beyond 1
 
 
 def _unit_rows(rows: sparse.csr_matrix, weights: np.ndarray) -> sparse.csr_matrix:

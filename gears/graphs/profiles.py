@@ -85,9 +85,9 @@ def _standardised(cells: CellMatrix, groups: Sequence[np.ndarray]) -> np.ndarray
         n_rows = max(1, round(len(rows) * n_drawn / n_all))
         part_NG = cells.rows(np.sort(draw.permutation(rows)[:n_rows]))
         # the mean in float64: of a constant gene it is exact, and nothing is left
-        parts.append((part_NG - part_NG.mean(axis=0, dtype=np.float64)).astype(np.float32))
+        mean_G = part_NG.mean(axis=0, dtype=np.float64)
+        parts.append(np.subtract(part_NG, mean_G, out=part_NG, casting="same_kind"))
     centred_NG = np.concatenate(parts)
-    norm_G = np.sqrt(np.einsum("ng,ng->g", centred_NG, centred_NG, dtype=np.float64))
-    return np.asarray(
-        centred_NG * np.divide(1.0, norm_G, out=np.zeros_like(norm_G), where=norm_G > 1e-6), np.float32
-    )
+    norm_G = np.sqrt(np.square(centred_NG).sum(axis=0, dtype=np.float64))
+    scale_G = np.divide(1.0, norm_G, out=np.zeros_like(norm_G), where=norm_G > 1e-6)
+    return np.multiply(centred_NG, scale_G, out=centred_NG, casting="same_kind")

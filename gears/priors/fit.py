@@ -67,9 +67,10 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     if len(data.sets) < 2 or not rest_CG.any():
         return _mean_only(data, target_G)
     process = Process.settled(data, rest_CG)
+    covariance = mixed_covariance(data, process.weights.kernels[1:])
     candidates: list[_Candidate] = []
     for free_level in (False, True) if process.exact and len(data.sets) >= _SHRUNK_LEVEL else (True,):
-        plain, summed_CG = _additive(data, rest_CG, process, target_G, free_level=free_level)
+        plain, summed_CG = _additive(data, rest_CG, process, covariance, target_G, free_level=free_level)
         candidates.append(plain)
         found = fit_magnitude(data.sets, rest_CG, summed_CG, plain.prior.genes)
         if found is not None:
@@ -77,8 +78,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
             changed = dataclasses.replace(plain.prior, magnitude=magnitude)
             candidates.append(dataclasses.replace(plain, prior=changed, factor_C=factor_C))
     mean = _mean_prior(data, rest_CG.mean(axis=0), target_G)
-    part = mixed_covariance(data, process.weights.kernels[1:])
-    candidates.append(_Candidate(mean, _means_of_others(rest_CG), part, None))
+    candidates.append(_Candidate(mean, _means_of_others(rest_CG), covariance, None))
     place, slope, value = _choose(candidates, data, target_G, criterion, judged)
     chosen = candidates[place]
     report = {
@@ -267,11 +267,16 @@ class Process:
 
 
 def _additive(
-    data: PriorData, rest_CG: np.ndarray, process: Process, target_G: np.ndarray, *, free_level: bool
+    data: PriorData,
+    rest_CG: np.ndarray,
+    process: Process,
+    part: AdditiveCovariance,
+    target_G: np.ndarray,
+    *,
+    free_level: bool,
 ) -> tuple[_Candidate, np.ndarray]:
     """Sum of genes' effects without a factor, and left-one-out predictions of `rest_CG`."""
     sets, noise_C = data.sets, process.noise_C
-    part = mixed_covariance(data, process.weights.kernels[1:])
     unexplained_C = process.weights.unexplained(sizes_of(sets))
     if process.exact:
         signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)

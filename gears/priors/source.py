@@ -23,7 +23,7 @@ from gears.files.formats import content_hash
 from gears.files.mapped import release, row_blocks
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
-from gears.graphs.knowledge import KNOWLEDGE, knowledge_similarity
+from gears.graphs.knowledge import KNOWLEDGE, cosines, knowledge_table, term_vectors
 from gears.graphs.profiles import control_profiles
 from gears.priors.evidence import sample
 from gears.priors.fit import Criterion, FittedPrior, PriorData, fit_prior, mean_of_others
@@ -123,9 +123,8 @@ def further_similarities(
     trained_T = _nodes_in(nodes)
 
     def by_knowledge(source: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        return lambda one, other: knowledge_similarity(
-            source, [names[node] for node in one], [names[node] for node in other]
-        )
+        vectors = term_vectors(knowledge_table(source), names)
+        return lambda one, other: cosines(vectors[one], vectors[other])
 
     profile_GK, column_P = stored_profiles(pert_data.screen), columns_of(pert_data)
     profile_PK = np.where(column_P[:, None] < 0, np.nan, profile_GK[column_P])
