@@ -143,7 +143,7 @@ def test_baselines_below_zero_stay(name: str, pert_data: PertData) -> None:
 
 def test_compare_and_the_prior_alone(pert_data: PertData) -> None:
     estimator = PriorEstimator(pert_data).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
-    assert below_zero(estimator.predict(perturbed(pert_data))) > 0.2
+    assert below_zero(estimator.predict(perturbed(pert_data)).mean_UG) > 0.2
     result = compare({}, pert_data.screen, [pert_data.split], baselines=["no_change", "train_mean"])
     table = result.table
     change = table[(table["method"] == "no_change") & (table["metric"] == "pearson_delta")]["value"]

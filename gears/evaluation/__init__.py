@@ -15,6 +15,7 @@ from gears.evaluation.metrics.registry import (
     set_metrics,
     summarise,
 )
+from gears.evaluation.predicted import Predicted
 from gears.evaluation.scoring import ScoreOptions, score
 from gears.evaluation.summary import summary_table, wide_summary
 from gears.evaluation.table import comparison_table
@@ -29,7 +30,7 @@ from gears.evaluation.verdict import (
 
 __all__ = [
     "BASELINES", "DECISIVE", "DEFAULT", "DEFAULT_BASELINES", "METRICS", "Baseline", "Bootstrap", "Comparison",
-    "Estimator", "Metric", "ScoreOptions", "Truth", "compare", "comparison_table", "condition_metrics",
+    "Estimator", "Metric", "Predicted", "ScoreOptions", "Truth", "compare", "comparison_table", "condition_metrics",
     "difference_table", "interval_table", "make_baseline", "metric_table", "register", "render_table", "score",
     "set_metrics", "short_table", "summarise", "summary_table", "verdict", "verdict_lines", "verdict_table",
     "wide_summary",

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
@@ -28,9 +27,10 @@ from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import Baseline, fitted_conditions, make_baseline
 from gears.evaluation.baselines.regression import with_embedding
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
+from gears.evaluation.predicted import Predicted
 from gears.evaluation.results import Results, run_costs
 from gears.evaluation.scaled import N_SPLIT_HALF
-from gears.evaluation.scoring import ScoreOptions, as_means, predict_baseline, score, settings_of, split_half
+from gears.evaluation.scoring import ScoreOptions, predict_baseline, score, settings_of, split_half
 from gears.evaluation.table import count_parts, fitted_line, subgroup_line
 from gears.evaluation.verdict import verdict
 
@@ -137,7 +137,7 @@ def compare(
 class _Fits:
     """What came of fitting the methods of one split."""
 
-    predictions: dict[tuple[str, int | str], np.ndarray] = field(default_factory=dict)
+    predictions: dict[tuple[str, int | str], Predicted] = field(default_factory=dict)
     runs: dict[tuple[str, int | str], list[Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -165,7 +165,7 @@ def _one_split(
                 continue
             method.fit(screen, split)
             predicted = method.predict(chosen)
-            fits.predictions[name, seed] = as_means(predicted, chosen, len(screen.gene_names), name)
+            fits.predictions[name, seed] = Predicted.of(predicted, chosen, len(screen.gene_names), name)
             fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
     parts: tuple[str, ...] = ("train",)
     for own in fits.parts.values():

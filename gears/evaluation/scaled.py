@@ -11,6 +11,7 @@ from scipy import sparse
 
 from gears.core.progress import followed
 from gears.evaluation.metrics.registry import condition_metrics, get_metric
+from gears.evaluation.predicted import Predicted
 from gears.evaluation.truth import Truth
 
 if TYPE_CHECKING:
@@ -61,27 +62,36 @@ def split_halves(
 
 
 def half_scores(
-    predictions: Mapping[str, np.ndarray],
+    predictions: Mapping[str, Predicted],
     screen: PreparedScreen,
     truth: Truth,
     metrics: Sequence[str],
+    reference_sd_G: np.ndarray | None = None,
     *,
     n: int = N_SPLIT_HALF,
     seed: int = 0,
 ) -> HalfScores:
     """Score methods, the train mean and the other half against the same held-out halves.
 
-    `truth` holds the evaluated conditions whole (no shard). Metrics over cells stay NaN.
+    `truth` holds the evaluated conditions whole (no shard). Metrics over cells stay NaN. `reference_sd_G` is the
+    standard deviation of the train mean's errors; that of the other half is its sampling error.
     """
     used = [column for column, name in enumerate(metrics) if not get_metric(name).needs_cells]
     names = [metrics[column] for column in used]
-    methods = {**predictions, _FLOOR: np.tile(truth.reference_mean_G, (len(truth.conditions), 1))}
     shape = (len(truth.conditions), len(names))
+    floor_UG, floor_sd_UG = (
+        None if row_G is None else np.tile(row_G, (len(truth.conditions), 1))
+        for row_G in (truth.reference_mean_G, reference_sd_G)
+    )
+    assert floor_UG is not None
+    methods = {**predictions, _FLOOR: Predicted(floor_UG, floor_sd_UG)}
     # sum of the defined values, and their number
     sums = {method: np.zeros((2, *shape)) for method in (*methods, _CEILING)}
     for held_out, other_UG in split_halves(screen, truth, n, seed=seed):
-        for method, predicted_UG in {**methods, _CEILING: other_UG}.items():
-            values = _scores(predicted_UG, held_out, names)
+        n_other_U = np.maximum(truth.n_cells_U - held_out.n_cells_U, 1)
+        other = Predicted(other_UG, truth.std_UG / np.sqrt(n_other_U)[:, None])
+        for method, predicted in {**methods, _CEILING: other}.items():
+            values = _scores(predicted, held_out, names)
             defined = np.isfinite(values)
             sums[method] += np.stack([np.where(defined, values, 0.0), defined])
     whole = {method: np.full((len(truth.conditions), len(metrics)), np.nan) for method in sums}
@@ -139,15 +149,16 @@ def weighted_mean(weights_BU: np.ndarray, value_U: np.ndarray) -> np.ndarray:
 _FLOOR, _CEILING = "<train mean>", "<other half>"
 
 
-def _scores(predicted_UG: np.ndarray, held_out: Truth, names: Sequence[str]) -> np.ndarray:
+def _scores(predicted: Predicted, held_out: Truth, names: Sequence[str]) -> np.ndarray:
     """Metrics where some conditions have no second half: those are excluded, also as what others are compared with."""
     whole_U = np.isfinite(held_out.mean_UG).all(axis=1)
-    values_UM = np.full((len(predicted_UG), len(names)), np.nan)
+    values_UM = np.full((len(predicted.mean_UG), len(names)), np.nan)
     if not whole_U.any():
         return values_UM
     kept = held_out.subset(whole_U)
     kept = dataclasses.replace(kept, panel_mean_VG=kept.mean_UG, panel_row_U=np.arange(int(whole_U.sum())))
-    values_UM[whole_U] = condition_metrics(predicted_UG[whole_U], kept, names)
+    own = predicted.rows(whole_U)
+    values_UM[whole_U] = condition_metrics(own.mean_UG, kept, names, sd_UG=own.sd_UG)
     return values_UM
 
 

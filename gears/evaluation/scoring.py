@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import subgroup_names
 from gears.evaluation.baselines.base import Baseline, ConditionMeans
 from gears.evaluation.metrics.registry import ALL, DEFAULT, condition_metrics, get_metric, set_metrics
+from gears.evaluation.predicted import Predicted
 from gears.evaluation.scaled import half_scores, scaled_shares
 from gears.evaluation.summary import EVERY
 from gears.evaluation.truth import MAX_CELLS, ScreenCells, Truth
@@ -105,7 +107,7 @@ class Setting:
 
 
 def score(
-    predictions: Mapping[str, np.ndarray],
+    predictions: Mapping[str, Any],
     conditions: Iterable[Condition | str],
     screen: PreparedScreen,
     part_screen: PreparedScreen,
@@ -117,8 +119,9 @@ def score(
     Parameters
     ----------
     predictions
-        Predicted means (U, G) by method. A method whose predictions are all NaN in a setting of a
-        screen with several has no rows there.
+        By method predicted means (U, G), :class:`gears.evaluation.Predicted` or :class:`gears.Predictions`. Metrics of
+        standard deviations have rows for methods that state them. A method whose predictions are all NaN in a setting
+        of a screen with several has no rows there.
     conditions
         The U conditions, each once.
     screen
@@ -150,10 +153,10 @@ def score(
         msg = "there is no condition to evaluate; give the conditions of a part that is not empty"
         raise ValueError(msg)
     values = {
-        name: as_means(array, chosen, len(screen.gene_names), name) for name, array in predictions.items()
+        name: Predicted.of(given, chosen, len(screen.gene_names), name) for name, given in predictions.items()
     }
     if screen.nonnegative if options.clip is None else options.clip:
-        values = {name: np.maximum(predicted_UG, 0.0) for name, predicted_UG in values.items()}
+        values = {name: predicted.clipped() for name, predicted in values.items()}
     subgroups = np.array(subgroup_names(chosen, fitted), dtype=object)
     tables = [
         _scored(setting, values, subgroups[setting.rows].tolist(), part_screen, options)
@@ -161,23 +164,9 @@ def score(
     ]
     table = pd.concat(tables, ignore_index=True)
     table.attrs["alike"] = [
-        name for name, predicted_UG in values.items() if _alike(predicted_UG, chosen, screen)
+        name for name, predicted in values.items() if _alike(predicted.mean_UG, chosen, screen)
     ]
     return table
-
-
-def as_means(
-    predicted: object, conditions: Sequence[Condition], n_genes: int, name: str = "the method"
-) -> np.ndarray:
-    """Predicted means (U, G) float64 from an array or from :class:`gears.Predictions`; checks the shape."""
-    predicted_UG = np.asarray(getattr(predicted, "expression_UG", predicted), dtype=np.float64)
-    if predicted_UG.shape != (len(conditions), n_genes):
-        msg = (
-            f"{name} predicts an array of shape {predicted_UG.shape}; expected {(len(conditions), n_genes)}: one row "
-            "per condition, one column per gene"
-        )
-        raise ValueError(msg)
-    return predicted_UG
 
 
 def _alike(predicted_UG: np.ndarray, conditions: Sequence[Condition], screen: PreparedScreen) -> bool:
@@ -196,7 +185,7 @@ def _alike(predicted_UG: np.ndarray, conditions: Sequence[Condition], screen: Pr
 
 def _scored(
     setting: Setting,
-    values: Mapping[str, np.ndarray],
+    values: Mapping[str, Predicted],
     subgroups: Sequence[str],
     part_screen: PreparedScreen,
     options: ScoreOptions,
@@ -211,14 +200,14 @@ def _scored(
         cells=ScreenCells(part_screen, options.max_cells, options.seed) if with_cells else None,
         reference_mean_G=setting.means.reference_mean(),
     )
-    predictions = {name: predicted_UG[setting.rows] for name, predicted_UG in values.items()}
+    predictions = {name: predicted.rows(setting.rows) for name, predicted in values.items()}
     if setting.screen.suffix:
-        predicted_here = {name: own for name, own in predictions.items() if not np.isnan(own).all()}
+        predicted_here = {name: own for name, own in predictions.items() if not np.isnan(own.mean_UG).all()}
         predictions = predicted_here or predictions
     tables = [_scores(name, own, truth, subgroups, options) for name, own in predictions.items()]
     table = pd.concat(tables, ignore_index=True)
     if options.n_split_half:
-        table = _with_scaled(table, predictions, part_screen, truth, options)
+        table = _with_scaled(table, predictions, part_screen, truth, setting.means.reference_sd(), options)
     return setting.named(table.assign(**_strata(table, truth)))
 
 
@@ -235,23 +224,26 @@ def _strata(table: pd.DataFrame, truth: Truth) -> dict[str, pd.Series]:
 
 
 def _scores(
-    method: str, predicted_UG: np.ndarray, truth: Truth, subgroups: Sequence[str], options: ScoreOptions
+    method: str, predicted: Predicted, truth: Truth, subgroups: Sequence[str], options: ScoreOptions
 ) -> pd.DataFrame:
     """Values of one method, tidy."""
-    single = [name for name in options.metrics if get_metric(name).scope == "condition"]
-    values_UM = condition_metrics(predicted_UG, truth, single, mask_target=options.mask_target)
+    used = [name for name in options.metrics if predicted.sd_UG is not None or not get_metric(name).needs_sd]
+    single = [name for name in used if get_metric(name).scope == "condition"]
+    values_UM = condition_metrics(
+        predicted.mean_UG, truth, single, sd_UG=predicted.sd_UG, mask_target=options.mask_target
+    )
     labels = [condition.name for condition in truth.conditions]
     records = [
         (label, subgroup, int(n_cells), method, name, float(value))
         for label, subgroup, n_cells, row in zip(labels, subgroups, truth.n_cells_U, values_UM, strict=True)
         for name, value in zip(single, row, strict=True)
     ]
-    whole = [name for name in options.metrics if name not in single]
+    whole = [name for name in used if name not in single]
     if whole:
         groups: dict[str, np.ndarray] = {ALL: np.arange(len(labels))}
         groups |= {name: np.flatnonzero(np.array(subgroups) == name) for name in sorted(set(subgroups))}
         for group, rows in groups.items():
-            values = set_metrics(predicted_UG[rows], truth.subset(rows), whole)
+            values = set_metrics(predicted.mean_UG[rows], truth.subset(rows), whole)
             n_cells = int(truth.n_cells_U[rows].sum())
             records += [(EVERY, group, n_cells, method, name, value) for name, value in values.items()]
     return pd.DataFrame(records, columns=COLUMNS)
@@ -259,14 +251,17 @@ def _scores(
 
 def _with_scaled(
     table: pd.DataFrame,
-    predictions: Mapping[str, np.ndarray],
+    predictions: Mapping[str, Predicted],
     screen: PreparedScreen,
     truth: Truth,
+    reference_sd_G: np.ndarray | None,
     options: ScoreOptions,
 ) -> pd.DataFrame:
     """The table with the columns of scaled scores; NaN for metrics over cells or over sets of conditions."""
     metrics = list(dict.fromkeys(table.loc[table["condition"] != EVERY, "metric"]))
-    halves = half_scores(predictions, screen, truth, metrics, n=options.n_split_half, seed=options.seed)
+    halves = half_scores(
+        predictions, screen, truth, metrics, reference_sd_G, n=options.n_split_half, seed=options.seed
+    )
     labels = [condition.name for condition in truth.conditions]
     parts = []
     for method, values_UM in halves.values.items():
@@ -340,14 +335,15 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
 
 def predict_baseline(
     baseline: Baseline, settings: Sequence[Setting], name: str
-) -> tuple[np.ndarray, dict[str, str]]:
+) -> tuple[Predicted, dict[str, str]]:
     """Fit a baseline in every setting and predict the conditions there.
 
-    Returns the predicted means (U, G), NaN in settings that it cannot be fitted to, and why, by `name` and setting.
+    Returns its predictions, NaN in settings that it cannot be fitted to, and why, by `name` and setting.
     Raises ValueError if it can be fitted to no setting.
     """
     n_conditions = sum(len(setting.rows) for setting in settings)
     predicted_UG = np.full((n_conditions, len(settings[0].screen.gene_names)), np.nan)
+    sd_UG = predicted_UG.copy()
     errors: dict[str, ValueError] = {}
     for setting in settings:
         try:
@@ -356,9 +352,11 @@ def predict_baseline(
             errors[f"{name}{setting.screen.suffix}"] = error
         else:
             predicted_UG[setting.rows] = baseline.predict(setting.conditions)
+            if baseline.sd_G is not None:
+                sd_UG[setting.rows] = baseline.sd_G
     if len(errors) == len(settings):
         raise next(iter(errors.values()))
     left_out = {where: str(error) for where, error in errors.items()}
     for where, reason in left_out.items():
         log.warning("%s is excluded: %s", where, reason)
-    return predicted_UG, left_out
+    return Predicted(predicted_UG, None if np.isnan(sd_UG).any() else sd_UG), left_out

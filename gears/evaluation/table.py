@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
@@ -15,6 +14,7 @@ from gears.data.splits.split import subgroup_names
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import fitted_conditions, make_baseline
 from gears.evaluation.baselines.regression import with_embedding
+from gears.evaluation.predicted import Predicted
 from gears.evaluation.scoring import COLUMNS, ScoreOptions, predict_baseline, score, settings_of
 from gears.evaluation.summary import summary_table, wide_summary
 from gears.evaluation.verdict import render_table, verdict
@@ -36,13 +36,13 @@ PART_WORDS = {"train": "training", "val": "validation"}
 
 
 def comparison_table(
-    predicted_UG: np.ndarray,
+    predicted: Any,
     conditions: Iterable[Condition | str],
     screen: PreparedScreen,
     split: Split,
     *,
     baselines: Sequence[str] = DEFAULT_BASELINES,
-    others: Mapping[str, np.ndarray] | None = None,
+    others: Mapping[str, Any] | None = None,
     method: str = "model",
     annotation: GeneAnnotation | None = None,
     embedding: GeneEmbedding | None = None,
@@ -55,8 +55,8 @@ def comparison_table(
 
     Parameters
     ----------
-    predicted_UG
-        Predicted means of the model, (U, G).
+    predicted
+        Predicted means of the model, (U, G), or :class:`gears.Predictions`, whose standard deviations are scored too.
     conditions
         The U evaluated conditions.
     screen, split
@@ -65,7 +65,7 @@ def comparison_table(
         Names of baselines. One that cannot be fitted is excluded, with a warning;
         ``table.attrs["left_out"]`` has the reason.
     others
-        Further predictions by method name, each (U, G); in the verdict they are no baselines.
+        Further predictions by method name; in the verdict they are no baselines.
     method
         Name of the model in the table.
     annotation
@@ -90,7 +90,7 @@ def comparison_table(
     evaluated = [Condition.of(condition) for condition in conditions]
     if fitted is None:
         fitted = fitted_conditions(split, fitted_parts)
-    predictions = {method: np.asarray(predicted_UG), **(others or {})}
+    predictions = {method: predicted, **(others or {})}
     baseline_values, left_out = baseline_predictions(
         evaluated, screen, fitted, baselines, annotation=annotation, embedding=embedding
     )
@@ -116,12 +116,12 @@ def baseline_predictions(
     *,
     annotation: GeneAnnotation | None = None,
     embedding: GeneEmbedding | None = None,
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Predicted means (U, G) of baselines by name, not clipped, and reasons of those that could not be fitted.
+) -> tuple[dict[str, Predicted], dict[str, str]]:
+    """Predictions of baselines by name, not clipped, and reasons of those that could not be fitted.
 
     With an `embedding`, ``"embedding_ridge"`` is one of them.
     """
-    predictions: dict[str, np.ndarray] = {}
+    predictions: dict[str, Predicted] = {}
     left_out: dict[str, str] = {}
     if not conditions:
         return predictions, left_out

@@ -95,7 +95,7 @@ def calibration(
     ordered = np.sort(levels)
     from scipy import stats  # a worker does without it
 
-    limits = np.sqrt(2) * special.erfinv(ordered)
+    limits = half_width(ordered)
     observed = [float((standard <= limit).mean()) for limit in limits]
     varies = np.ptp(sd) > 0 and np.ptp(error) > 0
     return Calibration(
@@ -135,7 +135,7 @@ def calibration_by_condition(
     """
     error_UG = np.asarray(mean_UG, dtype=np.float64) - true_UG
     total_UG = np.sqrt(np.asarray(sd_UG, dtype=np.float64) ** 2 + true_variance)
-    inside_UG = np.abs(error_UG) <= np.sqrt(2) * special.erfinv(level) * total_UG
+    inside_UG = np.abs(error_UG) <= half_width(level) * total_UG
     return pd.DataFrame(
         {
             "coverage": inside_UG.mean(axis=1),
@@ -219,6 +219,11 @@ def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:
     )
 
 
+def half_width(level: float | np.ndarray) -> Any:
+    """Half of the central interval of a standard normal value that holds a share `level` of them."""
+    return np.sqrt(2) * special.erfinv(level)
+
+
 def interval_score(error: np.ndarray, sd: np.ndarray, level: float = 0.9) -> np.ndarray:
     """Score of central Gaussian intervals: their width, plus what errors lie outside times 2 / (1 - level).
 
@@ -231,5 +236,5 @@ def interval_score(error: np.ndarray, sd: np.ndarray, level: float = 0.9) -> np.
     level
         Share of values that an interval is to hold.
     """
-    half = np.sqrt(2) * special.erfinv(level) * sd
+    half = half_width(level) * sd
     return np.asarray(2 * half + 2 / (1 - level) * np.maximum(np.abs(error) - half, 0.0))

@@ -64,7 +64,10 @@ def verdict_table(
     rows = table[table["metric"].isin(DECISIVE) & table["method"].isin([model, *baselines])]
     differences = difference_table(rows, bootstrap, method=model, subgroups=False)
     records = []
-    for name in (name for name in DECISIVE if name in set(rows["metric"])):
+    stated = set(
+        rows.loc[rows["method"] == model, "metric"]
+    )  # without standard deviations none of their metrics
+    for name in (name for name in DECISIVE if name in stated):
         candidates = differences[(differences["metric"] == name) & differences["other_mean"].notna()]
         if candidates.empty:
             records += _undefined_model(rows, name, baselines)

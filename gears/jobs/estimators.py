@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gears.conditions import Condition
 from gears.core.numbers import clipped
+from gears.evaluation.predicted import Predicted
 from gears.model.folder import check_names, check_scale
 from gears.priors.source import prior_of
 
@@ -102,12 +101,13 @@ class GEARSEstimator:
         self.model.train(**{"verbose": False, "evaluate_test": False, **self.training})
         return self
 
-    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
-        """Predicted mean expression, (U, G)."""
+    def predict(self, conditions: Iterable[Condition | str]) -> Predicted:
+        """Predicted mean expression with its standard deviations, where the model has a prior."""
         if self.model is None:
             msg = "this estimator is not fitted yet; call fit(screen, split) first"
             raise ValueError(msg)
-        return self.model.predict(list(conditions), clip=self.clip).expression_UG
+        predictions = self.model.predict(list(conditions), clip=self.clip)
+        return Predicted(predictions.expression_UG, predictions.sd)
 
 
 class PriorEstimator:
@@ -140,12 +140,14 @@ class PriorEstimator:
         self._contexts = pert_data.screen.model_contexts
         return self
 
-    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
-        """Predicted mean expression, (U, G)."""
+    def predict(self, conditions: Iterable[Condition | str]) -> Predicted:
+        """Predicted mean expression with its standard deviations."""
         if self.prior is None:
             msg = "this estimator is not fitted yet; call fit(screen, split) first"
             raise ValueError(msg)
         parsed = [Condition.of(condition) for condition in conditions]
         nodes = [self.pert_data.condition_nodes(condition) for condition in parsed]
-        predicted_UG = self._contexts.control_means(parsed) + self.prior(nodes)
-        return clipped(predicted_UG, self.clip, self.pert_data.screen.nonnegative)
+        change_UG = self.prior(nodes)
+        predicted_UG = self._contexts.control_means(parsed) + change_UG
+        means_UG = clipped(predicted_UG, self.clip, self.pert_data.screen.nonnegative)
+        return Predicted(means_UG, self.prior.sd(nodes, change_UG))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gears.gears import GEARS
     from gears.model.folder import ModelParts
     from gears.pertdata import PertData
+    from gears.prediction.predictions import Predictions
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def evaluate_model(
     fitted = [condition for condition in perturbed if condition in in_screen]
     predictions = model_predictions(model, conditions, name)
     defaults: dict[str, Any] = {
-        "others": {method: values_UG for method, values_UG in predictions.items() if method != name},
+        "others": {method: one for method, one in predictions.items() if method != name},
         "method": name,
         "clip": clip,
         "mask_target": parts.config.mask_target,
@@ -79,7 +80,9 @@ def evaluate_model(
     if report is not None:
         profiles = None
         if not any(condition.suffix for condition in conditions):  # figures of conditions need one control
-            profiles = _profiles(pert_data, part, fitted, conditions, {name: predictions[name]}, clip, shown)
+            profiles = _profiles(
+                pert_data, part, fitted, conditions, {name: predictions[name].expression_UG}, clip, shown
+            )
         where = f"{split.name}, seed {split.seed}, part {part}"
         details = {"screen": str(pert_data.dataset_name), "split": where}
         title = f"{name} on {details['screen']}"
@@ -98,13 +101,13 @@ def _embedding(parts: ModelParts) -> GeneEmbedding | None:
 
 def model_predictions(
     model: GEARS, conditions: Sequence[Condition], name: str = "gears"
-) -> dict[str, np.ndarray]:
-    """Predicted means (U, G), not clipped, of the model and of its variants.
+) -> dict[str, Predictions]:
+    """Predictions, not clipped, of the model and of its variants.
 
     The variant is "prior alone" for a model of prior and network, and "prior + network x W", with the best
     weight W above 0, for a model whose network is not used.
     """
-    predictions = {name: model.predict(conditions, clip=False).expression_UG}
+    predictions = {name: model.predict(conditions, clip=False)}
     prior = model._need_model().prior
     if prior is None:
         return predictions
@@ -117,7 +120,7 @@ def model_predictions(
         variant.parts = dataclasses.replace(
             model._need_model(), prior=dataclasses.replace(prior, network_weight=weight)
         )
-        predictions[label] = variant.predict(conditions, clip=False).expression_UG
+        predictions[label] = variant.predict(conditions, clip=False)
     return predictions
 
 
@@ -132,12 +135,12 @@ def _profiles(
 ) -> Profiles:
     screen = pert_data.screen_of(part)
     truth = Truth.of(screen, conditions, fitted, cells=ScreenCells(screen))
-    profiles, _ = baseline_predictions(
+    drawn, _ = baseline_predictions(
         conditions, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation
     )
     names = [Condition.of(condition).name for condition in shown]
     profiles = {
         method: clipped(values_UG, clip, screen.nonnegative)
-        for method, values_UG in (predictions | profiles).items()
+        for method, values_UG in (predictions | {name: one.mean_UG for name, one in drawn.items()}).items()
     }
     return Profiles(truth, profiles, pert_data.screen.gene_names, names)

@@ -12,6 +12,7 @@ import pytest
 from gears.evaluation import (
     DEFAULT,
     DEFAULT_BASELINES,
+    METRICS,
     Truth,
     comparison_table,
     condition_metrics,
@@ -68,7 +69,14 @@ def test_tidy_table_has_every_method_condition_and_metric(compared):
     assert list(compared.columns) == columns
     assert list(dict.fromkeys(compared["method"])) == ["model", *DEFAULT_BASELINES]
     single = compared[compared["condition"] != "*"]
-    assert len(single) == 4 * (1 + len(DEFAULT_BASELINES)) * (len(DEFAULT) + 1)
+    of_sd = [name for name in DEFAULT if METRICS[name].needs_sd]
+    stated = single[single["metric"].isin(of_sd)]
+    assert set(stated["method"]) == {
+        "train_mean",
+        "train_mean_cells",
+    }  # the others state no standard deviations
+    assert len(stated) == 4 * 2 * len(of_sd)
+    assert len(single) - len(stated) == 4 * (1 + len(DEFAULT_BASELINES)) * (len(DEFAULT) + 1 - len(of_sd))
     assert not single.duplicated(["condition", "method", "metric"]).any()
     by_condition = single.drop_duplicates("condition").set_index("condition")
     assert by_condition["subgroup"].to_dict() == {
@@ -99,7 +107,7 @@ def test_summary_counts_conditions_and_undefined_values(compared):
 def test_wide_summary_has_counts_and_one_column_per_metric(compared):
     wide = wide_summary(compared)
     assert wide.index.names == ["subgroup", "method"]
-    assert list(wide.columns) == ["n_conditions", *DEFAULT, "rank", "spread"]
+    assert set(wide.columns) == {"n_conditions", *DEFAULT, "rank", "spread"}
     assert wide.loc[("combo_seen2", "additive"), "n_conditions"] == 2
     assert wide.loc[("combo_seen2", "additive"), "mse"] == pytest.approx(0)
 

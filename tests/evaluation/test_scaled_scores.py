@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from gears import PertData
-from gears.evaluation import Truth, comparison_table, condition_metrics, make_baseline
+from gears.evaluation import Predicted, Truth, comparison_table, condition_metrics, make_baseline
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
 from gears.evaluation.scaled import half_scores, scaled_by_weights, scaled_shares, split_halves
 
@@ -52,7 +52,7 @@ def test_halves_are_the_condition_cells_divided_in_two(data, truth):
 
 def test_scores_are_those_against_the_held_out_halves_averaged(data, truth):
     predicted = make_baseline("additive").fit(data.screen, data.split).predict(truth.conditions)
-    halves = half_scores({"additive": predicted}, data.screen, truth, METRICS, n=4, seed=2)
+    halves = half_scores({"additive": Predicted(predicted)}, data.screen, truth, METRICS, n=4, seed=2)
     by_hand = [
         (condition_metrics(predicted, held_out, METRICS), condition_metrics(other, held_out, METRICS))
         for held_out, other in split_halves(data.screen, truth, 4, seed=2)
@@ -93,7 +93,9 @@ def test_undefined_floor_is_zero_and_undefined_values_are_left_out():
 def test_train_mean_is_zero_on_the_scale_and_the_truth_is_above_one(data, truth):
     train_mean = make_baseline("train_mean").fit(data.screen, data.split).predict(truth.conditions)
     methods = {"train_mean": train_mean, "truth": truth.mean_UG}
-    halves = half_scores(methods, data.screen, truth, METRICS)
+    halves = half_scores(
+        {name: Predicted(means) for name, means in methods.items()}, data.screen, truth, METRICS
+    )
     for column, name in enumerate(METRICS):
         scored = {
             method: scaled_score(
@@ -111,7 +113,7 @@ def test_train_mean_is_zero_on_the_scale_and_the_truth_is_above_one(data, truth)
 
 def test_without_training_conditions_nothing_is_scaled(data, truth):
     bare = Truth.of(data.screen, truth.conditions)
-    halves = half_scores({"truth": bare.mean_UG}, data.screen, bare, ["mse"], n=1)
+    halves = half_scores({"truth": Predicted(bare.mean_UG)}, data.screen, bare, ["mse"], n=1)
     assert np.isnan(halves.ceiling_UM).all()
 
 

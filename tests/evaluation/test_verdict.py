@@ -8,7 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gears.evaluation import DECISIVE, render_table, short_table, verdict, verdict_lines, verdict_table
+from gears.evaluation import (
+    DECISIVE,
+    METRICS,
+    render_table,
+    short_table,
+    verdict,
+    verdict_lines,
+    verdict_table,
+)
 
 N = 12
 SPREAD = np.linspace(-0.05, 0.05, N)
@@ -92,7 +100,7 @@ def test_eight_conditions_are_needed(n: int, expected: str):
 @pytest.mark.parametrize("n", [3, 8, 30])
 @pytest.mark.parametrize("metric", DECISIVE)
 def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n: int, metric: str):
-    higher = metric != "relative_error"
+    higher = METRICS[metric].higher_is_better
     table = tidy(
         {metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n
     )
@@ -145,7 +153,7 @@ def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     }  # fmt: skip
     table = tidy(
         {
-            metric: values if metric != "relative_error" else {m: 1 - v for m, v in values.items()}
+            metric: values if METRICS[metric].higher_is_better else {m: 1 - v for m, v in values.items()}
             for metric in DECISIVE
         },
         models=("gears", "prior + network x 0.3"),

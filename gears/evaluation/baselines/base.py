@@ -12,6 +12,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.registry import Registry
+from gears.data.screen.statistics import variance_within
 from gears.evaluation.truth import mean_profile
 from gears.graphs.profiles import control_profiles
 
@@ -40,6 +41,8 @@ class ConditionMeans:
         Cells of each condition; needed by means weighted by cells.
     nonnegative
         Whether no value of the screen is below 0.
+    cell_variance_G
+        Variance of a cell's expression within a condition, pooled; needed by standard deviations.
     profiles
         Makes vectors of the measured genes whose cosines say which are co-expressed, (G, K), NaN for a gene without;
         needed by baselines that use co-expression, and called by no other.
@@ -52,6 +55,7 @@ class ConditionMeans:
     n_cells_C: np.ndarray | None = None
     nonnegative: bool = True
     profiles: Callable[[], np.ndarray] | None = None
+    cell_variance_G: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         mean_CG = np.asarray(self.mean_CG)
@@ -91,15 +95,16 @@ class ConditionMeans:
 
         Where `screen` is one of several settings, `whole` has the control cells of all, which profiles are made from.
         """
-        rows = [screen.id_of(condition) for condition in fitted]
+        rows = np.array([screen.id_of(condition) for condition in fitted], dtype=np.int64)
         return cls(
             np.asarray(screen.statistics.mean),
             tuple(screen.conditions),
-            np.asarray(rows, dtype=np.int64),
+            rows,
             tuple(screen.gene_names),
             np.asarray(screen.statistics.n),
             screen.nonnegative,
             partial(control_profiles, screen if whole is None else whole),
+            variance_within(screen.statistics, rows) if len(rows) else None,
         )
 
     @property
@@ -120,6 +125,14 @@ class ConditionMeans:
     def reference_mean(self, *, weights: str = "conditions") -> np.ndarray:
         """Mean of the training conditions' means, (G,): each once, or ``weights="cells"``; NaN without any."""
         return mean_profile(self.mean_CG, self.train_ids, self.n_cells_C, weights)
+
+    def reference_sd(self) -> np.ndarray | None:
+        """Standard deviation over the training conditions' means without sampling noise, (G,); None for one alone."""
+        if self.cell_variance_G is None or self.n_cells_C is None or len(self.train_ids) < 2:
+            return None
+        noise_G = self.cell_variance_G * float((1 / self.n_cells_C[self.train_ids]).mean())
+        spread_G = np.asarray(self.mean_CG[self.train_ids], dtype=np.float64).var(axis=0, ddof=1)
+        return np.sqrt(np.maximum(spread_G - noise_G, 0.0))
 
     def single_means(self, *, everywhere: bool = False) -> dict[str, np.ndarray]:
         """Mean expression (G,) of single-gene conditions by gene: of training, or of every part."""
@@ -159,15 +172,16 @@ def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[
 
 
 class Estimator(Protocol):
-    """A method that can be compared: it fits to a screen's training part and predicts means.
+    """A method that can be compared: it fits to a screen's training part and predicts means (U, G).
 
-    Any object with these two methods is one; :class:`Baseline` is a base class for them.
+    One that states standard deviations returns both as :class:`gears.evaluation.Predicted`. Any object with these two
+    methods is one; :class:`Baseline` is a base class for them.
     """
 
     def fit(self, screen: PreparedScreen, split: Split) -> Any:
         """Learn from the training part."""
 
-    def predict(self, conditions: Iterable[Condition | str]) -> np.ndarray:
+    def predict(self, conditions: Iterable[Condition | str]) -> Any:
         """Predicted mean expression, (U, G)."""
 
 
@@ -185,6 +199,9 @@ class Baseline(ABC):
     uses_held_out = False  # True: it uses held-out conditions, and is marked in tables
     takes_annotation = False  # True: its constructor takes `annotation`
     takes_embedding = False  # True: its constructor takes `embedding`
+    sd_G: np.ndarray | None = (
+        None  # standard deviation of its predictions' errors, the same for every condition
+    )
 
     def __init__(self, *, clip: bool | None = None) -> None:
         self.clip = clip

@@ -37,6 +37,7 @@ class TrainMean(Baseline):
     def _fit(self, means: ConditionMeans) -> None:
         means.require_training("the train mean")
         self.mean_G = means.reference_mean(weights=self.weights)
+        self.sd_G = means.reference_sd()
 
     def _predict(self, condition: Condition) -> np.ndarray:
         return self.mean_G

@@ -86,6 +86,7 @@ def direction_changed(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     "amplitude_slope",
     formula="slope of mu - O on m - O over genes; 1 is right, below 1 predictions are too large, above 1 too small",
     higher_is_better=None,
+    ideal=1.0,
     bounds=(-math.inf, math.inf),
     source="standard; to be read beside the correlations, which do not see the size of a prediction",
 )

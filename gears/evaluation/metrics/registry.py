@@ -12,14 +12,21 @@ import pandas as pd
 from gears.core.registry import Registry
 from gears.evaluation.truth import Truth
 
-MetricFunction = Callable[[np.ndarray, Truth], Any]
+MetricFunction = Callable[..., Any]
 
-DECISIVE = ("pearson_delta_ref", "discrimination_ref", "relative_error", "direction_changed", "hit_recall_10")
-"""The metrics that decide whether a model is better than the baselines: none is gained by scaling a prediction."""
+DECISIVE = (
+    "pearson_delta_ref", "discrimination_ref", "relative_error", "direction_changed", "hit_recall_10",
+    "interval_score_90",
+)  # fmt: skip
+"""The metrics that decide whether a model is better than the baselines: none is gained by scaling a prediction.
 
-# After them how large predictions are, and metrics that other packages report.
+The last is computed for methods that state standard deviations.
+"""
+
+# After them what intervals hold, how large predictions are, and metrics that other packages report.
 DEFAULT = (
-    *DECISIVE, "amplitude_slope", "pearson_delta", "mse_top20_de", "mse", "mae", "discrimination", "pearson",
+    *DECISIVE, "coverage_90", "interval_width_90", "amplitude_slope",
+    "pearson_delta", "mse_top20_de", "mse", "mae", "discrimination", "pearson",
 )  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition
 
@@ -32,7 +39,7 @@ class Metric:
     ----------
     function
         ``function(predicted_UG, truth)`` returns one value per condition, (U,), NaN where undefined; one
-        number for ``scope="set"``.
+        number for ``scope="set"``. With `needs_sd` the standard deviations, (U, G), are a third argument.
     formula
         In plain text: m predicted mean, mu true mean, c control mean, O the mean of the training conditions' means.
     higher_is_better
@@ -48,6 +55,10 @@ class Metric:
         Whether it is NaN without the truth's cells (``truth.cells``).
     scope
         ``"condition"``, or ``"set"`` for one number over a set of conditions.
+    needs_sd
+        Whether it is NaN without standard deviations of the predicted means.
+    ideal
+        The right value of a number by which no method is better, where there is one.
     """
 
     name: str
@@ -60,6 +71,8 @@ class Metric:
     needs_de: bool = False
     scope: str = "condition"
     needs_cells: bool = False
+    needs_sd: bool = False
+    ideal: float | None = None
 
     def better(self, a: float, b: float) -> bool:
         """Whether `a` is strictly better than `b`; a number is better than NaN."""
@@ -69,9 +82,9 @@ class Metric:
 
     @property
     def direction(self) -> str:
-        """``"higher"`` or ``"lower"``: which values are better; ``"near 1"`` for a number that only describes."""
+        """``"higher"`` or ``"lower"``: which values are better; ``"near 1"`` or ``"-"`` where none is by itself."""
         if self.higher_is_better is None:
-            return "near 1"
+            return "-" if self.ideal is None else f"near {self.ideal:g}"
         return "higher" if self.higher_is_better else "lower"
 
 
@@ -89,13 +102,14 @@ def register(
     needs_de: bool = False,
     scope: str = "condition",
     needs_cells: bool = False,
+    needs_sd: bool = False,
+    ideal: float | None = None,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Add a function to :data:`METRICS`; the decorated function itself is returned unchanged."""
 
     def add(function: MetricFunction) -> MetricFunction:
-        metric = Metric(
-            name, function, formula, higher_is_better, bounds, source, needs_all, needs_de, scope, needs_cells
-        )
+        needs = (needs_all, needs_de, scope, needs_cells, needs_sd)
+        metric = Metric(name, function, formula, higher_is_better, bounds, source, *needs, ideal)
         METRICS.add(name, metric)
         return function
 
@@ -108,7 +122,12 @@ def get_metric(name: str) -> Metric:
 
 
 def condition_metrics(
-    predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = DEFAULT, *, mask_target: bool = False
+    predicted_UG: np.ndarray,
+    truth: Truth,
+    names: Sequence[str] = DEFAULT,
+    *,
+    sd_UG: np.ndarray | None = None,
+    mask_target: bool = False,
 ) -> np.ndarray:
     """Values of per-condition metrics, NaN where undefined.
 
@@ -119,6 +138,8 @@ def condition_metrics(
     ----------
     predicted_UG
         Predicted mean expression, (U, G), in the order of ``truth.conditions``.
+    sd_UG
+        Standard deviations of the predicted means, (U, G), for metrics with ``needs_sd``: NaN without.
     mask_target
         Exclude the measured target genes of each condition. Metrics that compare all predictions at once
         (``needs_all``) or cells use every gene.
@@ -130,7 +151,7 @@ def condition_metrics(
     """
     predicted_UG = _checked(predicted_UG, truth)
     if mask_target:
-        return _without_targets(predicted_UG, truth, names)
+        return _without_targets(predicted_UG, truth, names, sd_UG)
     finite_U = np.isfinite(predicted_UG).all(axis=1)
     values_UM = np.full((len(predicted_UG), len(names)), np.nan)
     # the whole truth keeps what it has computed for other methods
@@ -147,12 +168,18 @@ def condition_metrics(
                 f"shard has {len(truth.conditions)}; gather the predictions and compute it once"
             )
             raise ValueError(msg)
-        if finite_U.any() and not (metric.needs_all and not finite_U.all()):
+        if not finite_U.any() or (metric.needs_all and not finite_U.all()):
+            continue
+        if not metric.needs_sd:
             values_UM[finite_U, column] = metric.function(finite_UG, finite_truth)
+        elif sd_UG is not None:
+            values_UM[finite_U, column] = metric.function(finite_UG, finite_truth, sd_UG[finite_U])
     return values_UM
 
 
-def _without_targets(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str]) -> np.ndarray:
+def _without_targets(
+    predicted_UG: np.ndarray, truth: Truth, names: Sequence[str], sd_UG: np.ndarray | None
+) -> np.ndarray:
     """Per-condition metrics over the genes that a condition does not target."""
     over_all_genes = [name for name in names if get_metric(name).needs_all or get_metric(name).needs_cells]
     values_UM = np.full((len(predicted_UG), len(names)), np.nan)
@@ -167,7 +194,10 @@ def _without_targets(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str
         genes = np.array(targets, dtype=np.int64)
         group_truth = truth.subset(rows) if not targets else truth.subset(rows).without_genes(genes)
         values_UM[np.ix_(rows, columns)] = condition_metrics(
-            np.delete(predicted_UG[rows], genes, axis=1), group_truth, over_others
+            np.delete(predicted_UG[rows], genes, axis=1),
+            group_truth,
+            over_others,
+            sd_UG=None if sd_UG is None else np.delete(sd_UG[rows], genes, axis=1),
         )
     return values_UM
 
