@@ -38,10 +38,13 @@ from gears.data.splits.folds import folds
 from gears.evaluation import compare
 from gears.evaluation.metrics import get_metric
 from gears.files.formats import write_json, write_text
+from gears.graphs.knowledge import KNOWLEDGE
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.priors import GeneSimilarity
+from gears.priors.kernels import Similarity
+from gears.priors.source import FORMAT, further_similarities
 
-SIMULATED = ("GO-smooth", "interactions")
+SIMULATED = ("GO-smooth", "co-expression", "interactions")
 NETWORKS: dict[str, dict[str, Any]] = {
     "whole": {},
     "no GO graph": {"num_similar_genes_go_graph": 0},
@@ -63,9 +66,22 @@ def without_go(annotation: Any, pert_names: Any, nodes: Any) -> GeneSimilarity:
     return GeneSimilarity(trained_T, sparse.csr_matrix((ones, (trained_T, np.arange(len(trained_T)))), shape))
 
 
+def similarities_without(*omitted: str) -> Callable[..., dict[str, Similarity]]:
+    """The similarities beside GO, without some of them."""
+
+    def kept(*args: Any) -> dict[str, Similarity]:
+        return {name: part for name, part in further_similarities(*args).items() if name not in omitted}
+
+    return kept
+
+
+FURTHER = "gears.priors.source.further_similarities"
 PRIORS: dict[str, tuple[str, Any]] = {
     "whole": ("gears.priors.fit.SLOPES", None),
     "no GO similarity": ("gears.priors.source.go_similarity", without_go),
+    "no co-expression similarity": (FURTHER, similarities_without("co-expression")),
+    **{f"no {name} similarity": (FURTHER, similarities_without(name)) for name in KNOWLEDGE},
+    "GO similarity alone": (FURTHER, similarities_without("co-expression", *KNOWLEDGE)),
     "one strength for all genes": ("gears.priors.regression.STRENGTHS", np.ones(1)),
     "no on-target change": ("gears.priors.fit._LEAST_TARGETS", 10**9),
     "no factor for several genes": ("gears.priors.magnitude.LEAST_SETS", 10**9),
@@ -78,11 +94,13 @@ class ChangedPrior(PriorEstimator):
 
     def __init__(self, pert_data: PertData, change: str) -> None:
         super().__init__(pert_data)
-        self.place, self.value = PRIORS[change]
+        self.change = change
 
     def fit(self, screen: Any, split: Any) -> PriorEstimator:
-        """Fit with the part replaced."""
-        with contextlib.nullcontext() if self.value is None else mock.patch(self.place, self.value):
+        """Fit with the part replaced; the cache keeps each change by itself."""
+        place, value = PRIORS[self.change]
+        own_cache = mock.patch("gears.priors.source.FORMAT", f"{FORMAT}, {self.change}")
+        with own_cache, contextlib.nullcontext() if value is None else mock.patch(place, value):
             return super().fit(screen, split)
 
 
