@@ -60,7 +60,7 @@ def test_page_says_who_is_better_and_how_many_splits_there_were(comparison, tmp_
     lines = comparison.section(table, runs, ["mine"])
     assert (
         "- Too few conditions to say whether mine is better than the baselines (2; 8 are needed); a baseline has the "
-        "better mean on relative_error (additive~)."
+        "better mean on relative_error (additive~), interval_score_90 (additive~)."
     ) in lines
     assert lines[0] == "2 conditions, 1 splits."
     assert any(
