@@ -100,7 +100,7 @@ class TrainingJob:
         options = {name: plain_number(args[name]) for name in TrainOptions.names() if name in args}
         options["save_path"] = str(user_path(args["save_path"]))
         checked = TrainOptions.from_mapping(options)
-        check_monitor(checked.monitor)
+        check_monitor(checked.monitored)
         data_path = user_path(data_path)
         if not data_path.is_dir():
             msg = f"there is no folder {data_path}; pert_data_path is the folder that holds the screen"

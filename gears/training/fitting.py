@@ -162,7 +162,9 @@ class Fit:
         if prior is not None and parts.prior is None:
             begin_at_zero(network)
         self.parts = dataclasses.replace(parts, prior=prior, fitted_parts=("train",))
-        validation = validation_of(pert_data, self.given.monitor, prior, mask_target=parts.config.mask_target)
+        validation = validation_of(
+            pert_data, self.options.monitored, prior, mask_target=parts.config.mask_target
+        )
         scores, prior_U = validation.of_prior()
         if fitted is not None:
             metric = validation.monitor.name

@@ -22,6 +22,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """Defaults of omitted options for each objective; those for cells are the published ones."""
 EPOCHS = 20
 """Default number of epochs (published)."""
+MONITOR, MONITOR_ALONE = "relative_error", "mse_top20_de"
+"""Default metric that selects epochs with a prior, and of the network alone (published)."""
 CONDITIONS_PER_STEP = 32
 """Conditions of a step over all workers, where `batch_size` is omitted (moments)."""
 STEPS_PER_EPOCH = 20
@@ -256,10 +258,11 @@ class TrainOptions(Options):
     dtype: str = option(
         default="float32", check=one_of(list(DTYPES)), help="precision: float32 or float64", fixed=True
     )
-    monitor: str = option(
-        default="mse_top20_de",
-        check=text(),
-        help="validation metric that selects the best epoch and the network weight",
+    monitor: str | None = option(
+        default=None,
+        check=text().or_none(),
+        help="""validation metric that selects the best epoch and the network weight; by default the decisive
+        relative_error with a prior, and mse_top20_de, as published, without""",
         needs=_VALIDATED,
         fixed=True,
     )
@@ -354,6 +357,11 @@ class TrainOptions(Options):
         if self.early_stopping == AUTO and self.prior is None:
             omitted["early_stopping"] = None
         return dataclasses.replace(self, **omitted)
+
+    @property
+    def monitored(self) -> str:
+        """The validation metric that selects epoch and network weight."""
+        return self.monitor or (MONITOR_ALONE if self.prior is None else MONITOR)
 
     def conditions_per_step(self, n_conditions: int, world_size: int) -> int:
         """Conditions of a step over all workers, at most the `n_conditions` of training (moments)."""

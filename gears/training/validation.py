@@ -146,7 +146,8 @@ def validation_of(
 ) -> Validation:
     """Scorer of the validation part; its `monitor` is the metric that chooses the best epoch.
 
-    A metric over differential genes falls back to ``mse`` where the screen has no ranking.
+    A metric over differential genes falls back to ``mse`` where the screen has no ranking, and one weighted by evidence
+    of change where no condition shows any.
     """
     split, screen = pert_data.split, pert_data.screen_of("val")
     check_monitor(monitor)
@@ -162,6 +163,8 @@ def validation_of(
         )
         for one in settings
     ]
+    if monitor == "relative_error" and not any(truth.reference_error > 0 for truth in truths):
+        monitor = "mse"
     nodes = [pert_data.condition_nodes(chosen[row]) for one in settings for row in one.rows]
     options: Any = {"prior": prior, "mask_target": mask_target, "clip": screen.nonnegative}
     return Validation(truths, nodes, metrics=metrics, monitor=monitor, **options)
@@ -170,7 +173,8 @@ def validation_of(
 def check_monitor(monitor: str) -> None:
     """Refuse a monitor that is no metric, or none that orders predictions of single conditions."""
     metric = get_metric(monitor)
-    if metric.scope != "condition" or metric.needs_all or metric.higher_is_better is None:
+    single = metric.scope == "condition" and not metric.needs_all and not metric.needs_sd
+    if not single or metric.higher_is_better is None:
         names = ", ".join(DEFAULT_METRICS)
         msg = (
             f"monitor={monitor!r} does not score single conditions as better or worse; choose one of {names}"

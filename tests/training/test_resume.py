@@ -139,7 +139,7 @@ def test_leftovers_and_a_damaged_newest_file_do_no_harm(
         ({"clip_norm": 2.0}, "clip_norm: None there, 2.0 here"),
         ({"use_ema": False}, "use_ema: True there, False here"),
         ({"dtype": "float64"}, "dtype: float32 there, float64 here"),
-        ({"monitor": "mse"}, "monitor: mse_top20_de there, mse here"),
+        ({"monitor": "mse"}, "monitor: relative_error there, mse here"),
         ({"model": {"direction_lambda": 0.7}}, r"direction_lambda: 0\.1 there, 0\.7 here"),
         (
             {"model": {"num_similar_genes_go_graph": 2}},
