@@ -7,8 +7,10 @@ moments of the changes Y (C, G), minus the log-evidence per gene is, up to a con
 
 S is computed once, so that a step costs C^3 whatever the number of genes; the gradient of all weights needs one
 inverse. Weights are optimised as logarithms, which keeps them positive, and relative to the mean squared change, which
-makes the start and the bounds independent of the screen's scale. The kernels, (C, C) each, are kept: there are few of
-them, and C is at most :data:`MOST_CONDITIONS`. The plain version differentiates f numerically (``tests/priors``).
+makes the start and the bounds independent of the screen's scale. A further similarity is taken to have no weight unless
+the evidence says otherwise: its logarithm is drawn to the lower bound. The kernels, (C, C) each, are kept: there are
+few of them, and C is at most :data:`MOST_CONDITIONS`. The plain version differentiates f numerically
+(``tests/priors``).
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ _START, _NUGGET_START = 0.2, 0.05
 _LOW, _HIGH = -9.0, 4.0
 _NOISE_BOUNDS = (-0.7, 1.5)  # log; the sampling noise is known except for correlations between cells
 _PRIOR_SD = 12.0  # of the logarithms: keeps weights finite that the data do not determine
+_FURTHER_SD = (
+    6.0  # likewise of further similarities, about no weight: one needs to raise the evidence by 1 per gene
+)
 _MULTIPLE_AT_LEAST = 8  # conditions of several genes for a separate variance of theirs
 
 
@@ -63,7 +68,11 @@ def sample(n_conditions: int, most: int = MOST_CONDITIONS) -> np.ndarray:
 
 
 def settle_weights(
-    delta_CG: np.ndarray, kernels: Sequence[np.ndarray], noise_C: np.ndarray, size_C: np.ndarray
+    delta_CG: np.ndarray,
+    kernels: Sequence[np.ndarray],
+    noise_C: np.ndarray,
+    size_C: np.ndarray,
+    further: Sequence[int] = (),
 ) -> Weights:
     """Maximise the evidence over the weights of `kernels`, noise and unexplained variance.
 
@@ -72,7 +81,7 @@ def settle_weights(
         cov = sum_k weight_k K_k + noise diag(noise_C) + nugget I + multiple [size > 1] I
 
     `noise_C` is the variance of each condition's mean from sampling cells (mean over genes), `size_C` the number of
-    its perturbed genes.
+    its perturbed genes, `further` the positions of the kernels that are absent unless the evidence asks for them.
     """
     from scipy.optimize import minimize
 
@@ -87,7 +96,9 @@ def settle_weights(
     n = len(kernels)
     start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * has_multiple)
     bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + has_multiple)
-    args = (components, second_moment_CC)
+    centre, sd = np.zeros(len(start)), np.full(len(start), _PRIOR_SD)
+    centre[list(further)], sd[list(further)] = _LOW, _FURTHER_SD
+    args = (components, second_moment_CC, centre, sd)
     optimum = minimize(_negative_evidence, start, args, "L-BFGS-B", jac=True, bounds=bounds)
     multipliers = np.exp(optimum.x)
     return Weights(
@@ -99,7 +110,11 @@ def settle_weights(
 
 
 def _negative_evidence(
-    log_weights: np.ndarray, kernels: Sequence[np.ndarray], second_moment_CC: np.ndarray
+    log_weights: np.ndarray,
+    kernels: Sequence[np.ndarray],
+    second_moment_CC: np.ndarray,
+    centre: np.ndarray,
+    sd: np.ndarray,
 ) -> tuple[float, np.ndarray]:
     weights = np.exp(log_weights)
     covariance = sum(weight * kernel for weight, kernel in zip(weights, kernels, strict=True))
@@ -109,5 +124,5 @@ def _negative_evidence(
     value = np.log(np.diag(factor)).sum() + 0.5 * np.trace(explained)
     slope = 0.5 * (inverse - explained @ inverse)
     gradient = [(slope * kernel).sum() * weight for weight, kernel in zip(weights, kernels, strict=True)]
-    penalty = 0.5 * ((log_weights / _PRIOR_SD) ** 2).sum()
-    return float(value + penalty), np.array(gradient) + log_weights / _PRIOR_SD**2
+    off = (log_weights - centre) / sd
+    return float(value + 0.5 * (off**2).sum()), np.array(gradient) + off / sd

@@ -241,13 +241,15 @@ class Process:
         kernels = training_kernels(
             sets, data.genes.among(sets), *(part.among(sets) for part in data.further.values())
         )
+        further = list(range(len(kernels) - len(data.further), len(kernels)))
         if setting_C is not None and level_SG is not None:  # instead of the offset
             departure_CG = departure_CG - level_SG[setting_C[rows]]
             same_CC = setting_C[rows][:, None] == setting_C[rows][None, :]
             kernels = [*kernels[1:], *(kernel * same_CC for kernel in kernels[1:])]
+            further = [place - 1 + shift for shift in (0, len(kernels) // 2) for place in further]
         if not departure_CG.any():
             departure_CG = np.full_like(departure_CG, np.sqrt(size))
-        weights = settle_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets))
+        weights = settle_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets), further)
         noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
         return cls(weights, noise_C, noise_G, weights.noise * size)
 

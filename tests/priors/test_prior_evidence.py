@@ -20,18 +20,19 @@ def test_gradient_and_value(make_data: Callable[..., PriorData]) -> None:
     parts = [*kernels, np.diag(1 / data.n_C), np.eye(len(data.sets))]
     second_CC = data.delta_CG @ data.delta_CG.T / data.delta_CG.shape[1]
     at = np.array([-1.0, -2.0, 0.3, -0.5, 0.1, -3.0])
+    drawn_to = np.array([0.0, 0.0, 0.0, -9.0, 0.0, 0.0]), np.array([12.0, 12.0, 12.0, 6.0, 12.0, 12.0])
     error = check_grad(
-        lambda x: _negative_evidence(x, parts, second_CC)[0],
-        lambda x: _negative_evidence(x, parts, second_CC)[1],
+        lambda x: _negative_evidence(x, parts, second_CC, *drawn_to)[0],
+        lambda x: _negative_evidence(x, parts, second_CC, *drawn_to)[1],
         at,
     )
     assert error < 1e-3
     covariance = sum(np.exp(w) * part for w, part in zip(at, parts, strict=True))
     density = stats.multivariate_normal(cov=covariance).logpdf(data.delta_CG.T).mean()
     constant = 0.5 * len(data.sets) * np.log(2 * np.pi)
-    penalty = 0.5 * ((at / 12) ** 2).sum()
+    penalty = 0.5 * (((at - drawn_to[0]) / drawn_to[1]) ** 2).sum()
     np.testing.assert_allclose(
-        _negative_evidence(at, parts, second_CC)[0], -density - constant + penalty, rtol=1e-10
+        _negative_evidence(at, parts, second_CC, *drawn_to)[0], -density - constant + penalty, rtol=1e-10
     )
 
 
@@ -61,3 +62,23 @@ def test_departures_of_pairs_are_told_from_noise(make_data: Callable[..., PriorD
     departing = settle_weights(departing_CG, kernels, noise_C, sizes_of(data.sets))
     assert plain.multiple < 0.005
     assert departing.multiple == pytest.approx(0.09, rel=0.4)
+
+
+@pytest.mark.parametrize(("informs", "n_conditions"), [(True, 60), (False, 60), (False, 12)])
+def test_a_further_similarity_has_no_weight_unless_the_evidence_asks_for_it(
+    informs: bool, n_conditions: int
+) -> None:
+    rng = np.random.default_rng(3)
+    own = np.eye(n_conditions)
+    vectors = rng.standard_normal((n_conditions, 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    similar = vectors @ vectors.T
+    noise_C = np.full(n_conditions, 0.05)
+    covariance = 0.1 * own + (0.5 * similar if informs else 0) + np.diag(noise_C)
+    delta_CG = np.linalg.cholesky(covariance) @ rng.standard_normal((n_conditions, 40))
+    kernels = [np.ones_like(own), own, similar]
+    weights = settle_weights(delta_CG, kernels, noise_C, np.ones(n_conditions), further=[2])
+    if informs:
+        assert weights.kernels[2] == pytest.approx(0.5, rel=0.25)
+    else:
+        assert weights.kernels[2] < 1e-4
