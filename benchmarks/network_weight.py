@@ -48,7 +48,7 @@ from gears.prediction.stream import predict_changes
 from gears.priors.source import prior_of, prior_rows
 from gears.simulate import simulated_screen
 from gears.training.network_weight import WEIGHTS, choose_network_weight
-from gears.training.options import TrainOptions
+from gears.training.options import MONITOR, TrainOptions
 from gears.training.run import RunResult, run_training
 from gears.training.tables import condition_tables
 from gears.training.tasks import ConditionLoader, pair_tables
@@ -127,12 +127,12 @@ def permuted(
     known_CG, train = fold.known_CG.copy(), fold.train_ids
     residual = delta_CG[train] - known_CG[train]
     known_CG[train] = delta_CG[train] - residual[rng.permutation(len(train))]
-    plain = validation_of(fold.pert_data, "mse_top20_de")
+    plain = validation_of(fold.pert_data, MONITOR)
     conditions = perturbed_in(fold.pert_data.split, "val")
     val = [fold.pert_data.screen.id_of(c) for c in conditions]
     residual = delta_CG[val] - fold.fitted.prior(plain.nodes)
     shifted = Shifted(plain.nodes, delta_CG[val] - residual[rng.permutation(len(val))])
-    validation = validation_of(fold.pert_data, "mse_top20_de", shifted)
+    validation = validation_of(fold.pert_data, MONITOR, shifted)
     _, prior_U = validation.of_prior()
     _, run = fold.run(options, validation, known_CG, train)
     return prior_U, run, validation
@@ -166,7 +166,7 @@ def by_cross_fitting(fold: Fold, options: TrainOptions) -> float:
     nodes = [fold.pert_data.condition_nodes(screen.conditions[number]) for number in train]
     predicted = np.zeros_like(residual)
     order = np.random.default_rng(fold.seed).permutation(len(train))
-    silent = validation_of(fold.pert_data, "mse_top20_de")
+    silent = validation_of(fold.pert_data, MONITOR)
     silent.nodes = []
     for third in range(3):
         out = np.sort(order[third::3])
@@ -273,7 +273,7 @@ def rules_of(options: argparse.Namespace) -> pd.DataFrame:
                     break
                 pert_data.use_split(split)
                 fold = Fold(pert_data, number)
-                validation = validation_of(pert_data, "mse_top20_de", fold.fitted.prior)
+                validation = validation_of(pert_data, MONITOR, fold.fitted.prior)
                 _, prior_U = validation.of_prior()
                 network, run = fold.run(training, validation, fold.known_CG, fold.train_ids)
                 gain_EKU = prior_U - np.stack(run.condition_scores)
