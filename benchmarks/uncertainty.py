@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 from accuracy import COMMON, PREPARED, REAL, SIMULATED, interval, resampled_means
+from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from gears import GEARS, PertData
@@ -43,11 +44,13 @@ from gears.evaluation.uncertainty import (
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
 from gears.plotting.curves import calibration_figure
+from gears.plotting.style import new_figure
 from gears.priors.source import prior_of
 from gears.simulate import Truth, simulated_screen
 
 Screen = tuple[str, anndata.AnnData, Truth | None, dict[str, Any]]
 NORMAL_90 = 1.6449
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 TERCILES = ("small effects", "middle", "large effects")
 
 
@@ -110,6 +113,7 @@ def of_priors(options: argparse.Namespace) -> None:
             write_text(options.output / "uncertainty_prior.md", page(found, settings))
             record = {name: summary(table) for name, table in found.items()}
             write_json(options.output / "uncertainty_prior.json", {"settings": settings, "screens": record})
+            (options.output / "uncertainty_prior.png").write_bytes(image_bytes(coverage_figure(found)))
 
 
 def by_condition(
@@ -147,6 +151,10 @@ def one_fold(data: PertData, truth: Truth | None) -> pd.DataFrame:
     table = calibration_by_condition(*predicted, **measured)
     constant_UG = np.tile(constant_sd(data, variance_G)[expressed], (len(test), 1))
     constant = calibration_by_condition(predicted[0], constant_UG, **measured)
+    for level in LEVELS:
+        table[f"coverage_{level:g}"] = calibration_by_condition(*predicted, **measured, level=level)[
+            "coverage"
+        ]
     table["constant_score"] = constant["interval_score"]
     table["condition"] = [condition.name for condition in test]
     table["stratum"] = subgroup_names(test, predictions.origin.fitted_to)
@@ -199,6 +207,29 @@ def summary(table: pd.DataFrame) -> dict[str, Any]:
         "rank_correlation": float(spearmanr(table["error"], table["predicted_error"]).statistic),
         **expected,
     }
+
+
+def coverage_figure(tables: dict[str, pd.DataFrame]) -> Figure:
+    """Share of held-out means inside intervals of each level: simulated kinds in grey, real subsets in colours."""
+    figure = new_figure(4.6, 4.2)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="black", linewidth=0.8, label="as stated")
+    drawn = False
+    for name, table in tables.items():
+        observed = [table[f"coverage_{level:g}"].mean() for level in LEVELS]
+        if name.startswith("simulated"):
+            axes.plot(LEVELS, observed, color="0.6", linewidth=1, label=None if drawn else "simulated kinds")
+            drawn = True
+        else:
+            axes.plot(LEVELS, observed, marker="o", markersize=3, label=name)
+    axes.set(
+        xlabel="stated level of the interval",
+        ylabel="share of measured means inside",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    axes.legend(frameon=False)
+    return figure
 
 
 def page(tables: dict[str, pd.DataFrame], settings: dict[str, Any]) -> str:
