@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -178,19 +178,68 @@ def other_names(tokens: Sequence[str], measured: Sequence[str], symbol_of: Known
     strange = {symbol for symbol, owners in of_symbol.items() if set(owners) - names}
     if not strange:
         return {}
-    here: dict[str, set[str]] = {}
-    for name in measured:
-        symbol = name if name in strange else symbol_of(name)
-        if isinstance(symbol, str) and symbol in strange:
-            here.setdefault(symbol, set()).add(name)
+    here = _names_of(strange, measured, symbol_of)
     renamed = {}
     for symbol in sorted(strange):
-        owners, found = of_symbol[symbol], here.get(symbol, set())
+        owners, found = of_symbol[symbol], here.get(symbol, [])
         if len(found) > 1 or not (found or len(owners) > 1):
             continue
-        name = next(iter(found)) if found else symbol if symbol in owners else owners[0]
+        name = found[0] if found else symbol if symbol in owners else owners[0]
         renamed.update({token: name for token in owners if token != name and token not in names})
     return renamed
+
+
+def model_names(
+    requested: Iterable[str], screen: Collection[str], nodes: Collection[str], symbol_of: KnownGene
+) -> dict[str, str]:
+    """Requested genes that a model has under another name, and that name: the screen's, else the graph's.
+
+    Parameters
+    ----------
+    requested
+        Genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
+    screen
+        Genes that the screen measures or perturbs.
+    nodes
+        Genes that can be perturbed: nodes of the perturbation graph.
+
+    Raises
+    ------
+    ValueError
+        A requested gene stands for two of these.
+    """
+    symbols = {
+        gene: symbol
+        for gene in requested
+        if not (gene in screen and gene in nodes) and isinstance(symbol := symbol_of(gene), str)
+    }
+    if not symbols:
+        return {}
+    here, renamed = _names_of(set(symbols.values()), nodes, symbol_of), {}
+    for gene, symbol in symbols.items():
+        all_names = here.get(symbol, [])
+        names = [name for name in all_names if name in screen] or all_names
+        if gene in names:
+            continue
+        if len(names) > 1:
+            msg = (
+                f"{gene!r} is another name of {' and of '.join(names)}, {len(names)} genes of this model; "
+                "give the one that is meant"
+            )
+            raise ValueError(msg)
+        if names:
+            renamed[gene] = names[0]
+    return renamed
+
+
+def _names_of(symbols: set[str], names: Iterable[str], symbol_of: KnownGene) -> dict[str, list[str]]:
+    """Those of the (distinct) names that mean each symbol."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        symbol = name if name in symbols else symbol_of(name)
+        if isinstance(symbol, str) and symbol in symbols:
+            found.setdefault(symbol, []).append(name)
+    return found
 
 
 def with_names(label: str, renamed: Mapping[str, str]) -> str:
