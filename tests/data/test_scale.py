@@ -62,6 +62,15 @@ def test_library_sizes_tell_where_counts_were_corrected(scale: str, drawn: np.nd
     assert detect_scale(some) is None  # no sign is left, and nothing is guessed
 
 
+@pytest.mark.parametrize(("n_changed", "scale"), [(0, "log1p"), (2, "log1p"), (3, None), (6, None)])
+def test_up_to_a_tenth_of_the_values_may_be_no_counts(n_changed: int, scale: str | None) -> None:
+    """Of 20 multiples of one count 2 are a tenth."""
+    counts = np.tile(np.arange(1.0, 21.0), (8, 1))
+    counts[:, 10 : 10 + n_changed] += 0.3
+    factors = np.linspace(0.5, 2, 8)[:, None]  # library sizes differ: they are no sign
+    assert detect_scale(as_csr(np.log1p(factors * counts).astype(np.float32))) == scale
+
+
 @pytest.mark.parametrize(
     "options",
     [
