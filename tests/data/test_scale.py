@@ -98,6 +98,24 @@ def test_real_screens_give_no_finding(shared: Path) -> None:
             assert detect_scale(as_csr(adata.X[:, genes])) == "log1p", (file, genes)
 
 
+@pytest.mark.parametrize("other", ["counts", "normalised", "log2", "log10", "log1p-twice", "fractions"])
+@pytest.mark.parametrize("n_other", [12, 110])
+def test_cells_of_two_scales_are_an_error(
+    other: str, n_other: int, toy_adata: AnnData, tmp_path: Path
+) -> None:
+    """As of two batches, each normalised in its own way."""
+    cells = np.random.default_rng(0).permutation(216)[:n_other]
+    whole = np.expm1(toy_adata.X.toarray()).round()
+    values = in_scale(whole, "log1p")
+    values[cells] = in_scale(whole, other)[cells]
+    toy_adata.X = sparse.csr_matrix(values.astype(np.float32))
+    with pytest.raises(ValueError, match="X holds cells of 2 scales"):
+        prepare_screen(toy_adata, tmp_path / "toy")
+    with pytest.raises(ValueError, match="X holds cells of 2 scales"):
+        prepare_screen(toy_adata, tmp_path / "toy", normalize=True)
+    assert prepare_screen(toy_adata, tmp_path / "toy", scale="log1p").manifest["scale"] == "log1p"
+
+
 REMEDIES = {
     "fractions": "multiply by 1e4 and apply scanpy.pp.log1p",
     "normalised": "apply scanpy.pp.log1p",
