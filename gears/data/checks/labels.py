@@ -17,7 +17,7 @@ from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
 from gears.data.checks.styles import is_control_like, is_no_gene, may_be_control
 
-_SIGN = re.compile(r"[^0-9A-Za-z]+")
+_SIGN = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
 CODES = (
     "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
 )
@@ -142,6 +142,11 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     known = [label for label in names if is_control_like(label) and label.strip() not in layout.as_genes]
     tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
     tokens -= set(layout.as_genes)
+    if tokens and tokens <= set(layout.controls):
+        largest, n = counts.most_common(1)[0]
+        what = f"{what} alone: it is named beside genes only; {largest!r} has most cells ({n})"
+        remedy = f"label the control cells {sorted(tokens)[0]!r}, or name their label, too: ctrl_label="
+        return Finding("no-control", what, f"{remedy}{[*sorted(tokens), '...']}", n, str(largest))
     if len(known) > 1 or tokens - {label.strip() for label in known}:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"

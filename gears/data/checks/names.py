@@ -58,8 +58,9 @@ def as_date(name: str) -> str | None:
 
 
 def in_ascii(name: str) -> str:
-    """A name with the letters that its own look like."""
-    return unicodedata.normalize("NFKC", name).translate(_LOOK_ALIKE)
+    """A name with the letters that its own look like, without signs that are not seen."""
+    seen = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
+    return unicodedata.normalize("NFKC", seen).translate(_LOOK_ALIKE)
 
 
 def date_findings(names: Sequence[str], what: str, severity: str) -> list[Finding]:
@@ -72,24 +73,24 @@ def date_findings(names: Sequence[str], what: str, severity: str) -> list[Findin
     return [Finding("dates", text, "write the symbols again", len(dates), next(iter(dates)), severity)]
 
 
-def look_alike_findings(tokens: Sequence[str], known: Callable[[str], bool]) -> list[Finding]:
-    """Perturbed genes with letters that look like those of a known gene."""
+def look_alike_findings(
+    names: Sequence[str], known: Callable[[str], bool], what: str, severity: str
+) -> list[Finding]:
+    """Names with letters that look like those of a known gene; `what` they are, such as "gene name"."""
     strange = {
-        token: name
-        for token in tokens
-        if not token.isascii() and not known(token) and known(name := in_ascii(token))
+        own: name for own in names if not own.isascii() and not known(own) and known(name := in_ascii(own))
     }
     if not strange:
         return []
     shown = []
-    for token, name in strange.items():
+    for own, name in strange.items():
         signs = ", ".join(
-            f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in token if ord(sign) > 127
+            f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in own if ord(sign) > 127
         )
-        shown.append(f"{token!r} has {signs}, {name} is meant")
-    what = f"{count(len(strange), 'perturbed gene')} with letters that look like other ones: {shorten(shown)}"
+        shown.append(f"{own!r} has {signs}, {name} is meant")
+    text = f"{count(len(strange), what)} with letters that look like other ones: {shorten(shown)}"
     remedy = "write them with plain letters: they would be other genes"
-    return [Finding("look-alike-letters", what, remedy, len(strange), next(iter(strange)))]
+    return [Finding("look-alike-letters", text, remedy, len(strange), next(iter(strange)), severity)]
 
 
 def other_case_findings(
