@@ -155,6 +155,10 @@ def test_the_gene_ctrl_is_told_from_the_control(tmp_path: Path) -> None:
         "sgGFP",
         "Luciferase",
         "hs-NTC-3",
+        "NonTargetingControlGuideForHuman_0001",
+        "ONE_INTERGENIC_SITE_12",
+        "siNT",
+        "Cas9",
     ],
 )
 def test_usual_names_of_controls_are_named_with_both_options(token: str, tmp_path: Path) -> None:
@@ -174,6 +178,13 @@ def test_usual_names_of_controls_are_named_with_both_options(token: str, tmp_pat
 def test_symbols_are_not_taken_for_controls(gene: str) -> None:
     told = kinds([*PLAIN, f"{gene}+ctrl"], style="gears")
     assert not {"maybe-control", "control-like-token"} & set(told)
+
+
+def test_no_human_symbol_but_ctrl_is_taken_for_a_control() -> None:
+    from gears.data.checks.styles import is_control_like, may_be_control
+
+    symbols = GeneAnnotation.human().genes
+    assert [name for name in symbols if may_be_control(name) or is_control_like(name)] == ["CTRL"]
 
 
 # Names of genes
