@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, add_switch, as_options, show
-from gears.files.paths import check_folder, named, user_path
+from gears.files.paths import named, user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -97,12 +97,13 @@ def check_scores(options: Any) -> None:
     """Raise for invalid names, devices and folders, before a screen is read."""
     from gears.distributed.devices import find_device
     from gears.evaluation.compare import CompareOptions
+    from gears.evaluation.results import check_report_folder
 
     CompareOptions(**score_options(options))
     if options.device is not None:
         find_device(options.device)
     if options.report is not None:
-        check_folder(options.report, "--report")
+        check_report_folder(options.report, "--report")
 
 
 def locate(options: Any) -> tuple[Path, Path]:
