@@ -101,12 +101,14 @@ def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata: An
 
 
 @pytest.mark.parametrize("flag", ["conditioned", "conditions", "condition_"])
-def test_a_column_of_flags_is_never_to_be_renamed(flag: str, toy_adata: AnnData, tmp_path: Path) -> None:
+def test_a_column_of_flags_is_never_the_column_of_labels(
+    flag: str, toy_adata: AnnData, tmp_path: Path
+) -> None:
     toy_adata.obs[flag] = (toy_adata.obs["condition"] != "ctrl").astype(int)
     del toy_adata.obs["condition"]
     with pytest.raises(ValueError, match="no column 'condition'") as caught:
         prepare_screen(toy_adata, tmp_path / "a", style="gears")
-    assert "rename" not in str(caught.value)
+    assert f"condition_key={flag!r}" not in str(caught.value)
 
 
 def test_options_of_inspect_are_options_of_prepare_and_train(

@@ -86,10 +86,10 @@ def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], di
     findings, readable = _readable(counts, layout)
     findings = [*found, *findings]
     empty = [label for label in readable if not set(layout.tokens(label)) - set(layout.controls)]
-    if not empty:
-        findings.append(_no_control(counts, layout))
-    else:
+    if empty:
         findings += _strange_tokens(counts, readable, layout)
+    else:
+        findings.append(_no_control(counts, layout))
     if readable and len(empty) == len(readable):
         what = f"no perturbed condition among {count(len(labels), 'cell')}"
         remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
@@ -156,7 +156,8 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     like = known or nearest(control, names) or nearest("control", names)
     if not like:
         remedy = "label the control cells, or name their label: ctrl_label='...'"
-        return Finding("no-control", f"{what}; labels found: {shorten(names)}", remedy)
+        what += f"; labels found: {shorten(names)}" if names else ""
+        return Finding("no-control", what, remedy)
     best = like[0]
     what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
     remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}"
