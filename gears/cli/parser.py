@@ -88,7 +88,7 @@ class CommandParser(ArgumentParser):
         if not options.quiet:
             show_progress()
             for handler in logging.getLogger("gears").handlers:
-                if handler.name == HANDLER:
+                if handler.name == HANDLER and not isinstance(handler.formatter, _OptionLines):
                     handler.setFormatter(_OptionLines(handler.formatter))
         return options
 
@@ -202,7 +202,7 @@ class _OptionLines(logging.Formatter):
 
     def __init__(self, lines: logging.Formatter | None) -> None:
         super().__init__()
-        self._lines = lines._lines if isinstance(lines, _OptionLines) else lines or logging.Formatter()
+        self._lines: logging.Formatter = lines or logging.Formatter()
 
     def format(self, record: logging.LogRecord) -> str:
         """One line (or more) of the log."""

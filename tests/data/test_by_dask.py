@@ -192,3 +192,23 @@ def test_a_report_is_that_of_memory(toy_adata: AnnData) -> None:
     for options in ({}, {"layer": "counts"}, {"layer": "counts", "normalize": True}, {"layer": "other"}):
         assert str(inspect_screen(lazy, **options)) == str(inspect_screen(toy_adata, **options)), options
     assert is_dask(lazy.X)
+
+
+@pytest.mark.parametrize("form", ["dask", "dask with dask in raw", "backed"])
+def test_raw_stays_with_values_that_are_not_in_memory(form: str, toy_adata: AnnData, tmp_path: Path) -> None:
+    from anndata import read_h5ad
+
+    scaled = toy_adata[:, 4:].copy()
+    scaled.X = sparse.csr_matrix(scaled.X.toarray() - 1)
+    scaled.raw = toy_adata
+    whole = prepare_screen(scaled, tmp_path / "whole", layer="raw")
+    lazy = AnnData(X=blocks(scaled.X), obs=scaled.obs, var=scaled.var)
+    lazy.raw = toy_adata
+    if form == "backed":
+        scaled.write_h5ad(tmp_path / "scaled.h5ad")
+        lazy = read_h5ad(tmp_path / "scaled.h5ad", backed="r")
+    elif form != "dask":
+        lazy.raw = AnnData(X=blocks(toy_adata.X), obs=toy_adata.obs, var=toy_adata.var)
+    if form != "dask with dask in raw":  # other dask arrays are not read
+        assert "pass layer='raw' (adata.raw holds log-normalised values)" in str(inspect_screen(lazy))
+    assert_same(prepare_screen(lazy, tmp_path / "lazy", layer="raw"), whole)

@@ -313,13 +313,16 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
         raise TypeError(msg)
     if not adata.isbacked:
         return adata
-    try:
-        stored = None if adata.is_view else StoredMatrix(getattr(adata.X, "group", adata.X))
-    except ValueError:  # stored by columns
-        stored = None
-    if stored is None:
+    if adata.is_view:
         return adata.to_memory()
-    return AnnData(X=_brought(stored, near), obs=adata.obs, var=adata.var, layers=dict(adata.layers))
+    held = {"X": adata.X} | ({} if adata.raw is None else {"raw": adata.raw.X})
+    try:
+        stored = {name: StoredMatrix(getattr(matrix, "group", matrix)) for name, matrix in held.items()}
+    except ValueError:  # stored by columns
+        return adata.to_memory()
+    values = {name: _brought(matrix, near) for name, matrix in stored.items()}
+    raw = None if adata.raw is None else {"X": values["raw"], "var": adata.raw.var}
+    return AnnData(X=values["X"], obs=adata.obs, var=adata.var, layers=dict(adata.layers), raw=raw)
 
 
 def _lean(path: Path, layer: str | None, near: Path) -> AnnData | None:
