@@ -178,3 +178,21 @@ def test_raw_is_a_layer(toy_adata: AnnData, tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.screen.cells.csr().toarray(), toy_adata.X[:, 4:].toarray())
     adata.raw = toy_adata[:, 6:].copy()
     assert "adata.raw does not measure 2 genes" in str(inspect_screen(adata, layer="raw"))
+
+
+def test_a_file_and_memory_give_the_same_advice(
+    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from gears.pertdata import PertData
+
+    adata = with_values(toy_adata.copy(), "scaled")
+    adata.raw = toy_adata
+    adata.layers["umi"] = with_values(toy_adata.copy(), "counts").X.tocsr()
+    adata.layers["dense"] = toy_adata.X.toarray()
+    adata.layers["columns"] = toy_adata.X.tocsc()  # its cells are not read; nor does its name tell a scale
+    adata.write_h5ad(tmp_path / "toy.h5ad")
+    with caplog.at_level("WARNING", logger="gears"):
+        PertData(tmp_path / "work").load(data_path=tmp_path / "toy.h5ad")
+    for advice in ("layer='raw' (", "layer='dense' (", "layer='umi' with normalize=True ("):
+        assert f"pass {advice}" in caplog.text
+        assert f"pass {advice}" in str(inspect_screen(adata))

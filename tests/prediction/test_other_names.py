@@ -12,6 +12,7 @@ import pytest
 
 from gears import GEARS, PertData
 from gears.cli.predict import run_predict
+from gears.conditions import Condition
 from gears.jobs import Ensemble
 
 if TYPE_CHECKING:
@@ -88,6 +89,17 @@ def test_another_name_means_the_gene_of_the_model(
         assert [each.name for each in predictions.conditions] == [condition]
         assert np.array_equal(predictions.expression_UG, expected)
         assert renamed(caplog) == [line]
+
+
+def test_conditions_in_any_form(model: GEARS) -> None:
+    one, pair = Condition(("GX05",)), Condition(("GX05", "KRAS"))
+    for entries in ("GX05+ctrl", one, ["GX05"], [["GX05"]]):
+        assert model.predict(entries).conditions == (one,)
+    assert model.predict([["KRAS", "GX05"], "GX05+KRAS", ["GX05", "ctrl"], "GX05"]).conditions == (pair, one)
+    with pytest.raises(ValueError, match="predict got no condition"):
+        model.predict([])
+    with pytest.raises(ValueError, match="predict got an empty condition"):
+        model.predict([[]])
 
 
 def test_two_names_of_a_gene_are_one_condition(model: GEARS) -> None:

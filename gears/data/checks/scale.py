@@ -191,7 +191,7 @@ def scale_findings(
 def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
     """Layers and ``adata.raw`` with log-normalised values or counts, as remedies; "" where there are none.
 
-    A layer that was not read holds no values; then its name decides.
+    A layer that was not read, or that holds no sign, is judged by its name.
     """
     places = {name: values for name, values in layers.items() if name != used}
     if raw is not None and used != "raw" and "raw" not in places:
@@ -207,8 +207,12 @@ def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
 
 
 def _scale_of(values: Any) -> str | None:
-    """Scale of a matrix of any form, looked at in some cells."""
-    rows = np.unique(np.linspace(0, values.shape[0] - 1, 2 * N_SAMPLE).astype(np.int64))
+    """Scale of a matrix of any form, looked at in some cells; of CSR ones in cells that have values."""
+    is_csr = sparse.issparse(values) and values.format == "csr"
+    cells = np.flatnonzero(np.diff(values.indptr)) if is_csr else np.arange(values.shape[0])
+    if not len(cells):
+        return None
+    rows = cells[np.unique(np.linspace(0, len(cells) - 1, 2 * N_SAMPLE).astype(np.int64))]
     try:
         return detect_scale(as_csr(values[rows]))
     except (TypeError, ValueError):  # no numbers, or stored by columns in a file
