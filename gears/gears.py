@@ -33,7 +33,7 @@ from gears.model.folder import (
 )
 from gears.model.network import GEARSNetwork
 from gears.prediction import stream
-from gears.prediction.predictions import Predictions
+from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import evaluate_model
 from gears.training.fitting import Fit, Seconds
 from gears.training.loggers.registry import check_loggers, tracked
@@ -311,8 +311,8 @@ class GEARS(PublishedNames):
         Parameters
         ----------
         pert_list
-            Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``)
-            or a single gene (``"A"``).
+            Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``) or a single gene
+            (``"A"``). Another name of a gene (of human genes: MLL) means the gene that the model has (KMT2A).
         clip
             Set negative predictions to zero; by default where the training screen has no negative values.
         chunk
@@ -324,7 +324,7 @@ class GEARS(PublishedNames):
         Raises
         ------
         ValueError
-            An empty list or condition, or a gene outside of the perturbation graph.
+            An empty list or condition, a gene outside of the perturbation graph, or a name of two of its genes.
         """
         where: Any = {"context": context, "perturbation_type": perturbation_type}
         return stream.predict(*self._predictor(), pert_list, clip=clip, chunk=chunk, **where)
@@ -390,10 +390,8 @@ class GEARS(PublishedNames):
         iterator of pd.DataFrame, or Path
             Frames of `chunk` conditions x genes, or the path that was written.
         """
-        network, parts = self._predictor()
-        return stream.predict_all_pairs(
-            network, parts, genes, output, values=values, clip=clip, chunk=chunk, overwrite=overwrite
-        )
+        options: Any = {"values": values, "clip": clip, "chunk": chunk, "overwrite": overwrite}
+        return stream.predict_all_pairs(*self._predictor(), genes, output, **options)
 
     def predict_to_file(
         self,
@@ -405,9 +403,8 @@ class GEARS(PublishedNames):
         overwrite: bool = False,
     ) -> Path:
         """Predict any conditions, as :meth:`predict` takes them, into ``.h5ad`` or ``.zarr``, chunk by chunk."""
-        return stream.predict_to_file(
-            *self._predictor(), pert_list, output, clip=clip, chunk=chunk, overwrite=overwrite
-        )
+        options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite}
+        return stream.predict_to_file(*self._predictor(), pert_list, output, **options)
 
     def screen(
         self,
@@ -470,8 +467,7 @@ class GEARS(PublishedNames):
         network = parts.network()
         load_weights(path, network)
         network.prior = parts.prior
-        self.parts = parts
-        self.model = network.to(self.device)
+        self.parts, self.model = parts, network.to(self.device)
         self.best_model = copy.deepcopy(self.model)
 
     @classmethod
@@ -492,6 +488,10 @@ class GEARS(PublishedNames):
         parts = self._need_model()
         assert self.best_model is not None
         return self.best_model, parts
+
+    def _condition(self, query: str | Sequence[str] | Condition) -> Condition:
+        """A requested condition, by the names of this model."""
+        return requested_conditions([query], self._need_model())[0]
 
     def _need_model(self) -> ModelParts:
         if self.parts is None:

@@ -195,7 +195,7 @@ class PertData:
         drop_unmapped: bool = False,
         **processing: Any,
     ) -> None:
-        """Check a screen and prepare it as ``<data_path>/<dataset_name in lower case>/``.
+        """Check a screen and prepare it as ``<data_path>/<dataset_name>/``.
 
         Parameters
         ----------

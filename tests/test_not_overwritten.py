@@ -134,6 +134,35 @@ def test_functions_replace_no_file_without_overwrite(
         assert path.read_bytes() != MINE, name
 
 
+@pytest.mark.parametrize("name", ["p.h5ad", "p.zarr"])
+def test_a_folder_that_is_no_store_is_never_replaced(saved: Path, name: str, tmp_path: Path) -> None:
+    model = GEARS.from_pretrained(saved, device="cpu")
+    mine = tmp_path / name / "notes.txt"
+    mine.parent.mkdir()
+    mine.write_bytes(MINE)
+    with pytest.raises(FileExistsError, match="is a folder and not a file or zarr store"):
+        model.predict_to_file(model.pert_list[:2], tmp_path / name, overwrite=True)
+    assert mine.read_bytes() == MINE
+
+
+@pytest.mark.parametrize("name", ["summary.csv", "report.html"])
+def test_a_report_replaces_a_report_and_no_file_of_the_user(
+    saved: Path, pert_data: PertData, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = GEARS(pert_data, device="cpu")
+    model.load_pretrained(saved)
+    scores: dict[str, Any] = {"n_split_half": 0, "metrics": ["relative_error"], "baselines": ["no_change"]}
+    (tmp_path / name).write_bytes(MINE)
+    with pytest.raises(FileExistsError, match=f"holds {name}, which are not of a report"):
+        model.evaluate(report=tmp_path, **scores)
+    assert main(["compare", str(pert_data.dataset_path), "--report", str(tmp_path)]) == 2
+    assert f"--report {tmp_path} holds {name}" in capsys.readouterr().err
+    assert (tmp_path / name).read_bytes() == MINE
+    for _ in range(2):
+        model.evaluate(report=tmp_path / "report", **scores)
+    assert (tmp_path / "report" / name).read_bytes() != MINE
+
+
 # -- model folders -----------------------------------------------------------------------
 
 

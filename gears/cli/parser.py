@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import logging
 import math
 import re
 import shlex
@@ -20,7 +21,7 @@ from jsonargparse import ActionYesNo, ArgumentParser, Namespace
 
 from gears.core.messages import nearest
 from gears.core.options import Options
-from gears.distributed.log import show_progress
+from gears.distributed.log import HANDLER, show_progress
 from gears.files.untrusted import check_config_files
 
 _WRONG_VALUE = re.compile(r'Parser key "([\w.]+)":(.*?)(?:Given value:|Got value:)(.*)', re.DOTALL)
@@ -86,6 +87,9 @@ class CommandParser(ArgumentParser):
         options = self.parse_args(list(arguments))
         if not options.quiet:
             show_progress()
+            for handler in logging.getLogger("gears").handlers:
+                if handler.name == HANDLER and not isinstance(handler.formatter, _OptionLines):
+                    handler.setFormatter(_OptionLines(handler.formatter))
         return options
 
     def changed(self, options: Namespace, title: str) -> dict[str, Any]:
@@ -193,6 +197,18 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
+class _OptionLines(logging.Formatter):
+    """The lines of another formatter, with options in place of arguments."""
+
+    def __init__(self, lines: logging.Formatter | None) -> None:
+        super().__init__()
+        self._lines: logging.Formatter = lines or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line (or more) of the log."""
+        return as_options(self._lines.format(record))
+
+
 def as_options(message: str) -> str:
     """Replace the arguments in a message by options.
 
@@ -236,6 +252,6 @@ def option_names() -> frozenset[str]:
     }
     others = (
         "n_gpus gpu_ids device timeout num_workers test_batch_size drop_unmapped guides guide_targets gene2go obo "
-        "go_graph coexpress_graph pert_embedding gene_set_path split_dict_path overwrite"
+        "go_graph coexpress_graph pert_embedding gene_set_path split_dict_path overwrite clip split"
     )
     return frozenset({*names, *others.split()} - {"split_dict"})

@@ -107,19 +107,20 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> 
     if options.all_pairs:
         from gears.prediction.stream import candidate_genes
 
-        model.predict_all_pairs(perturbations or None, path, clip=options.clip, overwrite=options.overwrite)
-        n = len(candidate_genes(model._need_model(), perturbations or None))
-        return n * (n - 1) // 2
+        genes = candidate_genes(model._need_model(), perturbations or None)
+        model.predict_all_pairs(genes, path, clip=options.clip, overwrite=options.overwrite)
+        return len(genes) * (len(genes) - 1) // 2
     from gears.prediction.predictions import requested_conditions
 
+    conditions = requested_conditions(perturbations, model._need_model())
     if path.suffix == ".csv":
         from gears.files.formats import write_text
 
-        predictions = model.predict(perturbations, clip=options.clip)
+        predictions = model.predict(conditions, clip=options.clip)
         frame = predictions.to_frame(options["values"])
         if frame.attrs["uninformed"]:
             frame["informed_by"] = predictions.informed_by
         write_text(path, frame.to_csv())
     else:
-        model.predict_to_file(perturbations, path, clip=options.clip, overwrite=options.overwrite)
-    return len(requested_conditions(perturbations))
+        model.predict_to_file(conditions, path, clip=options.clip, overwrite=options.overwrite)
+    return len(conditions)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, add_switch, as_options, show
-from gears.files.paths import check_folder, named, user_path
+from gears.files.paths import named, user_path
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -55,12 +55,17 @@ def add_work_dir(parser: CommandParser) -> None:
     parser.add_argument("--work-dir", default="gears_data", help="folder for prepared screens")
 
 
-def add_nodes(parser: Any) -> None:
-    """Options (of a parser or a group) for the nodes of the perturbation graph."""
+def add_annotation(parser: Any) -> None:
+    """Options (of a parser or a group) for the annotation of genes."""
     parser.add_argument(
         "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
     )
     parser.add_argument("--obo", help="ontology file (OBO): adds the ancestors of the genes' terms")
+
+
+def add_nodes(parser: Any) -> None:
+    """Options (of a parser or a group) for the nodes of the perturbation graph."""
+    add_annotation(parser)
     text = "all annotated genes are nodes of the perturbation graph, not only measured and perturbed ones"
     add_switch(parser, "--default-pert-graph", text)
 
@@ -92,12 +97,13 @@ def check_scores(options: Any) -> None:
     """Raise for invalid names, devices and folders, before a screen is read."""
     from gears.distributed.devices import find_device
     from gears.evaluation.compare import CompareOptions
+    from gears.evaluation.results import check_report_folder
 
     CompareOptions(**score_options(options))
     if options.device is not None:
         find_device(options.device)
     if options.report is not None:
-        check_folder(options.report, "--report")
+        check_report_folder(options.report, "--report")
 
 
 def locate(options: Any) -> tuple[Path, Path]:
@@ -118,11 +124,18 @@ def locate(options: Any) -> tuple[Path, Path]:
 
 def open_screen(options: Any) -> PertData:
     """The screen that DATA and its options name; what is not prepared yet is prepared in the work folder."""
+    from gears.data.checks.survey import REFUSED
     from gears.pertdata import PertData
 
     screen, folder = locate(options)
     pert_data = PertData(folder, **node_options(options))
-    pert_data.load(data_path=screen)
+    try:
+        pert_data.load(data_path=screen)
+    except ValueError as error:
+        if not str(error).startswith(REFUSED):
+            raise
+        msg = f"{error}\n  - run `gears prepare {screen}` with these options, and give the folder that it prints"
+        raise ValueError(msg) from error
     return pert_data
 
 
@@ -144,7 +157,7 @@ def inspect_parser() -> CommandParser:
     parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG)
     parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
     add_guide_tables(parser)
-    parser.add_argument("--gene2go", help="file with another annotation, gene to terms (JSON, npz or tsv)")
+    add_annotation(parser)
     parser.add_options(SCREEN, ProcessingOptions)
     return parser
 
@@ -165,7 +178,8 @@ def _report(options: Any, processing: dict[str, Any]) -> Any:
     from gears.data.screen.prepare import locate_screen, source_in
     from gears.graphs.annotation import annotation_from
 
-    is_gene = annotation_from(options.gene2go).resolve
+    annotation = annotation_from(options.gene2go)
+    is_gene = (annotation if options.obo is None else annotation.with_ancestors(options.obo)).resolve
     path = locate_screen(options.file)
     if is_prepared(path):
         from gears.data.screen.prepared import PreparedScreen

@@ -16,7 +16,24 @@ from gears.evaluation.scoring import STRATA
 from gears.evaluation.summary import model_name, notes_on
 from gears.evaluation.verdict import verdict, verdict_table
 from gears.files.formats import write_json, write_text
-from gears.files.paths import user_path
+from gears.files.paths import check_folder
+
+_TABLES = ("evaluation", "summary", "differences")
+
+
+def check_report_folder(folder: str | Path, what: str) -> Path:
+    """Check that a report can be written into a folder, before any work is done; `what` names it in messages.
+
+    An earlier report there is replaced. FileExistsError where the folder has files of a report's names and no report,
+    and the errors of :func:`gears.files.paths.check_folder`.
+    """
+    path = check_folder(folder, what)
+    names = [*(f"{table}.csv" for table in _TABLES), "report.html"]
+    there = [name for name in names if (path / name).exists()]
+    if there and not (path / "evaluation.json").exists():
+        msg = f"{what} {path} holds {', '.join(there)}, which are not of a report; choose another folder"
+        raise FileExistsError(msg)
+    return path
 
 
 @dataclass(frozen=True)
@@ -97,12 +114,11 @@ class Results:
 
     def save(self, folder: str | Path) -> dict[str, Path]:
         """Write three CSV files and one JSON file, and return their paths by content."""
-        folder = user_path(folder)
+        folder = check_report_folder(folder, "the report's folder")
         frames = {"table": self.table, "summary": self.summary, "differences": self.differences}
         written = {}
-        for name, frame in frames.items():
-            file = folder / f"{'evaluation' if name == 'table' else name}.csv"
-            written[name] = write_text(file, frame.to_csv(index=False))
+        for (name, frame), file in zip(frames.items(), _TABLES, strict=True):
+            written[name] = write_text(folder / f"{file}.csv", frame.to_csv(index=False))
         return written | {"json": write_json(folder / "evaluation.json", self._plain())}
 
     def _plain(self) -> dict[str, Any]:

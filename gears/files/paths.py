@@ -43,8 +43,14 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
 
 
 def check_output(path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """The path of a file to write; FileExistsError where something is there, without `overwrite`."""
+    """The path of a file or zarr store to write; FileExistsError where something is there, without `overwrite`.
+
+    Another folder than a store is never replaced.
+    """
     output = user_path(path)
+    if output.is_dir() and not any((output / name).exists() for name in (".zgroup", "zarr.json")):
+        msg = f"{output} is a folder and not a file or zarr store that could be replaced; choose another name"
+        raise FileExistsError(msg)
     if output.exists() and not overwrite:
         msg = f"{output} exists already; choose another name, or replace it with overwrite=True"
         raise FileExistsError(msg)

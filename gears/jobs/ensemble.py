@@ -28,7 +28,7 @@ from gears.files.paths import user_path
 from gears.gears import GEARS
 from gears.jobs.job import TrainingJob, train_ddp_worker
 from gears.model.folder import difference
-from gears.prediction.predictions import Predictions
+from gears.prediction.predictions import Predictions, requested_conditions
 from gears.prediction.stream import predict
 from gears.training.results import TrainResult
 
@@ -149,10 +149,9 @@ class Ensemble:
         chunk: int = 32,
     ) -> EnsemblePredictions:
         """Mean and spread of the models' predictions (see :meth:`GEARS.predict`)."""
-        if not isinstance(pert_list, str | Condition):
-            pert_list = list(pert_list)
+        conditions = requested_conditions(pert_list, self.models[0]._need_model())
         members = [
-            predict(*model._predictor(), pert_list, clip=False, chunk=chunk, warn=False)
+            predict(*model._predictor(), conditions, clip=False, chunk=chunk, warn=False)
             for model in self.models
         ]
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])

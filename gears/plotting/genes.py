@@ -157,7 +157,7 @@ def plot_perturbation(
     from gears.evaluation.truth import Truth, dense_rows
 
     screen = model._need_data("plot_perturbation").screen
-    condition = Condition.of(query)
+    condition = model._condition(query)
     if condition.is_control:
         msg = "the control has no change to plot; give a perturbed condition, such as 'A+ctrl' or 'A+B'"
         raise ValueError(msg)

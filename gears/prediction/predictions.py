@@ -8,9 +8,10 @@ predicts one. The names follow scverse: rows are named by condition, columns by 
 from __future__ import annotations
 
 import itertools
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,12 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core.installation import __version__
-from gears.core.messages import unknown_name
+from gears.core.messages import count, shorten, unknown_name
 from gears.core.numbers import whole_number
+from gears.data.checks.names import model_names
 from gears.data.screen.prepared import joined_otherwise
 from gears.data.splits.split import subgroup_names
+from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.symbols import near_symbols
 from gears.prediction.information import SOURCES, informed_by, source_of_genes, warn_uninformed
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.model.folder import ModelParts
+
+logger = logging.getLogger(__name__)
 
 Key = str | Condition | Sequence[str]
 VALUES = ("expression", "delta", "sd", "cell_sd")
@@ -302,23 +307,56 @@ def _hint(name: str, pert_names: Sequence[str], index: Mapping[str, int]) -> str
     joined = joined_otherwise(name, index)
     if joined is not None:
         return f"did you mean {joined.name!r}?"
+    if name in GeneAnnotation.human().ambiguous:
+        return "a name of several genes: give the symbol of the one that is meant"
     return f"near: {', '.join(near_symbols(name, pert_names)) or 'none'}"
 
 
 def requested_conditions(
-    entries: str | Condition | Iterable[str | Sequence[str] | Condition],
+    entries: str | Condition | Iterable[str | Sequence[str] | Condition], parts: ModelParts
 ) -> tuple[Condition, ...]:
-    """The distinct conditions that a user requests, in order; at least one."""
+    """The distinct conditions that a user requests of a model, in order; at least one.
+
+    Genes that the model has under another name get that name, with one log line.
+
+    Raises
+    ------
+    ValueError
+        No condition, an empty one, or a name that stands for two genes of the model.
+    """
     if isinstance(entries, str | Condition):
         entries = [entries]
-    conditions = tuple(dict.fromkeys(requested_condition(entry) for entry in entries))
+    conditions = [_requested_condition(entry) for entry in entries]
     if not conditions:
         msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
         raise ValueError(msg)
-    return conditions
+    names = _names_in_model((gene for condition in conditions for gene in condition.genes), parts)
+    renamed = (replace(one, genes=tuple(names.get(gene, gene) for gene in one.genes)) for one in conditions)
+    return tuple(dict.fromkeys(renamed))
 
 
-def requested_condition(entry: str | Sequence[str] | Condition) -> Condition:
+def requested_genes(genes: Iterable[str], parts: ModelParts) -> list[str]:
+    """The distinct genes that a user requests of a model, as :func:`requested_conditions` names them."""
+    genes = list(genes)
+    names = _names_in_model(genes, parts)
+    return list(dict.fromkeys(names.get(gene, gene) for gene in genes))
+
+
+def _names_in_model(genes: Iterable[str], parts: ModelParts) -> dict[str, str]:
+    """Other names of genes in the model (:func:`gears.data.checks.names.model_names`), logged."""
+    screen = set(parts.gene_names)
+    if parts.split is not None:
+        labels = [*itertools.chain(*parts.split.parts.values()), *parts.split.excluded]
+        screen |= {gene for label in labels for gene in Condition.parse(label).genes}
+    nodes = dict.fromkeys(parts.pert_names)
+    names = model_names(genes, screen, nodes.keys(), lambda gene: GeneAnnotation.human().resolve(gene))
+    if names:
+        shown = shorten(f"{old} is {new}" for old, new in names.items())
+        logger.warning("%s under another name in this model: %s", count(len(names), "gene"), shown)
+    return names
+
+
+def _requested_condition(entry: str | Sequence[str] | Condition) -> Condition:
     """A condition from a user's entry: a label, a gene, or a list of genes (not empty)."""
     if isinstance(entry, Sequence) and len(entry) == 0:
         msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"

@@ -19,7 +19,14 @@ from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
 from gears.prediction.files import ROWS_PER_BLOCK, write_predictions
 from gears.prediction.information import source_of_genes, warn_uninformed
-from gears.prediction.predictions import Origin, Predictions, in_contexts, nodes_of, requested_conditions
+from gears.prediction.predictions import (
+    Origin,
+    Predictions,
+    in_contexts,
+    nodes_of,
+    requested_conditions,
+    requested_genes,
+)
 from gears.priors.prior import Prior
 
 Score = Callable[[Predictions], Any]
@@ -144,7 +151,7 @@ def predict(
 ) -> Predictions:
     """Predict conditions into memory (see :meth:`gears.GEARS.predict`); `warn` once of genes that are hardly known."""
     units, nodes, control_mean = in_contexts(
-        requested_conditions(conditions), parts, context, perturbation_type
+        requested_conditions(conditions, parts), parts, context, perturbation_type
     )
     changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))
     predictions = _predictions(parts, units, control_mean, changes, clip, Origin.of(parts))
@@ -186,7 +193,7 @@ def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]
     elif isinstance(genes, str):
         msg = f"genes is the text {genes!r}; give a list of gene names"
         raise ValueError(msg)
-    candidates = list(dict.fromkeys(genes))
+    candidates = requested_genes(genes, parts)
     if len(candidates) < 2:
         msg = f"pairs need at least two genes; found {shorten(candidates) if candidates else 'none'}"
         raise ValueError(msg)
@@ -226,7 +233,7 @@ def predict_to_file(
     overwrite: bool = False,
 ) -> Path:
     """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
-    requested = requested_conditions(conditions)
+    requested = requested_conditions(conditions, parts)
     nodes_of(requested, parts.pert_names)  # raises for an unknown gene before a file is written
     return _to_file(network, parts, requested, output, clip=clip, chunk=chunk, overwrite=overwrite)
 

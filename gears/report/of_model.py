@@ -17,6 +17,7 @@ from gears.core.messages import unknown_name
 from gears.core.numbers import clipped
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.baselines.base import fitted_conditions
+from gears.evaluation.results import check_report_folder
 from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
 from gears.evaluation.truth import ScreenCells, Truth
 from gears.graphs.embeddings import GeneEmbedding
@@ -51,6 +52,8 @@ def evaluate_model(
     if part not in split.parts:
         raise ValueError(unknown_name("part of the split", part, list(split.parts)))
     conditions = perturbed_in(split, part)
+    if report is not None:
+        check_report_folder(report, "report")
     if not conditions:
         logger.info("part %r of the split has no perturbed condition to evaluate", part)
         return None

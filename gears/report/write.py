@@ -80,7 +80,7 @@ def write_report(
         The result of :func:`gears.evaluation.compare`, or a tidy table such as that of
         :func:`gears.evaluation.comparison_table`.
     folder
-        Folder of the report, created if missing; files of the same names are replaced one by one.
+        Folder of the report, created if missing; an earlier report there is replaced.
     title
         Title of the page; "Comparison" or "Evaluation" by default.
     models

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anndata
 import pandas as pd
 import pytest
 
@@ -289,3 +290,13 @@ def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
     assert out == ""
     assert err.endswith("gears train: interrupted\n")
     assert "Traceback" not in err
+
+
+def test_log_lines_speak_of_options(screen: Path) -> None:
+    adata = anndata.read_h5ad(screen)
+    adata.layers["logged"] = adata.X.copy()
+    adata.X = adata.X.toarray() - 1
+    adata.write_h5ad(screen)
+    told = gears("prepare", screen, folder=screen.parent).stderr
+    assert "pass --layer logged (layers['logged'] holds log-normalised values)" in told
+    assert "--clip does" in told

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from gears import PertData
 from gears.cli.screens import run_prepare
+from gears.data.checks.report import inspect_screen
 from gears.data.reading.by_dask import BLOCKS, is_dask, lazy_screen
 from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
@@ -182,3 +183,32 @@ def test_no_scheduler_is_an_error_that_names_the_address(toy_adata: AnnData, tmp
         pytest.raises(ConnectionError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:9"),
     ):
         PertData(tmp_path / "work", default_pert_graph=False).load(data_path=path, dask="tcp://127.0.0.1:9")
+
+
+def test_a_report_is_that_of_memory(toy_adata: AnnData) -> None:
+    lazy = AnnData(X=blocks(toy_adata.X), obs=toy_adata.obs, var=toy_adata.var)
+    counts = sparse.csr_matrix(np.rint(np.expm1(toy_adata.X.toarray())))
+    lazy.layers["counts"], toy_adata.layers["counts"] = blocks(counts), counts
+    for options in ({}, {"layer": "counts"}, {"layer": "counts", "normalize": True}, {"layer": "other"}):
+        assert str(inspect_screen(lazy, **options)) == str(inspect_screen(toy_adata, **options)), options
+    assert is_dask(lazy.X)
+
+
+@pytest.mark.parametrize("form", ["dask", "dask with dask in raw", "backed"])
+def test_raw_stays_with_values_that_are_not_in_memory(form: str, toy_adata: AnnData, tmp_path: Path) -> None:
+    from anndata import read_h5ad
+
+    scaled = toy_adata[:, 4:].copy()
+    scaled.X = sparse.csr_matrix(scaled.X.toarray() - 1)
+    scaled.raw = toy_adata
+    whole = prepare_screen(scaled, tmp_path / "whole", layer="raw")
+    lazy = AnnData(X=blocks(scaled.X), obs=scaled.obs, var=scaled.var)
+    lazy.raw = toy_adata
+    if form == "backed":
+        scaled.write_h5ad(tmp_path / "scaled.h5ad")
+        lazy = read_h5ad(tmp_path / "scaled.h5ad", backed="r")
+    elif form != "dask":
+        lazy.raw = AnnData(X=blocks(toy_adata.X), obs=toy_adata.obs, var=toy_adata.var)
+    if form != "dask with dask in raw":  # other dask arrays are not read
+        assert "pass layer='raw' (adata.raw holds log-normalised values)" in str(inspect_screen(lazy))
+    assert_same(prepare_screen(lazy, tmp_path / "lazy", layer="raw"), whole)

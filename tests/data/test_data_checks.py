@@ -84,7 +84,7 @@ def _zero(adata: AnnData) -> AnnData:
 
 BAD: dict[str, tuple[Change, str]] = {
     "no condition": (lambda a: _drop(a, "obs", "condition"), r"adata.obs has no column 'condition'"),
-    "renamed condition": (_rename, r"no column 'condition'.*rename obs\['conditions'\]"),
+    "renamed condition": (_rename, r"no column 'condition'.*pass condition_key='conditions'"),
     "no cell_type": (lambda a: _drop(a, "obs", "cell_type"), r"adata.obs has no column 'cell_type'"),
     "no gene_name": (lambda a: _drop(a, "var", "gene_name"), r"adata.var has no column 'gene_name'"),
     "control renamed": (

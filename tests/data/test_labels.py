@@ -73,7 +73,7 @@ PLAIN = [f"{gene}+ctrl" for gene in SINGLES]
 # Pairs by any sign
 
 
-@pytest.mark.parametrize("sign", ["|", "_", ";", "-", "/", ",", "&", " & ", ":", "--"])
+@pytest.mark.parametrize("sign", ["|", "_", ";", "-", "/", ",", "&", " & ", ":", "--", " and ", " x "])
 def test_pairs_of_known_genes_are_read_whatever_joins_them(
     sign: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,6 +155,10 @@ def test_the_gene_ctrl_is_told_from_the_control(tmp_path: Path) -> None:
         "sgGFP",
         "Luciferase",
         "hs-NTC-3",
+        "NonTargetingControlGuideForHuman_0001",
+        "ONE_INTERGENIC_SITE_12",
+        "siNT",
+        "Cas9",
     ],
 )
 def test_usual_names_of_controls_are_named_with_both_options(token: str, tmp_path: Path) -> None:
@@ -174,6 +178,13 @@ def test_usual_names_of_controls_are_named_with_both_options(token: str, tmp_pat
 def test_symbols_are_not_taken_for_controls(gene: str) -> None:
     told = kinds([*PLAIN, f"{gene}+ctrl"], style="gears")
     assert not {"maybe-control", "control-like-token"} & set(told)
+
+
+def test_no_human_symbol_but_ctrl_is_taken_for_a_control() -> None:
+    from gears.data.checks.styles import is_control_like, may_be_control
+
+    symbols = GeneAnnotation.human().genes
+    assert [name for name in symbols if may_be_control(name) or is_control_like(name)] == ["CTRL"]
 
 
 # Names of genes
@@ -205,12 +216,36 @@ def test_dates_are_named_in_labels_and_gene_names(date: str, gene: str) -> None:
 
 @pytest.mark.parametrize(
     ("token", "sign"),
-    [("\u0410HR", "U+0410"), ("\u039aLF1", "U+039A"), ("HLA\u2013A", "U+2013"), ("\uff2aUN", "U+FF2A")],
+    [
+        ("\u0410HR", "U+0410"),
+        ("\u039aLF1", "U+039A"),
+        ("HLA\u2013A", "U+2013"),
+        ("\uff2aUN", "U+FF2A"),
+        ("JUN\u200b", "U+200B"),
+    ],
 )
 def test_letters_that_look_alike_are_named(token: str, sign: str) -> None:
+    from gears.data.checks.names import in_ascii
+
     told = kinds([*PLAIN, f"{token}+ctrl"])["look-alike-letters"]
     assert sign in told
     assert "is meant" in told
+    adata = screen(PLAIN)
+    adata.var["gene_name"] = [token if name == in_ascii(token) else name for name in GENES]
+    found = inspect_screen(adata, is_gene=annotated).findings
+    named = next(one for one in found if one.kind == "look-alike-letters")
+    assert named.severity == "warning"
+    assert sign in str(named)
+
+
+@pytest.mark.parametrize("label", ["cells", "\ufeffctrl", "None", "0"])
+def test_a_control_that_is_named_beside_genes_only(label: str) -> None:
+    adata = screen(["ctrl", *PLAIN])
+    adata.obs["condition"] = adata.obs["condition"].astype(str).replace({"ctrl": label})
+    told = next(str(one) for one in inspect_screen(adata, style="gears").findings if one.kind == "no-control")
+    assert "no label in obs['condition'] is 'ctrl' alone" in told
+    assert f"{label!r} has most cells" in told
+    assert "ctrl_label=['ctrl', '...']" in told
 
 
 def renamed(change: Any) -> AnnData:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from gears.cli import main
+from gears.cli.screens import inspect_parser, prepare_parser
+from gears.cli.train import make_parser as train_parser
 from gears.data.checks.report import inspect_screen
 from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
@@ -99,9 +101,50 @@ def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata: An
 
 
 @pytest.mark.parametrize("flag", ["conditioned", "conditions", "condition_"])
-def test_a_column_of_flags_is_never_to_be_renamed(flag: str, toy_adata: AnnData, tmp_path: Path) -> None:
+def test_a_column_of_flags_is_never_the_column_of_labels(
+    flag: str, toy_adata: AnnData, tmp_path: Path
+) -> None:
     toy_adata.obs[flag] = (toy_adata.obs["condition"] != "ctrl").astype(int)
     del toy_adata.obs["condition"]
     with pytest.raises(ValueError, match="no column 'condition'") as caught:
         prepare_screen(toy_adata, tmp_path / "a", style="gears")
-    assert "rename" not in str(caught.value)
+    assert f"condition_key={flag!r}" not in str(caught.value)
+
+
+def test_options_of_inspect_are_options_of_prepare_and_train(
+    toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [
+        {option for action in parser()._actions for option in action.option_strings}
+        for parser in (inspect_parser, prepare_parser, train_parser)
+    ]
+    assert {"--obo", "--gene2go", "--guides", "--normalize"} <= named[0]
+    assert named[0] <= named[1]
+    assert named[0] <= named[2]
+    toy_adata.write_h5ad(tmp_path / "screen.h5ad")
+    (tmp_path / "go.obo").write_text("[Term]\nid: T1\n\n[Term]\nid: T2\nis_a: T1\n")
+    (tmp_path / "terms.json").write_text('{"GX00": ["T2"]}')
+    options = ["--gene2go", str(tmp_path / "terms.json"), "--obo", str(tmp_path / "go.obo")]
+    assert main(["inspect", str(tmp_path / "screen.h5ad"), *options]) == 0
+    assert main(["inspect", str(tmp_path / "screen.h5ad"), "--obo", str(tmp_path / "absent.obo")]) == 2
+    assert "absent.obo" in capsys.readouterr().err
+
+
+def test_a_command_without_these_options_names_the_one_that_has_them(
+    toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy_adata.X.data = np.rint(np.expm1(toy_adata.X.data))
+    toy_adata.write_h5ad(tmp_path / "screen.h5ad")
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "screen.h5ad"]) == 2
+    told = capsys.readouterr().err
+    assert "pass --normalize" in told
+    assert "run `gears prepare screen.h5ad` with these options" in told
+
+
+def test_without_annotation_a_note_names_the_genes_that_need_one(toy_adata: AnnData) -> None:
+    assert not inspect_screen(toy_adata).findings
+    toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(str).replace({"GX07+ctrl": "FAR+ctrl"})
+    (note,) = inspect_screen(toy_adata).findings
+    assert (note.kind, note.severity, note.example) == ("no-annotation", "note", "FAR")
+    assert not inspect_screen(toy_adata, is_gene=lambda name: name == "FAR").findings

@@ -62,6 +62,15 @@ def test_library_sizes_tell_where_counts_were_corrected(scale: str, drawn: np.nd
     assert detect_scale(some) is None  # no sign is left, and nothing is guessed
 
 
+@pytest.mark.parametrize(("n_changed", "scale"), [(0, "log1p"), (2, "log1p"), (3, None), (6, None)])
+def test_up_to_a_tenth_of_the_values_may_be_no_counts(n_changed: int, scale: str | None) -> None:
+    """Of 20 multiples of one count 2 are a tenth."""
+    counts = np.tile(np.arange(1.0, 21.0), (8, 1))
+    counts[:, 10 : 10 + n_changed] += 0.3
+    factors = np.linspace(0.5, 2, 8)[:, None]  # library sizes differ: they are no sign
+    assert detect_scale(as_csr(np.log1p(factors * counts).astype(np.float32))) == scale
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -87,6 +96,24 @@ def test_real_screens_give_no_finding(shared: Path) -> None:
         adata = anndata.read_h5ad(file)
         for genes in (slice(None), slice(0, 50)):
             assert detect_scale(as_csr(adata.X[:, genes])) == "log1p", (file, genes)
+
+
+@pytest.mark.parametrize("other", ["counts", "normalised", "log2", "log10", "log1p-twice", "fractions"])
+@pytest.mark.parametrize("n_other", [12, 110])
+def test_cells_of_two_scales_are_an_error(
+    other: str, n_other: int, toy_adata: AnnData, tmp_path: Path
+) -> None:
+    """As of two batches, each normalised in its own way."""
+    cells = np.random.default_rng(0).permutation(216)[:n_other]
+    whole = np.expm1(toy_adata.X.toarray()).round()
+    values = in_scale(whole, "log1p")
+    values[cells] = in_scale(whole, other)[cells]
+    toy_adata.X = sparse.csr_matrix(values.astype(np.float32))
+    with pytest.raises(ValueError, match="X holds cells of 2 scales"):
+        prepare_screen(toy_adata, tmp_path / "toy")
+    with pytest.raises(ValueError, match="X holds cells of 2 scales"):
+        prepare_screen(toy_adata, tmp_path / "toy", normalize=True)
+    assert prepare_screen(toy_adata, tmp_path / "toy", scale="log1p").manifest["scale"] == "log1p"
 
 
 REMEDIES = {
@@ -151,3 +178,21 @@ def test_raw_is_a_layer(toy_adata: AnnData, tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.screen.cells.csr().toarray(), toy_adata.X[:, 4:].toarray())
     adata.raw = toy_adata[:, 6:].copy()
     assert "adata.raw does not measure 2 genes" in str(inspect_screen(adata, layer="raw"))
+
+
+def test_a_file_and_memory_give_the_same_advice(
+    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from gears.pertdata import PertData
+
+    adata = with_values(toy_adata.copy(), "scaled")
+    adata.raw = toy_adata
+    adata.layers["umi"] = with_values(toy_adata.copy(), "counts").X.tocsr()
+    adata.layers["dense"] = toy_adata.X.toarray()
+    adata.layers["columns"] = toy_adata.X.tocsc()  # its cells are not read; nor does its name tell a scale
+    adata.write_h5ad(tmp_path / "toy.h5ad")
+    with caplog.at_level("WARNING", logger="gears"):
+        PertData(tmp_path / "work").load(data_path=tmp_path / "toy.h5ad")
+    for advice in ("layer='raw' (", "layer='dense' (", "layer='umi' with normalize=True ("):
+        assert f"pass {advice}" in caplog.text
+        assert f"pass {advice}" in str(inspect_screen(adata))

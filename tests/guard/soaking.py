@@ -53,7 +53,7 @@ def one_round(folder: Path, number: int) -> None:
     asked = [[gene] for gene in again.pert_list[:10]]
     found = again.predict(asked).expression_UG
     assert np.array_equal(found, model.predict(asked).expression_UG)
-    again.predict_to_file(asked, folder / "predicted.h5ad")
+    again.predict_to_file(asked, folder / "predicted.h5ad", overwrite=True)
     if number % WITH_WORKERS == 1:
         options = {"batch_size": 32, "steps": 2, "save_path": str(folder / "workers"), "verbose": False}
         train_multi_gpu(

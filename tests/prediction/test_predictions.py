@@ -70,24 +70,6 @@ def test_top_needs_a_number_of_genes(predictions: Predictions) -> None:
     assert len(predictions.top(99)) == 4 * len(predictions.gene_names)
 
 
-def test_conditions_as_they_are_asked_for() -> None:
-    from gears.prediction.predictions import requested_conditions
-
-    a, ab = Condition(("A",)), Condition(("A", "B"))
-    assert (
-        requested_conditions("A+ctrl")
-        == requested_conditions(a)
-        == requested_conditions(["A"])
-        == requested_conditions([["A"]])
-        == (a,)
-    )
-    assert requested_conditions([["B", "A"], "A+B", ["A", "ctrl"], "A"]) == (ab, a)
-    with pytest.raises(ValueError, match="predict got no condition"):
-        requested_conditions([])
-    with pytest.raises(ValueError, match="predict got an empty condition"):
-        requested_conditions([[]])
-
-
 def test_sd_of_means_and_of_cells(predictions: Predictions) -> None:
     adata = predictions.to_adata()
     for name, value in (("sd", 0.5), ("cell_sd", 2.0)):

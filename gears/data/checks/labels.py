@@ -17,7 +17,7 @@ from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
 from gears.data.checks.styles import is_control_like, is_no_gene, may_be_control
 
-_SIGN = re.compile(r"[^0-9A-Za-z]+")
+_SIGN = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
 CODES = (
     "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
 )
@@ -86,10 +86,10 @@ def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], di
     findings, readable = _readable(counts, layout)
     findings = [*found, *findings]
     empty = [label for label in readable if not set(layout.tokens(label)) - set(layout.controls)]
-    if not empty:
-        findings.append(_no_control(counts, layout))
-    else:
+    if empty:
         findings += _strange_tokens(counts, readable, layout)
+    else:
+        findings.append(_no_control(counts, layout))
     if readable and len(empty) == len(readable):
         what = f"no perturbed condition among {count(len(labels), 'cell')}"
         remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
@@ -142,6 +142,11 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     known = [label for label in names if is_control_like(label) and label.strip() not in layout.as_genes]
     tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
     tokens -= set(layout.as_genes)
+    if tokens and tokens <= set(layout.controls):
+        largest, n = counts.most_common(1)[0]
+        what = f"{what} alone: it is named beside genes only; {largest!r} has most cells ({n})"
+        remedy = f"label the control cells {sorted(tokens)[0]!r}, or name their label, too: ctrl_label="
+        return Finding("no-control", what, f"{remedy}{[*sorted(tokens), '...']}", n, str(largest))
     if len(known) > 1 or tokens - {label.strip() for label in known}:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
@@ -151,7 +156,8 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     like = known or nearest(control, names) or nearest("control", names)
     if not like:
         remedy = "label the control cells, or name their label: ctrl_label='...'"
-        return Finding("no-control", f"{what}; labels found: {shorten(names)}", remedy)
+        what += f"; labels found: {shorten(names)}" if names else ""
+        return Finding("no-control", what, remedy)
     best = like[0]
     what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
     remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}"

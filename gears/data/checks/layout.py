@@ -151,6 +151,8 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
         remedy = "name the column and the control: condition_key=, ctrl_label= (and sep= if genes are joined)"
         if like := label_like(obs):
             remedy += f"; these columns look like labels: {'; '.join(like)}"
+        else:
+            remedy += "; of a file of counts, give the table of its cells' guides: guides="
         return Finding("unknown-style", what, remedy)
     if all(_same_labels(obs[columns[0]], obs[key]) for key in columns[1:]):
         return found[0]
@@ -188,18 +190,14 @@ def _column(
     axis: str, name: str, frame: pd.DataFrame, key: str | None, options: ProcessingOptions
 ) -> tuple[str | None, list[Finding]]:
     """A column that must be there, or a finding with the columns that look like it."""
-    given = {
-        "condition": options.condition_key,
-        "cell_type": options.cell_type_key,
-        "gene_name": options.gene_key,
-    }
-    wanted = given[name] or key or name
+    option = "gene_key" if name == "gene_name" else f"{name}_key"
+    wanted = getattr(options, option) or key or name
     if wanted in frame.columns:
         return wanted, []
     meaning, remedy = _MEANINGS[name]
     columns = [str(column) for column in frame.columns]
     near = [column for column in nearest(wanted, columns) if is_text(frame[column])]
-    hint = f"rename {axis}[{near[0]!r}]" if near else f"columns: {shorten(columns) or 'none'}"
+    hint = f"pass {option}={near[0]!r}" if near else f"columns: {shorten(columns) or 'none'}"
     styles = [found for found in recognised(frame) if found[0].name != "gears"] if name == "condition" else []
     if styles:
         hint = f"obs[{styles[0][1]!r}] is in the style of {styles[0][0].name}: pass style='auto'"

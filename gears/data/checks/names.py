@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -58,8 +58,9 @@ def as_date(name: str) -> str | None:
 
 
 def in_ascii(name: str) -> str:
-    """A name with the letters that its own look like."""
-    return unicodedata.normalize("NFKC", name).translate(_LOOK_ALIKE)
+    """A name with the letters that its own look like, without signs that are not seen."""
+    seen = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
+    return unicodedata.normalize("NFKC", seen).translate(_LOOK_ALIKE)
 
 
 def date_findings(names: Sequence[str], what: str, severity: str) -> list[Finding]:
@@ -72,24 +73,24 @@ def date_findings(names: Sequence[str], what: str, severity: str) -> list[Findin
     return [Finding("dates", text, "write the symbols again", len(dates), next(iter(dates)), severity)]
 
 
-def look_alike_findings(tokens: Sequence[str], known: Callable[[str], bool]) -> list[Finding]:
-    """Perturbed genes with letters that look like those of a known gene."""
+def look_alike_findings(
+    names: Sequence[str], known: Callable[[str], bool], what: str, severity: str
+) -> list[Finding]:
+    """Names with letters that look like those of a known gene; `what` they are, such as "gene name"."""
     strange = {
-        token: name
-        for token in tokens
-        if not token.isascii() and not known(token) and known(name := in_ascii(token))
+        own: name for own in names if not own.isascii() and not known(own) and known(name := in_ascii(own))
     }
     if not strange:
         return []
     shown = []
-    for token, name in strange.items():
+    for own, name in strange.items():
         signs = ", ".join(
-            f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in token if ord(sign) > 127
+            f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in own if ord(sign) > 127
         )
-        shown.append(f"{token!r} has {signs}, {name} is meant")
-    what = f"{count(len(strange), 'perturbed gene')} with letters that look like other ones: {shorten(shown)}"
+        shown.append(f"{own!r} has {signs}, {name} is meant")
+    text = f"{count(len(strange), what)} with letters that look like other ones: {shorten(shown)}"
     remedy = "write them with plain letters: they would be other genes"
-    return [Finding("look-alike-letters", what, remedy, len(strange), next(iter(strange)))]
+    return [Finding("look-alike-letters", text, remedy, len(strange), next(iter(strange)), severity)]
 
 
 def other_case_findings(
@@ -178,19 +179,68 @@ def other_names(tokens: Sequence[str], measured: Sequence[str], symbol_of: Known
     strange = {symbol for symbol, owners in of_symbol.items() if set(owners) - names}
     if not strange:
         return {}
-    here: dict[str, set[str]] = {}
-    for name in measured:
-        symbol = name if name in strange else symbol_of(name)
-        if isinstance(symbol, str) and symbol in strange:
-            here.setdefault(symbol, set()).add(name)
+    here = _names_of(strange, measured, symbol_of)
     renamed = {}
     for symbol in sorted(strange):
-        owners, found = of_symbol[symbol], here.get(symbol, set())
+        owners, found = of_symbol[symbol], here.get(symbol, [])
         if len(found) > 1 or not (found or len(owners) > 1):
             continue
-        name = next(iter(found)) if found else symbol if symbol in owners else owners[0]
+        name = found[0] if found else symbol if symbol in owners else owners[0]
         renamed.update({token: name for token in owners if token != name and token not in names})
     return renamed
+
+
+def model_names(
+    requested: Iterable[str], screen: Collection[str], nodes: Collection[str], symbol_of: KnownGene
+) -> dict[str, str]:
+    """Requested genes that a model has under another name, and that name: the screen's, else the graph's.
+
+    Parameters
+    ----------
+    requested
+        Genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
+    screen
+        Genes that the screen measures or perturbs.
+    nodes
+        Genes that can be perturbed: nodes of the perturbation graph.
+
+    Raises
+    ------
+    ValueError
+        A requested gene stands for two of these.
+    """
+    symbols = {
+        gene: symbol
+        for gene in requested
+        if not (gene in screen and gene in nodes) and isinstance(symbol := symbol_of(gene), str)
+    }
+    if not symbols:
+        return {}
+    here, renamed = _names_of(set(symbols.values()), nodes, symbol_of), {}
+    for gene, symbol in symbols.items():
+        all_names = here.get(symbol, [])
+        names = [name for name in all_names if name in screen] or all_names
+        if gene in names:
+            continue
+        if len(names) > 1:
+            msg = (
+                f"{gene!r} is another name of {' and of '.join(names)}, {len(names)} genes of this model; "
+                "give the one that is meant"
+            )
+            raise ValueError(msg)
+        if names:
+            renamed[gene] = names[0]
+    return renamed
+
+
+def _names_of(symbols: set[str], names: Iterable[str], symbol_of: KnownGene) -> dict[str, list[str]]:
+    """Those of the (distinct) names that mean each symbol."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        symbol = name if name in symbols else symbol_of(name)
+        if isinstance(symbol, str) and symbol in symbols:
+            found.setdefault(symbol, []).append(name)
+    return found
 
 
 def with_names(label: str, renamed: Mapping[str, str]) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gears.conditions import Condition
 from gears.core.findings import Finding, errors
-from gears.core.messages import shorten
+from gears.core.messages import count, shorten
 from gears.data.checks.filters import Dropped
 from gears.data.checks.names import KnownGene
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import check_screen
+from gears.data.reading.by_dask import from_dask
+from gears.data.reading.open import in_reach
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -96,20 +100,31 @@ def inspect_screen(
     Parameters
     ----------
     adata
-        The screen; not modified.
+        The screen; not modified. Values that are a dask array, or lie in a file, are read as they are for preparing.
     name
         Shown in the report.
     is_gene
-        Symbol of a gene that the annotation knows, None for other names.
+        Symbol of a gene that the annotation knows, None for other names; without it a note says which perturbed genes
+        were compared with no annotation. :class:`gears.PertData` and the commands use
+        ``GeneAnnotation.human().resolve`` where no other annotation is given.
     **options
         See :class:`gears.data.ProcessingOptions`.
     """
-    settings = ProcessingOptions.from_mapping(options)
+    settings, temporary = ProcessingOptions.from_mapping(options), Path(tempfile.gettempdir())
+    adata = from_dask(in_reach(adata, temporary), settings.layer, temporary)
     draft = check_screen(adata, settings, is_gene=is_gene)
     facts: dict[str, Any] = {"cells": draft.n_cells, "genes": draft.n_genes}
     if draft.table is not None:
         facts |= condition_facts(draft.table.conditions, draft.table.counts())
         facts |= gene_facts(draft.table.conditions, draft.gene_names.tolist(), is_gene)
+    if draft.ok and is_gene is None and (unmeasured := facts.get("not_measured")):
+        what = (
+            f"{count(len(unmeasured), 'perturbed gene')} compared with no annotation: {shorten(unmeasured)}"
+        )
+        remedy = (
+            "pass is_gene=GeneAnnotation.human().resolve (of gears.graphs), as PertData and the commands do"
+        )
+        draft = draft.found([Finding("no-annotation", what, remedy, len(unmeasured), unmeasured[0], "note")])
     return ScreenReport(
         name=name,
         facts=facts,

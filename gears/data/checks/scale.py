@@ -8,6 +8,7 @@ sizes decide: they are equal after the right inverse, if all genes are there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,8 @@ MOST_VARIED = 1e-3
 """Relative range of library sizes that counts as equal: float32 gives about 1e-6."""
 
 COUNTS, LOG1P, SCALED = "counts", "log1p", "scaled"
+MIXED = "mixed"
+"""Cells of several scales, as of batches that were normalised in different ways."""
 TO_LINEAR: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "normalised": np.asarray,
     LOG1P: lambda values: np.expm1(np.minimum(values, LOG_MAXIMUM)),
@@ -58,16 +61,18 @@ WRONG = {
 
 
 def detect_scale(matrix: sparse.csr_matrix) -> str | None:
-    """Scale of finite values, (N, G) CSR: a name of :data:`SCALES`; None where no sign decides."""
+    """Scale of finite values, (N, G) CSR: a name of :data:`SCALES`, or "mixed"; None where no sign decides."""
     values = matrix.data
     if not len(values):
         return None
     ends = np.array([(piece.min(), piece.max()) for piece in pieces(values)])
     if ends[:, 0].min() < 0:
         return SCALED
+    cells = _sample(matrix)
+    if len(_scales_of_cells(cells)) > 1:
+        return MIXED
     if share_of_integers(values) > MOSTLY_COUNTS:
         return COUNTS
-    cells = _sample(matrix)
     scale = _by_multiples(cells) or _by_library_sizes(cells)
     if scale == "normalised" or (scale is None and ends[:, 1].max() > LOG_MAXIMUM):
         return "fractions" if max(cell.sum() for cell in cells) < 1.001 else "normalised"
@@ -92,6 +97,21 @@ def _by_multiples(cells: list[np.ndarray]) -> str | None:
         if np.mean([(distance < TOLERANCE).mean() for distance in far]) >= MIN_SHARE:
             scores[name] = float(np.median(np.concatenate(far)))
     return min(scores, key=scores.__getitem__) if scores else None
+
+
+def _scales_of_cells(cells: list[np.ndarray]) -> Counter[str]:
+    """Scales that enough of the cells have, each by its own multiples, and how many; counts are "normalised"."""
+    scales: Counter[str] = Counter()
+    for cell in cells:
+        far = {name: _from_whole(to_linear(cell)) for name, to_linear in TO_LINEAR.items()}
+        fitting = {
+            name: float(np.median(distance))
+            for name, distance in far.items()
+            if distance is not None and (distance < TOLERANCE).mean() >= MIN_SHARE
+        }
+        if fitting:
+            scales[min(fitting, key=fitting.__getitem__)] += 1
+    return Counter({name: n for name, n in scales.items() if n >= MIN_INFORMATIVE})
 
 
 def _from_whole(linear: np.ndarray) -> np.ndarray | None:
@@ -136,6 +156,13 @@ def scale_findings(
     """
     if scale in ((COUNTS,) if normalize else (LOG1P, None)):
         return []
+    if scale == MIXED:
+        scales = _scales_of_cells(_sample(matrix))
+        shown = ", ".join(f"{n} {name}" for name, n in scales.most_common())
+        what = f"{place} holds cells of {len(scales)} scales (of the cells looked at: {shown})"
+        remedy = "bring all of them to log1p of normalised counts before they are put together"
+        remedy += f"; scale={LOG1P!r} uses them unchanged" * (not normalize)
+        return [Finding("mixed-scales", what, remedy, sum(scales.values()))]
     values, better = matrix.data, elsewhere()
     low, high = (float(end(end(piece) for piece in pieces(values))) for end in (min, max))
     n, also = len(values), f", or {better}" if better else ""
@@ -164,7 +191,7 @@ def scale_findings(
 def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
     """Layers and ``adata.raw`` with log-normalised values or counts, as remedies; "" where there are none.
 
-    A layer that was not read holds no values; then its name decides.
+    A layer that was not read, or that holds no sign, is judged by its name.
     """
     places = {name: values for name, values in layers.items() if name != used}
     if raw is not None and used != "raw" and "raw" not in places:
@@ -180,8 +207,12 @@ def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
 
 
 def _scale_of(values: Any) -> str | None:
-    """Scale of a matrix of any form, looked at in some cells."""
-    rows = np.unique(np.linspace(0, values.shape[0] - 1, 2 * N_SAMPLE).astype(np.int64))
+    """Scale of a matrix of any form, looked at in some cells; of CSR ones in cells that have values."""
+    is_csr = sparse.issparse(values) and values.format == "csr"
+    cells = np.flatnonzero(np.diff(values.indptr)) if is_csr else np.arange(values.shape[0])
+    if not len(cells):
+        return None
+    rows = cells[np.unique(np.linspace(0, len(cells) - 1, 2 * N_SAMPLE).astype(np.int64))]
     try:
         return detect_scale(as_csr(values[rows]))
     except (TypeError, ValueError):  # no numbers, or stored by columns in a file

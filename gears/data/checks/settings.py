@@ -85,7 +85,7 @@ def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: n
     if alone:
         by = ", ".join(options.batch_key)
         what = f"{count(len(alone), 'combination')} of {by} without a control cell: {shorten(alone)}"
-        remedy = "leave these cells out, or match by fewer columns (batch_key=)"
+        remedy = "leave these cells out, or divide by other or fewer columns (context_key=, batch_key=)"
         findings.append(Finding("no-matched-control", what, remedy, len(alone), alone[0]))
     return findings
 

@@ -27,11 +27,12 @@ _CONTROL_WORDS = (
 _NUMBERED = r"(?:[-_ ]?(?:sg|g|guide|ctrl|control)?[-_ ]?\d+)?"
 _CONTROL_LIKE = re.compile(rf"(?:{'|'.join(_CONTROL_WORDS)}){_NUMBERED}", re.IGNORECASE)
 _MAYBE_CONTROL = re.compile(
-    r"(?:(?:human|mouse|hs|mm|h|m)[-_ ])?(?:sg|grna|guide)?[-_ ]?"
+    r"(?:(?:human|mouse|hs|mm|h|m)[-_ ])?(?:sg|si|sh|cr|grna|guide)?[-_ ]?"
     rf"(?:{'|'.join(_CONTROL_WORDS)}|e?gfp|mcherry|bfp|yfp|rfp|td[-_ ]?tomato|tag[-_ ]?[br]fp|luc(?:iferase)?|fluc"
-    r"|aavs1|rosa26|(?:no|one)[-_ ](?:non[-_ ]?gene[-_ ])?(?:site|gene)|ignored?|scr(?![a-z0-9])|parental|uninfected"
-    r"|background|backbone|dummy|random|filler)"
-    rf"(?:[-_ ](?:ctrl|control|guide|sgrna|grna))?{_NUMBERED}(?:[-_ ][a-z0-9])?",
+    r"|aavs1|rosa(?:26)?|(?:no|one)[-_ ](?:(?:non[-_ ]?gene|intergenic)[-_ ])?(?:site|gene)|ignored?|scr(?![a-z0-9])"
+    r"|parental|uninfected|unedited|d?cas9|pbs|plasmid|blank|background|backbone|dummy|random|filler)"
+    r"(?:[-_ ]?(?:ctrl|control))?(?:[-_ ]?(?:guide|sgrna|grna))?(?:[-_ ]?(?:for)?[-_ ]?(?:human|mouse)|[-_ ][hm])?"
+    rf"{_NUMBERED}(?:[-_ ][a-z0-9])?",
     re.IGNORECASE,
 )
 _NO_GENE = re.compile(

@@ -273,7 +273,14 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     labels = list(dict.fromkeys(mapping.values()))
     findings += other_name_findings(renamed)
     findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
-    findings += look_alike_findings(tokens, known)
+    findings += look_alike_findings(tokens, known, "perturbed gene", "error")
+    perturbed = set(tokens)
+    findings += look_alike_findings(
+        measured,
+        lambda name: name in perturbed or (is_gene is not None and bool(is_gene(name))),
+        "gene name",
+        "warning",
+    )
     findings += other_case_findings(tokens, measured, known)
     findings += unmeasured_findings(tokens, measured, draft.var)
     table = LabelTable.of(

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from gears.core.messages import shorten
 from gears.core.progress import followed
-from gears.data.reading.matrix import as_csr
+from gears.data.reading.matrix import RAW, as_csr
 from gears.data.reading.open import kind_of
 from gears.data.screen.cells import CellMatrix
 from gears.files.atomic import scratch_folder
@@ -33,27 +33,31 @@ BLOCKS = 16
 def from_dask(adata: AnnData, layer: str | None, near: Path) -> AnnData:
     """The screen with the values of `layer` (None: of X) from dask, mapped from a file in the folder `near`.
 
-    Other dask arrays among X and the layers are there by name and hold nothing. A screen without dask arrays is
-    returned unchanged.
+    Other dask arrays among X, the layers and ``adata.raw`` are there by name and hold nothing. A screen without dask
+    arrays is returned unchanged.
     """
     holder = adata._adata_ref if adata.is_view else adata  # a view would copy its values
-    if not any(map(is_dask, (holder.X, *holder.layers.values()))):
+    raw = None if adata.raw is None else adata.raw.X
+    if not any(map(is_dask, (holder.X, *holder.layers.values(), raw))):
         return adata
     from anndata import AnnData
 
-    nothing = sparse.csr_matrix(adata.shape, dtype=np.float32)
+    is_raw = layer == RAW and RAW not in adata.layers
 
     def values(name: str | None) -> Any:
-        found = adata.X if name is None else adata.layers[name]
-        if not is_dask(found):
-            return found
-        return _brought(found, near) if name == layer else nothing
+        return brought(adata.X if name is None else adata.layers[name], name == layer)
+
+    def brought(matrix: Any, is_used: bool) -> Any:
+        if not is_dask(matrix):
+            return matrix
+        return _brought(matrix, near) if is_used else sparse.csr_matrix(matrix.shape, dtype=np.float32)
 
     return AnnData(
         X=values(None),
         obs=_in_memory(adata.obs),
         var=_in_memory(adata.var),
         layers={name: values(name) for name in adata.layers},
+        raw=None if raw is None else {"X": brought(raw, is_raw), "var": _in_memory(adata.raw.var)},
     )
 
 

@@ -39,6 +39,8 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9]+):/{1,2}(?=[^/])", re.IGNORECASE)
 
 MOST_IN_MEMORY = 1 << 26
 """Stored values of a matrix that are read into memory; a larger one is mapped from a file."""
+CELLS_OF_OTHERS = 400
+"""Cells of each matrix that is not used, enough to recognise its scale."""
 
 
 def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
@@ -290,12 +292,13 @@ def _ten_x(
 
 
 def open_lean(path: Path, layer: str | None, near: Path) -> AnnData:
-    """A screen's file with its annotations and the values of `layer` (None: of X), nothing else.
+    """A screen's file with its annotations and the values of `layer` (None: of X).
 
-    Of an h5ad file other layers, embeddings and ``uns`` are not read: other layers are there by name and hold
-    nothing. A matrix of more than :data:`MOST_IN_MEMORY` values is brought chunk by chunk into a file in the folder
-    `near` that is mapped into memory (and has no name any more), so that preparing it holds no second copy and the
-    system can let go of its pages. Other kinds of files are read whole. Errors are those of :func:`open_screen`.
+    Of an h5ad file embeddings and ``uns`` are not read, and of other layers and ``raw`` some cells alone, whose values
+    tell their scale: all others are empty. A matrix of more than :data:`MOST_IN_MEMORY` values is brought chunk by
+    chunk into a file in the folder `near` that is mapped into memory (and has no name any more), so that preparing it
+    holds no second copy and the system can let go of its pages. Other kinds of files are read whole. Errors are those
+    of :func:`open_screen`.
     """
     lean = _lean(path, layer, near)
     return open_screen(path) if lean is None else lean
@@ -313,13 +316,16 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
         raise TypeError(msg)
     if not adata.isbacked:
         return adata
-    try:
-        stored = None if adata.is_view else StoredMatrix(getattr(adata.X, "group", adata.X))
-    except ValueError:  # stored by columns
-        stored = None
-    if stored is None:
+    if adata.is_view:
         return adata.to_memory()
-    return AnnData(X=_brought(stored, near), obs=adata.obs, var=adata.var, layers=dict(adata.layers))
+    held = {"X": adata.X} | ({} if adata.raw is None else {"raw": adata.raw.X})
+    try:
+        stored = {name: StoredMatrix(getattr(matrix, "group", matrix)) for name, matrix in held.items()}
+    except ValueError:  # stored by columns
+        return adata.to_memory()
+    values = {name: _brought(matrix, near) for name, matrix in stored.items()}
+    raw = None if adata.raw is None else {"X": values["raw"], "var": adata.raw.var}
+    return AnnData(X=values["X"], obs=adata.obs, var=adata.var, layers=dict(adata.layers), raw=raw)
 
 
 def _lean(path: Path, layer: str | None, near: Path) -> AnnData | None:
@@ -338,12 +344,28 @@ def _lean(path: Path, layer: str | None, near: Path) -> AnnData | None:
             if stored.shape != (len(obs), len(var)):
                 return None
             matrix = _brought(stored, near)
+            layers = {name: matrix if name == layer else _begun(file[f"layers/{name}"]) for name in names}
+            raw = {"X": _begun(file["raw/X"]), "var": read_elem(file["raw/var"])} if "raw" in file else None
+        nothing = sparse.csr_matrix(matrix.shape, dtype=np.float32)
+        return AnnData(X=matrix if layer is None else nothing, obs=obs, var=var, layers=layers, raw=raw)
     except (KeyError, ValueError, OSError, TypeError) as error:
         logger.debug("%s is read whole (%s)", path, error)
         return None
-    nothing = sparse.csr_matrix(matrix.shape, dtype=np.float32)
-    layers = {name: matrix if name == layer else nothing for name in names}
-    return AnnData(X=matrix if layer is None else nothing, obs=obs, var=var, layers=layers)
+
+
+def _begun(matrix: Any) -> sparse.csr_matrix:
+    """A stored matrix with the first :data:`CELLS_OF_OTHERS` cells, all others empty; none if stored by columns."""
+    import h5py
+
+    try:
+        stored = StoredMatrix(matrix)
+    except ValueError:
+        shape = matrix.attrs["shape"] if isinstance(matrix, h5py.Group) else matrix.shape
+        return sparse.csr_matrix(tuple(shape), dtype=np.float32)
+    n_cells = stored.shape[0]
+    rows = stored.csr(0, min(CELLS_OF_OTHERS, n_cells))
+    indptr = np.pad(rows.indptr, (0, n_cells - rows.shape[0]), mode="edge")
+    return sparse.csr_matrix((rows.data, rows.indices, indptr), shape=stored.shape)
 
 
 def _brought(stored: StoredMatrix, near: Path) -> sparse.csr_matrix:
