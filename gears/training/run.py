@@ -19,6 +19,7 @@ from gears.distributed.world import IDENTITY
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
 from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
+from gears.training.batches import with_other_workers
 from gears.training.engine import TrainingEngine
 from gears.training.engine_options import EngineOptions
 from gears.training.loggers.registry import LoggerSetup, RunLoggers
@@ -88,7 +89,7 @@ def run_training(
     )
     world_size = engine.reducer.world_size
     if world_size > 1:
-        network.reducer = engine.reducer
+        network.reducer, loader = engine.reducer, with_other_workers(loader, world_size)
     engine.optimizer = _optimizer(network, options, device, world_size)
     devices = _devices(engine)
     if engine.is_main:
