@@ -107,6 +107,13 @@ class Reducer:
         """All workers' tensors, shape (world size, ...), rank by rank."""
         return tensor.detach().unsqueeze(0)
 
+    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over workers, in the tensor itself, which is returned."""
+        return tensor
+
+    def from_main(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give tensors of one type and device the values that they have on rank 0, in place."""
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Reducer:
         """A copied model (such as a moving average) uses the same reducer; a process group cannot be copied."""
         return self
@@ -125,22 +132,34 @@ class GroupReducer(Reducer):
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers, a new tensor of the same shape."""
-        _need_group()
-        start = time.perf_counter()
-        result = tensor.detach().clone()
-        dist.all_reduce(result)
-        self.seconds += time.perf_counter() - start
-        return result
+        return self.add_up(tensor.detach().clone())
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """All workers' tensors, shape (world size, ...), rank by rank."""
         _need_group()
         start = time.perf_counter()
         tensor = tensor.detach().contiguous()
-        tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(tensors, tensor)
+        result = tensor.new_empty((self.world_size * tensor.numel(),))
+        dist.all_gather_into_tensor(result, tensor.view(-1))
         self.seconds += time.perf_counter() - start
-        return torch.stack(tensors)
+        return result.view(self.world_size, *tensor.shape)
+
+    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over workers, in the tensor itself, which is returned."""
+        _need_group()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        self.seconds += time.perf_counter() - start
+        return tensor
+
+    def from_main(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give tensors of one type and device the values that they have on rank 0, in place."""
+        _need_group()
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        dist.broadcast(flat, src=0)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.detach().copy_(part.view_as(tensor))
 
 
 @dataclass(frozen=True)

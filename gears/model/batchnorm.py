@@ -17,9 +17,9 @@ With several workers forward costs one gather (N, mean and variance of each work
 this is plain batch norm without communication. The plain version repeats each row weight_u times and calls torch's
 ``BatchNorm1d`` (``tests/model/test_model_batchnorm.py``). Parameters and buffers have the names of ``BatchNorm1d``.
 
-On a GPU the number of operators is what a step costs, not the arithmetic on vectors of H numbers: weights are divided by
-their sum once for all norms (:class:`Weights`), and the running statistics of all norms of a network change in one go
-(:func:`track`).
+On a GPU the number of operators is what a step costs, not the arithmetic on vectors of H numbers: weights are divided
+by their sum once for all norms (:class:`Weights`), and the running statistics of all norms of a network change in one
+go (:func:`track`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class WeightedBatchNorm(nn.Module):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = nn.Parameter(torch.ones(num_features))
         self.bias = nn.Parameter(torch.zeros(num_features))
-        self.shifts_all = False  # whether what follows takes a shift out again: then the bias takes no part in training
+        self.shifts_all = (
+            False  # whether what follows takes a shift out again: then the bias takes no part in training
+        )
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
         self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
@@ -250,9 +252,7 @@ class _NormaliseRows(torch.autograd.Function):
             if relu:
                 out.relu_()
         share_U = share_of_all(weights, rows_LUH.shape[0], moments, reducer)
-        ctx.save_for_backward(
-            rows_LUH, scale_H, share_U, moments.mean_H, inverse_H, out if relu else None
-        )
+        ctx.save_for_backward(rows_LUH, scale_H, share_U, moments.mean_H, inverse_H, out if relu else None)
         ctx.reducer = reducer
         ctx.mark_non_differentiable(*moments)
         return (out, *moments)
@@ -298,39 +298,35 @@ class _OuterTerms(torch.autograd.Function):
         mean_H, var_H = base_mean_H + effects.mean_H, base_var_H + effects.var_H
         inverse_H = torch.rsqrt(var_H + eps)
         scale_H = gamma_H * inverse_H
-        shift_H = torch.addcmul(beta_H, mean_H, scale_H, value=-1)
+        centred_GH = base_GH - mean_H
         share_U = share_of_all(weights, 1, effects, reducer)
-        ctx.save_for_backward(
-            base_GH, effect_UH, scale_H, inverse_H, share_U, mean_H, base_mean_H, effects.mean_H
-        )
+        ctx.save_for_backward(centred_GH, effect_UH, scale_H, inverse_H, share_U, effects.mean_H)
         ctx.reducer = reducer
         statistics = (mean_H, var_H, effects.n_rows * n_genes)
         ctx.mark_non_differentiable(*statistics)
-        return torch.addcmul(shift_H, base_GH, scale_H), effect_UH * scale_H, *statistics
+        return torch.addcmul(beta_H, centred_GH, scale_H), effect_UH * scale_H, *statistics
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, grad_base_GH: Tensor, grad_effect_UH: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """With s and t the gradients of scale and shift, those of the moments follow, and from them those of the rows.
+        """Through scale and mean to the moments, and from them to the rows.
 
         dL/dbase_g = scale dL/dout_g + (dL/dmean + 2 (base_g - mean of base) dL/dvar) / G, with base's own share of the
         gradients of the moments, and dL/deffect_u likewise, with share_u and sums over all workers.
         """
-        base_GH, effect_UH, scale_H, inverse_H, share_U, mean_H, base_mean_H, effect_mean_H = ctx.saved_tensors
-        grad_beta_H = grad_base_GH.sum(0)  # shift = beta - mean scale
-        grad_scale_H = (grad_base_GH * base_GH).sum(0) + (grad_effect_UH * effect_UH).sum(0) - mean_H * grad_beta_H
+        centred_GH, effect_UH, scale_H, inverse_H, share_U, effect_mean_H = ctx.saved_tensors
+        grad_beta_H = grad_base_GH.sum(0)
+        grad_scale_H = (grad_base_GH * centred_GH).sum(0) + (grad_effect_UH * effect_UH).sum(0)
         grad_gamma_H = grad_scale_H * inverse_H
-        # dscale/dvar = -scale inverse^2 / 2
-        grad_mean_H, grad_var_H = -grad_beta_H * scale_H, grad_gamma_H * scale_H * inverse_H  # of var: times -1/2
-        n_genes = len(base_GH)
-        grad_base_GH = torch.addcmul(
-            grad_mean_H / n_genes, grad_base_GH, scale_H
-        ).addcmul_(base_GH - base_mean_H, grad_var_H, value=-1 / n_genes)
-        if ctx.reducer.world_size > 1:
-            grad_mean_H, grad_var_H = ctx.reducer.sum(torch.stack([grad_mean_H, grad_var_H]))
-        moved_UH = torch.addcmul(grad_mean_H, effect_UH - effect_mean_H, grad_var_H, value=-1)
+        # dscale/dvar = -scale inverse^2 / 2: `half` is -1/2 dL/dvar
+        grad_mean_H, half_H = -grad_beta_H * scale_H, grad_gamma_H * scale_H * inverse_H
+        n_genes = len(centred_GH)
+        grad_base_GH = torch.addcmul(grad_mean_H / n_genes, grad_base_GH, scale_H)
+        grad_base_GH.addcmul_(centred_GH + effect_mean_H, half_H, value=-1 / n_genes)
+        grad_mean_H, half_H = summed(grad_mean_H, half_H, ctx.reducer)
+        moved_UH = torch.addcmul(grad_mean_H, effect_UH - effect_mean_H, half_H, value=-1)
         grad_effect_UH = torch.addcmul(grad_effect_UH * scale_H, share_U.unsqueeze(1), moved_UH)
         return grad_base_GH, grad_effect_UH, grad_gamma_H, grad_beta_H, None, None, None
 
@@ -426,7 +422,7 @@ def condition_moments(rows_LUH: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def row_products(grad_LUH: Tensor, rows_LUH: Tensor, mean_H: Tensor) -> tuple[Tensor, Tensor]:
     """Sums over all rows of ``grad`` and of ``grad * (rows - mean)``, each (H,)."""
-    n_rows, n_conditions, n_features = rows_LUH.shape
+    n_rows, n_conditions = rows_LUH.shape[:2]
     if n_rows == 1 or rows_LUH.numel() == 0:
         return grad_LUH.sum((0, 1)), (grad_LUH * (rows_LUH - mean_H)).sum((0, 1))
     # columns (L, U H), as in condition_moments

@@ -36,7 +36,9 @@ class GlobalBatch:
     rank: int
 
     @classmethod
-    def of(cls, batch: Any, ids: np.ndarray, n_conditions: int, reducer: Reducer, device: torch.device) -> GlobalBatch:
+    def of(
+        cls, batch: Any, ids: np.ndarray, n_conditions: int, reducer: Reducer, device: torch.device
+    ) -> GlobalBatch:
         """Of a batch with `ids` on this worker.
 
         Where the batch does not say what the others have (``of_workers``), they are asked, which waits for the device.
@@ -60,7 +62,7 @@ class GlobalBatch:
         return np.flatnonzero(self.cells_WC[self.rank])
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Cells of the conditions of the global batch, ``weight`` (A,), and how workers divide them (:class:`Division`).
+        """Cells of the global batch's conditions, ``weight`` (A,), and how workers divide them (:class:`Division`).
 
         ``rows_WU`` and ``weight_WU`` are there with several workers only.
         """

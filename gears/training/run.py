@@ -18,8 +18,8 @@ from gears.core.progress import progress
 from gears.distributed.world import IDENTITY
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
-from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
 from gears.training.batches import with_other_workers
+from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
 from gears.training.engine import TrainingEngine
 from gears.training.engine_options import EngineOptions
 from gears.training.loggers.registry import LoggerSetup, RunLoggers

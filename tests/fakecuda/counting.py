@@ -43,6 +43,8 @@ VIEWS = {
 }  # fmt: skip
 SCREEN = {"n_singles": 60, "n_pairs": 40, "cells_per_condition": 24, "n_control": 200}
 
+DEFAULTS: dict[str, Any] = {"prior": None, "evaluate_test": False, "verbose": False, "eval_every": 1000}
+
 
 class Operators(TorchDispatchMode):
     """Counts operators that start kernels on a GPU, by name and by the line that asks for them."""
@@ -93,7 +95,7 @@ def run(data: PertData, steps: int, model: dict[str, Any], train: dict[str, Any]
     gears_model.model_initialize(**{"hidden_size": 16, "seed": 1, **model})
     fakecuda.reset()
     with Operators() as operators:
-        gears_model.train(**{"prior": None, "evaluate_test": False, "verbose": False, "eval_every": 1000, **train, "steps": steps})
+        gears_model.train(**DEFAULTS, **train, steps=steps)
     counts = fakecuda.report()
     return {
         "operators": operators.names,
@@ -128,7 +130,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="cells or conditions a step")
     parser.add_argument("--lines", action="store_true", help="list operators by line")
     for what in ("model", "train"):
-        parser.add_argument(f"--{what}", nargs="*", default=[], metavar="KEY=VALUE", help=f"options of the {what}")
+        parser.add_argument(
+            f"--{what}", nargs="*", default=[], metavar="KEY=VALUE", help=f"options of the {what}"
+        )
     options = parser.parse_args()
     model, train = (
         {key: ast.literal_eval(value) for key, value in (entry.split("=", 1) for entry in entries)}
