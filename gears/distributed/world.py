@@ -16,6 +16,9 @@ from gears.distributed.devices import DeviceLike, choose_devices, find_device
 
 logger = logging.getLogger(__name__)
 
+# The function was renamed in torch 2.13, where the old name warns.
+_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -140,7 +143,7 @@ class GroupReducer(Reducer):
         start = time.perf_counter()
         tensor = tensor.detach().contiguous()
         result = tensor.new_empty((self.world_size * tensor.numel(),))
-        dist.all_gather_into_tensor(result, tensor.view(-1))
+        _gather_into(result, tensor.view(-1))
         self.seconds += time.perf_counter() - start
         return result.view(self.world_size, *tensor.shape)
 

@@ -26,12 +26,12 @@ import fakecuda
 # isort: split
 
 import torch
+from screens import prepared
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gears
 from gears import GEARS, PertData
-from gears.simulate import simulate_to_h5ad
 
 PACKAGE = Path(gears.__file__).parent
 # They start no kernel.
@@ -41,7 +41,6 @@ VIEWS = {
     "split", "split_with_sizes", "unbind",
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
 }  # fmt: skip
-SCREEN = {"n_singles": 60, "n_pairs": 40, "cells_per_condition": 24, "n_control": 200}
 
 DEFAULTS: dict[str, Any] = {"prior": None, "evaluate_test": False, "verbose": False, "eval_every": 1000}
 
@@ -76,17 +75,6 @@ def line_of_call() -> str:
             return f"{path.relative_to(PACKAGE)}:{frame.f_lineno}:{frame.f_code.co_name}"
         frame = frame.f_back
     return "C++ autograd"
-
-
-def screen(folder: Path, n_genes: int, batch_size: int) -> PertData:
-    """A simulated screen of 101 conditions and 2,600 cells."""
-    path = folder / "screen.h5ad"
-    simulate_to_h5ad(path, seed=1, n_genes=n_genes, **SCREEN)
-    data = PertData(folder)
-    data.load(data_path=path)
-    data.prepare_split(split="simulation", seed=1)
-    data.get_dataloader(batch_size=batch_size)
-    return data
 
 
 def run(data: PertData, steps: int, model: dict[str, Any], train: dict[str, Any]) -> dict[str, Any]:
@@ -142,9 +130,10 @@ def main() -> None:
     if options.objective == "moments":
         train = {"batch_size": options.batch, **train}
     with tempfile.TemporaryDirectory() as folder:
-        counts = per_step(screen(Path(folder), options.genes, options.batch), options.steps, model, train)
+        data = prepared(Path(folder), "counted", batch_size=options.batch, n_genes=options.genes)
+        counts = per_step(data, options.steps, model, train)
     names, lines = counts.pop("operators"), counts.pop("lines")
-    print(json.dumps(counts, indent=1))
+    print("FOUND " + json.dumps(counts))
     for place, n in Counter(lines if options.lines else names).most_common():
         print(f"  {n / options.steps:8.2f}  {place}")
 
