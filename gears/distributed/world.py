@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -262,9 +263,22 @@ def own_device(
 
 
 def model_device(device: DeviceLike) -> torch.device:
-    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU."""
-    if device is not None:
+    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU.
+
+    Under a launcher that started several processes on this machine, GPUs are divided from the start: "cuda" and the
+    default are the GPU of the local rank, so that no process begins on another one's.
+    """
+    if device is not None and find_device(device) != torch.device("cuda"):
         return find_device(device)
     if is_running():
         return current_world().device
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    ranks = None
+    with contextlib.suppress(
+        ValueError
+    ):  # variables that contradict each other are named when training begins
+        ranks = Ranks.read()
+    if ranks is None or ranks.local_world_size == 1 or ranks.local_rank >= torch.cuda.device_count():
+        return torch.device("cuda")
+    return torch.device("cuda", ranks.local_rank)

@@ -89,7 +89,13 @@ def run_training(
     )
     world_size = engine.reducer.world_size
     if world_size > 1:
-        network.reducer, loader = engine.reducer, with_other_workers(loader, world_size)
+        network.reducer = engine.reducer
+    if hasattr(loader, "pin_memory"):
+        loader.pin_memory = (
+            device.type == "cuda"
+        )  # pinning initialises CUDA, which a run on the CPU leaves alone
+    if world_size > 1:
+        loader = with_other_workers(loader, world_size)
     engine.optimizer = _optimizer(network, options, device, world_size)
     devices = _devices(engine)
     if engine.is_main:

@@ -9,6 +9,7 @@ of ``torch.cuda`` in the parent and the collectives of a step.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -88,7 +89,7 @@ def of_a_step(log: Path) -> list[str]:
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     asked = [f"{entry['kind']} by {entry['asked_by'][-2].split(':', 2)[2]}" for entry in entries]
     ends = [place for place, what in enumerate(asked) if what.endswith("by average")]
-    steps = Counter(tuple(asked[start + 1 : end + 1]) for start, end in zip(ends, ends[1:], strict=False))
+    steps = Counter(tuple(asked[start + 1 : end + 1]) for start, end in itertools.pairwise(ends))
     return list(steps.most_common(1)[0][0])
 
 
