@@ -93,12 +93,12 @@ class WeightedBatchNorm(nn.Module):
             return F.relu(out) if relu else out
         exact = statistics_dtype(rows.dtype)  # of counts and sums too: float16 counts to 2,048 only
         if weight is None:
-            out, *statistics = self._plain(rows, exact)
+            out, mean_H, var_H = self._plain(rows, exact)
             out = F.relu(out) if relu else out
         else:
             weights = weight if isinstance(weight, Weights) else Weights.of(weight.to(exact))
             rows_LUH = rows if rows.ndim == 3 else rows.unsqueeze(0)
-            out, *statistics, n_rows = _NormaliseRows.apply(
+            out, mean_H, var_H, n_rows = _NormaliseRows.apply(
                 rows_LUH, self.weight, self.bias, weights, self.eps, relu, reducer
             )
             out = out.reshape(rows.shape)
@@ -106,8 +106,7 @@ class WeightedBatchNorm(nn.Module):
         if not isinstance(count, Tensor):
             n_all = float(rows.numel() // self.num_features if count is None else count)
             count = torch.full((), n_all, dtype=exact, device=rows.device)
-        moments = Moments(*statistics, count)
-        note = Note(self, moments, shift)
+        note = Note(self, Moments(mean_H, var_H, count), shift)
         if notes is None:
             track([note])
         else:
@@ -174,13 +173,13 @@ class Weights(NamedTuple):
     """How often the rows of each condition count; made once for all norms of a step."""
 
     share_U: Tensor  # (U,) part of this worker's cells; all 0 without any
-    count: Tensor  # (), cells of this worker
+    n_cells: Tensor  # (), of this worker
 
     @classmethod
     def of(cls, weight_U: Tensor) -> Weights:
         """From numbers of cells, (U,)."""
-        count = weight_U.sum()
-        return cls(weight_U / count.clamp(min=1), count)
+        n_cells = weight_U.sum()
+        return cls(weight_U / n_cells.clamp(min=1), n_cells)
 
 
 class Moments(NamedTuple):
@@ -207,11 +206,10 @@ def track(notes: Sequence[Note]) -> None:
     """
     norms, moments = [note.norm for note in notes], [note.moments for note in notes]
     means, widths = [each.mean_H for each in moments], [norm.num_features for norm in norms]
-    shifted = [place for place, note in enumerate(notes) if note.shift_H is not None]
-    if shifted:
-        shifts = [notes[place].shift_H for place in shifted]
-        sums = torch._foreach_add([means[place] for place in shifted], shifts)
-        for place, mean_H in zip(shifted, sums, strict=True):
+    shifts = {place: note.shift_H for place, note in enumerate(notes) if note.shift_H is not None}
+    if shifts:
+        sums = torch._foreach_add([means[place] for place in shifts], list(shifts.values()))
+        for place, mean_H in zip(shifts, sums, strict=True):
             means[place] = mean_H
     n_K = torch.stack([each.n_rows for each in moments])
     has_rows_K = n_K > 0
@@ -378,14 +376,14 @@ def merged(
     weights 0, contributes nothing; without any row on any worker the moments are 0.
     """
     mean_H, var_H = _mixed(weights.share_U, mean_UH, var_UH)
-    count = weights.count * n_rows
+    count = weights.n_cells * n_rows
     if reducer.world_size == 1:
         return Moments(mean_H, var_H, count)
     # the same formula for workers; one collective for all three
     workers = reducer.gather(torch.cat([count.reshape(1), mean_H, var_H]))
     count_W1, mean_WH, var_WH = workers.split([1, len(mean_H), len(mean_H)], dim=1)
     of_workers = Weights.of(count_W1.squeeze(1))
-    return Moments(*_mixed(of_workers.share_U, mean_WH, var_WH), of_workers.count)
+    return Moments(*_mixed(of_workers.share_U, mean_WH, var_WH), of_workers.n_cells)
 
 
 def _mixed(share_U: Tensor, mean_UH: Tensor, var_UH: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -399,12 +397,14 @@ def share_of_all(weights: Weights, n_rows: int, moments: Moments, reducer: Reduc
     """Part of the rows of all workers that a single row of each condition is, (U,): weight_u / N."""
     if reducer.world_size == 1:
         return weights.share_U if n_rows == 1 else weights.share_U / n_rows
-    return weights.share_U * (weights.count / moments.n_rows.clamp(min=1))
+    return weights.share_U * (weights.n_cells / moments.n_rows.clamp(min=1))
 
 
 def summed(one_H: Tensor, other_H: Tensor, reducer: Reducer) -> Sequence[Tensor]:
     """Sums of two vectors over all workers, in one collective; the vectors themselves where there is one worker."""
-    return (one_H, other_H) if reducer.world_size == 1 else reducer.sum(torch.stack([one_H, other_H]))
+    return (
+        (one_H, other_H) if reducer.world_size == 1 else reducer.sum(torch.stack([one_H, other_H])).unbind()
+    )
 
 
 def condition_moments(rows_LUH: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -186,7 +186,7 @@ class GEARSNetwork(nn.Module):
         self._leave_shifts()
         notes: list[Note] = []
         weights = Weights.of(weight_U)
-        base_GH = self._base(weights.count * self.n_genes, notes)
+        base_GH = self._base(weights.n_cells * self.n_genes, notes)
         effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U, notes), context, kind)
         own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weights, notes, division)
         delta_UG = self._all_changes(own_GU, weights, notes, division)

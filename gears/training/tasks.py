@@ -128,7 +128,7 @@ class Objective(abc.ABC):
         """
         arrays = {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights(), **more}
         on_device = moved(arrays, self.device, self.dtype)
-        named = {name: on_device[name] for name in ("context", "kind") if name in on_device}
+        named: dict[str, Any] = {name: on_device[name] for name in ("context", "kind") if name in on_device}
         inputs = (on_device["pert_row"], on_device["pert_node"], on_device["weight"])
         if reducer.world_size > 1:
             named["division"] = batch.division(on_device, reducer)
@@ -354,7 +354,7 @@ class MomentsTask(Objective):
         )
         moments_U6G = self.pairs.on_device(ids_U, on_device["ids_U"], self.dtype)
         mask_UG = self.tables.mask_CG.index_select(0, on_device["ids_U"])
-        moments = PairMoments(*moments_U6G.unbind(1), mask_UG, on_device["share_U"])
+        moments = PairMoments(*(*moments_U6G.unbind(1), mask_UG, on_device["share_U"]))
         return moment_loss(delta_UG, logvar_UG, moments, self.config)
 
 

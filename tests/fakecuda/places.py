@@ -1,4 +1,4 @@
-"""What is asked of GPUs where it should not be: in the process that starts workers, in a run on the CPU, under torchrun.
+"""What is asked of GPUs where nothing should be: to choose devices, by a run on the CPU, by other local ranks.
 
 python tests/fakecuda/places.py
 """

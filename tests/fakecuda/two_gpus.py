@@ -73,7 +73,8 @@ def compare(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         "losses": difference(losses, expected),
         "changes": difference(changes, expected_changes),
         "devices": list(two.devices),
-        "cuda in the parent": parent["initialised"],
+        # once the workers have ended, the model is scored on a GPU
+        "cuda in the parent": parent["initialised"] and "conclude" not in parent["initialised_by"],
         "calls in the parent": parent["calls"],
         "of a step": of_a_step(log.with_suffix(".0")),
     }
