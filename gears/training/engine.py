@@ -302,12 +302,15 @@ class TrainingEngine:
 
     def _plan_next_read(self, last: StepRecord, n_steps: int) -> None:
         """Set the number of steps until the next read, the same on all workers."""
+        self._steps_between_reads = MOST_UNREAD
+        if self.reducer.world_size == 1:
+            return
         now = time.monotonic()
-        self.stepper.vote(signals.stop_requested(), (now - self._read_at) / n_steps)
-        self._read_at, self._steps_between_reads = now, MOST_UNREAD
-        if self.reducer.world_size > 1:  # as long as steps may be long: what workers knew of them a read ago
-            steps = LONGEST_SECONDS / last.seconds if last.seconds > 0 else 1
-            self._steps_between_reads = max(1, min(MOST_UNREAD, int(steps)))
+        self.stepper.vote(seconds=(now - self._read_at) / n_steps)
+        self._read_at = now
+        # by the mean of what all workers found up to the read before; nothing is known before the first
+        steps = LONGEST_SECONDS / last.seconds if last.seconds > 0 else 1
+        self._steps_between_reads = max(1, min(MOST_UNREAD, int(steps)))
 
     def _broken_step(self, record: StepRecord, place: int) -> str:
         """Message on a step, at a place from 0 in the epoch, that is not finite."""
@@ -373,7 +376,7 @@ class TrainingEngine:
         if self.reducer.world_size == 1:
             return stop
         if stop:
-            self.stepper.vote(stop)
+            self.stepper.vote(stop=True)
         return False
 
     def _restore_random(self) -> None:

@@ -126,18 +126,15 @@ class Stepper:
         self._one = torch.ones((), device=self.device)
         self._records = torch.zeros(MOST_UNREAD, 4, dtype=exact, device=self.device)
         self._said_3 = torch.zeros(3, dtype=dtype, device=self.device)  # 0 or NaN by the loss; stop; seconds
-        self._voted = (False, 0.0)
         self._shared = None
         if reducer.world_size > 1:
             self._shared = SharedGradients(self._parameters, reducer, self.options.gradient_compression)
 
-    def vote(self, stop: bool, seconds: float | None = None) -> None:
+    def vote(self, *, stop: bool | None = None, seconds: float | None = None) -> None:
         """Let the other workers know, with the next gradients, a wish to stop and the seconds of a step."""
-        seconds = self._voted[1] if seconds is None else seconds
-        for place, value in enumerate((stop, seconds)):
-            if value != self._voted[place]:
-                self._said_3[1 + place].fill_(float(value))
-        self._voted = (stop, seconds)
+        for place, value in ((1, stop), (2, seconds)):
+            if value is not None:
+                self._said_3[place].fill_(float(value))
 
     def step(
         self, called: nn.Module, window: Sequence[Any], task: Task, optimizer: torch.optim.Optimizer
