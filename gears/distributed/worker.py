@@ -98,5 +98,5 @@ def cores() -> int:
 
 def _with_hint(error: BaseException) -> str:
     if isinstance(error, torch.OutOfMemoryError) and "batch_size" not in str(error):
-        return f"{error} (the GPU's memory is full: lower batch_size or raise accumulation_steps)"
+        return f"{error} (the GPU's memory is full: lower batch_size)"
     return str(error)

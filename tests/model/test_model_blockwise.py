@@ -73,6 +73,16 @@ def test_equal_to_whole_tensors(
     close(step(network), expected)
 
 
+def test_results_do_not_depend_on_how_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
+    results = []
+    for most_kept in (None, 0):
+        network = small_network(uncertainty=True)
+        network.most_kept = most_kept
+        results.append(step(network))
+    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+
+
 def test_hidden_values_are_not_kept_beyond_the_limit() -> None:
     network = small_network()
     width = 3 * network.config.hidden_size  # both layers of recovery_w
