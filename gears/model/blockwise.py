@@ -429,6 +429,8 @@ class BufferPool:
         for position, flat in enumerate(self._free):
             if flat.numel() >= size and flat.dtype == like.dtype and flat.device == like.device:
                 return self._free.pop(position)[:size].view(shape)
+        if self._free:
+            self._free.pop()  # too small: a larger one takes its place, so that the pool does not hold both
         return torch.empty(size, dtype=like.dtype, device=like.device).view(shape)
 
     def give(self, tensor: Tensor) -> None:

@@ -293,7 +293,8 @@ def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
         smaller = "" if size is None else f" (say {max(1, int(size) // 2)})"
         whole = ""
         if options.objective == "cells":
-            whole = f"; with accumulation_steps={2 * options.accumulation_steps} beside it a step has as many cells as now"
+            twice = 2 * options.accumulation_steps
+            whole = f"; with accumulation_steps={twice} beside it a step has as many cells as now"
         msg = f"the GPU's memory is full with batch_size={size}: lower batch_size{smaller}{whole}. {error}"
         raise torch.OutOfMemoryError(msg) from error
 

@@ -1,10 +1,11 @@
-"""Peak memory of two steps on a pretended GPU, by options: what is advised where the memory is full has to lower it.
+"""Peak memory of six steps on a pretended GPU, by options: what is advised where the memory is full has to lower it.
 
 python tests/fakecuda/memory.py
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import tempfile
@@ -34,9 +35,10 @@ def peak(data: PertData, options: dict[str, Any]) -> float:
     """MiB beyond what was in use before."""
     model = GEARS(data, device="cuda:0")
     model.model_initialize(hidden_size=64)
+    gc.collect()  # models of other cases
     fakecuda.reset()
     before = fakecuda.report()["live"]
-    model.train(**options, prior=None, steps=2, eval_every=1000, evaluate_test=False, verbose=False)
+    model.train(**options, prior=None, steps=6, eval_every=1000, evaluate_test=False, verbose=False)
     return float((fakecuda.report()["peak"] - before) / 2**20)
 
 

@@ -60,5 +60,5 @@ def test_nothing_is_asked_of_gpus_where_it_should_not_be() -> None:
 def test_what_is_advised_where_the_memory_is_full_lowers_the_peak() -> None:
     peak = pretended("memory.py")
     assert peak["moments, 16"] < 0.8 * peak["moments, 32"]
-    assert peak["cells, 2 x 16"] < 0.8 * peak["cells, 32"]
+    assert peak["cells, 2 x 16"] < 0.85 * peak["cells, 32"]
     assert peak["cells, 32, use_amp"] > peak["cells, 32"], "mixed precision now helps: advise it"
