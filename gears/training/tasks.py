@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 MOST_BYTES = 1 << 28
-"""Moments that are kept on the training device: 34 MB for Norman et al. 2019 in float32."""
+"""Moments that are kept on a GPU: 34 MB for Norman et al. 2019 in float32."""
 
 
 class Task(Protocol):
@@ -286,8 +286,8 @@ class ConditionLoader:
 class PairTables:
     """Moments over all pairs of a condition's and a control cell, computed in float64.
 
-    They lie on the training device from the first step on, if they take no more than :data:`MOST_BYTES` there; else
-    those of a step's conditions are computed in each step from tables that stay where they are (mapped files).
+    They lie on a GPU from the first step on, if they take no more than :data:`MOST_BYTES` there; else those of a step's
+    conditions are computed in each step from tables that stay where they are (mapped files).
     """
 
     def __init__(self, statistics: ConditionStatistics) -> None:
@@ -308,7 +308,7 @@ class PairTables:
     def on_device(self, ids_U: np.ndarray, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
         """The same for a step, from the table on the device where there is one."""
         device = ids_on_device.device
-        if not self._fits(dtype):
+        if device.type == "cpu" or not self._fits(dtype):  # on the CPU all workers share the mapped files
             return self.of(ids_U, dtype, device)
         table = self._all_C6G
         if table is None or table.device != device or table.dtype != dtype:
