@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from gears.core.numbers import is_whole, plain_number
-from gears.distributed.gpus import GpuIds, check_no_slices, resolve_gpu_ids, warn_about_gpus
+from gears.distributed.gpus import GpuIds, check_no_slices, gpu_names, resolve_gpu_ids, warn_about_gpus
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def choose_devices(
         return _without_gpus(n_gpus, enabled=device_type == "cuda")
     count = visible if n_gpus is None else n_gpus
     if count > visible:
-        msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {_names(visible)}; lower n_gpus"
+        msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {gpu_names(visible)}; lower n_gpus"
         raise ValueError(msg)
     return tuple(f"cuda:{index}" for index in range(count))
 
@@ -145,7 +145,7 @@ def find_device(device: str | int | torch.device, *, visible: int | None = None)
             remedy = "choose one of these" if visible else "use device='cpu'; `gears doctor` shows why"
             msg = (
                 f"device={str(target)!r} is not there: visible to torch (after CUDA_VISIBLE_DEVICES, from 0) "
-                f"{'are GPUs ' + _names(visible) if visible else 'is no GPU'}; {remedy}"
+                f"{'are GPUs ' + gpu_names(visible) if visible else 'is no GPU'}; {remedy}"
             )
             raise ValueError(msg)
     if target.type == "mps" and not torch.backends.mps.is_available():
@@ -156,22 +156,24 @@ def find_device(device: str | int | torch.device, *, visible: int | None = None)
 
 def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tuple[str, ...]:
     ids = list(gpu_ids)
-    visible_names = f"visible: {_names(visible)}"
     if not ids:
-        msg = f"gpu_ids is empty; name at least one GPU or omit it ({visible_names})"
+        msg = f"gpu_ids is empty; name at least one GPU or omit it (visible: {gpu_names(visible)})"
         raise ValueError(msg)
     ids = [plain_number(index) for index in ids]
     if not all(is_whole(index) for index in ids):
-        msg = f"gpu_ids are whole numbers, indices into the visible GPUs; found {ids} ({visible_names})"
+        msg = f"gpu_ids are whole numbers, indices into the visible GPUs; found {ids} (visible: {gpu_names(visible)})"
         raise ValueError(msg)
     if len(set(ids)) < len(ids):
         repeated = sorted({index for index in ids if ids.count(index) > 1})
-        msg = f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs its own GPU ({visible_names})"
+        msg = (
+            f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs its own GPU "
+            f"(visible: {gpu_names(visible)})"
+        )
         raise ValueError(msg)
     wrong = [index for index in ids if not 0 <= index < visible]
     if wrong:
         msg = (
-            f"gpu_ids={ids}: {wrong} not among the visible GPUs ({visible_names}); "
+            f"gpu_ids={ids}: {wrong} not among the visible GPUs (visible: {gpu_names(visible)}); "
             "ids count the devices that CUDA_VISIBLE_DEVICES leaves, from 0"
         )
         raise ValueError(msg)
@@ -189,18 +191,6 @@ def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
         raise ValueError(msg)
     logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")
     return ("cpu",)
-
-
-def _names(visible: int) -> str:
-    if visible == 0:
-        return "none"
-    names = []
-    for index in range(visible):
-        try:
-            names.append(f"{index} ({torch.cuda.get_device_name(index)})")
-        except (RuntimeError, AssertionError, ValueError):
-            names.append(str(index))
-    return ", ".join(names)
 
 
 def plan_devices(

@@ -56,6 +56,14 @@ class Gpu:
         return self.memory_used / max(1, self.memory_total)
 
     @property
+    def load(self) -> str:
+        """How busy it is, for messages."""
+        return (
+            f"{100 * self.memory_share:.0f} % of its memory in use, {self.utilisation} % utilisation, "
+            f"{self.processes} process(es)"
+        )
+
+    @property
     def busy(self) -> bool:
         """Whether kernels run on it or more than 10 % of its memory is in use."""
         return self.memory_share > BUSY_MEMORY_SHARE or self.utilisation > BUSY_UTILISATION
@@ -155,6 +163,32 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = No
     return visible
 
 
+def order_is_certain(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = None) -> bool:
+    """Whether :func:`visible_gpus` numbers the visible ones of `gpus` as CUDA does.
+
+    Unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set, CUDA puts faster models first. With one model, or where
+    ``CUDA_VISIBLE_DEVICES`` names GPUs by UUID, that changes nothing.
+    """
+    values = os.environ if environment is None else environment
+    if values.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1:
+        return True
+    visible_ids = values.get("CUDA_VISIBLE_DEVICES")
+    return visible_ids is not None and not any(
+        re.fullmatch(r"\d+", entry.strip()) for entry in visible_ids.split(",")
+    )
+
+
+def gpu_names(n_visible: int, *, list_gpus: ListGpus | None = None) -> str:
+    """Numbers of the visible GPUs, with their models where NVML says them for certain; CUDA is not asked."""
+    names = [str(index) for index in range(n_visible)]
+    with contextlib.suppress(RuntimeError):  # without NVML the numbers alone
+        gpus = (list_gpus or nvml_gpus)()
+        visible = visible_gpus(gpus)
+        if len(visible) == n_visible and order_is_certain(gpus):
+            names = [f"{index} ({gpu.name})" for index, gpu in enumerate(visible)]
+    return ", ".join(names) or "none"
+
+
 def check_no_slices(
     request: str, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
 ) -> None:
@@ -193,8 +227,7 @@ def resolve_gpu_ids(
     all_gpus = list_gpus()
     check_no_slices(f"gpu_ids={gpu_ids!r} was requested", list_gpus=lambda: all_gpus, environment=environment)
     n_gpus, visible = int(match.group(1)), visible_gpus(all_gpus, environment)
-    by_bus = (os.environ if environment is None else environment).get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not by_bus and len({gpu.name for gpu in all_gpus}) > 1:  # CUDA puts faster models first
+    if not order_is_certain(all_gpus, environment):
         logger.warning(
             "the GPUs are different models, which CUDA may number in another order than gpu_ids=%r assumes; "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -219,21 +252,34 @@ def warn_about_gpus(
     if not ids:
         return
     try:
-        visible = visible_gpus(list_gpus(), environment)
+        all_gpus = list_gpus()
     except RuntimeError as error:
         logger.debug("%s", error)
+        return
+    visible = visible_gpus(all_gpus, environment)
+    if not order_is_certain(all_gpus, environment):
+        _warn_without_numbers(visible)
         return
     listed_gpus = {index: visible[index] for index in ids if index < len(visible)}
     chosen_gpus = {index: gpu for index, gpu in listed_gpus.items() if not gpu.divided}
     for index, gpu in chosen_gpus.items():
         if gpu.busy:
             logger.warning(
-                "GPU %d (%s) is busy: %d %% of its memory in use, %d %% utilisation, %d process(es); "
-                "gpu_ids='free:%d' takes the least busy ones",
-                index, gpu.name, round(100 * gpu.memory_share),
-                gpu.utilisation, gpu.processes, len(ids),
+                "GPU %d (%s) is busy: %s; gpu_ids='free:%d' takes the least busy ones",
+                index, gpu.name, gpu.load, len(ids),
             )  # fmt: skip
     sizes = {round(gpu.memory_total / 2**30) for gpu in chosen_gpus.values()}
     if len(sizes) > 1:
         listed = ", ".join(f"GPU {i}: {gpu.memory_total / 2**30:.0f} GiB" for i, gpu in chosen_gpus.items())
         logger.warning("the chosen GPUs differ in memory (%s); the smallest one limits the batch", listed)
+
+
+def _warn_without_numbers(visible: Sequence[Gpu]) -> None:
+    """Where it is not certain which GPU a number means: name the busy ones by model and UUID."""
+    busy = [f"{gpu.name} {gpu.uuid} ({gpu.load})" for gpu in visible if gpu.busy and not gpu.divided]
+    if busy:
+        logger.warning(
+            "busy GPUs: %s. The GPUs are different models, which CUDA numbers by speed: set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID, by which gpu_ids are those of nvidia-smi",
+            "; ".join(busy),
+        )

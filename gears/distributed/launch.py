@@ -131,6 +131,7 @@ class Group:
             channels=tuple(sender for _, sender in pipes),
             search_path=tuple(sys.path),
             deterministic=torch.are_deterministic_algorithms_enabled(),
+            deterministic_warns=torch.is_deterministic_algorithms_warn_only_enabled(),
             **options,
         )
         with _spawning():

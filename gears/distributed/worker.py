@@ -36,6 +36,7 @@ class ChildSetup:
     channels: tuple[Connection, ...]
     search_path: tuple[str, ...]
     deterministic: bool = False
+    deterministic_warns: bool = False
     label: str = ""
     side_by_side: int | None = None
 
@@ -69,7 +70,7 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
     use_loopback()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // (setup.side_by_side or len(setup.devices))))
-    torch.use_deterministic_algorithms(setup.deterministic)
+    torch.use_deterministic_algorithms(setup.deterministic, warn_only=setup.deterministic_warns)
     configure_worker_logging(rank, setup.label)
     if rank == 0 and not setup.label:
         send_progress(lambda report: setup.channels[0].send(("progress", tuple(report))))
@@ -97,5 +98,5 @@ def cores() -> int:
 
 def _with_hint(error: BaseException) -> str:
     if isinstance(error, torch.OutOfMemoryError) and "batch_size" not in str(error):
-        return f"{error} (the GPU's memory is full: lower batch_size or raise accumulation_steps)"
+        return f"{error} (the GPU's memory is full: lower batch_size)"
     return str(error)

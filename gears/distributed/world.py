@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -15,6 +16,9 @@ import torch.distributed as dist
 from gears.distributed.devices import DeviceLike, choose_devices, find_device
 
 logger = logging.getLogger(__name__)
+
+# The function was renamed in torch 2.13, where the old name warns.
+_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -107,6 +111,13 @@ class Reducer:
         """All workers' tensors, shape (world size, ...), rank by rank."""
         return tensor.detach().unsqueeze(0)
 
+    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over workers, in the tensor itself, which is returned."""
+        return tensor
+
+    def from_main(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give tensors of one type and device the values that they have on rank 0, in place."""
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Reducer:
         """A copied model (such as a moving average) uses the same reducer; a process group cannot be copied."""
         return self
@@ -125,22 +136,34 @@ class GroupReducer(Reducer):
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers, a new tensor of the same shape."""
-        _need_group()
-        start = time.perf_counter()
-        result = tensor.detach().clone()
-        dist.all_reduce(result)
-        self.seconds += time.perf_counter() - start
-        return result
+        return self.add_up(tensor.detach().clone())
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """All workers' tensors, shape (world size, ...), rank by rank."""
         _need_group()
         start = time.perf_counter()
         tensor = tensor.detach().contiguous()
-        tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(tensors, tensor)
+        result = tensor.new_empty((self.world_size * tensor.numel(),))
+        _gather_into(result, tensor.view(-1))
         self.seconds += time.perf_counter() - start
-        return torch.stack(tensors)
+        return result.view(self.world_size, *tensor.shape)
+
+    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over workers, in the tensor itself, which is returned."""
+        _need_group()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        self.seconds += time.perf_counter() - start
+        return tensor
+
+    def from_main(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give tensors of one type and device the values that they have on rank 0, in place."""
+        _need_group()
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        dist.broadcast(flat, src=0)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.detach().copy_(part.view_as(tensor))
 
 
 @dataclass(frozen=True)
@@ -240,9 +263,22 @@ def own_device(
 
 
 def model_device(device: DeviceLike) -> torch.device:
-    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU."""
-    if device is not None:
+    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU.
+
+    Under a launcher that started several processes on this machine, GPUs are divided from the start: "cuda" and the
+    default are the GPU of the local rank, so that no process begins on another one's.
+    """
+    if device is not None and find_device(device) != torch.device("cuda"):
         return find_device(device)
     if is_running():
         return current_world().device
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    ranks = None
+    with contextlib.suppress(
+        ValueError
+    ):  # variables that contradict each other are named when training begins
+        ranks = Ranks.read()
+    if ranks is None or ranks.local_world_size == 1 or ranks.local_rank >= torch.cuda.device_count():
+        return torch.device("cuda")
+    return torch.device("cuda", ranks.local_rank)

@@ -28,6 +28,7 @@ the gradient of its output (grad_gu * w_g), never exist, and the sums of that gr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -37,7 +38,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gears.distributed.world import Reducer
-from gears.model.batchnorm import Moments, NormTerms, column_sums, condition_moments, merged
+from gears.model.batchnorm import (
+    Moments,
+    NormTerms,
+    Weights,
+    column_sums,
+    condition_moments,
+    merged,
+    share_of_all,
+    summed,
+)
 
 BLOCK_ROWS = {"cpu": 2048}
 """Rows (genes x conditions) of a block: what stays in a cache of a few MiB. Other devices take OTHER_BLOCK_ROWS."""
@@ -60,7 +70,7 @@ def gene_values(
     base_GH: Tensor,
     effect_UH: Tensor,
     layers: Sequence[Layer],
-    weight_U: Tensor,
+    weights: Weights,
     *,
     decoder_GH: Tensor | None = None,
     eps: float,
@@ -75,8 +85,8 @@ def gene_values(
     ----------
     base_GH, effect_UH
         Normalised terms of the sum of which the first layer takes the ReLU.
-    weight_U
-        (U,) cells of each condition on this worker.
+    weights
+        Cells of the U conditions on this worker.
     decoder_GH
         Weights of each gene on the last layer's outputs; None where that layer has a single output.
     most_kept
@@ -89,7 +99,7 @@ def gene_values(
     limit = MOST_KEPT if most_kept is None else most_kept
     parameters = [tensor for layer in layers for tensor in layer]
     value_GU, *statistics = _GeneValues.apply(
-        base_GH, effect_UH, decoder_GH, weight_U, eps, reducer, pool, limit, matmul_dtype, *parameters
+        base_GH, effect_UH, decoder_GH, weights, eps, reducer, pool, limit, matmul_dtype, *parameters
     )
     return value_GU, [Moments(*statistics[i : i + 3]) for i in range(0, len(statistics), 3)]
 
@@ -101,7 +111,7 @@ class _GeneValues(torch.autograd.Function):
         base_GH: Tensor,
         effect_UH: Tensor,
         decoder_GH: Tensor,
-        weight_U: Tensor,
+        weights: Weights,
         eps: float,
         reducer: Reducer,
         pool: BufferPool,
@@ -114,11 +124,11 @@ class _GeneValues(torch.autograd.Function):
         blocks.borrow(pool, most_kept)
         # products choose their own type: sums of many rows in half precision would lose digits
         with torch.autocast(base_GH.device.type, enabled=False):
-            moments = blocks.fit_norms(weight_U, eps, reducer)
+            moments = blocks.fit_norms(weights, eps, reducer)
             value_GU = blocks.decoded(decoder_GH)
-        ctx.save_for_backward(base_GH, effect_UH, decoder_GH, weight_U, *parameters)
-        ctx.blocks, ctx.moments = blocks, moments
-        ctx.eps, ctx.reducer, ctx.pool = eps, reducer, pool
+        ctx.save_for_backward(base_GH, effect_UH, decoder_GH, *parameters)
+        ctx.blocks, ctx.moments, ctx.weights = blocks, moments, weights
+        ctx.reducer, ctx.pool = reducer, pool
         statistics = [tensor for each in moments for tensor in each]
         ctx.mark_non_differentiable(*statistics)
         return (value_GU, *statistics)
@@ -126,14 +136,15 @@ class _GeneValues(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_GU: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        _, _, decoder_GH, weight_U, *_ = ctx.saved_tensors  # raises if a parameter was changed since
+        _, _, decoder_GH, *_ = ctx.saved_tensors  # raises if a parameter was changed since
         with torch.autocast(grad_GU.device.type, enabled=False):
-            gradient = _Gradient(ctx.blocks, grad_GU.contiguous(), decoder_GH, ctx.moments, ctx.eps)
-            grad_decoder_GH, *parameters = gradient.parameters(weight_U, ctx.reducer, ctx.pool)
+            gradient = _Gradient(ctx.blocks, grad_GU.contiguous(), decoder_GH, ctx.moments)
+            grad_decoder_GH, *of_norms = gradient.parameters(ctx.weights, ctx.reducer, ctx.pool)
             grad_base_GH, grad_effect_UH = gradient.terms()
+            of_layers = zip(gradient.of_weights(), of_norms[::2], of_norms[1::2], strict=True)
             gradient.give_back(ctx.pool)
             ctx.blocks.give_back(ctx.pool)
-        return (grad_base_GH, grad_effect_UH, grad_decoder_GH, *[None] * 6, *parameters)
+        return (grad_base_GH, grad_effect_UH, grad_decoder_GH, *[None] * 6, *itertools.chain(*of_layers))
 
 
 class _Blocks:
@@ -149,6 +160,7 @@ class _Blocks:
         self.layers, self.matmul_dtype = list(layers), matmul_dtype
         self.n_genes, self.n_conditions = len(base_GH), len(effect_UH)
         self.norms: list[tuple[Tensor, Tensor]] = []  # scale and shift, (out,) each
+        self.inverses: list[Tensor] = []  # 1 / standard deviation, (out,)
         self.kept: list[Tensor] | None = None  # v_k of all rows, (G, U, out)
 
     def borrow(self, pool: BufferPool, most_kept: int) -> None:
@@ -200,61 +212,72 @@ class _Blocks:
         product = torch.mm(left.to(self.matmul_dtype), right.to(self.matmul_dtype)).to(left.dtype)
         return product if out is None else out.copy_(product)
 
-    def add_product(self, total: Tensor, left: Tensor, right: Tensor) -> None:
-        """Add the product of two matrices to `total`."""
+    def add_product(self, total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+        """Add the product of two matrices to `total`, in place; None: nothing yet."""
+        if total is None:
+            return self.product(left, right)
         if self.matmul_dtype is None:
-            total.addmm_(left, right)
-        else:
-            total.add_(self.product(left, right))
+            return total.addmm_(left, right)
+        return total.add_(self.product(left, right))
 
-    def fit_norms(self, weight_U: Tensor, eps: float, reducer: Reducer) -> list[Moments]:
+    def fit_norms(self, weights: Weights, eps: float, reducer: Reducer) -> list[Moments]:
         """Compute the values of all layers and the statistics of their norms, one layer after the other."""
         moments = []
         # layers outside, blocks inside (in _moments): no row may go through a norm before all rows of all workers have
         # been summed. scale and shift are one multiplication and addition per value later
         for layer, (_, gamma_K, beta_K) in enumerate(self.layers):
-            statistics = self._moments(layer, weight_U, reducer)
-            scale_K = gamma_K * torch.rsqrt(statistics.var_H + eps)
-            self.norms.append((scale_K, beta_K - statistics.mean_H * scale_K))
+            statistics = self._moments(layer, weights, reducer)
+            self.inverses.append(torch.rsqrt(statistics.var_H + eps))
+            scale_K = gamma_K * self.inverses[-1]
+            self.norms.append((scale_K, torch.addcmul(beta_K, statistics.mean_H, scale_K, value=-1)))
             moments.append(statistics)
         return moments
 
-    def _moments(self, layer: int, weight_U: Tensor, reducer: Reducer) -> Moments:
+    def _moments(self, layer: int, weights: Weights, reducer: Reducer) -> Moments:
         """Moments of a layer's values over all rows of all workers."""
-        means, squares, sizes = [], [], []
-        # each block gives (U, K) means and squares, so that (rows, K) values are read once, while they are in the cache
-        for genes in self:
-            mean_UK, squares_UK = condition_moments(self.by_condition(self.values(genes, layer, new=True)))
-            means.append(mean_UK)
-            squares.append(squares_UK)
-            sizes.append(float(genes.stop - genes.start))
-        if not means:  # no condition on this worker: it takes part in the collective all the same
-            empty_UK = self.base_GH.new_zeros(self.n_conditions, len(self.layers[layer].weight))
-            return merged(empty_UK, empty_UK, self.n_genes, weight_U, reducer)
-        # squared deviations from the mean of all genes = those from the block's mean + block size * (its mean - mean)^2
-        size_B11 = torch.tensor(sizes, dtype=self.base_GH.dtype, device=self.base_GH.device)[:, None, None]
-        mean_BUK = torch.stack(means)
-        mean_UK = (size_B11 * mean_BUK).sum(0) / self.n_genes
-        between_UK = (size_B11 * (mean_BUK - mean_UK).square()).sum(0)
-        return merged(mean_UK, torch.stack(squares).sum(0) + between_UK, self.n_genes, weight_U, reducer)
+        # each block gives (U, K) means and variances, so that (rows, K) values are read once, while they are in the
+        # cache
+        blocks = [condition_moments(self.by_condition(self.values(genes, layer, new=True))) for genes in self]
+        if not blocks:  # no condition on this worker: it takes part in the collective all the same
+            mean_UK, var_UK = self.base_GH.new_zeros(self.n_conditions, len(self.layers[layer].weight)), None
+        elif len(blocks) == 1:
+            mean_UK, var_UK = blocks[0]
+        else:
+            mean_UK, var_UK = self._over_blocks(blocks)
+        return merged(mean_UK, var_UK, self.n_genes, weights, reducer)
+
+    def _over_blocks(self, blocks: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor]:
+        """Means and variances of each condition's genes from those of the blocks, (U, K) each."""
+        # the variance of all genes = mean over blocks, by size, of the block's variance + (its mean - mean)^2
+        mean_BUK = torch.stack([mean_UK for mean_UK, _ in blocks])
+        sizes = [genes.stop - genes.start for genes in self]  # equal but for the last one
+        share_B11 = mean_BUK.new_full((len(sizes), 1, 1), sizes[0] / self.n_genes)
+        share_B11[-1] = sizes[-1] / self.n_genes
+        mean_UK = (share_B11 * mean_BUK).sum(0)
+        var_BUK = (mean_BUK - mean_UK).square_()
+        if blocks[0][1] is not None:
+            var_BUK += torch.stack([torch.zeros_like(mean) if var is None else var for mean, var in blocks])
+        return mean_UK, (share_B11 * var_BUK).sum(0)
 
     def decoded(self, decoder_GH: Tensor) -> Tensor:
         """<norm_n(v_n), w_g> of every gene and condition, (G, U)."""
         scale_H, shift_H = self.norms[-1]
-        scaled_GH = decoder_GH * scale_H  # the last norm, folded into the decoder: G rows instead of G x U
-        value_GU = scaled_GH.new_empty(self.n_genes, self.n_conditions)
+        # the last norm, folded into the decoder: G rows instead of G x U
+        self.scaled_GH = decoder_GH * scale_H
+        value_GU1 = decoder_GH.new_empty(self.n_genes, self.n_conditions, 1)
         for genes in self:
             value_NUH = self.by_condition(self.values(genes, len(self.layers) - 1))
-            value_GU[genes] = torch.bmm(value_NUH, scaled_GH[genes].unsqueeze(-1)).squeeze(-1)
-        return value_GU.add_((decoder_GH @ shift_H).unsqueeze(1))
+            torch.bmm(value_NUH, self.scaled_GH[genes].unsqueeze(-1), out=value_GU1[genes])
+        return value_GU1.squeeze(-1).add_((decoder_GH @ shift_H).unsqueeze(1))
 
     def weighted_sums(self, grad_GU: Tensor) -> Tensor:
         """Sum over conditions of grad_gu * (v_n)_gu, (G, H)."""
-        sums_GH = grad_GU.new_zeros(self.n_genes, len(self.layers[-1].weight))
+        shape = (self.n_genes, 1, len(self.layers[-1].weight))
+        sums_G1H = grad_GU.new_empty(shape) if self.n_conditions else grad_GU.new_zeros(shape)
         for genes in self:
             value_NUH = self.by_condition(self.values(genes, len(self.layers) - 1))
-            sums_GH[genes] = torch.bmm(grad_GU[genes].unsqueeze(1), value_NUH).squeeze(1)
-        return sums_GH
+            torch.bmm(grad_GU[genes].unsqueeze(1), value_NUH, out=sums_G1H[genes])
+        return sums_G1H.squeeze(1)
 
 
 class _Gradient:
@@ -264,52 +287,52 @@ class _Gradient:
     """
 
     def __init__(
-        self, blocks: _Blocks, grad_GU: Tensor, decoder_GH: Tensor, moments: Sequence[Moments], eps: float
+        self, blocks: _Blocks, grad_GU: Tensor, decoder_GH: Tensor, moments: Sequence[Moments]
     ) -> None:
         self.blocks, self.grad_GU, self.decoder_GH, self.moments = blocks, grad_GU, decoder_GH, moments
-        self.scaled_GH = decoder_GH * blocks.norms[-1][0]
-        self.inverses = [torch.rsqrt(each.var_H + eps) for each in moments]
         self.norm_terms: dict[int, NormTerms] = {}  # of the layers whose sums are complete
-        self.weights = [torch.zeros_like(layer.weight) for layer in blocks.layers]
+        self.weights: list[Tensor | None] = [None] * len(blocks.layers)  # their gradients
         self.kept: Tensor | None = None  # gradient of norm_1's output, (G, U, out)
 
-    def parameters(self, weight_U: Tensor, reducer: Reducer, pool: BufferPool) -> list[Tensor]:
-        """Gradients of the decoder and of each layer's weight, gamma and beta.
+    def parameters(self, weights: Weights, reducer: Reducer, pool: BufferPool) -> list[Tensor]:
+        """Gradients of the decoder and of each layer's gamma and beta.
 
-        They are this worker's own and are averaged with the others' later. That of the first weight is complete after
-        :meth:`terms`.
+        They are this worker's own and are averaged with the others' later.
         """
-        last = len(self.blocks.layers) - 1
-        grad_decoder_GH, sums_2K = self._last_sums()
+        blocks, last = self.blocks, len(self.blocks.layers) - 1
+        grad_decoder_GH, sums_K, products_K = self._last_sums()
         gradients: list[Tensor] = []
+        share_U = share_of_all(weights, blocks.n_genes, self.moments[0], reducer)
         # one loop over the blocks and one collective per layer, from the last one down: the gradient of v_k needs the
         # sums of norm_k, which need the gradient of v_{k+1}; what is not kept of it is computed again in each loop
         for layer in range(last, -1, -1):
             if layer < last:
-                sums_2K = self._sums(layer, pool)
-            gradients = [self.weights[layer], sums_2K[1], sums_2K[0], *gradients]
-            scale = self.blocks.norms[layer][0]
-            mean_K, _, n_rows = self.moments[layer]
+                sums_K, products_K = self._sums(layer, pool)
+            gradients = [products_K, sums_K, *gradients]
             self.norm_terms[layer] = NormTerms.of(
-                mean_K, n_rows, self.inverses[layer], scale, reducer.sum(sums_2K), weight_U
+                self.moments[layer].mean_H,
+                blocks.inverses[layer],
+                blocks.norms[layer][0],
+                summed(sums_K, products_K, reducer),
+                share_U,
             )
         return [grad_decoder_GH, *gradients]
 
-    def _last_sums(self) -> tuple[Tensor, Tensor]:
+    def _last_sums(self) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient of the decoder, (G, H), and the sums of :meth:`_sums` for the last layer.
 
         The gradient of the last norm's output is grad_gu * w_g, so that all sums over rows are sums over conditions,
         then over genes: sum_u grad_gu, and sum_u grad_gu * normalised (v_n)_gu.
         """
-        layer, moments = self.blocks.layers[-1], self.moments[-1]
+        layer, mean_H = self.blocks.layers[-1], self.moments[-1].mean_H
         sum_G1 = self.grad_GU.sum(1, keepdim=True)
         products_GH = self.blocks.weighted_sums(self.grad_GU)
-        normalised_GH = (products_GH - sum_G1 * moments.mean_H) * self.inverses[-1]
-        sums_H, products_H = (self.decoder_GH * sum_G1).sum(0), (self.decoder_GH * normalised_GH).sum(0)
-        return normalised_GH * layer.gamma + sum_G1 * layer.beta, torch.stack([sums_H, products_H])
+        normalised_GH = products_GH.addcmul_(sum_G1, mean_H, value=-1).mul_(self.blocks.inverses[-1])
+        sums_H, products_H = self.decoder_GH.t() @ sum_G1.squeeze(1), (self.decoder_GH * normalised_GH).sum(0)
+        return torch.addcmul(sum_G1 * layer.beta, normalised_GH, layer.gamma), sums_H, products_H
 
-    def _sums(self, layer: int, pool: BufferPool) -> Tensor:
-        """Sums over rows of the gradient of a norm's output, and of its product with the normalised input, (2, K).
+    def _sums(self, layer: int, pool: BufferPool) -> tuple[Tensor, Tensor]:
+        """Sums over rows of the gradient of a norm's output, and of its product with the normalised input, (K,) each.
 
         They are the gradients of beta and gamma.
         """
@@ -317,24 +340,37 @@ class _Gradient:
         # the gradient of the first norm's output is kept, because terms() needs it again
         if layer == 0 and blocks.kept is not None:
             self.kept = pool.take((blocks.n_genes, blocks.n_conditions, len(mean_K)), self.grad_GU)
-        sums_K, products_K = torch.zeros_like(mean_K), torch.zeros_like(mean_K)
+        sums_2K: list[Tensor] = []
         for genes in blocks:
             grad = self._of_output(genes, layer, new=True)
-            block_sums_K, block_products_K = column_sums(grad, blocks.values(genes, layer), mean_K)
-            sums_K += block_sums_K
-            products_K += block_products_K
-        return torch.stack([sums_K, products_K * self.inverses[layer]])
+            block_2K = column_sums(grad, blocks.values(genes, layer), mean_K)
+            if sums_2K:
+                torch._foreach_add_(sums_2K, block_2K)
+            else:
+                sums_2K = list(block_2K)
+        if not sums_2K:
+            return torch.zeros_like(mean_K), torch.zeros_like(mean_K)
+        return sums_2K[0], sums_2K[1] * blocks.inverses[layer]
 
     def terms(self) -> tuple[Tensor, Tensor]:
         """Gradients of the two terms of the sum, (G, H) and (U, H)."""
         blocks = self.blocks
-        grad_base_GH, grad_effect_UH = torch.zeros_like(blocks.base_GH), torch.zeros_like(blocks.effect_UH)
+        if not blocks.n_conditions:
+            return torch.zeros_like(blocks.base_GH), torch.zeros_like(blocks.effect_UH)
+        grad_base_GH, grad_effect_UH = torch.empty_like(blocks.base_GH), None
         for genes in blocks:
             # the sum over conditions is complete in a block, that over genes adds up over blocks
             grad_NUH = blocks.by_condition(self._of_output(genes, -1, new=True))
             torch.sum(grad_NUH, 1, out=grad_base_GH[genes])
-            grad_effect_UH += grad_NUH.sum(0)
+            sum_UH = grad_NUH.sum(0)
+            grad_effect_UH = sum_UH if grad_effect_UH is None else grad_effect_UH.add_(sum_UH)
+        assert grad_effect_UH is not None
         return grad_base_GH, grad_effect_UH
+
+    def of_weights(self) -> list[Tensor]:
+        """Gradients of the layers' weights, after :meth:`terms`."""
+        pairs = zip(self.weights, self.blocks.layers, strict=True)
+        return [torch.zeros_like(layer.weight) if grad is None else grad for grad, layer in pairs]
 
     def give_back(self, pool: BufferPool) -> None:
         """Return what was borrowed."""
@@ -356,7 +392,7 @@ class _Gradient:
         # recursion towards the last layer, block by block: what is not kept is computed again here
         grad, inputs = self._of_values(genes, above), blocks.inputs(genes, above)
         if new:
-            blocks.add_product(self.weights[above], grad.t(), inputs)
+            self.weights[above] = blocks.add_product(self.weights[above], grad.t(), inputs)
         return through_relu(blocks.product(grad, blocks.layers[above].weight, buffer), inputs)
 
     def _of_values(self, genes: slice, layer: int) -> Tensor:
@@ -364,7 +400,7 @@ class _Gradient:
         blocks = self.blocks
         if layer == len(blocks.layers) - 1:
             # (N, U, K) as a product of (N, U, 1) and (N, 1, K): the gradient of all rows never exists at once
-            grad_NUK = self.grad_GU[genes].unsqueeze(-1) * self.scaled_GH[genes].unsqueeze(1)
+            grad_NUK = self.grad_GU[genes].unsqueeze(-1) * blocks.scaled_GH[genes].unsqueeze(1)
         else:
             # in place: a kept gradient is read once only
             grad_NUK = blocks.by_condition(self._of_output(genes, layer).mul_(blocks.norms[layer][0]))
@@ -393,6 +429,8 @@ class BufferPool:
         for position, flat in enumerate(self._free):
             if flat.numel() >= size and flat.dtype == like.dtype and flat.device == like.device:
                 return self._free.pop(position)[:size].view(shape)
+        if self._free:
+            self._free.pop()  # too small: a larger one takes its place, so that the pool does not hold both
         return torch.empty(size, dtype=like.dtype, device=like.device).view(shape)
 
     def give(self, tensor: Tensor) -> None:

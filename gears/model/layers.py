@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from gears.distributed.world import IDENTITY, Reducer
 from gears.graphs.graph import Graph
-from gears.model.batchnorm import Moments, WeightedBatchNorm
+from gears.model.batchnorm import Moments, Note, WeightedBatchNorm, Weights
 from gears.model.blockwise import Layer
 
 WIDEST = 64
@@ -54,15 +54,25 @@ class MLP(nn.Module):
     def forward(
         self,
         rows: Tensor,
-        weight: Tensor | None = None,
+        weight: Weights | Tensor | None = None,
         count: Tensor | float | None = None,
         reducer: Reducer = IDENTITY,
+        notes: list[Note] | None = None,
+        *,
+        exchanged: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Apply to rows (U, H) or (G, U, H); arguments as in :class:`WeightedBatchNorm`."""
-        last = len(self.network) - 1
-        for i in range(0, last, 3):
-            linear, norm = self.network[i], self.network[i + 1]
-            rows = norm(linear(rows), weight, count, reducer, relu=i + 1 < last)
+        """Apply to rows (U, H) or (G, U, H); arguments as in :class:`WeightedBatchNorm`.
+
+        `exchanged` is applied to the values of the first linear map, (U, hidden).
+        """
+        linears, norms = self.parts()
+        for linear, norm in zip(linears, norms, strict=True):
+            # in training the norm takes a shift of all rows out again
+            values = F.linear(rows, linear.weight) if self.training else linear(rows)
+            if exchanged is not None and norm is norms[0]:
+                values = exchanged(values)
+            shift, relu = linear.bias.detach(), norm is not norms[-1]
+            rows = norm(values, weight, count, reducer, relu=relu, notes=notes, shift=shift)
         return rows
 
 
@@ -71,12 +81,10 @@ def layers_of(mlp: MLP) -> list[Layer]:
     return [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(*mlp.parts(), strict=True)]
 
 
-def tracked(mlp: MLP, statistics: Sequence[Moments], output: Tensor) -> Tensor:
-    """Output of a perceptron that was computed block by block; updates its running statistics."""
-    for linear, norm, moments in zip(*mlp.parts(), statistics, strict=True):
-        norm.track(moments, linear.bias)
-        output = output + 0.0 * linear.bias.sum()  # DDP needs a gradient of every parameter; a bias's is zero
-    return output
+def notes_of(mlp: MLP, statistics: Sequence[Moments]) -> list[Note]:
+    """What the running statistics of a perceptron that was computed block by block are to follow."""
+    parts = zip(*mlp.parts(), statistics, strict=True)
+    return [Note(norm, moments, linear.bias) for linear, norm, moments in parts]
 
 
 class BlankEmbedding(nn.Embedding):

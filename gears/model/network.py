@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from gears.distributed.world import IDENTITY, Reducer
 from gears.graphs.graph import Graph
-from gears.model.batchnorm import WeightedBatchNorm
+from gears.model.batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
 from gears.model.blockwise import BufferPool, gene_values
 from gears.model.config import ModelConfig
-from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Propagation, layers_of, tracked
+from gears.model.division import Division
+from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Propagation, layers_of, notes_of
 from gears.model.prepared import PreparedNetwork, per_gene_dot, predict_cells
 from gears.model.settings import Placing
 
@@ -46,7 +47,7 @@ class GEARSNetwork(nn.Module):
     Attributes
     ----------
     reducer
-        Sums over workers in training mode; not part of the state dict.
+        Sums over workers in training mode, with a :class:`Division` of each batch; not part of the state dict.
         Every worker does the same collectives, whatever its conditions are.
     pool, most_kept
         Buffers that training steps share, and the bytes of hidden values that a step may keep for its
@@ -98,15 +99,15 @@ class GEARSNetwork(nn.Module):
         self.fallback = Fallback()
         self.placing = Placing(n_contexts, kinds, size)
         self.to(torch.float32)  # whatever torch's default type is
+        self.emb_trans_v2.parts()[1][-1].shifts_all = True
+        self._shifts, self._zeros = tuple(self.shift_parameters()), list[Tensor]()
         initialise(self, seed)
-        for name in self.shift_parameters():
-            self.get_parameter(name).register_hook(torch.zeros_like)
 
     def shift_parameters(self) -> list[str]:
         """Parameters that only shift all rows of a batch norm, which takes the shift out again.
 
         In training their gradient is zero except for rounding errors, which Adam would scale up to
-        steps that differ with the number of workers. It is set to exactly zero.
+        steps that differ with the number of workers. They take no part, and their gradient is exactly zero.
         """
         names = ["emb_trans_v2.network.4.bias"]
         for name, module in self.named_modules():
@@ -130,10 +131,10 @@ class GEARSNetwork(nn.Module):
         pert_row: Tensor,
         pert_node: Tensor,
         weight: Tensor,
-        total_weight: Tensor | float | None = None,
         *,
         context: Tensor | None = None,
         kind: Tensor | None = None,
+        division: Division | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Changes of all genes under U conditions.
 
@@ -143,12 +144,12 @@ class GEARSNetwork(nn.Module):
             (M,) int64 each: condition ``pert_row[m]``, from 0 to U - 1, perturbs node ``pert_node[m]``. The control is
             a condition without entries. The order of entries has no effect.
         weight
-            (U,) number of this worker's cells in each condition. U = 0 and weights of 0 are allowed.
-        total_weight
-            Number of cells of all workers; summed over workers when None. Used
-            in training mode only. Either all workers pass it, or none.
+            (U,) number of cells of each condition. U = 0 and weights of 0 are allowed.
         context, kind
             (U,) int64 numbers of each condition's context and type of perturbation; 0 where omitted.
+        division
+            With several workers, the conditions are those of the global batch, and this says which of them each worker
+            computes: the outputs are this worker's.
 
         Returns
         -------
@@ -158,27 +159,69 @@ class GEARSNetwork(nn.Module):
             Log-variances; None without ``config.uncertainty``.
         """
         self.renormalise_embeddings()
-        weight_U = weight.to(self.indv_w1.dtype)
-        base_GH = self._base(self._rows_of_trunk(weight_U, total_weight))
-        effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U), context, kind)
+        weight_U = weight.to(statistics_dtype(self.indv_w1.dtype))
         if self.training:
-            own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weight_U)
-            delta_UG = self._all_changes(own_GU, weight_U)
-            return delta_UG, None if logvar_GU is None else logvar_GU.t().to(delta_UG.dtype)
-        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
-        genes_GUH = self.recovery_w(state_GUH, weight_U, None, self.reducer)
-        delta_UG = self._all_changes(per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1)), weight_U)
+            return self._trained(pert_row, pert_node, weight_U, context, kind, division)
+        base_GH = self._base(None, None)
+        effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U, None), context, kind)
+        if division is not None:
+            effect_UH, weight_U = effect_UH.index_select(0, division.own_rows), division.own_weight
+        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U)
+        own_GU = per_gene_dot(self.recovery_w(state_GUH), self.indv_w1.squeeze(-1))
+        delta_UG = self._all_changes(own_GU, None, None, None)
         if not self.config.uncertainty:
             return delta_UG, None
-        logvar_GU1 = self.uncertainty_w(state_GUH, weight_U, None, self.reducer)
-        return delta_UG, logvar_GU1.squeeze(-1).t().to(delta_UG.dtype)
+        return delta_UG, self.uncertainty_w(state_GUH).squeeze(-1).t().to(delta_UG.dtype)
+
+    def _trained(
+        self,
+        pert_row: Tensor,
+        pert_node: Tensor,
+        weight_U: Tensor,
+        context: Tensor | None,
+        kind: Tensor | None,
+        division: Division | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The forward in training mode; running statistics change at its end."""
+        self._leave_shifts()
+        notes: list[Note] = []
+        weights = Weights.of(weight_U)
+        base_GH = self._base(weights.n_cells * self.n_genes, notes)
+        effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U, notes), context, kind)
+        own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weights, notes, division)
+        delta_UG = self._all_changes(own_GU, weights, notes, division)
+        track(notes)
+        return delta_UG, None if logvar_GU is None else logvar_GU.t().to(delta_UG.dtype)
+
+    def _leave_shifts(self) -> None:
+        """Give parameters without an effect in training a gradient of zero."""
+        if not torch.is_grad_enabled():
+            return
+        shifts = [self.get_parameter(name) for name in self._shifts]
+        if (
+            not self._zeros
+            or self._zeros[0].device != shifts[0].device
+            or self._zeros[0].dtype != shifts[0].dtype
+        ):
+            self._zeros = [torch.zeros_like(parameter) for parameter in shifts]
+        for parameter, zero in zip(shifts, self._zeros, strict=True):
+            if parameter.grad is None:
+                parameter.grad = zero
 
     def _block_by_block(
-        self, base_GH: Tensor, effect_UH: Tensor, weight_U: Tensor
+        self,
+        base_GH: Tensor,
+        effect_UH: Tensor,
+        weights: Weights,
+        notes: list[Note],
+        division: Division | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Value of each gene before its bias, (G, U), and its log-variance, in training mode."""
         device, dtype = base_GH.device.type, self.indv_w1.dtype
-        terms = self.bn_pert_base.outer_terms(base_GH.to(dtype), effect_UH.to(dtype), weight_U, self.reducer)
+        terms = self.bn_pert_base.outer_terms(base_GH.to(dtype), effect_UH.to(dtype), weights, notes=notes)
+        if division is not None:
+            terms = terms[0], terms[1].index_select(0, division.own_rows)
+            weights = Weights.of(division.own_weight)
         options: dict[str, Any] = {
             "eps": self.bn_pert_base.eps,
             "reducer": self.reducer,
@@ -188,13 +231,15 @@ class GEARSNetwork(nn.Module):
         if torch.is_autocast_enabled(device):
             options["matmul_dtype"] = torch.get_autocast_dtype(device)
         decoder_GH = self.indv_w1.squeeze(-1)
-        layers = layers_of(self.recovery_w)
-        own_GU, statistics = gene_values(*terms, layers, weight_U, decoder_GH=decoder_GH, **options)
-        own_GU = tracked(self.recovery_w, statistics, own_GU)
+        own_GU, statistics = gene_values(
+            *terms, layers_of(self.recovery_w), weights, decoder_GH=decoder_GH, **options
+        )
+        notes += notes_of(self.recovery_w, statistics)
         if not self.config.uncertainty:
             return own_GU, None
-        logvar_GU, statistics = gene_values(*terms, layers_of(self.uncertainty_w), weight_U, **options)
-        return own_GU, tracked(self.uncertainty_w, statistics, logvar_GU)
+        logvar_GU, statistics = gene_values(*terms, layers_of(self.uncertainty_w), weights, **options)
+        notes += notes_of(self.uncertainty_w, statistics)
+        return own_GU, logvar_GU
 
     @torch.no_grad()
     def renormalise_embeddings(self) -> None:
@@ -222,39 +267,37 @@ class GEARSNetwork(nn.Module):
 
     def base(self) -> Tensor:
         """Gene representations before any perturbation, (G, H), by the running statistics (evaluation mode)."""
-        return self._base(None)
+        return self._base(None, None)
 
     def node_effects(self) -> Tensor:
         """Representation of every perturbation node after the graph layers, (P, H)."""
         return self.sim_layers[-1](self._messages())
 
-    def _rows_of_trunk(self, weight_U: Tensor, total_weight: Tensor | float | None) -> Tensor | None:
-        """Number of rows in the trunk's batch norms: G genes of every cell of the global batch."""
-        if not self.training:
-            return None
-        if total_weight is None:
-            total_weight = self.reducer.sum(weight_U.sum())
-        return torch.as_tensor(total_weight, dtype=weight_U.dtype, device=weight_U.device) * self.n_genes
+    def _base(self, count: Tensor | None, notes: list[Note] | None) -> Tensor:
+        """Gene representations before any perturbation, (G, H); equal on all workers.
 
-    def _base(self, count: Tensor | None) -> Tensor:
-        """Gene representations before any perturbation, (G, H); equal on all workers."""
-        own_GH = self.bn_emb(self.gene_emb.weight, None, count, relu=True)
+        `count` is the number of rows in the norms: G genes of every cell of the global batch.
+        """
+        own_GH = self.bn_emb(self.gene_emb.weight, None, count, relu=True, notes=notes)
         messages_GH = self.emb_pos.weight
         for i, layer in enumerate(self.layers_emb_pos):
             messages_GH = layer(self.coexpress_graph(F.relu(messages_GH) if i else messages_GH))
-        return self.emb_trans_v2(own_GH + MESSAGE_SHARE * messages_GH, None, count)
+        sum_GH = torch.add(own_GH, messages_GH, alpha=MESSAGE_SHARE)
+        return self.emb_trans_v2(sum_GH, None, count, notes=notes)
 
-    def _effects(self, pert_row: Tensor, pert_node: Tensor, weight_U: Tensor) -> Tensor:
+    def _effects(
+        self, pert_row: Tensor, pert_node: Tensor, weight_U: Tensor, notes: list[Note] | None
+    ) -> Tensor:
         """Effect of each condition on the representations, (U, H); zero for controls."""
         # the last messages and the last linear map are needed for the perturbed nodes only
         members_MH = self.sim_layers[-1](self._messages_of(pert_node))
         n_conditions = weight_U.shape[0]
         sums_UH = members_MH.new_zeros(n_conditions, members_MH.shape[1]).index_add(0, pert_row, members_MH)
         # controls have weight 0 instead of being removed, so that shapes do not depend on the data
-        perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=weight_U.device)
-        perturbed_U = perturbed_U.index_fill(0, pert_row, True)
-        effect_UH = self.pert_fuse(sums_UH, weight_U * perturbed_U, None, self.reducer)
-        return torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
+        perturbed_U = weight_U.new_zeros(n_conditions).index_fill_(0, pert_row, 1.0)
+        weights = Weights.of(weight_U * perturbed_U) if self.training else None
+        effect_UH = self.pert_fuse(sums_UH, weights, notes=notes)
+        return effect_UH * perturbed_U.unsqueeze(1).to(effect_UH.dtype)
 
     def _messages(self) -> Tensor:
         """Messages at each perturbation node before the last linear map of the graph layers, (P, H)."""
@@ -273,12 +316,23 @@ class GEARSNetwork(nn.Module):
             nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
         return nodes_PH
 
-    def _all_changes(self, own_GU: Tensor, weight_U: Tensor) -> Tensor:
+    def _all_changes(
+        self,
+        own_GU: Tensor,
+        weights: Weights | None,
+        notes: list[Note] | None,
+        division: Division | None,
+    ) -> Tensor:
         """Changes from each gene's own value and the state of all genes, (U, G)."""
         own_UG = (own_GU + self.indv_b1).t()
-        state_UH = self.cross_gene_state(own_UG, weight_U, None, self.reducer)
+        if division is None:
+            state_UH = self.cross_gene_state(own_UG, weights, notes=notes)
+        else:  # the norms see the rows of all workers
+            weights = Weights.of(division.weight_WU.flatten())
+            state_UH = self.cross_gene_state(own_UG, weights, notes=notes, exchanged=division.gathered)
+            state_UH = division.own(state_UH)
         own_weight_G, state_weight_GH = self.indv_w2[0, :, 0], self.indv_w2[0, :, 1:]
-        delta_UG = own_weight_G * own_UG + F.linear(state_UH, state_weight_GH) + self.indv_b2
+        delta_UG = torch.addcmul(F.linear(state_UH, state_weight_GH, self.indv_b2[0]), own_weight_G, own_UG)
         delta_UG = delta_UG.to(self.indv_w1.dtype)
         return delta_UG * 0.0 if self.config.no_perturb else delta_UG
 

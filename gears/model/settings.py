@@ -55,7 +55,7 @@ class Placing(nn.Module):
         return effect_UH
 
     def _rows(self, table_KH: Tensor, context_U: Tensor) -> Tensor:
-        if not bool(self.seen.all()) and not self.training:
+        if not self.training and not bool(self.seen.all()):  # the second waits for the device
             mean_H = table_KH[self.seen].mean(0)
             table_KH = torch.where(self.seen.unsqueeze(1), table_KH, mean_H)
         return table_KH[context_U]

@@ -53,6 +53,7 @@ def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> Non
 
 def save(engine: TrainingEngine, path: str | Path, metadata: dict[str, Any]) -> None:
     """Write a checkpoint on rank 0 (see :func:`on_main`)."""
+    engine.read_steps()
     random = engine.reducer.gather(torch.get_rng_state().to(engine.device)).cpu()
     losses = engine.reducer.gather(epoch_sums(engine)).cpu()
     more = {"random": random, "losses": losses, "metadata": metadata}

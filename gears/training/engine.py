@@ -19,12 +19,12 @@ from gears.distributed.world import IDENTITY, Reducer
 from gears.training import checkpoints, step
 from gears.training.checkpoints import EarlyStopping, Progress
 from gears.training.engine_options import EngineOptions
-from gears.training.step import Clock, Stepper
+from gears.training.step import MOST_UNREAD, Clock, Stepper, StepRecord, not_finite
 from gears.training.tasks import SupervisedTask, Task
-from gears.training.wrapping import for_several_workers, unwrap, wrap
+from gears.training.wrapping import for_several_workers, unwrap
 
-MOST_STEPS, LONGEST_SECONDS = 16, 10.0
-"""Between two votes on stopping: at most this many steps, and about this many seconds."""
+LONGEST_SECONDS = 10.0
+"""Workers hear about this often of a wish to stop; at most every :data:`MOST_UNREAD` steps."""
 
 
 class TrainingEngine:
@@ -80,7 +80,7 @@ class TrainingEngine:
         self._num_epochs = 0
         self.stepper = Stepper.of(self.model, self.device, self.options)
         self.progress = Progress()
-        self._voted, self._steps_between_votes = (0, time.monotonic()), 1
+        self._read_at, self._steps_between_reads, self._stopping = time.monotonic(), 1, False
         self.best_state: dict[str, torch.Tensor] | None = None
         self.restored_random: torch.Tensor | None = None
         self.reducer: Reducer = IDENTITY
@@ -215,19 +215,18 @@ class TrainingEngine:
                 raise ValueError(msg)
             task = SupervisedTask(criterion, self.device)
         self.optimizer, self.scheduler = optimizer, scheduler
-        self._num_epochs = num_epochs
-        wrapped = self.model
+        self._num_epochs, self._task, self._train_loader = num_epochs, task, train_loader
+        self.stepper.begin(self.reducer)
         if self.reducer.world_size > 1:
-            wrapped = wrap(self.model, self.device, compression=self.options.gradient_compression)
-        self.stepper.begin()
+            share_start(self.model, self.reducer)
         if self.distributed:
             check_equal_lengths(train_loader, self.reducer, self.device)
         with (
             step.tf32(self.options.tf32, self.device),
-            step.compiled(wrapped, self.device, enabled=self.options.compile) as wrapped,
+            step.compiled(self.model, self.device, enabled=self.options.compile) as called,
         ):
             while self.progress.epoch < num_epochs and not self.progress.finished:
-                record = self._epoch(wrapped, train_loader, val_loader, task, scheduler_interval)
+                record = self._epoch(called, train_loader, val_loader, task, scheduler_interval)
                 if record is None:
                     break
                 improved = self._note_metric(record, task)
@@ -246,7 +245,7 @@ class TrainingEngine:
 
     def _epoch(
         self,
-        wrapped: nn.Module,
+        called: nn.Module,
         train_loader: Iterable[Any],
         val_loader: Iterable[Any] | None,
         task: Task,
@@ -265,32 +264,66 @@ class TrainingEngine:
         for window in clock.timed(batches):
             if self.options.max_steps is not None and self.progress.total_steps >= self.options.max_steps:
                 break
-            self.progress.loss_sum += self._step(wrapped, window, task)
+            assert self.optimizer is not None
+            self.stepper.step(called, window, task, self.optimizer)
             self.progress.step += 1
             self.progress.total_steps += 1
             if self.scheduler is not None and interval == "step":
                 self.scheduler.step()
+            stopping = self._stop_requested()
+            if stopping or self.stepper.unread >= self._steps_between_reads:
+                self.read_steps()
             if self.on_step_end is not None:
                 self.on_step_end(self)
-            if self._stop_requested():
+            if stopping or self._stopping:
+                self.read_steps()
                 return None
         if self.scheduler is not None and interval == "epoch":
             self.scheduler.step()
+        self.read_steps()
         return self._close_epoch(task, val_loader, clock)
 
-    def _step(self, wrapped: nn.Module, window: list[Any], task: Task) -> float:
-        """One optimiser step; returns this worker's loss. An error names epoch and step."""
-        assert self.optimizer is not None
-        try:
-            return self.stepper.step(wrapped, window, task, self.optimizer, self.reducer)
-        except FloatingPointError as error:
-            names = task.broken_in(window) if hasattr(task, "broken_in") else []
-            data = f": the data of {shorten(names)} are not finite" if names else ""
-            msg = (
-                f"{error} in epoch {self.progress.epoch + 1}, step {self.progress.step + 1}{data}; the weights are "
-                "those of the step before; lower the learning rate or look for extreme values in the data"
-            )
-            raise FloatingPointError(msg) from None
+    def read_steps(self) -> None:
+        """Read the losses of the steps since the last call; waits for the device.
+
+        All workers read after the same steps, so that they learn at the same step that one of them is to stop.
+        FloatingPointError names the first step whose loss or gradient is not finite, and what in its data was not.
+        """
+        n_unread = self.stepper.unread
+        if not n_unread:
+            return
+        records = self.stepper.read()
+        for place, record in enumerate(records):
+            if not record.finite:
+                raise FloatingPointError(self._broken_step(record, self.progress.step - n_unread + place))
+            self.progress.loss_sum += record.loss
+        self._stopping |= any(record.stop > 0 for record in records)
+        self._plan_next_read(records[-1], n_unread)
+
+    def _plan_next_read(self, last: StepRecord, n_steps: int) -> None:
+        """Set the number of steps until the next read, the same on all workers."""
+        self._steps_between_reads = MOST_UNREAD
+        if self.reducer.world_size == 1:
+            return
+        now = time.monotonic()
+        self.stepper.vote(seconds=(now - self._read_at) / n_steps)
+        self._read_at = now
+        # by the mean of what all workers found up to the read before; nothing is known before the first
+        steps = LONGEST_SECONDS / last.seconds if last.seconds > 0 else 1
+        self._steps_between_reads = max(1, min(MOST_UNREAD, int(steps)))
+
+    def _broken_step(self, record: StepRecord, place: int) -> str:
+        """Message on a step, at a place from 0 in the epoch, that is not finite."""
+        names: list[str] = []
+        if hasattr(self._task, "broken_in"):
+            set_epoch(self._train_loader, self.progress.epoch)
+            window = next(windows(self._train_loader, self.options.accumulation_steps, skip=place), [])
+            names = self._task.broken_in(window)
+        data = f": the data of {shorten(names)} are not finite" if names else ""
+        return (
+            f"{not_finite(record)} in epoch {self.progress.epoch + 1}, step {place + 1}{data}; the weights are "
+            "those of the step before; lower the learning rate or look for extreme values in the data"
+        )
 
     def _close_epoch(self, task: Task, val_loader: Iterable[Any] | None, clock: Clock) -> dict[str, Any]:
         """Evaluate, record, and advance to the next epoch."""
@@ -338,24 +371,13 @@ class TrainingEngine:
             progress.finished, progress.stopped_because = True, rule.reason
 
     def _stop_requested(self) -> bool:
-        """Whether any worker received a signal to stop; all workers get the same answer at the same step.
-
-        Workers vote every 16 steps, or about every 10 seconds where steps are long.
-        """
-        if not self.distributed:
-            return signals.stop_requested()
-        steps = self.progress.total_steps - self._voted[0]
-        if 0 < steps < self._steps_between_votes:
-            return False
-        seconds = 0.0 if steps <= 0 else (time.monotonic() - self._voted[1]) / steps
-        local_values = [float(signals.stop_requested()), seconds]
-        stops, seconds = self.reducer.sum(
-            torch.tensor(local_values, dtype=torch.float32).to(self.device)
-        ).tolist()
-        mean = seconds / self.reducer.world_size  # the same on all workers
-        self._steps_between_votes = max(1, min(MOST_STEPS, int(LONGEST_SECONDS / max(mean, 1e-6))))
-        self._voted = self.progress.total_steps, time.monotonic()
-        return stops > 0
+        """Whether this process is to stop now; several workers stop together, after a common read (`read_steps`)."""
+        stop = signals.stop_requested()
+        if self.reducer.world_size == 1:
+            return stop
+        if stop:
+            self.stepper.vote(stop=True)
+        return False
 
     def _restore_random(self) -> None:
         """Restore the random state of a checkpoint, after the batches before it were skipped."""
@@ -378,6 +400,13 @@ class TrainingEngine:
         content = checkpoints.read(path, self.device)
         checkpoints.restore(self, content)
         return content["metadata"]
+
+
+def share_start(model: nn.Module, reducer: Reducer) -> None:
+    """Give all workers the weights and buffers of rank 0."""
+    tensors = list(model.state_dict().values())
+    for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
+        reducer.from_main([tensor for tensor in tensors if tensor.dtype == dtype])
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

@@ -11,9 +11,9 @@ import torch
 
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
 from gears.files.paths import user_path
+from gears.training.gradients import COMPRESSIONS
 from gears.training.loggers.registry import LOGGERS, check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
-from gears.training.wrapping import COMPRESSIONS
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "moments": {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0},

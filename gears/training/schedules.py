@@ -106,6 +106,10 @@ def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _step = _bare(torch.optim.Adam.step)
+_ASKS_OF_GRAPHS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+_asks_of_graphs = next(
+    getattr(torch.optim.Adam, name) for name in _ASKS_OF_GRAPHS if hasattr(torch.optim.Adam, name)
+)
 
 
 class Adam(torch.optim.Adam):
@@ -124,3 +128,10 @@ class Adam(torch.optim.Adam):
     def step(self, closure: Any = None) -> Any:
         """One step; see ``torch.optim.Adam``."""
         return _step(self, closure)
+
+    def _accelerator_graph_capture_health_check(self) -> None:
+        """Torch's question whether a CUDA graph is recorded, which initialises CUDA, for parameters on a GPU only."""
+        if any(parameter.is_cuda for group in self.param_groups for parameter in group["params"]):
+            _asks_of_graphs(self)
+
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name in older releases

@@ -5,10 +5,13 @@ With W workers and the losses l_wb of the window's micro-batches b on worker w, 
     gradient = mean over w of  sum over b of  d l_wb / d weights
 
 which is the gradient of the global window's loss, because the task scales each l_wb by counts of the whole window.
-Order: forward and backward of each micro-batch, which adds to ``.grad``; gradients are sent with the last one only;
-then unscale (float16), check that loss and gradients are finite, clip the global gradient, update, moving average.
-Running statistics of batch norms change in the forward, before the loss is known, so a copy is kept and put back if the
-check fails: after an error the model is that of the step before. The check reads one number from the device per step.
+Order: forward and backward of each micro-batch, which adds to ``.grad``; one reduction over workers; then unscale
+(float16), check that loss and gradients are finite, clip the global gradient, update, moving average.
+
+A device is not waited for: loss and check of each step are written to a table on it, which :meth:`Stepper.read` reads
+every few steps. From the first step that is not finite on, the update is skipped on the device (the optimiser's
+``found_inf``) and the running statistics of batch norms are put back, so that after an error the model is that of the
+step before. Optimisers that cannot skip a step on the device are waited for in every step.
 """
 
 from __future__ import annotations
@@ -29,22 +32,46 @@ import torch
 from torch import nn, profiler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gears.distributed.world import Reducer
+from gears.distributed.world import IDENTITY, Reducer
 from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
+from gears.training.gradients import SharedGradients
 from gears.training.tasks import Task
-from gears.training.wrapping import note_waiting, synchronised, unwrap
+from gears.training.wrapping import unwrap
 
 logger = logging.getLogger(__name__)
 
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers of batch norms that a forward in training mode changes."""
 
+MOST_UNREAD = 16
+"""Steps whose losses and checks are read at once."""
+
 COMPILERS = ("g++", "clang++", "c++", "cl")
 
 TRACE = "trace.json"
 WARM_UP, RECORDED = 1, 8
 """Optimiser steps before the trace and in it (the trace of a complete run would fill gigabytes)."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a step left on the device.
+
+    Attributes
+    ----------
+    loss
+        This worker's loss.
+    finite
+        Whether the losses and gradients of all workers are, in this step and all before.
+    stop, seconds
+        Mean over workers of what they passed to :meth:`Stepper.vote`.
+    """
+
+    loss: float
+    finite: bool
+    stop: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass
@@ -57,6 +84,8 @@ class Stepper:
         Scales gradients under float16; disabled otherwise.
     ema
         Moving average to update after each step, if one is kept.
+    unread
+        Steps since the last :meth:`read`.
     """
 
     model: nn.Module
@@ -64,6 +93,7 @@ class Stepper:
     scaler: torch.amp.GradScaler
     ema: AveragedModel | None = None
     options: EngineOptions = field(default_factory=EngineOptions)
+    unread: int = 0
 
     def __post_init__(self) -> None:
         self.begin()
@@ -83,86 +113,122 @@ class Stepper:
             ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(options.ema_decay))
         return cls(model, device, scaler, ema, options)
 
-    def begin(self) -> None:
+    def begin(self, reducer: Reducer = IDENTITY) -> None:
         """Collect the model's parameters and running statistics: once per training instead of once per step."""
-        self._parameters = list(self.model.parameters())
-        self._buffers = [b for name, b in self.model.named_buffers() if name.rpartition(".")[2] in RUNNING]
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        buffers = [b for name, b in self.model.named_buffers() if name.rpartition(".")[2] in RUNNING]
+        by_kind = ([b for b in buffers if b.is_floating_point() == floating] for floating in (True, False))
+        self._buffers = [some for some in by_kind if some]
+        self._reducer, self.unread = reducer, 0
+        exact = torch.float64 if self.device.type != "mps" else torch.float32
+        dtype = next((p.dtype for p in self._parameters), torch.float32)
+        self._broken = torch.zeros((), device=self.device)
+        self._one = torch.ones((), device=self.device)
+        self._records = torch.zeros(MOST_UNREAD, 4, dtype=exact, device=self.device)
+        self._said_3 = torch.zeros(3, dtype=dtype, device=self.device)  # 0 or NaN by the loss; stop; seconds
+        self._shared = None
+        if reducer.world_size > 1:
+            self._shared = SharedGradients(self._parameters, reducer, self.options.gradient_compression)
+
+    def vote(self, *, stop: bool | None = None, seconds: float | None = None) -> None:
+        """Let the other workers know, with the next gradients, a wish to stop and the seconds of a step."""
+        for place, value in ((1, stop), (2, seconds)):
+            if value is not None:
+                self._said_3[place].fill_(float(value))
 
     def step(
-        self,
-        wrapped: nn.Module,
-        window: Sequence[Any],
-        task: Task,
-        optimizer: torch.optim.Optimizer,
-        reducer: Reducer,
-    ) -> float:
-        """Take one step and return this worker's loss; `wrapped` is the model to call, DDP with several workers.
+        self, called: nn.Module, window: Sequence[Any], task: Task, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Take one step; `called` is the model or what ``torch.compile`` made of it.
 
-        Raises FloatingPointError, and changes no weight, if the loss or a gradient is not finite.
+        Changes no weight if the loss or a gradient is not finite, now or in a step before, which :meth:`read` says; it
+        has to be called within :data:`MOST_UNREAD` steps.
         """
         optimizer.zero_grad(set_to_none=True)
-        before = self._running()
-        loss = self._backward(wrapped, window, task, reducer)
+        before = [torch.cat([buffer.view(-1) for buffer in some]) for some in self._buffers]
+        loss = self._backward(called, window, task)
+        self._check(loss)
         self.scaler.unscale_(optimizer)
-        try:
-            total = self._checked(loss)
-        except FloatingPointError:
-            with torch.no_grad():
-                for buffer, copy in before:
-                    buffer.copy_(copy)
-            raise
+        self._put_back(before)
+        if not self._skips(optimizer) and bool(self._broken):
+            return
         if self.options.clip_value is not None:
             nn.utils.clip_grad_value_(self._parameters, self.options.clip_value)
         if self.options.clip_norm is not None:
             nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm)
-        self.scaler.step(optimizer)
-        self.scaler.update()
+        self._update(optimizer)
         if self.ema is not None:
             self.ema.update_parameters(self.model)
-        return total
 
-    def _running(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Running statistics with a copy of each; one fused call copies all that are floating point."""
-        floats = [b for b in self._buffers if b.is_floating_point()]
-        copies = torch._foreach_mul(floats, 1.0) if floats else ()
-        counts = [b for b in self._buffers if not b.is_floating_point()]
-        return [*zip(floats, copies, strict=True), *((b, b.clone()) for b in counts)]
+    def read(self) -> list[StepRecord]:
+        """Records of the steps since the last call; waits for the device."""
+        rows = self._records[: self.unread].tolist() if self.unread else []
+        self.unread = 0
+        return [StepRecord(loss, broken == 0, stop, seconds) for loss, broken, stop, seconds in rows]
 
-    def _backward(
-        self, wrapped: nn.Module, window: Sequence[Any], task: Task, reducer: Reducer
-    ) -> torch.Tensor:
-        """Gradients of the window; its loss as a float64 tensor that stays on the device."""
-        options, context = self.options, task.prepare_window(window, reducer)
-        total = torch.zeros(
-            (), dtype=torch.float64 if self.device.type != "mps" else torch.float32, device=self.device
-        )
+    def _backward(self, called: nn.Module, window: Sequence[Any], task: Task) -> torch.Tensor:
+        """Gradients of the window; its loss, which stays on the device, as float64."""
+        options, context = self.options, task.prepare_window(window, self._reducer)
+        total: torch.Tensor | None = None
         for position, batch in enumerate(window):
-            with synchronised(wrapped, last=position == len(window) - 1):
-                with torch.autocast(self.device.type, dtype=options.amp_dtype, enabled=options.use_amp):
-                    loss = task.loss(wrapped, batch, context, position)
-                self.scaler.scale(loss).backward()
-            note_waiting(wrapped, reducer)
-            total += loss.detach()
+            with torch.autocast(self.device.type, dtype=options.amp_dtype, enabled=options.use_amp):
+                loss = task.loss(called, batch, context, position)
+            if self.scaler.is_enabled():  # which skips steps by their gradients alone
+                loss = loss / (1 - self._broken)
+            self.scaler.scale(loss).backward()
+            exact = loss.detach().to(self._records.dtype)
+            total = exact if total is None else total + exact
+        assert total is not None
         return total
 
-    def _checked(self, loss: torch.Tensor) -> float:
-        """The loss as a number; raises unless it and every gradient are finite. Reads one number from the device.
+    def _check(self, loss: torch.Tensor) -> None:
+        """Reduce the gradients and record the loss, and whether it and all gradients are finite, on the device.
 
         Under float16 scaling gradients overflow now and then: the scaler skips such steps itself.
         """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        watched = loss
-        if gradients and not self.scaler.is_enabled():
-            # zero times the sum of norms is NaN as soon as one gradient is NaN, infinite, or too large to be squared
-            norms = torch._foreach_norm(gradients)
-            watched = loss + 0.0 * torch.stack(list(norms)).sum().to(loss)
-        total = float(watched)
-        if not math.isfinite(total):
-            value = float(loss)
-            bad_loss = not math.isfinite(value)
-            msg = f"the loss is {value}" if bad_loss else f"a gradient is not finite (loss {value:g})"
-            raise FloatingPointError(msg)
-        return total
+        row = [loss.view(1), self._broken.view(1)]
+        if self._shared is not None:
+            torch.mul(loss, 0.0, out=self._said_3[0])
+            flat = self._shared.average(self._said_3)
+            said_3 = flat[-3:]
+            row.append(said_3[1:])
+            watched = [said_3 if self.scaler.is_enabled() else flat]
+        else:
+            row.append(self._said_3[1:])
+            finite = loss.to(self._said_3.dtype).view(1)
+            watched = [finite] if self.scaler.is_enabled() else [*gradients, finite]
+        # sets `broken` to 1 where a value is not finite, else leaves it; the values themselves are multiplied by 1
+        torch._amp_foreach_non_finite_check_and_unscale_(watched, self._broken, self._one)
+        torch.cat(row, out=self._records[self.unread])
+        self.unread += 1
+
+    def _put_back(self, before: Sequence[torch.Tensor]) -> None:
+        """Put running statistics back where this step, or one before, is not finite."""
+        for some, old in zip(self._buffers, before, strict=True):
+            new = torch.cat([buffer.view(-1) for buffer in some])
+            parts = torch.where(self._broken > 0, old, new).split([buffer.numel() for buffer in some])
+            torch._foreach_copy_(some, [part.view_as(b) for part, b in zip(parts, some, strict=True)])
+
+    def _skips(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimiser can skip a step without the host."""
+        return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.scaler.is_enabled() or not self._skips(optimizer):
+            self.scaler.step(optimizer)
+            self.scaler.update()
+            return
+        optimizer.grad_scale, optimizer.found_inf = None, self._broken  # type: ignore[attr-defined]
+        optimizer.step()
+        del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+
+
+def not_finite(record: StepRecord) -> str:
+    """What is not finite in a step."""
+    if math.isfinite(record.loss):
+        return f"a gradient is not finite (loss {record.loss:g})"
+    return f"the loss is {record.loss}"
 
 
 @contextlib.contextmanager
@@ -243,7 +309,7 @@ class Clock:
 
     Communication is the time in which the worker could do nothing else: its sums and gathers,
     and sending gradients after the last one was computed. It includes waiting for slower
-    workers. On a GPU these are seconds of the host, which waits for the device in every step.
+    workers. On a GPU these are seconds of the host, which waits for the device every few steps.
     """
 
     def __init__(self, reducer: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,27 +26,28 @@ class ConditionTables:
     Attributes
     ----------
     first, nodes
-        Perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]``.
+        Perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]`` (on the host).
     mask_CG
         Genes that count in the loss of each condition (bool), or their weights.
     prior_CG
         Known change of each condition, to which the network's is added, or None.
     context_C, kind_C
-        Numbers of each condition's context and type of perturbation; None where all are 0.
+        Numbers of each condition's context and type of perturbation (on the host); None where all are 0.
     control_mean_BG, cell_batch
-        Where controls are matched by experimental batch: mean of each batch's control cells, every cell's batch.
+        Where controls are matched by experimental batch: mean of each batch's control cells, every cell's batch (on
+        the host).
     """
 
-    first: Tensor
-    nodes: Tensor
+    first: np.ndarray
+    nodes: np.ndarray
     mask_CG: Tensor
     control_mean_G: Tensor
     prior_CG: Tensor | None = None
     names: tuple[str, ...] = ()
-    context_C: Tensor | None = None
-    kind_C: Tensor | None = None
+    context_C: np.ndarray | None = None
+    kind_C: np.ndarray | None = None
     control_mean_BG: Tensor | None = None
-    cell_batch: Tensor | None = None
+    cell_batch: np.ndarray | None = None
 
     @classmethod
     def build(
@@ -69,46 +70,47 @@ class ConditionTables:
             (node for members in nodes for node in members), dtype=np.int64, count=int(first[-1])
         )
         return cls(
-            torch.from_numpy(first).to(device),
-            torch.from_numpy(flat).to(device),
+            first,
+            flat,
             torch.from_numpy(np.array(mask_CG)).to(device),
             torch.from_numpy(np.array(control_mean_G)).to(device, dtype),
             None if prior_CG is None else torch.from_numpy(prior_CG).to(device, dtype),
             tuple(names),
-            _numbers(contexts_of(nodes), device),
-            _numbers(kinds_of(nodes), device),
+            _numbers(contexts_of(nodes)),
+            _numbers(kinds_of(nodes)),
             None
             if control_mean_BG is None
             else torch.from_numpy(np.array(control_mean_BG)).to(device, dtype),
-            None if cell_batch is None else torch.from_numpy(cell_batch.astype(np.int64)),
+            None if cell_batch is None else cell_batch.astype(np.int64),
         )
 
-    def origin(self, batch: Any) -> Tensor:
-        """Mean of the control cells that each cell of a batch is compared with: (B, G), or (G,) where it is one."""
-        if self.control_mean_BG is None or self.cell_batch is None:
+    def origin(self, batch_B: Tensor | None) -> Tensor:
+        """Mean of the control cells that each cell is compared with, (B, G), by its experimental batch; else (G,)."""
+        if self.control_mean_BG is None or batch_B is None:
             return self.control_mean_G
-        return self.control_mean_BG[self.cell_batch[batch.cell.cpu()].to(self.control_mean_G.device)]
+        return self.control_mean_BG.index_select(0, batch_B)
 
-    def placing(self, ids_U: Tensor) -> dict[str, Tensor]:
-        """Context and type of U conditions, as the network's forward takes them."""
+    def of_network(self, ids_A: np.ndarray) -> dict[str, np.ndarray]:
+        """Arguments of the network's forward for A conditions, int64 each.
+
+        ``pert_row`` (0 to A - 1) and ``pert_node`` of each perturbed gene, (M,); where numbers are not all 0
+        ``context`` and ``kind`` of each condition, (A,).
+        """
+        start, length = self.first[ids_A], self.first[ids_A + 1] - self.first[ids_A]
+        row = np.repeat(np.arange(len(ids_A)), length)
+        within = np.arange(len(row)) - (length.cumsum() - length)[row]
+        arguments = {"pert_row": row, "pert_node": self.nodes[start[row] + within]}
         named = {"context": self.context_C, "kind": self.kind_C}
-        return {name: table[ids_U] for name, table in named.items() if table is not None}
+        return arguments | {name: table[ids_A] for name, table in named.items() if table is not None}
 
     def change(self, network_UG: Tensor, ids_U: Tensor) -> Tensor:
         """Change of U conditions: the network's, on top of what is known, (U, G)."""
-        return network_UG if self.prior_CG is None else self.prior_CG[ids_U] + network_UG
-
-    def members(self, ids_U: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows (0 to U - 1) and nodes of the perturbed genes of U conditions, (M,) each."""
-        start, length = self.first[ids_U], self.first[ids_U + 1] - self.first[ids_U]
-        row = torch.repeat_interleave(torch.arange(len(ids_U), device=ids_U.device), length)
-        within = torch.arange(len(row), device=ids_U.device) - (length.cumsum(0) - length)[row]
-        return row, self.nodes[start[row] + within]
+        return network_UG if self.prior_CG is None else self.prior_CG.index_select(0, ids_U) + network_UG
 
 
-def _numbers(numbers_C: np.ndarray, device: torch.device) -> Tensor | None:
-    """Numbers on a device; None where all are 0."""
-    return torch.from_numpy(numbers_C).to(device) if numbers_C.any() else None
+def _numbers(numbers_C: np.ndarray) -> np.ndarray | None:
+    """Numbers; None where all are 0."""
+    return numbers_C.astype(np.int64) if numbers_C.any() else None
 
 
 def evidence_weights(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -13,13 +13,18 @@ from torch import Tensor, nn
 
 from gears.data.screen.statistics import ConditionStatistics
 from gears.distributed.world import Reducer
-from gears.files.mapped import release
+from gears.files.mapped import release, row_blocks
 from gears.model.config import ModelConfig
 from gears.model.losses import PairMoments, cell_loss, moment_loss
+from gears.training.batches import GlobalBatch, moved
 from gears.training.tables import ConditionTables
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
+
+
+MOST_BYTES = 1 << 28
+"""Moments that are kept on a GPU: 34 MB for Norman et al. 2019 in float32."""
 
 
 class Task(Protocol):
@@ -106,6 +111,30 @@ class Objective(abc.ABC):
     def device(self) -> torch.device:
         return self.tables.control_mean_G.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tables.control_mean_G.dtype
+
+    def over_workers(self, batch: Any, ids: Tensor, reducer: Reducer) -> GlobalBatch:
+        """Conditions of a batch over all workers."""
+        return GlobalBatch.of(batch, ids.numpy(), len(self.tables.mask_CG), reducer, self.device)
+
+    def outputs(
+        self, model: nn.Module, batch: GlobalBatch, reducer: Reducer, more: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+        """What this worker's conditions of a batch change, (U, G), their log-variances, and the tensors behind them.
+
+        The tensors are `more` and ``ids_U``, the ids of this worker's conditions, on the training device.
+        """
+        arrays = {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights(), **more}
+        on_device = moved(arrays, self.device, self.dtype)
+        named: dict[str, Any] = {name: on_device[name] for name in ("context", "kind") if name in on_device}
+        inputs = (on_device["pert_row"], on_device["pert_node"], on_device["weight"])
+        if reducer.world_size > 1:
+            named["division"] = batch.division(on_device, reducer)
+        delta_UG, logvar_UG = model(*inputs, **named)
+        return on_device, self.tables.change(delta_UG, on_device["ids_U"]), logvar_UG
+
     @abc.abstractmethod
     def broken(self, batch: Any) -> Tensor:
         """Ids of conditions of a batch whose data are not finite."""
@@ -123,19 +152,22 @@ class Objective(abc.ABC):
 
 @dataclass(frozen=True)
 class Window:
-    """Counts of a global accumulation window; the mean over workers of weighted losses is the global loss.
+    """A global accumulation window; the mean over workers of weighted losses is the global loss.
 
     Attributes
     ----------
-    share
-        Of batches of cells: weight of one cell of each condition on this worker, (C,), W / (cells of the condition x
-        conditions present). Of batches of conditions: weight of one condition, W / (conditions of the window).
-    sizes
-        Cells or conditions of each micro-batch over all workers.
+    share_C
+        Weight of one cell of each condition, W / (cells of the condition x conditions present), float64; of batches of
+        conditions, weight of each condition, W / (conditions of the window).
+    batches
+        Conditions of each micro-batch over all workers.
+    reducer
+        Sums over workers.
     """
 
-    share: Tensor
-    sizes: Tensor
+    share_C: np.ndarray
+    batches: Sequence[GlobalBatch]
+    reducer: Reducer
 
 
 class CellsTask(Objective):
@@ -144,16 +176,11 @@ class CellsTask(Objective):
     unit = "cells"
 
     def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> Window:
-        """Sum the cells of each condition over micro-batches and workers (one reduction)."""
-        n_conditions = len(self.tables.mask_CG)
-        present = torch.cat([batch.condition for batch in batches])
-        counts = torch.bincount(present, minlength=n_conditions).double()
-        sizes = torch.tensor([len(batch.condition) for batch in batches], dtype=torch.float64)
-        total = reducer.sum(torch.cat([counts, sizes]).float().to(self.device))
-        total_C, total_sizes = total[:n_conditions].double(), total[n_conditions:]
-        n_present = (total_C > 0).sum()
-        share_C = torch.where(total_C > 0, reducer.world_size / (total_C.clamp(min=1) * n_present), 0.0)
-        return Window(share_C.to(self.tables.control_mean_G.dtype), total_sizes)
+        """Count the cells of each condition over micro-batches and workers."""
+        counted = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
+        total_C = sum(one.cells_WC.sum(axis=0) for one in counted)
+        share_C = reducer.world_size / (np.maximum(total_C, 1.0) * (total_C > 0).sum())
+        return Window(share_C, counted, reducer)
 
     def broken(self, batch: Any) -> Tensor:
         """Ids of conditions with a cell, or a control cell beside it, that is not finite."""
@@ -162,31 +189,41 @@ class CellsTask(Objective):
 
     def loss(self, model: nn.Module, batch: Any, window: Window, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
-        dtype = self.tables.control_mean_G.dtype
-        condition_B = batch.condition.to(self.device)
-        ids_U, row_B = torch.unique(condition_B, return_inverse=True)
-        cells_U = torch.bincount(row_B, minlength=len(ids_U)).to(dtype)
-        pert_row, pert_node = self.tables.members(ids_U)
-        where = self.tables.placing(ids_U)
-        delta_UG, logvar_UG = model(pert_row, pert_node, cells_U, window.sizes[position], **where)
+        condition_B = batch.condition.numpy()
+        here, ids_U = window.batches[position], window.batches[position].ids_U
+        more = {"row_B": np.searchsorted(ids_U, condition_B), "share_B": window.share_C[condition_B]}
+        if self.tables.cell_batch is not None:
+            more["origin_B"] = self.tables.cell_batch[batch.cell.numpy()]
+        on_device, delta_UG, logvar_UG = self.outputs(model, here, window.reducer, more)
         return cell_loss(
-            self.tables.change(delta_UG, ids_U),
+            delta_UG,
             logvar_UG,
-            row_B,
-            batch.x_BG.to(self.device, dtype, non_blocking=True),
-            batch.y_BG.to(self.device, dtype, non_blocking=True),
-            self.tables.mask_CG[ids_U],
-            self.tables.origin(batch),
-            window.share[condition_B],
+            on_device["row_B"],
+            batch.x_BG.to(self.device, self.dtype, non_blocking=True),
+            batch.y_BG.to(self.device, self.dtype, non_blocking=True),
+            self.tables.mask_CG.index_select(0, on_device["ids_U"]),
+            self.tables.origin(on_device.get("origin_B")),
+            on_device["share_B"],
             self.config,
         )
 
 
 class ConditionBatch(NamedTuple):
-    """Ids of this worker's conditions of a batch, (U,) int64, and its number of conditions over all workers."""
+    """Conditions of a batch.
+
+    Attributes
+    ----------
+    ids
+        Ids of this worker's conditions, (U,) int64.
+    n_all
+        Number of conditions over all workers.
+    of_workers
+        Ids of each worker's conditions; None where they are not known.
+    """
 
     ids: Tensor
     n_all: int
+    of_workers: Sequence[np.ndarray] | None = None
 
 
 class ConditionLoader:
@@ -242,29 +279,47 @@ class ConditionLoader:
             order = self.conditions[draw.permutation(len(self.conditions))]
             for start in range(0, len(order), self.per_step):
                 batch = order[start : start + self.per_step]
-                own = batch[self.rank :: self.world_size].copy()
-                yield ConditionBatch(torch.from_numpy(own), len(batch))
+                shares = [batch[rank :: self.world_size] for rank in range(self.world_size)]
+                yield ConditionBatch(torch.from_numpy(shares[self.rank].copy()), len(batch), shares)
 
 
 class PairTables:
-    """Moments over all pairs of a condition's and a control cell, made for the conditions of a step in float64.
+    """Moments over all pairs of a condition's and a control cell, computed in float64.
 
-    The tables stay where they are (mapped files): no tensor over all conditions is made.
+    They lie on a GPU from the first step on, if they take no more than :data:`MOST_BYTES` there; else those of a step's
+    conditions are computed in each step from tables that stay where they are (mapped files).
     """
 
     def __init__(self, statistics: ConditionStatistics) -> None:
         self._statistics = statistics
+        self._all_C6G: Tensor | None = None
 
-    def of(self, ids_U: np.ndarray, mask_UG: Tensor, weight_U: Tensor, dtype: torch.dtype) -> PairMoments:
-        """Pair moments of U conditions: computed in float64, then of `dtype` on the device of `mask_UG`."""
+    def of(self, ids_U: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Pair moments of U conditions, (U, 6, G): the first six of :class:`PairMoments`."""
         statistics = self._statistics
         above, below = np.asarray(statistics.above[ids_U]), np.asarray(statistics.below[ids_U])
         release(statistics.above, statistics.below)
-        mean_d, v2, v3, v4, sign_mean, sign_sq = (
-            torch.from_numpy(values).to(dtype).to(mask_UG.device, non_blocking=True)
-            for values in (*statistics.pair_moments(ids_U), above - below, above + below)
-        )
-        return PairMoments(mean_d, v2, v3, v4, sign_mean, sign_sq, mask_UG, weight_U)
+        tables = (*statistics.pair_moments(ids_U), above - below, above + below)
+        moments_U6G = torch.empty(len(ids_U), len(tables), above.shape[1], dtype=dtype)
+        for column, values in enumerate(tables):
+            moments_U6G[:, column] = torch.from_numpy(values)
+        return moments_U6G.to(device, non_blocking=True)
+
+    def on_device(self, ids_U: np.ndarray, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same for a step, from the table on the device where there is one."""
+        device = ids_on_device.device
+        if device.type == "cpu" or not self._fits(dtype):  # on the CPU all workers share the mapped files
+            return self.of(ids_U, dtype, device)
+        table = self._all_C6G
+        if table is None or table.device != device or table.dtype != dtype:
+            n_conditions = len(self._statistics.mean)
+            blocks = row_blocks(n_conditions, 6 * self._statistics.mean.shape[1])
+            every = np.arange(n_conditions)
+            table = self._all_C6G = torch.cat([self.of(every[rows], dtype, device) for rows in blocks])
+        return table.index_select(0, ids_on_device)
+
+    def _fits(self, dtype: torch.dtype) -> bool:
+        return 6 * self._statistics.mean.size * dtype.itemsize <= MOST_BYTES
 
 
 class MomentsTask(Objective):
@@ -281,28 +336,26 @@ class MomentsTask(Objective):
 
     def broken(self, batch: ConditionBatch) -> Tensor:
         """Ids of conditions whose moments are not finite."""
-        ids_U = batch.ids
-        weight_U = torch.ones(len(ids_U), dtype=torch.float64)
-        mask_UG = self.tables.mask_CG.cpu()[ids_U]
-        moments = self.pairs.of(ids_U.numpy(), mask_UG, weight_U, torch.float64)
-        return ids_U[~torch.stack([torch.isfinite(part).all(dim=1) for part in moments[:6]]).all(dim=0)]
+        moments_U6G = self.pairs.of(batch.ids.numpy(), torch.float64, torch.device("cpu"))
+        return batch.ids[~torch.isfinite(moments_U6G).all(dim=2).all(dim=1)]
 
     def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> Window:
-        """Counts of the conditions by micro-batch; every worker knows them without asking the others."""
-        dtype = self.tables.control_mean_G.dtype
-        sizes = torch.tensor([float(batch.n_all) for batch in batches], dtype=dtype).to(self.device)
-        return Window(reducer.world_size / sizes.sum(), sizes)
+        """Counts of the conditions by micro-batch; workers know them without asking the others."""
+        share = reducer.world_size / sum(batch.n_all for batch in batches)
+        share_C = np.full(len(self.tables.mask_CG), share)
+        return Window(share_C, [self.over_workers(batch, batch.ids, reducer) for batch in batches], reducer)
 
     def loss(self, model: nn.Module, batch: ConditionBatch, window: Window, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
-        dtype = self.tables.control_mean_G.dtype
-        ids_U = batch.ids.to(self.device)
-        pert_row, pert_node = self.tables.members(ids_U)
-        once_U = torch.ones(len(ids_U), dtype=dtype, device=self.device)
-        where = self.tables.placing(ids_U)
-        delta_UG, logvar_UG = model(pert_row, pert_node, once_U, window.sizes[position], **where)
-        moments = self.pairs.of(batch.ids.numpy(), self.tables.mask_CG[ids_U], once_U * window.share, dtype)
-        return moment_loss(self.tables.change(delta_UG, ids_U), logvar_UG, moments, self.config)
+        here = window.batches[position]
+        ids_U = here.ids_U
+        on_device, delta_UG, logvar_UG = self.outputs(
+            model, here, window.reducer, {"share_U": window.share_C[ids_U]}
+        )
+        moments_U6G = self.pairs.on_device(ids_U, on_device["ids_U"], self.dtype)
+        mask_UG = self.tables.mask_CG.index_select(0, on_device["ids_U"])
+        moments = PairMoments(*(*moments_U6G.unbind(1), mask_UG, on_device["share_U"]))
+        return moment_loss(delta_UG, logvar_UG, moments, self.config)
 
 
 def pair_tables(pert_data: PertData) -> PairTables:

@@ -13,6 +13,7 @@ from gears.distributed.devices import plan_devices
 from gears.distributed.gpus import (
     Gpu,
     check_no_slices,
+    gpu_names,
     nvml_gpus,
     resolve_gpu_ids,
     visible_gpus,
@@ -26,6 +27,9 @@ GPUS = [
     Gpu("GPU-cccc", "A100", 40 * GIB, 0, 0, 0),
     Gpu("GPU-dddd", "H100", 80 * GIB, 2 * GIB, 55, 2),
 ]
+
+
+BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 @pytest.mark.parametrize(
@@ -130,12 +134,46 @@ def test_other_texts_and_more_gpus_than_there_are_are_refused(asked: str) -> Non
 
 def test_busy_cards_and_unequal_memory_are_warned_about(caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:1", "cuda:3"], list_gpus=lambda: GPUS, environment={})
+        warn_about_gpus(["cuda:1", "cuda:3"], list_gpus=lambda: GPUS, environment=BY_BUS)
     assert [record.args[0] for record in caplog.records] == [3]
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:1", "cuda:2"], list_gpus=lambda: GPUS, environment={})
+        warn_about_gpus(["cuda:1", "cuda:2"], list_gpus=lambda: GPUS, environment=BY_BUS)
     assert "GPU 1: 80 GiB, GPU 2: 40 GiB" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "certain"),
+    [
+        ({}, False),
+        ({"CUDA_VISIBLE_DEVICES": "0,3"}, False),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-aaaa,GPU-cccc"}, True),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, True),
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, False),
+    ],
+)
+def test_a_busy_gpu_among_different_models_has_a_number_only_where_it_is_certain(
+    environment: dict[str, str], certain: bool, caplog
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        warn_about_gpus(["cuda:0"], list_gpus=lambda: GPUS, environment=environment)
+    (message,) = [record.getMessage() for record in caplog.records]
+    if certain:
+        assert message.startswith("GPU 0 (H100) is busy: 75 % of its memory in use, 97 % utilisation")
+    else:
+        assert "GPU 0" not in message
+        assert "H100 GPU-aaaa (75 %" in message
+        assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in message
+
+
+def test_names_of_gpus_come_from_nvml_and_only_where_the_order_is_certain(monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert gpu_names(4, list_gpus=lambda: GPUS) == "0, 1, 2, 3"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert gpu_names(4, list_gpus=lambda: GPUS) == "0 (H100), 1 (H100), 2 (A100), 3 (H100)"
+    assert gpu_names(3, list_gpus=lambda: GPUS) == "0, 1, 2"  # torch sees others than NVML
+    assert gpu_names(0, list_gpus=lambda: GPUS) == "none"
 
 
 def test_cpu_workers_ask_nobody() -> None:

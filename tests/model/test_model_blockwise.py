@@ -19,13 +19,13 @@ WEIGHT = torch.tensor([3.0, 1.0, 0.0, 2.0, 4.0], dtype=torch.float64)  # the las
 class WholeTensors(GEARSNetwork):
     """Every hidden value of every gene and condition at once, differentiated by torch."""
 
-    def _block_by_block(self, base_GH, effect_UH, weight_U):
-        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U, self.reducer)
-        genes_GUH = self.recovery_w(state_GUH, weight_U, None, self.reducer)
+    def _block_by_block(self, base_GH, effect_UH, weights, notes, division):
+        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weights)
+        genes_GUH = self.recovery_w(state_GUH, weights)
         own_GU = per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1))
         if not self.config.uncertainty:
             return own_GU, None
-        return own_GU, self.uncertainty_w(state_GUH, weight_U, None, self.reducer).squeeze(-1)
+        return own_GU, self.uncertainty_w(state_GUH, weights).squeeze(-1)
 
 
 def step(network: GEARSNetwork) -> dict[str, torch.Tensor]:
@@ -71,6 +71,16 @@ def test_equal_to_whole_tensors(
     expected = step(whole_of(network))
     network.most_kept = most_kept
     close(step(network), expected)
+
+
+def test_results_do_not_depend_on_how_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
+    results = []
+    for most_kept in (None, 0):
+        network = small_network(uncertainty=True)
+        network.most_kept = most_kept
+        results.append(step(network))
+    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
 
 def test_hidden_values_are_not_kept_beyond_the_limit() -> None:

@@ -113,14 +113,6 @@ def test_rows_of_weight_zero_change_nothing_for_the_others() -> None:
         close(other.state_dict()[name], value, 1e-13)
 
 
-def test_total_weight_given_equals_summed() -> None:
-    row, node, weight, _ = collapse(PERTS)
-    one, other = small_network(), small_network()
-    close(one(row, node, weight, len(PERTS))[0], other(row, node, weight)[0], 0)
-    for name, value in one.state_dict().items():
-        close(other.state_dict()[name], value, 0)
-
-
 def test_evaluation_is_silent_and_deterministic() -> None:
     network = small_network(uncertainty=True).eval()
     network.reducer = SilentReducer()

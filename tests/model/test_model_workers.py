@@ -8,6 +8,7 @@ from model_twin import GENES, collapse, small_network
 from model_workers import ThreadReducer, run_workers
 
 from gears.distributed.world import Reducer
+from gears.model.division import Division
 from gears.model.losses import cell_loss
 from gears.model.network import GEARSNetwork
 
@@ -28,22 +29,41 @@ def cells() -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
-def step(network: GEARSNetwork, chosen: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def step(network: GEARSNetwork, parts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss and outputs per cell of this worker's part of the batch; gradients stay in the network."""
-    counts = {tuple(sorted(p)): 0 for p in PERTS}
-    for p in PERTS:
-        counts[tuple(sorted(p))] += 1
-    row, node, weight, row_B = collapse([PERTS[i] for i in chosen])
-    cell_weight = torch.tensor(
-        [1 / (counts[tuple(sorted(PERTS[i]))] * len(counts)) for i in chosen], dtype=torch.float64
+    everything = sorted(cell for part in parts for cell in part)
+    row, node, weight, row_A = collapse([PERTS[i] for i in everything])
+    cells_WA = torch.stack(
+        [torch.bincount(row_A[part], minlength=len(weight)) for part in map(as_index, parts)]
     )
+    rows = [cells_A.nonzero().flatten() for cells_A in cells_WA]
+    rank, own = network.reducer.rank, parts[network.reducer.rank]
+    division = None
+    if len(parts) > 1:
+        widest = max(map(len, rows))
+        rows_WU, weight_WU = (
+            torch.zeros(len(parts), widest, dtype=torch.int64),
+            torch.zeros(len(parts), widest),
+        )
+        for worker, here in enumerate(rows):
+            rows_WU[worker, : len(here)], weight_WU[worker, : len(here)] = (
+                here,
+                cells_WA[worker, here].float(),
+            )
+        division = Division(rows_WU, weight_WU.double(), tuple(map(len, rows)), network.reducer)
+    row_B = torch.searchsorted(rows[rank], row_A[as_index(own)])
+    cell_weight = 1 / (weight[row_A[as_index(own)]] * len(weight))
     x, y = cells()
-    delta, logvar = network(row, node, weight)
-    mask = torch.ones(len(weight), GENES, dtype=torch.bool)
+    delta, logvar = network(row, node, weight, division=division)
+    mask = torch.ones(len(rows[rank]), GENES, dtype=torch.bool)
     mu = torch.full((GENES,), 0.4, dtype=torch.float64)
-    loss = cell_loss(delta, logvar, row_B, x[chosen], y[chosen], mask, mu, cell_weight, network.config)
+    loss = cell_loss(delta, logvar, row_B, x[own], y[own], mask, mu, cell_weight, network.config)
     (loss * network.reducer.world_size).backward()
     return loss.detach(), delta[row_B].detach()
+
+
+def as_index(cells: list[int]) -> torch.Tensor:
+    return torch.tensor(cells, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -51,16 +71,17 @@ def step(network: GEARSNetwork, chosen: list[int]) -> tuple[torch.Tensor, torch.
 def test_workers_equal_one_batch(split: str, variant: str) -> None:
     parts = [list(part) for part in SPLITS[split]]
     whole = small_network(**VARIANTS[variant])
-    loss, delta = step(whole, list(range(len(PERTS))))
+    loss, delta = step(whole, [list(range(len(PERTS)))])
 
     def work(reducer: ThreadReducer) -> tuple[GEARSNetwork, ThreadReducer, torch.Tensor, torch.Tensor]:
         network = small_network(**VARIANTS[variant])
         network.reducer = reducer
-        return network, reducer, *step(network, parts[reducer.rank])
+        return network, reducer, *step(network, parts)
 
     results = run_workers(len(parts), work)
     calls = [reducer.calls for _, reducer, _, _ in results]
-    assert calls[0]
+    # two norms of recovery_w and the rows of cross_gene_state, forward and backward; three more norms of uncertainty_w
+    assert len(calls[0]) == (12 if variant == "uncertainty" else 6)
     assert all(other == calls[0] for other in calls)
     torch.testing.assert_close(sum(r[2] for r in results), loss, rtol=0, atol=1e-12)
     for part, (_, _, _, own) in zip(parts, results, strict=True):

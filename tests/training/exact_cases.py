@@ -23,7 +23,6 @@ from gears.training.engine import TrainingEngine
 from gears.training.step import Stepper
 from gears.training.tables import condition_tables
 from gears.training.tasks import CellsTask, ConditionBatch, MomentsTask, pair_tables
-from gears.training.wrapping import wrap
 
 CPU = torch.device("cpu")
 GLOBAL_BATCH = {"cells": 24, "moments": 12}
@@ -156,14 +155,13 @@ def stepped(
     network.train(training)
     reducer = GroupReducer() if world_size > 1 else IDENTITY
     network.reducer = reducer  # type: ignore[assignment]
-    wrapped = wrap(network, CPU) if world_size > 1 else network
     rows, task = sixteen(data, objective), task_of(data, objective, config)
     sizes = [sum(map(len, batches)) for batches in zip(*windows, strict=True)]  # over all workers
     window = [part_of(rows, chosen, n) for chosen, n in zip(windows[rank], sizes, strict=True)]
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
-    Stepper(network, CPU, torch.amp.GradScaler("cpu", enabled=False)).step(
-        wrapped, window, task, optimizer, reducer
-    )
+    stepper = Stepper(network, CPU, torch.amp.GradScaler("cpu", enabled=False))
+    stepper.begin(reducer)
+    stepper.step(network, window, task, optimizer)
     return checkpoints.plain_state(network)
 
 

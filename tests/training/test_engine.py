@@ -141,6 +141,48 @@ def test_loss_that_is_not_finite_stops_at_the_step() -> None:
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("bad", ["input", "loss alone", "gradient alone"])
+def test_later_steps_change_nothing_after_one_that_is_not_finite(bad: str, fused: bool) -> None:
+    """Weights, running statistics and message are those of the first step, whenever it is noticed."""
+
+    class Task:
+        metric, lower_is_better = "score", False
+
+        def prepare_window(self, batches, reducer):
+            return None
+
+        def loss(self, model, batch, window, position):
+            value, factor = batch
+            loss = model(value).square().mean()
+            if bad == "loss alone":
+                return loss + factor
+            return torch.sqrt(loss * factor) if bad == "gradient alone" else loss
+
+        def evaluate(self, model, loader, reducer):
+            return {}
+
+    broken = {"input": (torch.nan, 1.0), "loss alone": (1.0, torch.inf), "gradient alone": (1.0, 0.0)}[bad]
+    values = [torch.randn(5, 6, dtype=torch.float64) for _ in range(9)]
+    batches = [(value, torch.ones((), dtype=torch.float64)) for value in values]
+    batches[6] = (values[6] * broken[0], torch.tensor(broken[1], dtype=torch.float64))
+    found = []
+    for data in (batches, batches[:6]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).double()
+        adam = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
+        engine = TrainingEngine(model)
+        if len(data) == 9:
+            with pytest.raises(
+                FloatingPointError, match="epoch 1, step 7; the weights are those of the step before"
+            ):
+                engine.train(data, None, adam, num_epochs=1, task=Task())
+        else:
+            engine.train(data, None, adam, num_epochs=1, task=Task())
+        found.append(model.state_dict())
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
 def test_early_stopping() -> None:
     model = classifier()
     data = DataLoader(samples(), batch_size=48)

@@ -48,7 +48,8 @@ def all_pairs_loss(
     screen = pert_data.screen
     tables = condition_tables(pert_data, torch.device("cpu"), torch.float64, config=config)
     ids_U = torch.from_numpy(ids)
-    delta_UG, logvar_UG = network(*tables.members(ids_U), torch.ones(len(ids), dtype=torch.float64))
+    members = {name: torch.from_numpy(values) for name, values in tables.of_network(ids).items()}
+    delta_UG, logvar_UG = network(**members, weight=torch.ones(len(ids), dtype=torch.float64))
     x_all = torch.from_numpy(screen.cells.rows(screen.control_cells)).double()
     total = torch.zeros((), dtype=torch.float64)
     for row, index in enumerate(ids):
@@ -136,13 +137,13 @@ def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:
 
 def test_control_is_compared_with_itself(pert_data: PertData) -> None:
     pairs = pair_tables(pert_data)
-    moments = pairs.of(np.array([0, 1]), torch.ones(2, 30, dtype=torch.bool), torch.ones(2), torch.float64)
+    moments = pairs.of(np.array([0, 1]), torch.float64, torch.device("cpu")).unbind(1)
     statistics = pert_data.screen.statistics
     for value in moments[:4]:
         assert not value[0].any()
         assert value[1].any()
-    assert np.array_equal(moments.sign_mean.numpy(), (statistics.above - statistics.below)[:2])
-    assert np.array_equal(moments.sign_sq.numpy(), (statistics.above + statistics.below)[:2])
+    assert np.array_equal(moments[4].numpy(), (statistics.above - statistics.below)[:2])
+    assert np.array_equal(moments[5].numpy(), (statistics.above + statistics.below)[:2])
 
 
 def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:

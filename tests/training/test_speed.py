@@ -156,14 +156,19 @@ def test_a_compiled_run_equals_a_plain_one(backend: str, tmp_path, small_screen_
 
 
 def test_full_gpu_memory_names_the_batch() -> None:
-    def failing() -> None:
-        with full_memory_explained(SimpleNamespace(batch_size=64), TrainOptions()):
+    def failing(options: TrainOptions) -> None:
+        with full_memory_explained(SimpleNamespace(batch_size=64), options):
             msg = "CUDA out of memory. Tried to allocate 2.00 GiB"
             raise torch.OutOfMemoryError(msg)
 
-    words = r"full with batch_size=64, accumulation_steps=1: lower batch_size \(say 32\).*Tried to allocate"
+    words = r"full with batch_size=64: lower batch_size \(say 32\)\. CUDA .*Tried to allocate"
     with pytest.raises(torch.OutOfMemoryError, match=words):
-        failing()
+        failing(TrainOptions())
+    words = (
+        r"lower batch_size \(say 32\); with accumulation_steps=4 beside it a step has as many cells as now"
+    )
+    with pytest.raises(torch.OutOfMemoryError, match=words):
+        failing(TrainOptions(objective="cells", accumulation_steps=2))
 
 
 def test_length_in_steps() -> None:

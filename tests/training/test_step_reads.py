@@ -1,4 +1,4 @@
-"""A training step runs on the device alone: one number is read from it, the loss that is checked."""
+"""A training step runs on the device alone: losses and checks of several steps are read from it at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("objective", ["moments", "cells"])
-def test_one_value_is_read_per_step(
+def test_nothing_is_read_in_a_step_and_losses_every_sixteen(
     tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
     pert_data = PertData(tmp_path, gene2go=toy_go)
@@ -35,14 +35,20 @@ def test_one_value_is_read_per_step(
     pert_data.get_dataloader(batch_size=16)
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8)
-    counts, step = [], Stepper.step
+    counts, step, unread, read = [], Stepper.step, [], Stepper.read
 
-    def counted(self: Stepper, *args: Any) -> float:
+    def counted(self: Stepper, *args: Any) -> None:
         with Reads() as reads:
-            loss = step(self, *args)
+            step(self, *args)
         counts.append(reads.count)
-        return loss
+
+    def noted(self: Stepper) -> Any:
+        unread.append(self.unread)
+        return read(self)
 
     monkeypatch.setattr(Stepper, "step", counted)
-    model.train(objective=objective, prior=None, steps=3, evaluate_test=False, verbose=False)
-    assert counts == [1, 1, 1]
+    monkeypatch.setattr(Stepper, "read", noted)
+    model.train(objective=objective, prior=None, steps=40, evaluate_test=False, verbose=False)
+    assert counts == [0] * 40
+    assert sum(unread) == 40
+    assert max(unread) <= 16

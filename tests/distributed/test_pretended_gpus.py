@@ -1,0 +1,23 @@
+"""Two workers on pretended GPUs, by the rules of NCCL, against one process; what they ask of each other in a step."""
+
+from __future__ import annotations
+
+import pytest
+from pretending import pretended
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+COLLECTIVES = 7  # of a step without uncertainty; see gears/model/division.py
+EXACT = {"cells": 1e-10, "moments": 1e-10}
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_two_gpus_are_one_process(case: str) -> None:
+    found = pretended("two_gpus.py", case)[case]
+    assert found["losses"] < EXACT[case]
+    assert found["changes"] < EXACT[case]
+    assert found["devices"] == ["cuda:1", "cuda:0"]
+    assert not found["cuda in the parent"], found["calls in the parent"]
+    kinds = found["of a step"]
+    assert len(kinds) <= COLLECTIVES, kinds
+    assert kinds[-1] == "allreduce by average"

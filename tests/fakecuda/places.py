@@ -1,0 +1,115 @@
+"""What is asked of GPUs where nothing should be: to choose devices, by a run on the CPU, by other local ranks.
+
+python tests/fakecuda/places.py
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import fakecuda
+
+# isort: split
+
+import torch
+from modes import cells, moments
+from screens import prepared
+
+from gears import GEARS
+from gears.distributed import plan_devices
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "n_gpus": {"n_gpus": 2},
+    "gpu_ids": {"gpu_ids": [1, 0]},
+    "device": {"device": "cuda"},
+}
+RANKS = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+}
+
+
+def chosen(options: dict[str, Any]) -> bool:
+    """Whether choosing devices initialises CUDA."""
+    fakecuda.reset()
+    plan_devices(**options)
+    return bool(fakecuda.report()["initialised"])
+
+
+def refused() -> dict[str, Any]:
+    """The message on a GPU that is not there, and whether it initialised CUDA."""
+    fakecuda.reset()
+    try:
+        plan_devices(gpu_ids=[0, 5])
+    except ValueError as error:
+        return {"message": str(error), "initialised": fakecuda.report()["initialised"]}
+    raise AssertionError
+
+
+def trained_on_cpu(folder: Path, objective: dict[str, Any]) -> dict[str, Any]:
+    """What a run on the CPU asks of the GPUs."""
+    data = prepared(folder)
+    fakecuda.reset()
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(**objective, verbose=False, evaluate_test=False)
+    counts = fakecuda.report()
+    return {
+        "initialised": counts["initialised"],
+        "pinned": counts["calls"].get("pin_memory", 0),
+        "kernels": sum(counts["kernels"].values()),
+        "copies": counts["to_device"],
+    }
+
+
+def pinned_on_gpu(folder: Path) -> int:
+    """Tensors that a run on a GPU pins."""
+    fakecuda.reset()
+    model = GEARS(prepared(folder), device="cuda")
+    model.model_initialize(hidden_size=8)
+    model.train(**cells(), verbose=False, evaluate_test=False)
+    return int(fakecuda.report()["calls"].get("pin_memory", 0))
+
+
+def under_torchrun(folder: Path, device: str | None) -> str:
+    """Where the network of local rank 1 is made."""
+    os.environ.update(RANKS)
+    try:
+        model = GEARS(prepared(folder), device=device)
+        model.model_initialize(hidden_size=8)
+        return str(model.model.indv_w1.device)
+    finally:
+        for name in RANKS:
+            del os.environ[name]
+
+
+def main(folder: Path) -> dict[str, Any]:
+    return {
+        "chosen": {name: chosen(options) for name, options in CHOICES.items()},
+        "refused": refused(),
+        "on the CPU": {
+            "cells": trained_on_cpu(folder, cells()),
+            "moments": trained_on_cpu(folder, moments()),
+            "prior": trained_on_cpu(folder, {"epochs": 1}),
+        },
+        "pinned": pinned_on_gpu(folder),
+        "under torchrun": [under_torchrun(folder, device) for device in (None, "cuda", "cuda:0", "cpu")],
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.getLogger("gears").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        print("FOUND " + json.dumps(main(Path(folder))))
