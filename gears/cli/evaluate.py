@@ -12,7 +12,7 @@ from gears.files.paths import existing_file
 EVALUATE_EPILOG = """examples:
   gears evaluate models/run1 screen.h5ad
   gears evaluate models/run1 gears_data/screen --report reports/run1
-  gears evaluate models/run1 screen.h5ad --part val --metrics pearson_delta mse_top20_de --json
+  gears evaluate models/run1 screen.h5ad --metrics pearson_delta mse_top20_de --json
 """
 
 COMPARE_EPILOG = """examples:
@@ -33,7 +33,7 @@ def evaluate_parser() -> CommandParser:
     parser = CommandParser(
         "evaluate",
         "MODEL DATA",
-        "Score a trained model and the baselines on the part of the split that it was trained on.",
+        "Score a trained model and the baselines on one part of its split, by default the test part.",
         EVALUATE_EPILOG,
     )
     parser.add_argument("model", metavar="MODEL", help="folder of the model")

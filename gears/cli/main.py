@@ -87,7 +87,8 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
         code = getattr(importlib.import_module(_HOMES[name]), f"run_{name}")(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _print_error(f"gears {name}", "interrupted", INTERRUPTED)
+        more = "; --resume continues from the last checkpoint, if one was written" if name == "train" else ""
+        return _print_error(f"gears {name}", f"interrupted{more}", INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe (`| head`) has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -84,7 +84,9 @@ class CommandParser(ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """Parse, and set up progress on stderr."""
         check_config_files(arguments)
-        options = self.parse_args(list(arguments))
+        # YAML's word for nothing is null; help and messages speak of None, as Python does
+        words = [re.sub(r"^(--[\w-]+=)?None$", r"\1null", word) for word in arguments]
+        options = self.parse_args(words)
         if not options.quiet:
             show_progress()
             for handler in logging.getLogger("gears").handlers:

@@ -188,7 +188,7 @@ def short_table(table: pd.DataFrame, *, method: str | None = None, digits: int =
     shown = summary[summary["method"].isin(methods)]
     lines = _above(table, method)
     lines += block(shown, methods=methods, metrics=metrics, labels=table.attrs.get("labels"), digits=digits)
-    lines += _legend(shown, "which count as 0")
+    lines += _legend(shown, "which are not in the mean (for a baseline they count as 0)")
     left_out = list(table.attrs.get("left_out", {}))
     return "\n".join([*lines, *([f"excluded: {shorten(left_out)}"] if left_out else [])])
 

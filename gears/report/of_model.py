@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core.messages import unknown_name
+from gears.core.messages import count, unknown_name
 from gears.core.numbers import clipped
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.baselines.base import fitted_conditions
@@ -78,6 +78,12 @@ def evaluate_model(
     )
     line = subgroup_line(split, part, conditions, fitted)
     table.attrs["notes"] += [] if line is None else [line]
+    known = len(set(conditions) & set(fitted))
+    if known:
+        table.attrs["notes"].append(
+            f"the model was fitted to {known} of these {count(len(conditions), 'condition')}: their scores do not say "
+            "how good predictions of unseen ones are"
+        )
     if parts.prior is not None and parts.prior.network_weight == 0:
         table.attrs["labels"] = {name: f"{name} (the prior alone)"}
     if report is not None:

@@ -110,7 +110,7 @@ class TrainResult:
         return f"<pre>{escape(repr(self))}</pre>"
 
     def _facts(self) -> list[str]:
-        best = f", best {self.best_epoch}" if self.best_epoch else ""
+        best = f", best {self.best_epoch}" if self.best_epoch and self.network_weight != 0 else ""
         epochs = f"{len(self.history)} of {count(self.epochs, 'epoch')}{best}"
         if self.stopped_because:
             epochs += f" ({self.stopped_because})"

@@ -233,6 +233,8 @@ def _header(
     unit = "conditions" if options.objective == "moments" else "cells"
     size = _batch_over_workers(loader, len(devices))
     per_step = "batches" if size is None else f"{size * options.accumulation_steps} {unit}"
+    if size is not None and size >= len(getattr(loader, "conditions", range(size + 1))):
+        per_step += " (all, with the control)"
     workers = count(len(devices), "worker")
     line = (
         f"training the network: {count(horizon.epochs, 'epoch')} x {count(horizon.steps_per_epoch, 'step')} of "
@@ -243,7 +245,8 @@ def _header(
     if rule is not None:
         start = f", counted after epoch {rule.after}," if rule.after else ""
         epochs = count(rule.patience, "epoch")
-        line += f"; early stopping after {epochs} in a row{start} that do not beat {rule.beaten}"
+        verb = "does" if rule.patience == 1 else "in a row do"
+        line += f"; training ends early when {epochs}{start} {verb} not beat {rule.beaten}"
     return line
 
 

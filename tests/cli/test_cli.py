@@ -15,6 +15,7 @@ import pytest
 
 from gears.cli import main
 from gears.cli.main import COMMANDS
+from gears.training.options import TrainOptions
 
 GEARS = Path(sys.executable).with_name("gears")
 TINY = [
@@ -171,6 +172,12 @@ def test_the_base_configuration_is_accepted(capsys: pytest.CaptureFixture[str]) 
         main(["train", "--config", str(base), "--seed", "7", "--print_config"])
     taken, given = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(base.read_text())
     assert {name: taken[name] for name in given} == given | {"seed": 7}
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(base), "--prior", "None", "--early-stopping=None", "--print_config"])
+    taken = yaml.safe_load(capsys.readouterr().out)
+    assert taken["prior"] is None
+    assert taken["early_stopping"] is None
+    TrainOptions.from_mapping({name: value for name, value in given.items() if name in TrainOptions.names()})
 
 
 @pytest.mark.slow
@@ -288,7 +295,9 @@ def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
             run.kill()
     assert run.returncode == 130
     assert out == ""
-    assert err.endswith("gears train: interrupted\n")
+    assert err.endswith(
+        "gears train: interrupted; --resume continues from the last checkpoint, if one was written\n"
+    )
     assert "Traceback" not in err
 
 

@@ -79,7 +79,7 @@ def test_epochs_asked_for_are_run_printed_and_in_the_history(
     assert result.stopped_because is None
     (header,) = [line for line in caplog.messages if line.startswith("training the network: ")]
     n_steps = len(pert_data.dataloader["train_loader"]) if objective == "cells" else 20
-    per_step = "64 cells" if objective == "cells" else "10 conditions"
+    per_step = "64 cells" if objective == "cells" else "10 conditions (all, with the control)"
     assert f"3 epochs x {n_steps} steps of {per_step} on 1 worker (cpu), lr 0.002" in header
 
 
