@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gears.core.messages import count, shorten
 from gears.distributed.world import Reducer
@@ -119,16 +120,19 @@ def restore(engine: TrainingEngine, content: dict[str, Any], *, restore_random: 
 
 
 def check_replicas(model: nn.Module, reducer: Reducer) -> None:
-    """Compare a checksum of parameters and buffers over workers; raises RuntimeError where they differ."""
+    """Compare the bits of parameters and buffers over workers; raises RuntimeError where they differ."""
     device = next(model.parameters()).device
-    sums = [tensor.detach().double().abs().sum() for tensor in model.state_dict().values()]
-    signature = torch.stack([value.to(device) for value in sums])
-    all_signatures = reducer.gather(signature)
+    checksums = [float(zlib.crc32(_bytes(tensor))) for tensor in model.state_dict().values()]
+    all_signatures = reducer.gather(torch.tensor(checksums, dtype=torch.float64, device=device))
     if not bool((all_signatures == all_signatures[0]).all()):
         names = list(model.state_dict())
         differing = (all_signatures != all_signatures[0]).any(dim=0).nonzero().flatten().tolist()
         msg = f"the workers' models differ in {', '.join(names[index] for index in differing[:5])}"
         raise RuntimeError(msg)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _plain(value: Any) -> Any:
