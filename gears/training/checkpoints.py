@@ -23,6 +23,7 @@ from gears.training.schedules import scaled_lr
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
+    from gears.data.splits.split import Split
     from gears.training.engine import TrainingEngine
 
 FORMAT = 2
@@ -253,7 +254,10 @@ def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -
 def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
     """Raise ValueError if the saved run has another model, split, gene list, graph or screen."""
     this_model, saved_model = _identity(here), _identity(there)
-    differing = [
+    differing = []
+    if (here.split and here.split.hash) != (there.split and there.split.hash):
+        differing.append(_different_splits(there.split, here.split))
+    differing += [
         f"{key}: {saved_model[key]} there, {this_model[key]} here"
         for key in this_model
         if this_model[key] != saved_model[key]
@@ -275,11 +279,18 @@ def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.devic
         raise RuntimeError(msg)
 
 
+def _different_splits(there: Split | None, here: Split | None) -> str:
+    """Both splits by kind and seed; or that only their conditions differ."""
+    names = [f"{one.name}, seed {one.seed}" if one else "none" for one in (there, here)]
+    if names[0] == names[1]:
+        return f"split: {names[0]} on both sides, with other conditions or options"
+    return f"split: {names[0]} there, {names[1]} here"
+
+
 def _identity(parts: ModelParts) -> dict[str, Any]:
     """Short values that identify a model."""
     go, coexpress = parts.go, parts.coexpress
     return {
-        "split": parts.split.hash if parts.split else None,
         "screen": str(parts.provenance.get("screen_hash", ""))[:16],
         "perturbation graph": f"{go.edge_index.shape[1]} edges ({content_hash(go.edge_index, go.weight)[:8]})",
         "co-expression graph": (

@@ -49,6 +49,13 @@ def run_path(save_path: str | Path, *, resume: bool) -> Path:
     return beside if is_model(beside if resume else path) else path
 
 
+def check_resumed(save_path: str | Path, parts: ModelParts) -> None:
+    """Raise ValueError if the run to continue is another one (:func:`check_parts`); before workers start."""
+    path = run_path(save_path, resume=True)
+    if is_model(path):
+        check_parts(parts, load_parts(path), str(path))
+
+
 @contextlib.contextmanager
 def reserved(options: TrainOptions, parts: ModelParts, rank: int) -> Iterator[None]:
     """Keep other trainings out of `save_path` within the block (rank 0, which writes there).
