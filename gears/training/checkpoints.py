@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gears.training.engine import TrainingEngine
 
 FORMAT = 2
+_LONGEST_REASON = 1000
 
 BATCH = "batch over all workers"
 
@@ -37,7 +38,7 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> None:
-    """Write on rank 0; all ranks wait for it, and all raise if it failed."""
+    """Write on rank 0; all ranks wait for it, and all raise with its reason if it failed."""
     failure: BaseException | None = None
     if engine.is_main:
         try:
@@ -46,11 +47,23 @@ def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> Non
             failure = error
     failed_here = torch.tensor([float(failure is not None)], dtype=torch.float32, device=engine.device)
     failed = engine.reducer.sum(failed_here)
+    if float(failed) == 0:
+        return
+    reason = _said_by_main(engine, "" if failure is None else str(failure))
     if failure is not None:
         raise failure
-    if float(failed) > 0:
-        msg = f"rank 0 could not write {what}"
-        raise OSError(msg)
+    msg = f"rank 0 could not write {what}: {reason}"
+    raise OSError(msg)
+
+
+def _said_by_main(engine: TrainingEngine, text: str) -> str:
+    """A text of rank 0 on all ranks: whichever is heard first names the cause."""
+    characters = torch.zeros(_LONGEST_REASON, dtype=torch.float32, device=engine.device)
+    if engine.is_main:
+        known = text.encode()[:_LONGEST_REASON]
+        characters[: len(known)] = torch.tensor(list(known), dtype=torch.float32)
+    received = bytes(int(value) for value in engine.reducer.sum(characters).tolist())
+    return received.rstrip(b"\0").decode(errors="replace")
 
 
 def save(engine: TrainingEngine, path: str | Path, metadata: dict[str, Any]) -> None:
