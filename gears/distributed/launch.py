@@ -297,7 +297,8 @@ def _supervise(
                 if signals.received is not None and asked_to_stop is None:
                     asked_to_stop = time.monotonic()
                     for worker in _running(groups.values()):
-                        worker.process.terminate()
+                        if worker.process.pid is not None:
+                            os.kill(worker.process.pid, signals.received)
                 for number, group in list(groups.items()):
                     if not group.running or (group.failed and asked_to_stop is None):
                         if asked_to_stop is None:

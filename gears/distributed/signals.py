@@ -12,6 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+import torch
+
+from gears.distributed.world import Reducer
+
 
 def signal_name(number: int) -> str:
     """``"SIGKILL"`` for 9; the bare number where it has no name."""
@@ -59,28 +63,47 @@ class SignalWatch:
             raise SystemExit(128 + self.received)
 
 
-_stop_requested = threading.Event()
+_asked_by: list[int] = []  # signals that asked this process to stop, the first of them first
 
 
 def stop_requested() -> bool:
     """Whether this process should stop at the next step (SIGTERM or SIGINT in a worker)."""
-    return _stop_requested.is_set()
+    return bool(_asked_by)
+
+
+def who_was_asked(reducer: Reducer, device: torch.device) -> str:
+    """Which signal asked which worker to stop, such as ``"SIGTERM to worker 1 of 2"``; every worker calls it."""
+    own = torch.tensor([_asked_by[0] if _asked_by else 0], device=device)
+    asked = {rank: number for rank, number in enumerate(reducer.gather(own).flatten().tolist()) if number}
+    if not asked:
+        return "a request"
+    name = signal_name(next(iter(asked.values())))
+    if reducer.world_size == 1:
+        return name
+    if len(asked) == reducer.world_size:
+        return f"{name} to all workers"
+    workers = ", ".join(map(str, asked))
+    return f"{name} to worker{'s' if len(asked) > 1 else ''} {workers} of {reducer.world_size}"
 
 
 def listen_for_stop() -> None:
     """In a worker: on SIGTERM and SIGINT stop at the next step instead of at once."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: _stop_requested.set())
+        signal.signal(number, _note_stop)
 
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[None]:
     """While training under a launcher: stop at the next step on SIGTERM and SIGINT; handlers are restored."""
-    with _handled(lambda *_: _stop_requested.set()):
+    with _handled(_note_stop):
         try:
             yield
         finally:
-            _stop_requested.clear()
+            _asked_by.clear()
+
+
+def _note_stop(number: int, _: FrameType | None) -> None:
+    _asked_by.append(number)
 
 
 def die_with_parent(parent: int) -> None:

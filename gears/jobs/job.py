@@ -38,7 +38,7 @@ from gears.training.fitting import Seconds, fitted_prior
 from gears.training.head import prepare_head
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
-from gears.training.run_folder import check_unused
+from gears.training.run_folder import check_resumed, check_unused
 from gears.training.validation import check_monitor
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,9 @@ class TrainingJob:
             parts = self.model(pert_data, device="cpu").parts
             assert parts is not None
         assert self.options.save_path is not None
-        if not self.options.resume:
+        if self.options.resume:
+            check_resumed(self.options.save_path, parts)
+        else:
             check_replaceable(user_path(self.options.save_path), parts)
         with seconds.of("prior"):
             fitted = fitted_prior(pert_data, parts, self.options)

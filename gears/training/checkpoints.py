@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gears.core.messages import count, shorten
 from gears.distributed.world import Reducer
@@ -22,9 +23,11 @@ from gears.training.schedules import scaled_lr
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
+    from gears.data.splits.split import Split
     from gears.training.engine import TrainingEngine
 
 FORMAT = 2
+_LONGEST_REASON = 1000
 
 BATCH = "batch over all workers"
 
@@ -35,7 +38,7 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> None:
-    """Write on rank 0; all ranks wait for it, and all raise if it failed."""
+    """Write on rank 0; all ranks wait for it, and all raise with its reason if it failed."""
     failure: BaseException | None = None
     if engine.is_main:
         try:
@@ -44,11 +47,23 @@ def on_main(engine: TrainingEngine, what: str, write: Callable[[], None]) -> Non
             failure = error
     failed_here = torch.tensor([float(failure is not None)], dtype=torch.float32, device=engine.device)
     failed = engine.reducer.sum(failed_here)
+    if float(failed) == 0:
+        return
+    reason = _said_by_main(engine, "" if failure is None else str(failure))
     if failure is not None:
         raise failure
-    if float(failed) > 0:
-        msg = f"rank 0 could not write {what}"
-        raise OSError(msg)
+    msg = f"rank 0 could not write {what}: {reason}"
+    raise OSError(msg)
+
+
+def _said_by_main(engine: TrainingEngine, text: str) -> str:
+    """A text of rank 0 on all ranks: whichever is heard first names the cause."""
+    characters = torch.zeros(_LONGEST_REASON, dtype=torch.float32, device=engine.device)
+    if engine.is_main:
+        known = text.encode()[:_LONGEST_REASON]
+        characters[: len(known)] = torch.tensor(list(known), dtype=torch.float32)
+    received = bytes(int(value) for value in engine.reducer.sum(characters).tolist())
+    return received.rstrip(b"\0").decode(errors="replace")
 
 
 def save(engine: TrainingEngine, path: str | Path, metadata: dict[str, Any]) -> None:
@@ -119,16 +134,19 @@ def restore(engine: TrainingEngine, content: dict[str, Any], *, restore_random: 
 
 
 def check_replicas(model: nn.Module, reducer: Reducer) -> None:
-    """Compare a checksum of parameters and buffers over workers; raises RuntimeError where they differ."""
+    """Compare the bits of parameters and buffers over workers; raises RuntimeError where they differ."""
     device = next(model.parameters()).device
-    sums = [tensor.detach().double().abs().sum() for tensor in model.state_dict().values()]
-    signature = torch.stack([value.to(device) for value in sums])
-    all_signatures = reducer.gather(signature)
+    checksums = [float(zlib.crc32(_bytes(tensor))) for tensor in model.state_dict().values()]
+    all_signatures = reducer.gather(torch.tensor(checksums, dtype=torch.float64, device=device))
     if not bool((all_signatures == all_signatures[0]).all()):
         names = list(model.state_dict())
         differing = (all_signatures != all_signatures[0]).any(dim=0).nonzero().flatten().tolist()
         msg = f"the workers' models differ in {', '.join(names[index] for index in differing[:5])}"
         raise RuntimeError(msg)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _plain(value: Any) -> Any:
@@ -249,7 +267,10 @@ def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -
 def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
     """Raise ValueError if the saved run has another model, split, gene list, graph or screen."""
     this_model, saved_model = _identity(here), _identity(there)
-    differing = [
+    differing = []
+    if (here.split and here.split.hash) != (there.split and there.split.hash):
+        differing.append(_different_splits(there.split, here.split))
+    differing += [
         f"{key}: {saved_model[key]} there, {this_model[key]} here"
         for key in this_model
         if this_model[key] != saved_model[key]
@@ -271,11 +292,18 @@ def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.devic
         raise RuntimeError(msg)
 
 
+def _different_splits(there: Split | None, here: Split | None) -> str:
+    """Both splits by kind and seed; or that only their conditions differ."""
+    names = [f"{one.name}, seed {one.seed}" if one else "none" for one in (there, here)]
+    if names[0] == names[1]:
+        return f"split: {names[0]} on both sides, with other conditions or options"
+    return f"split: {names[0]} there, {names[1]} here"
+
+
 def _identity(parts: ModelParts) -> dict[str, Any]:
     """Short values that identify a model."""
     go, coexpress = parts.go, parts.coexpress
     return {
-        "split": parts.split.hash if parts.split else None,
         "screen": str(parts.provenance.get("screen_hash", ""))[:16],
         "perturbation graph": f"{go.edge_index.shape[1]} edges ({content_hash(go.edge_index, go.weight)[:8]})",
         "co-expression graph": (

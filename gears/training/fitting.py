@@ -101,14 +101,18 @@ class Fit:
         with self.seconds.of("prior"):
             validation, prior_U = self._use_prior(network, fitted)
         untrained_because = self._untrained_because(validation)
-        if stopped:
-            untrained_because = "the process was asked to stop"
+        if stopped is not None:
+            untrained_because = stopped
+            if self.worker.rank == 0:
+                logger.warning("training was %s; nothing of it is kept", stopped)
         if untrained_because is None:
             with self.seconds.of("training"):
                 self.run = self._train_network(network, fitted, validation)
         else:
             self.run = dataclasses.replace(
-                untrained(network, self.worker.device), stopped=stopped, stopped_because=untrained_because
+                untrained(network, self.worker.device),
+                stopped=stopped is not None,
+                stopped_because=untrained_because,
             )
         if fitted is not None:
             self.choice = choose_network_weight(
@@ -122,7 +126,7 @@ class Fit:
         if choice is not None and choice.weight == 0 and self.given.refit and not run.stopped:
             with self.seconds.of("refit"):
                 self._refit()
-        if choice is not None:
+        if choice is not None and not run.stopped:
             self._log(self._outcome(choice))
         if self.worker.rank == 0 and self.saved_in is not None:
             trained = bool(run.history) or run.stopped
@@ -136,10 +140,10 @@ class Fit:
         path = self.given.save_path
         return self.run_path if path is None or self.run.stopped else user_path(path)
 
-    def _add_head(self, fitted: FittedPrior | None) -> tuple[FittedPrior | None, bool]:
-        """The prior with its head, where it earns a weight, and whether training was stopped before its end."""
+    def _add_head(self, fitted: FittedPrior | None) -> tuple[FittedPrior | None, str | None]:
+        """The prior with its head, where it earns a weight, and who stopped training before its end."""
         if fitted is None or self.given.epochs == 0:
-            return fitted, False
+            return fitted, None
         worker = self.worker
         found = train_head(
             self.pert_data,
@@ -151,7 +155,7 @@ class Fit:
             world_size=worker.world_size,
             distributed=is_running(),
         )
-        if not found.stopped:
+        if found.stopped is None:
             self._log(_line_on_head(found))
         return found.fitted, found.stopped
 

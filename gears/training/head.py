@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gears.conditions import Condition
+from gears.distributed import signals
 from gears.distributed.world import Reducer
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
@@ -55,13 +56,13 @@ class TrainedHead:
     why
         Why no head was trained, or None.
     stopped
-        Whether the process was asked to stop before training was complete.
+        Who was asked to stop before training was complete, or None.
     """
 
     fitted: FittedPrior
     weights: dict[str, HeadWeight] = dataclasses.field(default_factory=dict)
     why: str | None = None
-    stopped: bool = False
+    stopped: str | None = None
 
 
 class HeadTask:
@@ -137,8 +138,9 @@ def train_head(
     task = HeadTask(
         inner, residual_CG / size, weight_CG, kept_conditions(fold_C), device, DTYPES[options.dtype]
     )
-    if not _trained(head, task, options, rank, world_size, distributed=distributed):
-        return TrainedHead(fitted, stopped=True)
+    stopped = _stopped_in_training(head, task, options, rank, world_size, distributed=distributed)
+    if stopped is not None:
+        return TrainedHead(fitted, stopped=stopped)
     trained = Head(inner.inputs, centre_F, spread_F, head.layers_of(N_FOLDS), size, 1.0, 1.0)
     unseen_CG = _unseen(head, trained, inner, fold_C)
     unseen_CG[targets_CG] = 0.0
@@ -222,10 +224,10 @@ def _moments(inner: InnerPredictions) -> tuple[np.ndarray, np.ndarray]:
     return centre_F, np.sqrt(np.maximum(np.asarray(square_F) / n - centre_F**2, 0.0)) + 1e-6
 
 
-def _trained(
+def _stopped_in_training(
     head: SharedHead, task: HeadTask, options: TrainOptions, rank: int, world_size: int, *, distributed: bool
-) -> bool:
-    """Train all members in place; False if the process was asked to stop before the end."""
+) -> str | None:
+    """Train all members in place; who was asked to stop before the end, or None."""
     loader = ConditionLoader(
         np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, rank=rank, world_size=world_size
     )
@@ -245,7 +247,9 @@ def _trained(
     rate = learning_rate("one-cycle", Horizon(len(loader), epochs, MOST_STEPS))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
-    return engine.progress.epoch == epochs
+    if engine.progress.epoch == epochs:
+        return None
+    return f"stopped by {signals.who_was_asked(engine.reducer, engine.device)} while the head was trained"
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ import torch
 
 from gears.core.messages import count
 from gears.core.progress import progress
+from gears.distributed import signals
 from gears.distributed.world import IDENTITY
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
@@ -126,12 +127,13 @@ def run_training(
     try:
         _train(engine, task, loader, options, horizon, folder, _loggers(engine, options, parts), validation)
         stopped = engine.progress.epoch < options.epochs and not engine.progress.finished
-        if stopped and folder is not None:
-            folder.checkpoint(engine)
+        stopped_because = None
+        if stopped:
+            stopped_because = _stopped_because(engine, folder)
     finally:
         network.reducer, network.most_kept = IDENTITY, None
         network.pool.clear()
-    return _result(engine, task.metric, stopped, devices)
+    return _result(engine, task.metric, stopped_because, devices)
 
 
 def _engine_options(options: TrainOptions) -> dict[str, Any]:
@@ -250,8 +252,25 @@ def _header(
     return line
 
 
-def _result(engine: TrainingEngine, metric: str, stopped: bool, devices: tuple[str, ...]) -> RunResult:
-    best_state, progress = engine.best_state, engine.progress
+def _stopped_because(engine: TrainingEngine, folder: RunFolder | None) -> str:
+    """Who was stopped, by which signal and when; writes a checkpoint, and one line that says so."""
+    progress = engine.progress
+    when = f"after epoch {progress.epoch}"
+    if progress.step:
+        when = f"in epoch {progress.epoch + 1}, after {count(progress.step, 'step')} of it"
+    reason = f"stopped by {signals.who_was_asked(engine.reducer, engine.device)} {when}"
+    kept = "without save_path there is no checkpoint"
+    if folder is not None:
+        kept = f"the checkpoint is {folder.checkpoint(engine)}; resume=True continues from it"
+    if engine.is_main:
+        logger.warning("training was %s; %s", reason, kept)
+    return reason
+
+
+def _result(
+    engine: TrainingEngine, metric: str, stopped_because: str | None, devices: tuple[str, ...]
+) -> RunResult:
+    best_state, progress, stopped = engine.best_state, engine.progress, stopped_because is not None
     if best_state is None:
         if engine.is_main and not stopped:
             logger.warning(
@@ -259,7 +278,7 @@ def _result(engine: TrainingEngine, metric: str, stopped: bool, devices: tuple[s
                 metric,
             )
         best_state = plain_state(engine.evaluated_model)
-    reason = "the process was asked to stop" if stopped else progress.stopped_because
+    reason = stopped_because or progress.stopped_because
     scores = [table.numpy() for table in progress.condition_scores]
     return RunResult(progress.history, progress.best_epoch, best_state, stopped, reason, scores, devices)
 

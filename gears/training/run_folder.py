@@ -49,6 +49,13 @@ def run_path(save_path: str | Path, *, resume: bool) -> Path:
     return beside if is_model(beside if resume else path) else path
 
 
+def check_resumed(save_path: str | Path, parts: ModelParts) -> None:
+    """Raise ValueError if the run to continue is another one (:func:`check_parts`); before workers start."""
+    path = run_path(save_path, resume=True)
+    if is_model(path):
+        check_parts(parts, load_parts(path), str(path))
+
+
 @contextlib.contextmanager
 def reserved(options: TrainOptions, parts: ModelParts, rank: int) -> Iterator[None]:
     """Keep other trainings out of `save_path` within the block (rank 0, which writes there).
@@ -158,17 +165,19 @@ class RunFolder:
         if every is not None and engine.progress.total_steps % every == 0:
             self.checkpoint(engine)
 
-    def checkpoint(self, engine: TrainingEngine) -> None:
-        """Write the current training state, and delete the oldest checkpoints."""
+    def checkpoint(self, engine: TrainingEngine) -> Path:
+        """Write the current training state, delete the oldest checkpoints, and return the file."""
         if not self._ready:
             self._put_weights(engine)
         progress = engine.progress
         name = f"epoch-{progress.epoch:05d}-step-{progress.step:07d}.pt"
         metadata = {"facts": self.facts, "epochs": self.options.epochs}
-        engine.save_checkpoint(self.path / CHECKPOINTS / name, metadata=metadata)
+        file = self.path / CHECKPOINTS / name
+        engine.save_checkpoint(file, metadata=metadata)
         if progress.step == 0:
             self._last_checkpoint = progress.epoch
         checkpoints.on_main(engine, f"{self.path} (old checkpoints)", self._drop_oldest)
+        return file
 
     def _drop_oldest(self) -> None:
         for file in self._checkpoints()[: -self.options.keep_last]:

@@ -152,3 +152,4 @@ def test_a_failed_write_is_raised_on_every_rank(several: dict[int, list[dict[str
     writer, other = (found["failed write"] for found in several[2])
     assert writer.startswith(("FileExistsError", "NotADirectoryError"))
     assert "rank 0 could not write" in other
+    assert writer.split(": ", 1)[1] in other, "the reason is named whichever is heard first"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,10 +17,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from gears import GEARS, PertData
 from gears.distributed import signals
 from gears.files import tensors
+from gears.model.folder import load_parts
 from gears.training import checkpoints
-from gears.training.checkpoints import check_facts, run_facts
+from gears.training.checkpoints import check_facts, check_replicas, run_facts
 from gears.training.engine import TrainingEngine
 from gears.training.options import TrainOptions
+from gears.training.run_folder import check_resumed
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -98,6 +102,7 @@ def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(
         patch.setattr(signals, "stop_requested", lambda: next(asked))
         _, stopped = trained(pert_data, tmp_path / "stopped", **options)
     assert stopped.stopped
+    assert stopped.stopped_because == "stopped by a request in epoch 2, after 1 step of it"
     (newest,) = [
         f.name for f in (tmp_path / "stopped" / "checkpoints").iterdir() if "step-0000000" not in f.name
     ]
@@ -145,7 +150,7 @@ def test_leftovers_and_a_damaged_newest_file_do_no_harm(
             {"model": {"num_similar_genes_go_graph": 2}},
             "perturbation graph: .* edges .* there, .* edges .* here",
         ),
-        ({"seed": 2}, "split: .* there, .* here"),
+        ({"seed": 2}, "split: simulation, seed 1 there, simulation, seed 2 here"),
     ],
 )
 def test_another_run_is_refused_with_both_sides_named(
@@ -156,6 +161,52 @@ def test_another_run_is_refused_with_both_sides_named(
     with pytest.raises(ValueError, match=f"belongs to another run.*{words}"):
         trained(pert_data, tmp_path / "m", **{**CASES["cells"], "resume": True, **change})
     assert {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")} == before
+
+
+def test_another_split_is_refused_before_workers_start(
+    pert_data: PertData, a_run: Callable[[Path], None], tmp_path: Path
+) -> None:
+    a_run(tmp_path / "m")
+    parts = load_parts(tmp_path / "m")
+    check_resumed(tmp_path / "m", parts)
+    check_resumed(tmp_path / "no run", parts)
+    assert parts.split is not None
+    other = dataclasses.replace(parts, split=dataclasses.replace(parts.split, seed=7))
+    with pytest.raises(ValueError, match="split: simulation, seed 1 there, simulation, seed 7 here"):
+        check_resumed(tmp_path / "m", other)
+
+
+@pytest.mark.parametrize(
+    ("numbers_of", "words"),
+    [
+        ([0, 15], "SIGTERM to worker 1 of 2"),
+        ([2, 2], "SIGINT to all workers"),
+        ([15, 0, 15], "SIGTERM to workers 0, 2 of 3"),
+        ([15], "SIGTERM"),
+        ([0, 0], "a request"),
+    ],
+)
+def test_who_was_asked_to_stop_is_named(numbers_of: list[int], words: str) -> None:
+    reducer = mock.Mock(world_size=len(numbers_of), gather=lambda own: torch.tensor(numbers_of)[:, None])
+    assert signals.who_was_asked(reducer, torch.device("cpu")) == words
+
+
+def test_replicas_that_differ_in_one_bit_or_in_a_sign_are_found() -> None:
+    def compare(one: torch.Tensor, other: torch.Tensor) -> None:
+        models = [torch.nn.Linear(3, 1) for _ in range(2)]
+        for model, weight in zip(models, (one, other), strict=True):
+            model.load_state_dict({"weight": weight, "bias": torch.zeros(1)})
+        sent: list[torch.Tensor] = []
+        keeps = mock.Mock(gather=lambda own: sent.append(own) or own[None])
+        check_replicas(models[0], keeps)
+        both = mock.Mock(gather=lambda own: torch.stack([sent[0], own]))
+        check_replicas(models[1], both)
+
+    weight = torch.tensor([[0.5, -0.25, 0.125]])
+    compare(weight, weight.clone())
+    for other in (-weight, weight.flip(1), torch.nextafter(weight, torch.ones(1, 3))):
+        with pytest.raises(RuntimeError, match="differ in weight"):
+            compare(weight, other)
 
 
 @pytest.fixture(scope="module")
