@@ -14,7 +14,7 @@ from gears.priors.prior import ContextPrior
 
 logger = logging.getLogger(__name__)
 
-SOURCES = ("training", "measurement", "similarity", "nothing")
+SOURCES = ("training", "expression", "similarity", "nothing")
 """What the prediction of a gene's perturbation is based on, best first: conditions of training that perturb it, its
 expression, genes that are similar or neighbours in the graph, or nothing but the average perturbation."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WANTED = {
     "GX00+ctrl": "training",
-    "GX20+ctrl": "measurement",  # without a term of the annotation
+    "GX20+ctrl": "expression",  # without a term of the annotation
     "LIKE+ctrl": "similarity",
     "ALONE+ctrl": "nothing",
     "ALONE+GX00": "nothing",
