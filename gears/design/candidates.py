@@ -107,8 +107,8 @@ def read_candidates(
     unknown_source = {gene for gene, source in source_of_genes(parts).items() if source == SOURCES[-1]}
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
-    for entry in parts.pert_names if candidates is None else candidates:
-        condition = Condition((entry,)) if candidates is None else Condition.of(entry)
+    every = (Condition((name,)) for name in parts.pert_names)
+    for condition in every if candidates is None else map(Condition.of, candidates):
         reason = _reason(condition, node_of, known, unknown_source)
         if reason:
             excluded[condition.name] = reason

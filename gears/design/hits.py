@@ -4,11 +4,13 @@ A readout x of a condition is Gaussian given the model's predicted changes c_g a
 
     gene:         x = c_g,                           variance s_g^2
     signature:    x = sum_g w_g c_g, sum |w_g| = 1,  variance min(5 sum_g w_g^2 s_g^2, (sum_g |w_g| s_g)^2)
-    effect size:  x = mean_g c_g^2 + s_g^2,          variance 5 mean_g (2 s_g^4 + 4 c_g^2 s_g^2) / G
+    effect size:  x = mean_g c_g^2 + s_g^2,          sd mean_g (2 s_g^4 + 4 c_g^2 s_g^2)^(1/2)
 
-The factor 5 is that of the prior (:data:`gears.priors.magnitude.CORRELATED_GENES`): errors of genes of one condition
-go together. The effect size of G genes is the root of x. The expected false discovery rate of the k best candidates is
-the mean over them of 1 - probability (Newton et al. 2004, Biostatistics 5:155).
+Errors of genes of one condition go together: in groups of 5 in a signature, as in the prior
+(:data:`gears.priors.magnitude.CORRELATED_GENES`), and all of them in the effect size, the root of x (groups of 5 gave
+probabilities that were far too sure, ``benchmarks/design.py``). The score of the k best candidates is the mean over
+them of 1 - probability: the false discovery rate that the model expects (Newton et al. 2004, Biostatistics 5:155). It
+is called a score, because on some simulated screens more of the hits are false than it says.
 """
 
 from __future__ import annotations
@@ -70,8 +72,9 @@ def hits(
     -------
     pd.DataFrame
         One row per candidate, most probable first: ``rank``, ``condition``, ``readout`` (predicted), ``low`` and
-        ``high`` (90 % interval), ``probability`` and ``expected_fdr`` (expected share of false ones among this candidate
-        and those above it, by the model alone). Excluded candidates with reasons are in ``attrs["excluded"]``.
+        ``high`` (90 % interval), ``probability`` and ``fdr_score`` (share of false ones that the
+        model expects among this candidate and those above it). Excluded candidates with reasons are in
+        ``attrs["excluded"]``.
 
     Raises
     ------
@@ -89,10 +92,10 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
     mean_C, sd_C, is_own_C = (np.empty(len(candidates)) for _ in range(3))
     start = 0
     for predictions in predicted(model, candidates):
-        rows = slice(start, start + len(predictions))
-        mean_C[rows], sd_C[rows] = scorer.moments(predictions)
-        is_own_C[rows] = [scorer.gene in condition.genes for condition in predictions.conditions]
-        start = rows.stop
+        block = slice(start, start + len(predictions))
+        mean_C[block], sd_C[block] = scorer.moments(predictions)
+        is_own_C[block] = [scorer.gene in condition.genes for condition in predictions.conditions]
+        start = block.stop
     rows = np.flatnonzero(is_own_C == 0)  # a gene that is perturbed itself is no discovery
     for row in np.flatnonzero(is_own_C).tolist():
         candidates.excluded[candidates.condition(row).name] = "perturbs the readout itself"
@@ -112,10 +115,10 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
 
 
 def ranked(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows by ``probability``, largest first, with ``rank`` and ``expected_fdr``."""
+    """Rows by ``probability``, largest first, with ``rank`` and ``fdr_score``."""
     table = table.sort_values("probability", ascending=False, kind="stable")
     table.insert(0, "rank", np.arange(1, len(table) + 1))
-    table["expected_fdr"] = expected_fdr(table["probability"].to_numpy())
+    table["fdr_score"] = fdr_score(table["probability"].to_numpy())
     return table
 
 
@@ -126,12 +129,12 @@ def beyond(mean: np.ndarray, sd: np.ndarray, limit: float, rises: bool = True) -
     return np.asarray(ndtr(np.nan_to_num(size, nan=-np.inf)))
 
 
-def expected_fdr(probability_C: np.ndarray) -> np.ndarray:
+def fdr_score(probability_C: np.ndarray) -> np.ndarray:
     """Expected share of false hits among each candidate and those before it, (C,); probabilities descend.
 
     Examples
     --------
-    >>> expected_fdr(np.array([1.0, 0.8, 0.6])).round(3).tolist()
+    >>> fdr_score(np.array([1.0, 0.8, 0.6])).round(3).tolist()
     [0.0, 0.1, 0.2]
     """
     return np.asarray(np.cumsum(1 - probability_C) / np.arange(1, len(probability_C) + 1))
@@ -182,8 +185,7 @@ class Scorer:
         if self.weight_G is None:
             variance_UG = sd_UG**2
             mean_U = (delta_UG**2 + variance_UG).mean(axis=1)
-            spread_U = (2 * variance_UG**2 + 4 * delta_UG**2 * variance_UG).mean(axis=1)
-            return mean_U, np.sqrt(CORRELATED_GENES * spread_U / delta_UG.shape[1])
+            return mean_U, np.sqrt(2 * variance_UG**2 + 4 * delta_UG**2 * variance_UG).mean(axis=1)
         used = np.flatnonzero(self.weight_G)
         return delta_UG[:, used] @ self.weight_G[used], sum_sd(sd_UG[:, used], self.weight_G[used])
 

@@ -32,7 +32,7 @@ from gears.design.candidates import (
 )
 from gears.design.hits import Z_90, beyond, ranked, sum_sd
 from gears.evaluation.interactions import SUPPRESSION, SYNERGY, observed_interactions, predicted_interactions
-from gears.prediction.stream import all_pairs, predict
+from gears.prediction.stream import all_pairs
 from gears.priors.uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2
@@ -63,7 +63,7 @@ def interactions_table(
         Most probable departure first: ``rank``, ``condition``, ``gene_1``, ``gene_2``, ``measured`` (in training),
         ``effect_1``, ``effect_2``, ``additive``, ``predicted`` (root mean square changes by each gene, of their sum and
         by both), ``departure`` (relative to the sum; -1 where nothing is left of it) with ``low`` and ``high`` (90 %),
-        ``probability`` (of a departure of more than 0.2 in the predicted direction), ``expected_fdr``, ``kind``
+        ``probability`` (of a departure of more than 0.2 in the predicted direction), ``fdr_score``, ``kind``
         ("neutral" where the interval holds 0, else "synergy", "suppression", or "masking", where the change by both is
         nearer to that by one gene alone than to the best multiple of the sum), and the scores.
 
@@ -100,7 +100,7 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     parts = parts_of(model)
     prior = parts.prior
     if prior is None or prior.uncertainty is None:
-        msg = "interactions need models with a prior, which knows how far pairs depart from additivity; train one with a prior"
+        msg = 'interactions need a prior, which knows how far pairs depart from additivity; train with prior="auto"'
         raise ValueError(msg)
     nodes = np.unique(pairs.node_CK)
     singles = [Condition((pairs.pert_names[node],)) for node in nodes.tolist()]

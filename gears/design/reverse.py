@@ -133,7 +133,7 @@ def change_between(
     means = [
         np.asarray(adata.X[np.flatnonzero(groups == group)].mean(axis=0)).ravel() for group in (start, end)
     ]
-    names = adata.var["gene_name"] if "gene_name" in adata.var else adata.var_names
+    names = adata.var.get("gene_name", adata.var_names)
     change = pd.Series(means[1] - means[0], index=pd.Index(names.astype(str)), dtype=np.float64)
     return change if gene_names is None else change[change.index.isin(gene_names)]
 

@@ -9,10 +9,11 @@ whatever its result will be. A batch is chosen greedily: the best c, then cov an
 
     cov(t, u) -= cov(t, c) cov(c, u) / (var(c) + n_c),
 
-then the next. So a batch does not ask one question twice. Kept are cov(t, .) for the level and the genes, (L, T), not for
-the candidates, of which each block sums the rows of its genes: a million pairs need the genes' rows only. Of more than
-:data:`MOST_TARGETS` targets a fixed draw is used; the part of a candidate that is itself a target is computed exactly,
-so that the draw does not prefer its members. The plain version inverts dense matrices (``tests/design/test_suggest.py``).
+then the next. So a batch does not ask one question twice. Kept are cov(t, .) for the level and the genes, (L, T), not
+for the candidates, of which each block sums the rows of its genes: a million pairs need the genes' rows only. Of more
+than :data:`MOST_TARGETS` targets a fixed draw is used; the part of a candidate that is itself a target is computed
+exactly, so that the draw does not prefer its members. The plain version tries every candidate with dense matrices
+(``tests/design/test_suggest.py``).
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def suggest(
     Raises
     ------
     ValueError
-        An unknown aim, an argument that the aim does not use, a model without standard deviations, or no candidate left.
+        An unknown aim, an argument that the aim does not use, a model without standard deviations, or no candidate is
+        left.
     """
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
@@ -306,8 +308,8 @@ def _square_sums(block_BT: np.ndarray) -> np.ndarray:
 def sampling_noise(uncertainty: Uncertainty) -> float:
     """Variance of an average training condition's mean beside what genes explain, in the units of the prior.
 
-    From the genes perturbed in training: a gene of prior variance k and posterior variance v was measured with the noise
-    v k / (k - v), as far as nothing else told of it; the median.
+    From the genes perturbed in training: a gene of prior variance k and posterior variance v was measured with the
+    noise v k / (k - v), as far as nothing else told of it; the median.
     """
     covariance, posterior = uncertainty.covariance, uncertainty.posterior
     sets = [(node,) for node in covariance.overall.genes.trained_T.tolist()]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -145,7 +146,7 @@ class JointCovariance:
         return np.asarray(variance_B - 2 * (member_BL @ self.level_L))
 
 
-def _square_sums(first_BF: np.ndarray, second_BF: np.ndarray | None = None) -> np.ndarray:
+def _square_sums(first_BF: Any, second_BF: Any = None) -> np.ndarray:
     """Sum of each row's products, (B,) float64; sparse or dense."""
     other = first_BF if second_BF is None else second_BF
     if sparse.issparse(first_BF):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from design_models import trained
 
 from gears import GEARS, PertData

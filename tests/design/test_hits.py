@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from gears import GEARS
 from gears.design import hits
-from gears.design.hits import Scorer, expected_fdr
+from gears.design.hits import Scorer, fdr_score
 
 
 def test_a_gene_s_probability_is_that_of_its_gaussian(model: GEARS) -> None:
@@ -26,7 +26,7 @@ def test_a_gene_s_probability_is_that_of_its_gaussian(model: GEARS) -> None:
                 2 * 1.6449 * sd, rel=1e-4
             )
         assert (np.diff(table["probability"]) <= 0).all()
-        np.testing.assert_allclose(table["expected_fdr"], np.cumsum(1 - table["probability"]) / table["rank"])
+        np.testing.assert_allclose(table["fdr_score"], np.cumsum(1 - table["probability"]) / table["rank"])
 
 
 def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model: GEARS) -> None:
@@ -64,7 +64,7 @@ def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
     probability_C = np.sort(rng.uniform(size=60))[::-1]
     is_hit_DC = rng.uniform(size=(20_000, 60)) < probability_C
     share_DC = np.cumsum(~is_hit_DC, axis=1) / np.arange(1, 61)
-    np.testing.assert_allclose(share_DC.mean(axis=0), expected_fdr(probability_C), atol=0.01)
+    np.testing.assert_allclose(share_DC.mean(axis=0), fdr_score(probability_C), atol=0.01)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_columns_are_those_of_the_predictions(model: GEARS, pert_data: PertData)
 def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_covariance(model: GEARS) -> None:
     parts, uncertainty = model.parts, model.parts.prior.uncertainty
     sets = [list(nodes) for nodes in combinations(parts.trained_nodes()[:4], 2)]
-    joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, sum(sets, []))
+    joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, parts.trained_nodes())
     for nodes, share in zip(sets, departure_share(uncertainty, sets), strict=True):
         member_3L = joint.members(np.array([nodes, [nodes[0], -1], [nodes[1], -1]]))
         cov_33 = member_3L @ joint.times(member_3L)
@@ -67,5 +67,5 @@ def test_kinds_follow_from_the_interval_and_the_nearest_change() -> None:
 def test_all_pairs_of_training_by_default_and_nothing_but_pairs(model: GEARS) -> None:
     n = len(model.parts.trained_nodes())
     assert len(interactions_table(model, scores=False)) == n * (n - 1) // 2
-    with pytest.raises(ValueError, match="interactions are of pairs of genes; .* is none"):
+    with pytest.raises(ValueError, match=r"interactions are of pairs of genes; .* is none"):
         interactions_table(model, [model.pert_list[0]])

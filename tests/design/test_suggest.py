@@ -22,7 +22,9 @@ def dense(model: GEARS, conditions: list[Condition]) -> tuple[np.ndarray, np.nda
     parts, uncertainty = model.parts, model.parts.prior.uncertainty
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
     sets = [[node_of[gene] for gene in one.genes] for one in conditions]
-    joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, sum(sets, []))
+    joint = JointCovariance.of(
+        uncertainty, parts.go.edge_index, parts.go.weight, range(len(parts.pert_names))
+    )
     member_UL = joint.members(np.array([[*nodes, *[-1] * (2 - len(nodes))] for nodes in sets]))
     return member_UL @ joint.times(member_UL), sampling_noise(
         uncertainty
