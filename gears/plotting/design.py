@@ -61,7 +61,13 @@ def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = 
         ax.plot(part["expected"], part["observed"], color=colour, linestyle=style, linewidth=1, zorder=2)
         size = 12 + 8 * np.log10(np.maximum(part["n"].to_numpy(dtype=float), 1))
         ax.scatter(
-            part["expected"], part["observed"], s=size, color=colour, marker=mark, label=str(readout), zorder=3
+            part["expected"],
+            part["observed"],
+            s=size,
+            color=colour,
+            marker=mark,
+            label=str(readout),
+            zorder=3,
         )
     ax.set_xlim(-0.02, 1.02)
     ax.set_ylim(-0.02, 1.02)
