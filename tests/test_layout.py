@@ -20,8 +20,8 @@ import gears
 
 ROOMS = (
     "core", "files", "conditions", "distributed", "data", "graphs", "pertdata", "evaluation", "simulate", "plotting",
-    "priors", "model", "report", "prediction", "training", "cell_gears", "gears", "jobs", "design", "published", "inference",
-    "utils", "cli", "train_distributed", "__main__",
+    "priors", "model", "report", "prediction", "training", "cell_gears", "gears", "jobs", "design", "published",
+    "inference", "utils", "cli", "train_distributed", "__main__",
 )  # fmt: skip
 """In import order: a room imports from rooms before it only. `resources` holds no code."""
 
