@@ -34,7 +34,7 @@ from accuracy import COMMON, PREPARED, REAL, SIMULATED
 
 from gears import GEARS, Condition, PertData
 from gears.data.splits import Split, folds
-from gears.design import suggest
+from gears.design import reverse, suggest
 from gears.design.hits import Scorer, beyond, fdr_score
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
@@ -75,6 +75,7 @@ def main() -> None:
             data.new_data_process("screen", adata, **preparation)
             replays[name] = replay(data, truth, options.repeats)
             print(f"{name}: replay\n{replay_table(replays[name]).to_string()}", flush=True)
+            print(f"{name}: recovered by their change: {recovered(data, options.folds)}", flush=True)
             if truth is not None:
                 rates[name] = hit_rates(data, truth, options.folds)
                 print(f"{name}: hits\n{rate_table(rates[name]).to_string()}", flush=True)
@@ -219,6 +220,22 @@ def hit_rates(data: PertData, truth: Truth, n_folds: int) -> pd.DataFrame:
             probability_U = beyond(*scorer.moments(predictions), scorer.limit)
             found.append(one_readout("effect size", probability_U, size_U**2 > scorer.limit))
     return pd.concat(found, ignore_index=True)
+
+
+def recovered(data: PertData, n_folds: int) -> dict[str, float]:
+    """How well held-out conditions are found by their measured change among all that are held out with them."""
+    places = []
+    for split in folds(data.screen, n_folds, 1, 1):
+        held = [one for one in split.conditions("test") if not one.is_control]
+        measured = [one for part in ("train", "val") for one in split.conditions(part) if not one.is_control]
+        model, wanted_UG = fitted(data, measured, held), changes(data, None, held)
+        for condition, wanted_G in zip(held, wanted_UG, strict=True):
+            table = reverse(model, wanted_G, held, len(held))
+            places.append(int((table["condition"] == condition.name).argmax()) / len(held))
+    return {
+        "first": float(np.mean(np.equal(places, 0))),
+        "in the first tenth": float(np.mean(np.less(places, 0.1))),
+    }
 
 
 def one_readout(readout: str, probability_U: np.ndarray, is_hit_U: np.ndarray) -> pd.DataFrame:
