@@ -3,11 +3,13 @@
 *Information.* With the posterior covariance of the prior (:mod:`gears.priors.joint`), candidates c and targets t,
 measuring c with noise n_c lowers the mean variance of the targets by
 
-    gain_c = mean_t cov(t, c)^2 / (var(c) + n_c)
+    gain_c = mean_t cov(t, c)^2 / (var(c) + noise)
 
-whatever its result will be. A batch is chosen greedily: the best c, then cov and var given c,
+whatever its result will be. The variance is that of :attr:`gears.prediction.Predictions.sd` for an average gene: with
+what is specific to a condition, such as a pair's departure from additivity, which only a measurement of itself tells.
+A batch is chosen greedily: the best c, then cov and var given c,
 
-    cov(t, u) -= cov(t, c) cov(c, u) / (var(c) + n_c),
+    cov(t, u) -= cov(t, c) cov(c, u) / (var(c) + noise),
 
 then the next. So a batch does not ask one question twice. Kept are cov(t, .) for the level and the genes, (L, T), not
 for the candidates, of which each block sums the rows of its genes: a million pairs need the genes' rows only. Of more
@@ -177,20 +179,16 @@ def _by_information(
         np.concatenate([candidates.node_CK.ravel(), all_targets.node_CK.ravel(), since_SK.ravel()])
     )
     joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, nodes[nodes >= 0].tolist())
-    search = Search.of(joint, candidates, all_targets)
-    noise = sampling_noise(uncertainty)
-    for member_L, noise_1 in zip(
-        joint.members(since_SK), noise + _unexplained(uncertainty, since_SK), strict=True
-    ):
-        search.measure(member_L, noise_1)
-    noise_C = noise + _unexplained(uncertainty, candidates.node_CK)
+    search = Search.of(joint, uncertainty, candidates, all_targets)
+    for member_L, alone in zip(joint.members(since_SK), _alone(uncertainty, since_SK), strict=True):
+        search.target_variance -= search.measure(member_L, alone)
     present, records, is_free_C = search.target_variance, [], np.ones(len(candidates), dtype=bool)
     for rank in range(1, min(n, len(candidates)) + 1):
-        worth_C = search.gains(noise_C) / cost_C
-        row, before = int(np.argmax(np.where(is_free_C, worth_C, -np.inf))), search.target_variance
+        gain_C = search.gains()
+        row = int(np.argmax(np.where(is_free_C, gain_C / cost_C, -np.inf)))
         is_free_C[row] = False
-        search.measure(search.member_CL[row], noise_C[row])
-        shares = (before - search.target_variance) / present, search.target_variance / present
+        search.choose(row, gain_C[row])
+        shares = gain_C[row] / present, max(search.target_variance, 0.0) / present
         records.append((rank, candidates.condition(row).name, cost_C[row], *shares))
     return pd.DataFrame(records, columns=["rank", "condition", "cost", "gain", "remaining"])
 
@@ -219,10 +217,12 @@ class Search:
     ----------
     joint
         Covariance before anything is chosen.
-    member_CL, member_TL
-        Rows of the covariance that the candidates and the drawn targets sum.
-    variance_C
-        Variance of each candidate now, of the part that genes explain.
+    member_CL
+        Rows of the covariance that the candidates sum.
+    variance_C, alone_C
+        Variance of each candidate now: of the part that genes explain, and of what is specific to it.
+    noise
+        Sampling variance of a measurement.
     target_LT
         Covariance of the level and the genes with the drawn targets now, float32.
     target_variance
@@ -235,8 +235,9 @@ class Search:
 
     joint: JointCovariance
     member_CL: sparse.csr_matrix
-    member_TL: sparse.csr_matrix
     variance_C: np.ndarray
+    alone_C: np.ndarray
+    noise: float
     target_LT: np.ndarray
     target_variance: float
     n_targets: int
@@ -245,29 +246,32 @@ class Search:
     _steps: list[tuple[np.ndarray, float]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, joint: JointCovariance, candidates: Candidates, targets: Candidates) -> Search:
+    def of(
+        cls, joint: JointCovariance, uncertainty: Uncertainty, candidates: Candidates, targets: Candidates
+    ) -> Search:
         """Before anything is chosen."""
         member_CL, drawn_T = joint.members(candidates.node_CK), _draw(len(targets))
-        member_TL, variance_C = joint.members(targets.node_CK[drawn_T]), joint.variance(member_CL)
+        variance_C, alone_C = joint.variance(member_CL), _alone(uncertainty, candidates.node_CK)
         if targets is candidates:
-            is_target_C, target_variance = np.ones(len(candidates), dtype=bool), float(variance_C.mean())
+            is_target_C, total_T = np.ones(len(candidates), dtype=bool), variance_C + alone_C
             drawn_2D = np.stack([drawn_T, np.arange(len(drawn_T))])
         else:
             row_of, is_target_C = candidates.rows_of(targets), np.zeros(len(candidates), dtype=bool)
             is_target_C[list(row_of.values())] = True
-            target_variance = float(joint.variance(joint.members(targets.node_CK)).mean())
+            total_T = joint.variance(joint.members(targets.node_CK)) + _alone(uncertainty, targets.node_CK)
             names = map(targets.condition, drawn_T.tolist())
             both = [(row_of[name], drawn) for drawn, name in enumerate(names) if name in row_of]
             drawn_2D = np.array(both, dtype=np.int64).reshape(-1, 2).T
-        target_LT = joint.times(member_TL).astype(np.float32)
+        target_LT = joint.times(joint.members(targets.node_CK[drawn_T])).astype(np.float32)
         return cls(
-            joint, member_CL, member_TL, variance_C, target_LT, target_variance, len(targets), is_target_C, drawn_2D
+            joint, member_CL, variance_C, alone_C, sampling_noise(uncertainty), target_LT, float(total_T.mean()),
+            len(targets), is_target_C, drawn_2D,
         )  # fmt: skip
 
-    def gains(self, noise_C: np.ndarray) -> np.ndarray:
+    def gains(self) -> np.ndarray:
         """By how much a measurement of each candidate lowers the mean variance of the targets, (C,).
 
-        A candidate that is a target has its own variance as covariance; the mean over the other targets is that over
+        A candidate that is a target has its whole variance as covariance; the mean over the other targets is that over
         the drawn ones.
         """
         starts = range(0, len(self.variance_C), _ROWS)
@@ -282,23 +286,34 @@ class Search:
         n_others_C = np.full(len(square_C), float(self.target_LT.shape[1]))
         n_others_C[rows] -= 1
         square_C *= (self.n_targets - self.is_target_C) / np.maximum(n_others_C, 1)
-        square_C += np.where(self.is_target_C, self.variance_C**2, 0.0)
-        return np.maximum(square_C, 0.0) / self.n_targets / (self.variance_C + noise_C)
+        total_C = self.variance_C + self.alone_C
+        square_C += np.where(self.is_target_C, total_C**2, 0.0)
+        return np.maximum(square_C, 0.0) / self.n_targets / (total_C + self.noise)
 
-    def measure(self, member_1L: sparse.csr_matrix, noise: float) -> None:
-        """Condition everything on the measurement of one more condition."""
+    def choose(self, row: int, gain: float) -> None:
+        """Condition everything on the measurement of a candidate, which is known up to its noise then."""
+        drawn = self.drawn_2D[1, self.drawn_2D[0] == row]
+        known_LD = self.target_LT[:, drawn] * (
+            self.noise / (self.variance_C[row] + self.alone_C[row] + self.noise)
+        )
+        self.measure(self.member_CL[row], self.alone_C[row])
+        self.target_LT[:, drawn] = known_LD
+        self.target_variance -= gain
+
+    def measure(self, member_1L: sparse.csr_matrix, alone: float) -> float:
+        """Condition everything on the measurement of one more condition, with this variance specific to it.
+
+        Returns by how much that lowers the mean variance of the drawn targets, of the part that genes explain.
+        """
         cov_L = self.joint.times(member_1L)[:, 0]
         for step_L, scale in self._steps:
             cov_L -= step_L * (float((member_1L @ step_L)[0]) / scale)
-        scale = max(float((member_1L @ cov_L)[0]), 0.0) + noise
+        scale = max(float((member_1L @ cov_L)[0]), 0.0) + alone + self.noise
         self._steps.append((cov_L, scale))
-        cov_T = self.member_TL @ cov_L
+        cov_T = np.asarray(member_1L @ self.target_LT, dtype=np.float64).ravel()
         self.target_LT -= np.outer(cov_L, cov_T / scale).astype(np.float32)
         self.variance_C = np.maximum(self.variance_C - (self.member_CL @ cov_L) ** 2 / scale, 0.0)
-        if self.is_target_C.sum() == self.n_targets:
-            self.target_variance = float(self.variance_C[self.is_target_C].mean())
-        else:
-            self.target_variance -= float((cov_T**2).mean()) / scale
+        return float((cov_T**2).mean()) / scale
 
 
 def _square_sums(block_BT: np.ndarray) -> np.ndarray:
@@ -322,8 +337,8 @@ def sampling_noise(uncertainty: Uncertainty) -> float:
     return max(noise - covariance.nugget, 1e-6 * float(np.median(prior_T)))
 
 
-def _unexplained(uncertainty: Uncertainty, node_UK: np.ndarray) -> np.ndarray:
-    """Variance of each condition alone, (U,)."""
+def _alone(uncertainty: Uncertainty, node_UK: np.ndarray) -> np.ndarray:
+    """Variance of what is specific to each condition, (U,)."""
     covariance = uncertainty.covariance
     return covariance.nugget + covariance.multiple * ((node_UK >= 0).sum(axis=1) > 1)
 
