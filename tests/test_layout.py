@@ -244,6 +244,16 @@ def test_inside_the_package_names_come_from_where_they_are_defined(layout: Layou
     assert not layout.through_a_room()
 
 
+def test_only_the_command_imports_what_to_do_next(layout: Layout) -> None:
+    """`design` is on top of everything: no model or evaluation may come to depend on it."""
+    users = {module for module, targets in layout.imports.items() if any(_in_design(name) for name in targets)}
+    assert {module for module in users if not _in_design(module)} == {"cli.design"}
+
+
+def _in_design(module: str) -> bool:
+    return module.split(".")[0] == "design"
+
+
 def test_no_file_is_too_long(layout: Layout) -> None:
     found = layout.long_files()
     assert found <= LONG, f"more than {MOST_LINES} lines: {sorted(found - LONG)}"
