@@ -10,9 +10,9 @@ tenth of the screen, chosen from the others by each aim. The error is the square
 (real screens: measured) changes of the held-out conditions as a share of the squared changes. An aim is better than
 random if the 95 % interval of its mean difference over rounds, over repeats, is below 0.
 
-Hits: five folds over conditions; every measured gene up and down as a readout, random signatures of 20 genes, and the
-effect size. The stated rate is the expected false discovery rate at which candidates are taken, the observed one the
-share of them that the expected means of the simulation do not confirm.
+Hits: five folds over conditions; every measured gene up and down as a readout, random signatures of 20 genes, the
+effect size, and departures of pairs from additivity. The stated rate is the score at which candidates are taken, the
+observed one the share of them that the expected means of the simulation do not confirm.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from accuracy import COMMON, PREPARED, REAL, SIMULATED
 
 from gears import GEARS, Condition, PertData
 from gears.data.splits import Split, folds
-from gears.design import reverse, suggest
+from gears.design import interactions_table, reverse, suggest
 from gears.design.hits import Scorer, beyond, fdr_score
+from gears.design.interactions import MARGIN
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
 from gears.plotting.design import rate_calibration, replay_curve
@@ -193,7 +194,9 @@ def hit_rates(data: PertData, truth: Truth, n_folds: int) -> pd.DataFrame:
     for split in folds(data.screen, n_folds, 1, 1):
         held = [one for one in split.conditions("test") if not one.is_control]
         measured = [one for part in ("train", "val") for one in split.conditions(part) if not one.is_control]
-        predictions = fitted(data, measured, held).predict(held, clip=False)
+        model = fitted(data, measured, held)
+        found += departure_rates(data, truth, model, [one for one in held if len(one) == 2])
+        predictions = model.predict(held, clip=False)
         true_UG, names = changes(data, truth, held), predictions.gene_names
         size = float(np.quantile(np.abs(true_UG), 0.95))
         own_UG = np.array([[gene in one.genes for gene in names] for one in held])
@@ -220,6 +223,23 @@ def hit_rates(data: PertData, truth: Truth, n_folds: int) -> pd.DataFrame:
             probability_U = beyond(*scorer.moments(predictions), scorer.limit)
             found.append(one_readout("effect size", probability_U, size_U**2 > scorer.limit))
     return pd.concat(found, ignore_index=True)
+
+
+def departure_rates(
+    data: PertData, truth: Truth, model: GEARS, pairs: Sequence[Condition]
+) -> list[pd.DataFrame]:
+    """Probable departures of held-out pairs from additivity, against those of the expected changes; or nothing."""
+    if not pairs:
+        return []
+    table = interactions_table(model, pairs, scores=False)
+    is_hit = []
+    for gene_1, gene_2, departure in zip(table["gene_1"], table["gene_2"], table["departure"], strict=True):
+        first_G, second_G, double_G = changes(
+            data, truth, [Condition((gene_1,)), Condition((gene_2,)), Condition((gene_1, gene_2))]
+        )
+        sum_G = first_G + second_G
+        is_hit.append(np.sign(departure) * (double_G @ sum_G / (sum_G @ sum_G) - 1) > MARGIN)
+    return [one_readout("interaction", table["probability"].to_numpy(), np.array(is_hit))]
 
 
 def recovered(data: PertData, n_folds: int) -> dict[str, float]:

@@ -57,7 +57,7 @@ def test_a_replay_measures_rounds_and_learns(design, screen) -> None:
 def test_rates_are_counted_by_readout(design, screen) -> None:
     rates = design.hit_rates(*screen, n_folds=3)
     table = design.rate_table(rates)
-    assert set(table.index) == {"gene", "signature", "effect size"}
+    assert set(table.index) == {"gene", "signature", "effect size", "interaction"}
     gene = rates[rates["readout"] == "gene"]
     assert abs(gene["probability"].mean() - gene["is_hit"].mean()) < 0.05
     assert table.loc["gene", "recall 20%"] > 0.4
