@@ -31,13 +31,14 @@ from gears.design.candidates import (
     with_excluded,
 )
 from gears.design.hits import Z_90, beyond, ranked, sum_sd
-from gears.evaluation.interactions import SUPPRESSION, SYNERGY, observed_interactions, predicted_interactions
+from gears.evaluation.interactions import SUPPRESSION, SYNERGY, interaction_table, observed_interactions
 from gears.prediction.stream import all_pairs
 from gears.priors.uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2
 """Departures of at most this size count as none, as in :func:`gears.evaluation.interactions.interaction_kind`."""
 NEUTRAL, MASKING = "neutral", "masking"
+_PAIRS = 512  # whose scores are computed at once
 
 
 def interactions_table(
@@ -79,19 +80,26 @@ def interactions_table(
     found = read_candidates(model, pairs, keep_measured=True)
     table = departures(model, found).reset_index(drop=True)
     if scores:
-        changes = [_scores(model, name) for name in table["condition"]]
-        table = table.merge(pd.concat(changes, ignore_index=True), on="condition", how="left", validate="1:1")
+        table = table.merge(
+            _scores(model, list(table["condition"])), on="condition", how="left", validate="1:1"
+        )
     if screen is not None:
         observed = observed_interactions(screen).set_index("condition")["strength"]
         table["observed_strength"] = table["condition"].map(observed)
     return with_excluded(table, found)
 
 
-def _scores(model: Model, name: str) -> pd.DataFrame:
-    pair = Condition.parse(name)
-    singles = [Condition((gene,)) for gene in pair.genes]
-    predictions = next(predicted(model, [*singles, pair]))
-    return predicted_interactions(predictions).drop(columns=["rank", "gene_1", "gene_2", "kind"])
+def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
+    """The published scores of pairs, by ``condition``."""
+    tables = []
+    for start in range(0, len(names), _PAIRS):
+        pairs = [Condition.parse(name) for name in names[start : start + _PAIRS]]
+        singles = dict.fromkeys(Condition((gene,)) for pair in pairs for gene in pair.genes)
+        delta_of: dict[Condition, np.ndarray] = {}
+        for predictions in predicted(model, [*singles, *pairs]):
+            delta_of |= zip(predictions.conditions, predictions.delta_UG, strict=True)
+        tables.append(interaction_table(delta_of).drop(columns=["rank", "gene_1", "gene_2", "kind"]))
+    return pd.concat(tables, ignore_index=True)
 
 
 def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
