@@ -20,8 +20,8 @@ import gears
 
 ROOMS = (
     "core", "files", "conditions", "distributed", "data", "graphs", "pertdata", "evaluation", "simulate", "plotting",
-    "priors", "model", "report", "prediction", "training", "cell_gears", "gears", "jobs", "published", "inference",
-    "utils", "cli", "train_distributed", "__main__",
+    "priors", "model", "report", "prediction", "training", "cell_gears", "gears", "jobs", "design", "published",
+    "inference", "utils", "cli", "train_distributed", "__main__",
 )  # fmt: skip
 """In import order: a room imports from rooms before it only. `resources` holds no code."""
 
@@ -242,6 +242,18 @@ def test_no_modules_import_each_other_in_a_circle(layout: Layout) -> None:
 def test_inside_the_package_names_come_from_where_they_are_defined(layout: Layout) -> None:
     """Only an `__init__` and a door pass names on; else a move of rooms would not show in the imports."""
     assert not layout.through_a_room()
+
+
+def test_only_the_command_imports_what_to_do_next(layout: Layout) -> None:
+    """`design` is on top of everything: no model or evaluation may come to depend on it."""
+    users = {
+        module for module, targets in layout.imports.items() if any(_in_design(name) for name in targets)
+    }
+    assert {module for module in users if not _in_design(module)} == {"cli.design"}
+
+
+def _in_design(module: str) -> bool:
+    return module.split(".")[0] == "design"
 
 
 def test_no_file_is_too_long(layout: Layout) -> None:

@@ -23,6 +23,10 @@ COMMANDS = {  # in the order of use
     "prepare": "check a screen and prepare it for training",
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
+    "suggest": "choose the perturbations to measure next",
+    "hits": "rank perturbations by the probability that a gene, a signature or everything moves",
+    "reverse": "find perturbations whose predicted change is closest to a wanted one",
+    "power": "cells per condition that an effect needs, from a screen's own variances",
     "evaluate": "score a trained model and simple baselines, write a report",
     "compare": "score baselines, and GEARS retrained, over several splits",
     "report": "write the HTML page of a table from evaluate or compare",
@@ -45,6 +49,7 @@ examples:
   gears train --config run.yaml
   gears predict models/run1 KLF1 AHR+KLF1 --top 10
   gears predict models/run1 AHR+KLF1 --output predictions.csv
+  gears suggest models/run1 --n 20
   gears evaluate models/run1 screen.h5ad --report reports/run1
   gears compare screen.h5ad --folds 5 --report reports/baselines
 
@@ -58,6 +63,7 @@ _HOMES = {
     **{name: f"gears.cli.{name}" for name in COMMANDS},
     **dict.fromkeys(("inspect", "prepare"), "gears.cli.screens"),
     **dict.fromkeys(("compare", "report"), "gears.cli.evaluate"),
+    **dict.fromkeys(("suggest", "hits", "reverse", "power"), "gears.cli.design"),
 }
 """Module of each command; its function is `run_<command>`."""
 

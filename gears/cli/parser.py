@@ -254,6 +254,7 @@ def option_names() -> frozenset[str]:
     }
     others = (
         "n_gpus gpu_ids device timeout num_workers test_batch_size drop_unmapped guides guide_targets gene2go obo "
-        "go_graph coexpress_graph pert_embedding gene_set_path split_dict_path overwrite clip split"
+        "go_graph coexpress_graph pert_embedding gene_set_path split_dict_path overwrite clip split "
+        "aim threshold targets readout costs effect cells control_cells"
     )
     return frozenset({*names, *others.split()} - {"split_dict"})

@@ -7,6 +7,7 @@ colour, so that a plot can be read in grey and by colour-blind readers.
 
 from gears.plotting.change import predicted_vs_true, prediction_figure
 from gears.plotting.curves import coverage_curve, error_against_spread, training_curves
+from gears.plotting.design import rate_calibration, replay_curve
 from gears.plotting.embedding import embedding
 from gears.plotting.genes import gene_changes, plot_perturbation
 from gears.plotting.heat import delta_heat_map, method_differences
@@ -30,6 +31,8 @@ __all__ = [
     "plot_perturbation",
     "predicted_vs_true",
     "prediction_figure",
+    "rate_calibration",
+    "replay_curve",
     "save_figure",
     "spread_p_values",
     "training_curves",

@@ -25,6 +25,7 @@ def load_tool() -> Any:
 EXECUTE = load_tool()
 NAMES = EXECUTE.names()
 EXPECTED = {
+    "campaign",
     "data",
     "evaluation",
     "from_cell_gears",

@@ -26,6 +26,11 @@ def judged():
     return {"one": calibration(np.zeros(50), np.ones(50), np.linspace(-2, 2, 50))}
 
 
+REPLAYED = pd.DataFrame(
+    {"aim": ["x", "x", "y"], "repeat": [0, 1, 0], "n_measured": [5, 5, 9], "error": [0.5, 0.6, 0.4]}
+)
+RATES = pd.DataFrame({"readout": ["gene"], "expected": [0.4], "observed": [0.5], "n": [9]})
+
 DRAW = {
     "predicted_vs_true": lambda ax: plots.predicted_vs_true(DELTA[0], DELTA[1], NAMES, top_de=[1, 2], ax=ax),
     "gene_changes": lambda ax: plots.gene_changes(DELTA[0], {"model": DELTA[1]}, NAMES, ax=ax),
@@ -37,6 +42,8 @@ DRAW = {
     "coverage_curve": lambda ax: plots.coverage_curve(judged(), ax=ax),
     "error_against_spread": lambda ax: plots.error_against_spread(judged(), ax=ax),
     "embedding": lambda ax: plots.embedding(DELTA, CONDITIONS, ax=ax),
+    "replay_curve": lambda ax: plots.replay_curve(REPLAYED, ax=ax),
+    "rate_calibration": lambda ax: plots.rate_calibration(RATES, ax=ax),
     "method_differences": lambda ax: plots.method_differences(DIFFERENCES, "m", ax=ax),
 }
 

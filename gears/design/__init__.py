@@ -1,0 +1,13 @@
+"""What to do next in the lab: which perturbations to measure, what they probably show, and with how many cells.
+
+Every function returns a DataFrame. Probabilities are those of the model alone.
+"""
+
+from gears.design.hits import hits
+from gears.design.interactions import interactions_table
+from gears.design.power import power
+from gears.design.reverse import change_between, reverse
+from gears.design.suggest import suggest
+from gears.prediction.stream import all_pairs
+
+__all__ = ["all_pairs", "change_between", "hits", "interactions_table", "power", "reverse", "suggest"]

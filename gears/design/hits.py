@@ -1,0 +1,219 @@
+"""Perturbations that probably move a gene, a signature or everything beyond a threshold.
+
+A readout x of a condition is Gaussian given the model's predicted changes c_g and their standard deviations s_g:
+
+    gene:         x = c_g,                           variance s_g^2
+    signature:    x = sum_g w_g c_g, sum |w_g| = 1,  variance min(5 sum_g w_g^2 s_g^2, (sum_g |w_g| s_g)^2)
+    effect size:  x = mean_g c_g^2 + s_g^2,          sd mean_g (2 s_g^4 + 4 c_g^2 s_g^2)^(1/2)
+
+Errors of genes of one condition go together: in groups of 5 in a signature, as in the prior
+(:data:`gears.priors.magnitude.CORRELATED_GENES`), and all of them in the effect size, the root of x (groups of 5 gave
+probabilities that were far too sure, ``benchmarks/design.py``). The score of the k best candidates is the mean over
+them of 1 - probability: the false discovery rate that the model expects (Newton et al. 2004, Biostatistics 5:155). It
+is called a score, because on some simulated screens more of the hits are false than it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr
+
+from gears.core.messages import shorten, unknown_name
+from gears.core.numbers import is_number, plain_number
+from gears.design.candidates import (
+    Candidates,
+    Entries,
+    Model,
+    need_sd,
+    parts_of,
+    predicted,
+    read_candidates,
+    with_excluded,
+)
+from gears.prediction.predictions import Predictions
+from gears.priors.magnitude import CORRELATED_GENES
+
+Z_90 = 1.6448536269514722
+"""Standard deviations on both sides that hold 90 % of a Gaussian."""
+Readout = str | Mapping[str, float] | None
+
+
+def hits(
+    model: Model,
+    candidates: Entries | None = None,
+    *,
+    threshold: float,
+    readout: Readout = None,
+    measured: Entries = (),
+) -> pd.DataFrame:
+    """Rank perturbations by the probability that a readout moves beyond a threshold.
+
+    Parameters
+    ----------
+    model
+        A trained model with a prior, or an ensemble.
+    candidates
+        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None.
+    threshold
+        Change of the mean log expression: above 0 the readout rises beyond it, below 0 it falls below it. For the
+        effect size above 0.
+    readout
+        A measured gene; a signature, as weights by gene (+1 for genes to rise, -1 for genes to fall, scaled to a sum
+        of absolute values of 1); or None for the effect size, the root mean square of the changes of all genes.
+    measured
+        Conditions to exclude beside those that the model is fitted to.
+
+    Returns
+    -------
+    pd.DataFrame
+        One row per candidate, most probable first: ``rank``, ``condition``, ``readout`` (predicted), ``low`` and
+        ``high`` (90 % interval), ``probability`` and ``fdr_score`` (share of false ones that the
+        model expects among this candidate and those above it). Excluded candidates with reasons are in
+        ``attrs["excluded"]``.
+
+    Raises
+    ------
+    ValueError
+        The model has no standard deviations, a gene of the readout is not predicted, or no candidate is left.
+    """
+    need_sd(model)
+    scorer = Scorer.of(readout, threshold, parts_of(model).gene_names)
+    found = read_candidates(model, candidates, measured)
+    return with_excluded(probabilities(model, found, scorer).reset_index(drop=True), found)
+
+
+def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.DataFrame:
+    """The table of :func:`hits`, and the number of each row among the candidates as its index."""
+    mean_C, sd_C, is_own_C = (np.empty(len(candidates)) for _ in range(3))
+    start = 0
+    for predictions in predicted(model, candidates):
+        block = slice(start, start + len(predictions))
+        mean_C[block], sd_C[block] = scorer.moments(predictions)
+        is_own_C[block] = [scorer.gene in condition.genes for condition in predictions.conditions]
+        start = block.stop
+    rows = np.flatnonzero(is_own_C == 0)  # a gene that is perturbed itself is no discovery
+    for row in np.flatnonzero(is_own_C).tolist():
+        candidates.excluded[candidates.condition(row).name] = "perturbs the readout itself"
+    mean_C, sd_C = mean_C[rows], sd_C[rows]
+    low_C, high_C = scorer.shown(mean_C - Z_90 * sd_C), scorer.shown(mean_C + Z_90 * sd_C)
+    table = pd.DataFrame(
+        {
+            "condition": [candidates.condition(row).name for row in rows.tolist()],
+            "readout": scorer.shown(mean_C),
+            "low": low_C,
+            "high": high_C,
+            "probability": beyond(mean_C, sd_C, scorer.limit, scorer.rises),
+        },
+        index=rows,
+    )
+    return ranked(table)
+
+
+def ranked(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows by ``probability``, largest first, with ``rank`` and ``fdr_score``."""
+    table = table.sort_values("probability", ascending=False, kind="stable")
+    table.insert(0, "rank", np.arange(1, len(table) + 1))
+    table["fdr_score"] = fdr_score(table["probability"].to_numpy())
+    return table
+
+
+def beyond(mean: np.ndarray, sd: np.ndarray, limit: float, rises: bool = True) -> np.ndarray:
+    """Probability that a Gaussian value is above the limit, or below it where it does not rise."""
+    distance = (mean - limit) if rises else (limit - mean)
+    size = np.divide(distance, sd, out=np.sign(distance) * np.inf, where=sd > 0)
+    return np.asarray(ndtr(np.nan_to_num(size, nan=-np.inf)))
+
+
+def fdr_score(probability_C: np.ndarray) -> np.ndarray:
+    """Expected share of false hits among each candidate and those before it, (C,); probabilities descend.
+
+    Examples
+    --------
+    >>> fdr_score(np.array([1.0, 0.8, 0.6])).round(3).tolist()
+    [0.0, 0.1, 0.2]
+    """
+    return np.asarray(np.cumsum(1 - probability_C) / np.arange(1, len(probability_C) + 1))
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Mean and standard deviation of a readout from predictions; the module has the formulas.
+
+    Attributes
+    ----------
+    weight_G
+        Weights of the genes; None for the effect size.
+    limit, rises
+        What is a hit: x above the limit, or below it. For the effect size the limit is that of its square.
+    gene
+        Name of the gene, for a readout that is one; else "".
+    """
+
+    weight_G: np.ndarray | None
+    limit: float
+    rises: bool
+    gene: str = ""
+
+    @classmethod
+    def of(cls, readout: Readout, threshold: float, gene_names: tuple[str, ...]) -> Scorer:
+        """From the arguments of :func:`hits`."""
+        threshold = plain_number(threshold)
+        if not is_number(threshold) or threshold == 0 or (readout is None and threshold < 0):
+            wanted = (
+                "above 0" if readout is None else "other than 0: above it for a rise, below it for a fall"
+            )
+            msg = f"threshold is {threshold!r}; expected a change of log expression {wanted}"
+            raise ValueError(msg)
+        if readout is None:
+            return cls(None, threshold**2, True)
+        weights = (
+            {readout: 1.0} if isinstance(readout, str) else {str(g): float(w) for g, w in readout.items()}
+        )
+        weight_G = weights_of(weights, gene_names)
+        weight_G /= np.abs(weight_G).sum()
+        return cls(weight_G, threshold, threshold > 0, readout if isinstance(readout, str) else "")
+
+    def moments(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of x, (U,) each."""
+        assert predictions.sd is not None
+        delta_UG, sd_UG = predictions.delta_UG, predictions.sd
+        if self.weight_G is None:
+            variance_UG = sd_UG**2
+            mean_U = (delta_UG**2 + variance_UG).mean(axis=1)
+            return mean_U, np.sqrt(2 * variance_UG**2 + 4 * delta_UG**2 * variance_UG).mean(axis=1)
+        used = np.flatnonzero(self.weight_G)
+        return delta_UG[:, used] @ self.weight_G[used], sum_sd(sd_UG[:, used], self.weight_G[used])
+
+    def shown(self, x_U: np.ndarray) -> np.ndarray:
+        """The readout itself: the root of x for the effect size."""
+        return np.sqrt(np.maximum(x_U, 0.0)) if self.weight_G is None else x_U
+
+
+def sum_sd(sd_UG: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Standard deviation of weighted sums over genes whose errors go together in groups, (U,).
+
+    `weight` is (G,), or (U, G) for a sum of its own in each row.
+    """
+    apart_U = CORRELATED_GENES * (weight**2 * sd_UG**2).sum(axis=1)
+    together_U = (np.abs(weight) * sd_UG).sum(axis=1)
+    return np.minimum(np.sqrt(apart_U), together_U)
+
+
+def weights_of(weights: Mapping[str, float], gene_names: tuple[str, ...]) -> np.ndarray:
+    """Weights of all genes, (G,), from those of some; ValueError for unknown genes, and where all are 0."""
+    unknown = sorted(set(weights) - set(gene_names))
+    if len(unknown) == 1:
+        raise ValueError(unknown_name("gene of the readout", unknown[0], gene_names))
+    if unknown:
+        msg = f"{len(unknown)} genes are not among the {len(gene_names)} predicted ones: {shorten(unknown)}"
+        raise ValueError(msg)
+    weight_G = np.array([weights.get(name, 0.0) for name in gene_names], dtype=np.float64)
+    if not np.isfinite(weight_G).all() or not math.fsum(np.abs(weight_G)) > 0:
+        msg = "the weights of the genes are all 0 or not finite; give at least one number other than 0"
+        raise ValueError(msg)
+    return weight_G

@@ -1,0 +1,110 @@
+"""How many cells show an effect of given size, from a screen's own variances.
+
+The change of a gene's mean is tested against 0 by Welch's test (its normal limit, two-sided). With n cells of the
+condition of variance v, m control cells of variance u, and z the normal quantiles of the level and the power,
+
+    error^2 = v / n + u / m,      effect = (z(1 - level / 2) + z(power)) error,
+
+solved for the effect or for n.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+from gears.core.numbers import is_number, plain_number, whole_number
+from gears.data.screen.prepared import PreparedScreen
+from gears.data.screen.statistics import variance_within
+
+
+def power(
+    screen: PreparedScreen,
+    *,
+    effect: float | None = None,
+    cells: int | None = None,
+    control_cells: int | None = None,
+    power: float = 0.8,
+    level: float = 0.05,
+) -> pd.DataFrame:
+    """Cells per condition needed to see an effect of given size, or the size that given cells show, for each gene.
+
+    Parameters
+    ----------
+    screen
+        A prepared screen with one context and one perturbation type (``pert_data.screen``), whose variances are used.
+    effect
+        Absolute change of mean log expression to be seen.
+    cells
+        Cells of the condition; give either `effect` or `cells`.
+    control_cells
+        Control cells; those of the screen when None.
+    power
+        Probability of seeing it.
+    level
+        Two-sided level of the test of one gene; divide it by the number of genes to test all of them.
+
+    Returns
+    -------
+    pd.DataFrame
+        One row per gene: ``gene``, ``control_mean``, ``sd`` and ``control_sd`` of a cell's log expression in perturbed
+        and control cells, ``effect``, ``cells`` (whole; infinite where there are too few control cells for any number),
+        ``control_cells``, and ``least_control_cells``, the number below which no number of cells suffices.
+
+    Raises
+    ------
+    ValueError
+        Both or none of `effect` and `cells`, a value out of range, or a screen with several settings.
+    """
+    if (effect is None) == (cells is None):
+        msg = f"found effect={effect} and cells={cells}; give one of them, the other is computed"
+        raise ValueError(msg)
+    if len(screen.settings) > 1:
+        msg = (
+            f"the screen has {len(screen.settings)} settings; give one of them: screen.setting(context, type)"
+        )
+        raise ValueError(msg)
+    for name, value in (("power", power), ("level", level)):
+        if not is_number(plain_number(value)) or not 0 < value < 1:
+            msg = f"{name} is {value!r}; expected a number between 0 and 1"
+            raise ValueError(msg)
+    quantile = float(ndtri(1 - level / 2) + ndtri(power))
+    if quantile <= 0:
+        msg = f"power={power} is not above half of level={level}, which chance alone gives; raise it"
+        raise ValueError(msg)
+    statistics, control = screen.statistics, screen.control_id
+    n_control = (
+        statistics.n[control] if control_cells is None else whole_number("control_cells", control_cells)
+    )
+    variance_G = variance_within(statistics, np.flatnonzero(~statistics.is_control))
+    control_variance_G = variance_within(statistics, np.array([control]))
+    table = pd.DataFrame(
+        {
+            "gene": screen.gene_names,
+            "control_mean": np.asarray(statistics.mean[control], dtype=np.float64),
+            "sd": np.sqrt(variance_G),
+            "control_sd": np.sqrt(control_variance_G),
+        }
+    )
+    if cells is None:
+        size = plain_number(effect)
+        if not is_number(size) or size <= 0:
+            msg = f"effect is {effect!r}; expected a change of log expression above 0"
+            raise ValueError(msg)
+        effect_G = np.full(len(table), size)
+        left_G = (size / quantile) ** 2 - control_variance_G / n_control
+        exact_G = np.divide(variance_G, left_G, out=np.full(len(table), np.inf), where=left_G > 0)
+        cells_G = np.maximum(np.ceil(exact_G), 2.0)
+    else:
+        cells_G = np.full(len(table), float(whole_number("cells", cells, least=2)))
+        effect_G = quantile * np.sqrt(variance_G / cells_G + control_variance_G / n_control)
+    least_G = np.divide(
+        control_variance_G * quantile**2, effect_G**2, out=np.zeros(len(table)), where=effect_G > 0
+    )
+    return table.assign(
+        effect=effect_G,
+        cells=cells_G,
+        control_cells=int(n_control),
+        least_control_cells=np.floor(least_G) + 1,
+    )

@@ -1,0 +1,109 @@
+"""`gears suggest`, `hits`, `reverse` and `power`, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gears import GEARS, PertData
+from gears.cli import main
+from gears.design import hits, power, reverse, suggest
+from gears.simulate import simulated_screen
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared screen and its prior."""
+    folder = tmp_path_factory.mktemp("design_cli")
+    adata, _ = simulated_screen(
+        n_genes=40, n_singles=14, n_pairs=8, cells_per_condition=20, n_control=80, seed=2
+    )
+    data = PertData(folder, default_pert_graph=False)
+    data.new_data_process("screen", adata)
+    data.prepare_split("simulation", seed=1)
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(epochs=0, verbose=False, evaluate_test=False)
+    model.save_model(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> GEARS:
+    return GEARS.from_pretrained(folder / "model", device="cpu")
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
+    assert main([*map(str, arguments), "--quiet", "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)["rows"]
+
+
+def same(found: list[dict], table: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(pd.DataFrame(found), table, check_dtype=False)
+
+
+def test_commands_give_what_the_functions_give(folder: Path, model: GEARS, tmp_path: Path, capsys) -> None:
+    genes = [gene for gene in model.pert_list if gene not in set(model.parts.fitted_conditions())][:20]
+    (tmp_path / "library.txt").write_text("\n".join(genes))
+    (tmp_path / "costs.csv").write_text(f"candidate,cost\n{genes[-1]},0.5\n")
+    named = [folder / "model", "--file", tmp_path / "library.txt"]
+    found = rows(capsys, "suggest", *named, "--n", 4, "--costs", tmp_path / "costs.csv")
+    same(found, suggest(model, genes, 4, costs={genes[-1]: 0.5}))
+    found = rows(capsys, "suggest", *named, "--aim", "effect", "--threshold", 0.1, "--n", 3)
+    same(found, suggest(model, genes, 3, "effect", threshold=0.1))
+    (tmp_path / "signature.tsv").write_text(f"{model.gene_list[0]}\t1\n{model.gene_list[1]}\t-2\n")
+    found = rows(capsys, "hits", *named, "--threshold", -0.05, "--signature", tmp_path / "signature.tsv")
+    weights = {model.gene_list[0]: 1, model.gene_list[1]: -2}
+    same(found, hits(model, genes, threshold=-0.05, readout=weights))
+    up, down = model.gene_list[3], model.gene_list[4]
+    found = rows(capsys, "reverse", *named, "--up", up, "--down", down, "--n", 5)
+    same(found, reverse(model, {up: 1, down: -1}, genes, 5))
+    found = rows(capsys, "power", folder / "screen", "--cells", 30)
+    data = PertData(folder, default_pert_graph=False)
+    data.load(data_path=folder / "screen")
+    expected = power(data.screen, cells=30)
+    same(found, expected.sort_values("control_mean", ascending=False, ignore_index=True))
+
+
+def test_all_pairs_are_those_of_the_genes_and_all_rows_are_written(folder, model, tmp_path, capsys) -> None:
+    genes = model.pert_list[:8]
+    output = tmp_path / "pairs.csv"
+    arguments = ["hits", folder / "model", *genes, "--all-pairs", "--threshold", 0.1, "--output", output]
+    assert main([*map(str, arguments), "--quiet"]) == 0
+    assert "... of" in capsys.readouterr().out
+    table = pd.read_csv(output)
+    assert {tuple(name.split("+")) for name in table["condition"]} <= {(a, b) for a in genes for b in genes}
+    assert len(table) > 20
+
+
+def test_excluded_candidates_are_listed_with_the_reason(folder: Path, model: GEARS, capsys) -> None:
+    trained = next(one for one in model.parts.fitted_conditions() if len(one) == 1)
+    other = next(
+        name
+        for name in model.pert_list
+        if name not in {g for o in model.parts.fitted_conditions() for g in o.genes}
+    )
+    assert main(["suggest", str(folder / "model"), "NOGENE", *trained.genes, other, "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert f"  {trained.name}: already measured" in out
+    assert "  NOGENE+ctrl: NOGENE is not a gene of the perturbation graph" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["suggest", "MODEL", "--aim", "efect"], "did you mean 'effect'"),
+        (["suggest", "MODEL", "--aim", "effect"], "needs --threshold"),
+        (["reverse", "MODEL"], "give --wanted FILE, or genes by --up and --down"),
+        (["power", "SCREEN"], "give one of them"),
+        (["hits", "MODEL", "--threshold", "0.1", "--output", "hits.txt"], "give a name that ends in .csv"),
+        (["hits", "MODEL", "--threshold", "0"], "threshold is 0.0"),
+    ],
+)
+def test_bad_arguments_are_one_line(folder: Path, capsys, arguments: list[str], message: str) -> None:
+    places = {"MODEL": str(folder / "model"), "SCREEN": str(folder / "screen")}
+    assert main([places.get(word, word) for word in arguments]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

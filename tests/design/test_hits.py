@@ -1,0 +1,85 @@
+"""Probable hits: the Gaussian formulas, the expected false discovery rate, and what is excluded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from gears import GEARS
+from gears.design import hits
+from gears.design.hits import Scorer, fdr_score
+
+
+def test_a_gene_s_probability_is_that_of_its_gaussian(model: GEARS) -> None:
+    gene, genes = model.gene_list[5], [name for name in model.pert_list if name != model.gene_list[5]][:30]
+    predictions = model.predict(genes, clip=False)
+    for threshold in (0.05, -0.05):
+        table = hits(model, genes, readout=gene, threshold=threshold, measured=[genes[0]]).set_index(
+            "condition"
+        )
+        for name in table.index:
+            mean, sd = predictions.delta(name)[5], predictions.sd[predictions._row(name)][5]
+            side = norm.sf if threshold > 0 else norm.cdf
+            assert table.loc[name, "probability"] == pytest.approx(side(threshold, mean, sd), abs=1e-9)
+            assert table.loc[name, "high"] - table.loc[name, "low"] == pytest.approx(
+                2 * 1.6449 * sd, rel=1e-4
+            )
+        assert (np.diff(table["probability"]) <= 0).all()
+        np.testing.assert_allclose(table["fdr_score"], np.cumsum(1 - table["probability"]) / table["rank"])
+
+
+def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model: GEARS) -> None:
+    up, down = model.gene_list[:10], model.gene_list[20:25]
+    predictions = model.predict(model.pert_list[:6], clip=False)
+    scorer = Scorer.of(dict.fromkeys(up, 1) | dict.fromkeys(down, -1), 0.1, tuple(model.gene_list))
+    mean_U, sd_U = scorer.moments(predictions)
+    delta, sd = predictions.delta_UG, predictions.sd
+    np.testing.assert_allclose(mean_U, (delta[:, :10].sum(axis=1) - delta[:, 20:25].sum(axis=1)) / 15)
+    squares_U = (sd[:, :10] ** 2).sum(axis=1) + (sd[:, 20:25] ** 2).sum(axis=1)
+    np.testing.assert_allclose(sd_U, np.sqrt(5 * squares_U) / 15)
+    one = Scorer.of({up[0]: 3.0}, 0.1, tuple(model.gene_list)).moments(predictions)[1]
+    np.testing.assert_allclose(one, sd[:, 0])  # of a single gene no more than its own error
+
+
+def test_an_effect_size_holds_what_is_not_known(model: GEARS) -> None:
+    table = hits(model, model.pert_list[:30], threshold=0.1)
+    predictions = model.predict(list(table["condition"]), clip=False)
+    expected_U = np.sqrt((predictions.delta_UG**2 + predictions.sd**2).mean(axis=1))
+    np.testing.assert_allclose(table["readout"], expected_U)
+    assert ((table["low"] <= table["readout"]) & (table["readout"] <= table["high"])).all()
+
+
+def test_the_perturbed_gene_itself_is_no_discovery(model: GEARS) -> None:
+    trained = {name for one in model.parts.fitted_conditions() for name in one.genes}
+    gene, other = [name for name in model.pert_list if name in model.gene_list and name not in trained][:2]
+    table = hits(model, [gene, f"{gene}+{other}", other], readout=gene, threshold=-0.1)
+    assert list(table["condition"]) == [f"{other}+ctrl"]
+    assert set(table.attrs["excluded"].values()) == {"perturbs the readout itself"}
+
+
+def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
+    """Draws of hits by their probabilities: the share of false ones among the first k is the expected one."""
+    rng = np.random.default_rng(0)
+    probability_C = np.sort(rng.uniform(size=60))[::-1]
+    is_hit_DC = rng.uniform(size=(20_000, 60)) < probability_C
+    share_DC = np.cumsum(~is_hit_DC, axis=1) / np.arange(1, 61)
+    np.testing.assert_allclose(share_DC.mean(axis=0), fdr_score(probability_C), atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"threshold": 0.0}, "threshold is 0.0; expected a change of log expression above 0"),
+        ({"threshold": -0.2}, "threshold is -0.2; expected a change of log expression above 0"),
+        ({"threshold": 0.2, "readout": "NOGENE"}, "unknown gene of the readout 'NOGENE'"),
+        (
+            {"threshold": 0.2, "readout": {"NOGENE": 1, "NONE": 2}},
+            "2 genes are not among the 60 predicted ones",
+        ),
+        ({"threshold": 0.2, "readout": {}}, "the weights of the genes are all 0"),
+    ],
+)
+def test_bad_arguments_are_errors(model: GEARS, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hits(model, **arguments)

@@ -1,0 +1,71 @@
+"""The table of interactions: departures, their intervals and kinds."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from gears import GEARS, PertData
+from gears.design import interactions_table
+from gears.design.interactions import _block, departure_share
+from gears.evaluation.interactions import observed_interactions, predicted_interactions
+from gears.priors.joint import JointCovariance
+
+
+def test_columns_are_those_of_the_predictions(model: GEARS, pert_data: PertData) -> None:
+    pairs = [one for one in pert_data.screen.conditions if len(one) == 2][:6]
+    table = interactions_table(model, pairs, screen=pert_data.screen).set_index("condition")
+    assert len(table) == 6
+    pair = pairs[2]
+    predictions = model.predict([*((gene,) for gene in pair.genes), pair], clip=False)
+    first_G, second_G, double_G = predictions.delta_UG
+    sum_G, row = first_G + second_G, table.loc[pair.name]
+    assert row["departure"] == pytest.approx(double_G @ sum_G / (sum_G @ sum_G) - 1)
+    assert row["additive"] == pytest.approx(np.sqrt((sum_G**2).mean()))
+    assert row["predicted"] == pytest.approx(np.sqrt((double_G**2).mean()))
+    assert row["low"] < row["departure"] < row["high"]
+    assert row["strength"] == pytest.approx(predicted_interactions(predictions)["strength"][0])
+    observed = observed_interactions(pert_data.screen).set_index("condition")["strength"]
+    assert row["observed_strength"] == pytest.approx(observed[pair.name])
+    trained = set(model.parts.fitted_conditions())
+    assert [table.loc[one.name, "measured"] for one in pairs] == [one in trained for one in pairs]
+
+
+def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_covariance(model: GEARS) -> None:
+    parts, uncertainty = model.parts, model.parts.prior.uncertainty
+    sets = [list(nodes) for nodes in combinations(parts.trained_nodes()[:4], 2)]
+    joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, parts.trained_nodes())
+    for nodes, share in zip(sets, departure_share(uncertainty, sets), strict=True):
+        member_3L = joint.members(np.array([nodes, [nodes[0], -1], [nodes[1], -1]]))
+        cov_33 = member_3L @ joint.times(member_3L)
+        unexplained = uncertainty.covariance.unexplained([nodes, nodes[:1], nodes[1:]])
+        difference = np.array([1, -1, -1])
+        expected = difference @ cov_33 @ difference + unexplained.sum()
+        assert share * (cov_33[0, 0] + unexplained[0]) == pytest.approx(expected, rel=1e-3)
+
+
+def test_kinds_follow_from_the_interval_and_the_nearest_change() -> None:
+    rng = np.random.default_rng(1)
+    first_G, second_G = rng.normal(size=(2, 200))
+    doubles = {
+        "synergy": 1.6 * (first_G + second_G),
+        "suppression": 0.5 * (first_G + second_G),
+        "masking": first_G,
+        "neutral": first_G + second_G,
+    }
+    double_UG = np.array(list(doubles.values()))
+    firsts, seconds = np.tile(first_G, (4, 1)), np.tile(second_G, (4, 1))
+    table = _block(firsts, seconds, double_UG, np.full((4, 200), 0.05))
+    assert list(table["kind"]) == list(doubles)
+    np.testing.assert_allclose(table["departure"][[0, 1, 3]], [0.6, -0.5, 0], atol=1e-9)
+    assert table["probability"][0] > 0.99 > 0.01 > table["probability"][3]
+    assert set(_block(firsts, seconds, double_UG, np.full((4, 200), 9.0))["kind"]) == {"neutral"}
+
+
+def test_all_pairs_of_training_by_default_and_nothing_but_pairs(model: GEARS) -> None:
+    n = len(model.parts.trained_nodes())
+    assert len(interactions_table(model, scores=False)) == n * (n - 1) // 2
+    with pytest.raises(ValueError, match=r"interactions are of pairs of genes; .* is none"):
+        interactions_table(model, [model.pert_list[0]])

@@ -1,0 +1,176 @@
+"""Batches of perturbations, against a greedy choice with dense matrices."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from design_models import trained
+
+from gears import GEARS, PertData
+from gears.conditions import Condition
+from gears.design import all_pairs, suggest
+from gears.design.suggest import sampling_noise
+from gears.jobs import Ensemble
+from gears.priors.joint import JointCovariance
+from gears.priors.uncertainty import condition_variance
+
+
+def dense(model: GEARS, conditions: list[Condition]) -> tuple[np.ndarray, np.ndarray]:
+    """Covariance of conditions (U, U) with what is specific to each, and the noise of a measurement of each."""
+    parts, uncertainty = model.parts, model.parts.prior.uncertainty
+    node_of = {name: node for node, name in enumerate(parts.pert_names)}
+    sets = [[node_of[gene] for gene in one.genes] for one in conditions]
+    joint = JointCovariance.of(
+        uncertainty, parts.go.edge_index, parts.go.weight, range(len(parts.pert_names))
+    )
+    member_UL = joint.members(np.array([[*nodes, *[-1] * (2 - len(nodes))] for nodes in sets]))
+    cov_UU = member_UL @ joint.times(member_UL) + np.diag(uncertainty.covariance.unexplained(sets))
+    return cov_UU, np.full(len(sets), sampling_noise(uncertainty))
+
+
+def greedy(cov: np.ndarray, noise: np.ndarray, candidates: np.ndarray, targets: np.ndarray, costs, n: int):
+    """Rows of the batch, and the mean variance of the targets after each, by trying every candidate."""
+    chosen, left = [], []
+    for _ in range(n):
+        after = {row: cov - np.outer(cov[row], cov[row]) / (cov[row, row] + noise[row]) for row in candidates}
+        now = np.diag(cov)[targets].mean()
+        worth = {row: (now - np.diag(one)[targets].mean()) / costs[row] for row, one in after.items()}
+        best = max((row for row in candidates if row not in chosen), key=worth.get)
+        chosen.append(best)
+        cov = after[best]
+        left.append(np.diag(cov)[targets].mean())
+    return chosen, left
+
+
+def unknown(model: GEARS, n: int = 25) -> list[Condition]:
+    trained_on = set(model.parts.fitted_conditions())
+    return [one for gene in model.pert_list if (one := Condition((gene,))) not in trained_on][:n]
+
+
+def test_a_batch_is_the_greedy_choice_by_conditional_variance(model: GEARS) -> None:
+    candidates = unknown(model)
+    cov, noise = dense(model, candidates)
+    everything = np.arange(len(candidates))
+    costs = np.where(everything % 3 == 0, 2.0, 1.0)
+    rows, left = greedy(cov, noise, everything, everything, costs, 6)
+    named = {candidates[row].name: 2.0 for row in everything if row % 3 == 0}
+    table = suggest(model, candidates, 6, costs=named)
+    assert list(table["condition"]) == [candidates[row].name for row in rows]
+    np.testing.assert_allclose(table["remaining"], np.array(left) / np.diag(cov).mean(), rtol=1e-4)
+    np.testing.assert_allclose(table["gain"], -np.diff([1.0, *table["remaining"]]), rtol=1e-6)
+    assert list(table["cost"]) == [costs[row] for row in rows]
+
+
+def test_targets_and_conditions_measured_since_are_respected(model: GEARS) -> None:
+    *candidates, measured = unknown(model)
+    pairs = [Condition((candidates[row].genes[0], candidates[row + 1].genes[0])) for row in range(5)]
+    targets = [*pairs, candidates[0]]
+    conditions = [*candidates, *pairs, measured]
+    cov, noise = dense(model, conditions)
+    cov = cov - np.outer(cov[-1], cov[-1]) / (cov[-1, -1] + noise[-1])
+    at = np.array([conditions.index(one) for one in targets])
+    rows, left = greedy(cov, noise, np.arange(len(candidates)), at, np.ones(len(conditions)), 4)
+    table = suggest(model, [*candidates, measured], 4, targets=targets, measured=[measured])
+    assert list(table["condition"]) == [candidates[row].name for row in rows]
+    np.testing.assert_allclose(table["remaining"], np.array(left) / np.diag(cov)[at].mean(), rtol=1e-3)
+    assert table.attrs["excluded"] == {measured.name: "already measured"}
+
+
+def test_a_draw_of_the_targets_chooses_almost_as_well(model: GEARS) -> None:
+    """Of 1,700 pairs 1,024 are drawn; the batch is compared over all of them."""
+    pairs = [pair for pair in all_pairs(model.pert_list) if pair not in set(model.parts.fitted_conditions())]
+    cov, noise = dense(model, pairs)
+    table = suggest(model, iter(pairs), 4)
+
+    def left(rows: list[int]) -> float:
+        part = cov[np.ix_(rows, rows)] + np.diag(noise[rows])
+        after = np.diag(cov) - np.einsum("ur,rs,us->u", cov[:, rows], np.linalg.inv(part), cov[:, rows])
+        return after.mean() / np.diag(cov).mean()
+
+    names = [pair.name for pair in pairs]
+    batch = left([names.index(name) for name in table["condition"]])
+    best: list[int] = []
+    given = cov
+    for _ in range(4):
+        best.append(int(np.argmax((given**2).sum(axis=1) / (np.diag(given) + noise))))
+        given = given - np.outer(given[best[-1]], given[best[-1]]) / (given[best[-1], best[-1]] + noise[0])
+    assert batch < left(best) + 0.01
+    assert table["remaining"].iloc[-1] == pytest.approx(batch, abs=0.02)
+
+
+def test_measured_and_unknown_candidates_are_listed_with_the_reason(model: GEARS) -> None:
+    trained_on = model.parts.fitted_conditions()[0]
+    known = unknown(model, 3)
+    table = suggest(model, [trained_on, "NOGENE", "ctrl", *known], 10)
+    assert set(table["condition"]) == {one.name for one in known}
+    excluded = table.attrs["excluded"]
+    assert excluded[trained_on.name] == "already measured"
+    assert "not a gene of the perturbation graph" in excluded["NOGENE+ctrl"]
+    assert excluded["ctrl"] == "the control"
+    with pytest.raises(ValueError, match="no candidate is left"):
+        suggest(model, [trained_on])
+
+
+def test_genes_without_neighbours_are_listed_with_the_reason(model: GEARS, monkeypatch) -> None:
+    import gears.design.candidates as module
+
+    gene = unknown(model)[0].genes[0]
+    sources = dict(module.source_of_genes(model.parts)) | {gene: "nothing"}
+    monkeypatch.setattr(module, "source_of_genes", lambda parts: sources)
+    table = suggest(model, None, 100)
+    assert f"{gene}+ctrl" not in set(table["condition"])
+    assert "it has no neighbours" in table.attrs["excluded"][f"{gene}+ctrl"]
+
+
+def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
+    genes = [one.genes[0] for one in unknown(model)]
+    table = suggest(model, genes, 5, "effect", threshold=0.1)
+    assert (np.diff(table["probability"]) <= 0).all()
+    cheaper = suggest(model, genes, 5, "effect", threshold=0.1, costs={table["condition"][4]: 0.01})
+    assert cheaper["condition"][0] == table["condition"][4]
+    pairs = list(all_pairs(sorted({gene for one in model.parts.fitted_conditions() for gene in one.genes})))
+    table = suggest(model, pairs, 5, "interaction")
+    assert list(table["rank"]) == [1, 2, 3, 4, 5]
+    assert (np.diff(table["probability"]) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"aim": "informaton"}, "did you mean 'information'"),
+        ({"aim": "effect"}, "aim='effect' needs threshold="),
+        ({"threshold": 0.3}, "aim='information' does not use threshold="),
+        ({"aim": "interaction", "targets": ["A"]}, "does not use targets=; omit it"),
+        ({"n": 0}, "n is 0; expected a whole number of at least 1"),
+        ({"costs": {"A": -1}}, "costs are numbers above 0; found A+ctrl: -1"),
+        ({"costs": {"NOGENE": 2}}, "costs name NOGENE+ctrl, which are no candidates"),
+    ],
+)
+def test_bad_arguments_are_errors_with_the_remedy(model: GEARS, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        suggest(model, **arguments)
+
+
+def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(
+    model: GEARS, pert_data: PertData
+) -> None:
+    alone = [trained(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
+    with pytest.raises(
+        ValueError, match=re.escape('train one with a prior, train(prior="auto"), or give an Ensemble')
+    ):
+        suggest(alone[0])
+    ensemble = Ensemble(alone)
+    assert len(suggest(ensemble, None, 3, "effect", threshold=0.1)) == 3
+    with pytest.raises(ValueError, match="needs the prior of a single model"):
+        suggest(ensemble)
+
+
+def test_the_prior_s_variance_of_a_single_gene_is_that_of_the_batch(model: GEARS) -> None:
+    candidates = unknown(model, 5)
+    cov, _ = dense(model, candidates)
+    uncertainty = model.parts.prior.uncertainty
+    sets = [[model.pert_list.index(gene) for gene in one.genes] for one in candidates]
+    expected = condition_variance(uncertainty.covariance, uncertainty.posterior, sets)
+    np.testing.assert_allclose(np.diag(cov), expected, rtol=1e-4)
