@@ -208,7 +208,7 @@ def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict
         for screen, table in tables.items():
             for metric in METRICS:
                 values = wide(table[table["beside"] == name], metric)
-                if values.empty:
+                if values.empty or name not in values:  # intervals are not stated by every method
                     lines.append(f"| {screen} | {metric} | undefined for all conditions | | | |")
                     continue
                 best, gain_U = gain(values, name, metric)
