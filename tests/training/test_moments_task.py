@@ -15,6 +15,7 @@ from gears.distributed.world import IDENTITY
 from gears.model.config import ModelConfig
 from gears.model.folder import build_parts
 from gears.model.losses import cell_loss
+from gears.training.graph import check_graph
 from gears.training.tables import condition_tables
 from gears.training.tasks import ConditionBatch, ConditionLoader, FixedSize, MomentsTask, pair_tables
 
@@ -149,6 +150,15 @@ def test_a_step_of_fixed_size_depends_on_the_batch_in_values_only(pert_data: Per
     for one, other in ((padded, expected), (padded_pairs, expected_pairs)):
         for value, plain in zip(one, other, strict=True):
             assert (value - plain).abs().max() < 1e-10
+
+
+def test_the_graph_of_a_step_is_refused_with_the_reason(pert_data: PertData) -> None:
+    task = task_of(pert_data, CONFIGS["plain"])
+    check_graph(task, torch.device("cuda"), 1)
+    with pytest.raises(ValueError, match="training runs on cpu; omit cuda_graph"):
+        check_graph(task, torch.device("cpu"), 1)
+    with pytest.raises(ValueError, match="there are 2 workers"):
+        check_graph(task, torch.device("cuda"), 2)
 
 
 def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:
