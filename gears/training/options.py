@@ -210,6 +210,12 @@ class TrainOptions(Options):
         needs=_TF32,
         fixed=True,
     )
+    kept_mib: float | None = option(
+        default=None,
+        check=number(least=0).or_none(),
+        help="""MiB of hidden values that a step keeps for its gradient, beyond which they are computed again, with the
+        same results; by default a quarter of the GPU's memory that is free at the start, 1024 on the CPU""",
+    )
     compile: bool = option(
         default=False,
         check=switch(),

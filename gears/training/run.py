@@ -83,7 +83,9 @@ def run_training(
     assert options.schedule is not None
     dtype = DTYPES[options.dtype]
     network.to(device, dtype)
-    if device.type == "cuda":  # after the weights, before the tables
+    if options.kept_mib is not None:
+        network.most_kept = int(options.kept_mib * 2**20)
+    elif device.type == "cuda":  # after the weights, before the tables
         network.most_kept = torch.cuda.mem_get_info(device)[0] // KEPT_SHARE
     horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
     rate = learning_rate(

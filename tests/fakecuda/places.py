@@ -81,6 +81,15 @@ def pinned_on_gpu(folder: Path) -> int:
     return int(fakecuda.report()["calls"].get("pin_memory", 0))
 
 
+def copied_to_prepare(folder: Path) -> int:
+    """Copies to the host where a network on a GPU is made ready for predictions, as at each evaluation."""
+    model = GEARS(prepared(folder), device="cuda")
+    model.model_initialize(hidden_size=8, uncertainty=True)
+    fakecuda.reset()
+    model.model.prepared()
+    return int(fakecuda.report()["to_host"])
+
+
 def under_torchrun(folder: Path, device: str | None) -> str:
     """Where the network of local rank 1 is made."""
     os.environ.update(RANKS)
@@ -103,6 +112,7 @@ def main(folder: Path) -> dict[str, Any]:
             "prior": trained_on_cpu(folder, {"epochs": 1}),
         },
         "pinned": pinned_on_gpu(folder),
+        "copied to prepare": copied_to_prepare(folder),
         "under torchrun": [under_torchrun(folder, device) for device in (None, "cuda", "cuda:0", "cpu")],
     }
 

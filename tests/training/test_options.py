@@ -44,6 +44,7 @@ WRONG: dict[str, list[Any]] = {
     "growth_interval": [0],
     "tf32": [1],
     "compile": ["no"],
+    "kept_mib": [-1],
     "cuda_graph": [1],
     "profile": ["no"],
     "use_ema": [None],
@@ -100,8 +101,8 @@ NO_EFFECT: list[tuple[dict[str, Any], RunSetup | None]] = [
 # They act in every run, or are refused where they could not.
 ALWAYS = {
     "epochs", "steps", "lr", "weight_decay", "objective", "prior", "schedule", "batch_size", "eval_every", "clip_value",
-    "clip_norm", "accumulation_steps", "use_amp", "compile", "cuda_graph", "profile", "use_ema", "dtype", "save_path",
-    "resume", "loggers", "verbose",
+    "clip_norm", "accumulation_steps", "use_amp", "kept_mib", "compile", "cuda_graph", "profile", "use_ema", "dtype",
+    "save_path", "resume", "loggers", "verbose",
 }  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def test_nothing_is_asked_of_gpus_where_it_should_not_be() -> None:
     for name, counts in found["on the CPU"].items():
         assert not any(counts.values()), f"a run on the CPU, {name}: {counts}"
     assert found["pinned"] > 0
+    assert found["copied to prepare"] == 0
     assert found["under torchrun"] == ["cuda:1", "cuda:1", "cuda:0", "cpu"]
 
 
