@@ -378,10 +378,11 @@ def test_accuracy_is_averaged_over_the_conditions_of_all_screens_of_a_kind(bench
     assert (best, gain_U.tolist()) == ("no_change", [1.0, 2.0, 6.0])
 
 
-def scaling_row(objective: str, workers: int, seconds: float) -> dict:
+def scaling_row(objective: str, workers: int, seconds: float, batch: int = 32) -> dict:
     shares = {"data": 0.1, "compute": 0.6, "communication": 0.2, "evaluation": 0.1}
     rate = {"rate": 100 / seconds, "rate_unit": f"{objective}_per_second", "train_loss": 0.5, "load": 2.0}
-    return {"objective": objective, "workers": workers, "device": "cpu", "epoch_s": seconds, **rate, **shares}
+    setting = {"objective": objective, "batch": batch, "workers": workers, "device": "cpu"}
+    return setting | {"epoch_s": seconds, **rate, **shares}
 
 
 def test_speed_up_is_against_the_fewest_workers(benchmark, tmp_path: Path) -> None:
@@ -389,11 +390,11 @@ def test_speed_up_is_against_the_fewest_workers(benchmark, tmp_path: Path) -> No
 
     scaling = benchmark("scaling")
     rows = [scaling_row("cells", 1, 8.0), scaling_row("cells", 2, 5.0), scaling_row("moments", 1, 1.0)]
-    rows = scaling.with_speedup(rows)
-    assert [row["speedup"] for row in rows] == [1.0, 1.6, 1.0]
-    assert [row["efficiency"] for row in rows] == [1.0, 0.8, 1.0]
+    rows = scaling.with_speedup([*rows, scaling_row("cells", 2, 9.0, batch=64)])
+    assert [row["speedup"] for row in rows] == [1.0, 1.6, 1.0, 1.0]
+    assert [row["efficiency"] for row in rows] == [1.0, 0.8, 1.0, 1.0]
     scaling.write(rows, argparse.Namespace(results=tmp_path, size="tiny", device="cpu"))
     text = (tmp_path / "scaling-cpu-tiny.md").read_text()
-    assert "| cells | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 2.0 | 0.500000 |" in text
+    assert "| cells | 32 | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 2.0 | 0.500000 |" in text
     assert json.loads((tmp_path / "scaling-cpu-tiny.json").read_text())["rows"] == rows
     assert (tmp_path / "scaling-cpu-tiny.png").read_bytes().startswith(b"\x89PNG")

@@ -65,6 +65,10 @@ def test_nothing_is_asked_of_gpus_where_it_should_not_be() -> None:
         assert not any(counts.values()), f"a run on the CPU, {name}: {counts}"
     assert found["pinned"] > 0
     assert found["copied to prepare"] == 0
+    ranked = found["ranked on two"]
+    assert ranked["same"]
+    assert ranked["kernels"] > 0
+    assert ranked["mixed"] == {}
     assert found["under torchrun"] == ["cuda:1", "cuda:1", "cuda:0", "cpu"]
 
 
