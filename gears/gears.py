@@ -391,8 +391,8 @@ class GEARS(PublishedNames):
         iterator of pd.DataFrame, or Path
             Frames of `chunk` conditions x genes, or the path that was written.
         """
-        options: Any = {"values": values, "clip": clip, "chunk": chunk, "overwrite": overwrite}
-        return stream.predict_all_pairs(*self._predictor(), genes, output, **options, **where)
+        options: Any = {"values": values, "clip": clip, "chunk": chunk, "overwrite": overwrite} | where
+        return stream.predict_all_pairs(*self._predictor(), genes, output, **options)
 
     def predict_to_file(
         self,
@@ -435,8 +435,8 @@ class GEARS(PublishedNames):
         pd.DataFrame
             Columns rank, condition, gene_1, gene_2, score, best first; equal scores in the pairs' order.
         """
-        options: Any = {"top": top, "largest": largest, "clip": clip, "chunk": chunk}
-        return stream.screen(*self._predictor(), score, genes, **options, **where)
+        options: Any = {"top": top, "largest": largest, "clip": clip, "chunk": chunk} | where
+        return stream.screen(*self._predictor(), score, genes, **options)
 
     def save_model(self, path: str | Path) -> None:
         """Write the best model as a complete folder: a new one, or one with a model of the same screen."""
