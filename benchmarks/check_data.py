@@ -14,6 +14,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
+SIZES = {
+    # 91,205 cells x 5,045 genes, 284 conditions with the control; the cells drawn stand for all in turn
+    "norman": {"n_genes": 5045, "n_singles": 131, "n_pairs": 152, "n_cells": 91_205, "distinct": 12_000},
+    "small": {"n_genes": 80, "n_singles": 12, "n_pairs": 10, "n_cells": 900},
+}
+HIDDEN = {"norman": 64, "small": 16}
+
 UNUSED = ("cloudpickle", "filelock", "pandas", "networkx")
 
 
@@ -96,13 +103,13 @@ class Screen:
             **dict(moment_tables(moments)), control_of=np.zeros(len(self.conditions), dtype=np.int64)
         )
 
-    def parts(self, hidden_size):
+    def parts(self, hidden_size, **options):
         """The model without its weights."""
         from gears.model.config import ModelConfig
         from gears.model.folder import ModelParts
 
         return ModelParts(
-            config=ModelConfig(hidden_size=hidden_size),
+            config=ModelConfig(hidden_size=hidden_size, **options),
             gene_names=self.genes, gene_ids=self.genes, pert_names=self.nodes, go=self.go,
             coexpress=self.coexpress, control_mean_G=self.statistics.mean[0],
         )  # fmt: skip
@@ -136,12 +143,12 @@ class Screen:
         train = np.flatnonzero(~np.isin(self.condition[self.row_of], self.held_out()))
         return CellBatches(self, train, batch_size, steps, seed)
 
-    def condition_loader(self, per_step=32):
-        """Batches of training conditions."""
+    def condition_loader(self, per_step=32, **workers):
+        """Batches of training conditions; `workers` are rank and world size."""
         from gears.training.tasks import ConditionLoader
 
         ids = np.setdiff1d(np.arange(len(self.conditions)), self.held_out())
-        return ConditionLoader(ids, per_step, seed=1)
+        return ConditionLoader(ids, per_step, seed=1, **workers)
 
 
 class HeldOut:
@@ -192,3 +199,46 @@ class CellBatches:
             values = torch.from_numpy(screen.cells[np.concatenate((partners, rows))].toarray())
             x_BG, y_BG = values.split(len(rows))
             yield SimpleNamespace(condition=torch.from_numpy(screen.condition[rows]), x_BG=x_BG, y_BG=y_BG)
+
+
+def train(
+    screen,
+    hidden,
+    device,
+    objective,
+    *,
+    batch_size=32,
+    steps=None,
+    distributed=False,
+    model=None,
+    workers=None,
+    **options,
+):
+    """One run by the package's own training: history and weights.
+
+    `steps` batches of cells make an epoch; `model` are options of the network, `workers` rank and world size.
+    """
+    import torch
+
+    from gears.training.options import TrainOptions
+    from gears.training.run import run_training
+
+    parts = screen.parts(hidden, **(model or {}))
+    epochs = options.pop("epochs", 1)
+    given = TrainOptions(
+        objective=objective, epochs=epochs, monitor="mse", verbose=False, schedule="constant", **options
+    )
+    if objective == "cells":
+        loader = screen.cell_loader(batch_size, steps=steps)
+    else:
+        loader = screen.condition_loader(**(workers or {}))
+    return run_training(
+        parts.network(seed=1), screen.tables, screen.pairs, loader, parts,
+        given.with_defaults(batch_size), screen.validation,
+        device=torch.device(device), distributed=distributed,
+    )  # fmt: skip
+
+
+def losses(run):
+    """Training losses by epoch, and the last validation error."""
+    return [record["train_loss"] for record in run.history] + [run.history[-1]["val_mse"]]

@@ -2,6 +2,7 @@
 
     python benchmarks/scaling.py                         all GPUs, or one to as many CPU workers as cores
     python benchmarks/scaling.py --device cpu --workers 1 2
+    python benchmarks/scaling.py --batches 32 128 512    table of workers x batch
 
 The global batch stays the same (strong scaling), so every number of workers trains the same model.
 The first epoch (start-up, warm caches) is excluded; an epoch's time is the median of the others.
@@ -10,6 +11,7 @@ The first epoch (start-up, warm caches) is excluded; an epoch's time is the medi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -30,19 +32,19 @@ SIZES = {
     "tiny": {"n_genes": 50, "n_singles": 10, "n_pairs": 8, "cells_per_condition": 20, "n_control": 60},
 }  # fmt: skip
 GLOBAL_BATCH = {"small": 96, "norman": 512, "tiny": 24}
+CONDITIONS = 32  # of a step over moments
 PARTS = ("data", "compute", "communication", "evaluation")
 
 
-def measure(folder, save_path, size, objective, workers, options):
-    """Train with a number of workers; the median epoch and where its time went."""
+def measure(folder, save_path, batch, objective, workers, options):
+    """Train with a number of workers and a global batch; the median epoch and where its time went."""
     from gears import train_multi_gpu
 
     arguments = {
         "save_path": save_path, "epochs": options.epochs, "objective": objective, "verbose": False,
         "eval_every": options.epochs, "model_config": {"hidden_size": options.hidden_size},
     }  # fmt: skip
-    if objective == "cells":
-        arguments["batch_size"] = GLOBAL_BATCH[size] // workers
+    arguments["batch_size"] = batch // workers
     result = train_multi_gpu(
         folder, "screen", {"split": "simulation", "seed": 1}, arguments,
         n_gpus=workers, device=options.device, data_config={"default_pert_graph": False},
@@ -51,7 +53,7 @@ def measure(folder, save_path, size, objective, workers, options):
     figures = {name: statistics.median(seconds[name] for seconds in timed) for name in ("total", *PARTS)}
     (rate,) = (name for name in timed[0] if name.endswith("_per_second"))
     return {
-        "objective": objective, "workers": workers, "device": result.devices[0].split(":")[0],
+        "objective": objective, "batch": batch, "workers": workers, "device": result.devices[0].split(":")[0],
         "epoch_s": figures["total"], "rate": statistics.median(seconds[rate] for seconds in timed),
         "rate_unit": rate, "load": os.getloadavg()[0], "train_loss": result.history[-1]["train_loss"],
         **{name: figures[name] / figures["total"] for name in PARTS},
@@ -59,19 +61,19 @@ def measure(folder, save_path, size, objective, workers, options):
 
 
 def with_speedup(rows):
-    """Add speed-up and efficiency against the smallest number of workers of the same objective."""
+    """Add speed-up and efficiency against the smallest number of workers of the same objective and batch."""
     first = {}
     for row in rows:
-        base = first.setdefault(row["objective"], row)
+        base = first.setdefault((row["objective"], row["batch"]), row)
         speedup = base["epoch_s"] / row["epoch_s"]
         row |= {"speedup": speedup, "efficiency": speedup * base["workers"] / row["workers"]}
     return rows
 
 
 HEADER = [
-    "| objective | workers | epoch, s | per second | speed-up | efficiency "
+    "| objective | batch | workers | epoch, s | per second | speed-up | efficiency "
     "| data | compute | communication | load | loss |",
-    "|---|" + "---:|" * 10,
+    "|---|" + "---:|" * 11,
 ]
 
 
@@ -79,7 +81,7 @@ def shown(row):
     """A line of the table."""
     unit = row["rate_unit"].split("_")[0]
     return (
-        f"| {row['objective']} | {row['workers']} | {row['epoch_s']:.3f} | {row['rate']:.0f} {unit} | "
+        f"| {row['objective']} | {row['batch']} | {row['workers']} | {row['epoch_s']:.3f} | {row['rate']:.0f} {unit} | "
         f"{row['speedup']:.2f} | {row['efficiency']:.0%} | {row['data']:.0%} | {row['compute']:.0%} | "
         f"{row['communication']:.0%} | {row['load']:.1f} | {row['train_loss']:.6f} |"
     )
@@ -93,15 +95,16 @@ def plot(rows, path):
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    objectives = list(dict.fromkeys(row["objective"] for row in rows))
-    for objective in objectives:
-        own = [row for row in rows if row["objective"] == objective]
-        left.plot([r["workers"] for r in own], [r["speedup"] for r in own], marker="o", label=objective)
+    kinds = list(dict.fromkeys((row["objective"], row["batch"]) for row in rows))
+    for kind in kinds:
+        own = [row for row in rows if (row["objective"], row["batch"]) == kind]
+        label = f"{kind[1]} {kind[0] if kind[0] == 'cells' else 'conditions'}"
+        left.plot([r["workers"] for r in own], [r["speedup"] for r in own], marker="o", label=label)
     most = max(row["workers"] for row in rows)
     left.plot([1, most], [1, most], color="grey", linestyle=":", label="ideal")
     left.set(xlabel="workers", ylabel="speed-up", xticks=sorted({row["workers"] for row in rows}))
     left.legend(frameon=False)
-    names = [f"{row['objective']}\n{row['workers']}" for row in rows]
+    names = [f"{row['objective']}\n{row['batch']}\n{row['workers']}" for row in rows]
     bottom = [0.0] * len(rows)
     for part in PARTS:
         heights = [row[part] * row["epoch_s"] for row in rows]
@@ -119,6 +122,9 @@ def main(arguments=None):
     parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers; 1, 2, 4, ... if omitted")
     parser.add_argument("--size", choices=sorted(SIZES), default="small")
     parser.add_argument("--objectives", nargs="+", choices=("cells", "moments"), default=["cells", "moments"])
+    parser.add_argument(
+        "--batches", type=int, nargs="+", help="cells, or conditions, of a step over all workers"
+    )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -136,9 +142,10 @@ def main(arguments=None):
     with tempfile.TemporaryDirectory(prefix="gears-scaling-") as folder:
         simulate_to_h5ad(Path(folder) / "screen.h5ad", **SIZES[options.size], seed=1)
         for objective in options.objectives:
-            for workers in counts:
-                place = f"{folder}/{objective}-{workers}"
-                rows.append(measure(folder, place, options.size, objective, workers, options))
+            default = GLOBAL_BATCH[options.size] if objective == "cells" else CONDITIONS
+            for batch, workers in itertools.product(options.batches or [default], counts):
+                place = f"{folder}/{objective}-{batch}-{workers}"
+                rows.append(measure(folder, place, batch, objective, workers, options))
                 print(shown(with_speedup(rows)[-1]), flush=True)
     write(with_speedup(rows), options)
 
@@ -152,7 +159,7 @@ def write(rows, options):
     place = machine() | {"torch": torch.__version__, "cards": cards}
     record = {
         "machine": place, "commit": commit(HERE.parent), "command": command(), "size": options.size,
-        "simulation": SIZES[options.size], "global_batch": GLOBAL_BATCH[options.size], "rows": rows,
+        "simulation": SIZES[options.size], "rows": rows,
     }  # fmt: skip
     base = options.results / f"scaling-{options.device}-{options.size}"
     base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")

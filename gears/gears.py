@@ -66,8 +66,6 @@ class GEARS(PublishedNames):
     ----------
     model, best_model
         The network as last trained, and with the weights of the best epoch (used by `predict`).
-    config
-        Options of the network as a dict.
     pert_list, gene_list
         Genes that can be perturbed (nodes of the perturbation graph), genes that are predicted.
 
@@ -367,6 +365,7 @@ class GEARS(PublishedNames):
         clip: bool | None = None,
         chunk: int | None = None,
         overwrite: bool = False,
+        **where: Any,
     ) -> Iterator[pd.DataFrame] | Path:
         """Predict every pair of genes, chunk by chunk: memory does not grow with their number.
 
@@ -384,13 +383,15 @@ class GEARS(PublishedNames):
             Conditions at a time; by default as many as fit into 256 MiB.
         overwrite
             Replace an existing `output`.
+        **where
+            ``device=`` or ``gpu_ids=``: where the network computes, on several GPUs chunks in turn; else where it is.
 
         Returns
         -------
         iterator of pd.DataFrame, or Path
             Frames of `chunk` conditions x genes, or the path that was written.
         """
-        options: Any = {"values": values, "clip": clip, "chunk": chunk, "overwrite": overwrite}
+        options: Any = {"values": values, "clip": clip, "chunk": chunk, "overwrite": overwrite} | where
         return stream.predict_all_pairs(*self._predictor(), genes, output, **options)
 
     def predict_to_file(
@@ -415,6 +416,7 @@ class GEARS(PublishedNames):
         largest: bool = True,
         clip: bool | None = None,
         chunk: int | None = None,
+        **where: Any,
     ) -> pd.DataFrame:
         """Rank every pair of genes by a function of its prediction; only the best are kept.
 
@@ -423,19 +425,17 @@ class GEARS(PublishedNames):
         score
             Called with the :class:`Predictions` of a chunk (``conditions``, ``expression_UG``,
             ``delta_UG``), such as ``lambda p: p.delta_UG[:, 0]``; returns a number per condition. NaN is excluded.
-        genes, clip, chunk
+        genes, clip, chunk, **where
             As for :meth:`predict_all_pairs`.
-        top
-            Pairs to keep.
-        largest
-            Whether the largest scores are best.
+        top, largest
+            Number of pairs to keep, and whether the largest scores are best.
 
         Returns
         -------
         pd.DataFrame
             Columns rank, condition, gene_1, gene_2, score, best first; equal scores in the pairs' order.
         """
-        options: Any = {"top": top, "largest": largest, "clip": clip, "chunk": chunk}
+        options: Any = {"top": top, "largest": largest, "clip": clip, "chunk": chunk} | where
         return stream.screen(*self._predictor(), score, genes, **options)
 
     def save_model(self, path: str | Path) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import multiprocessing as mp
 import os
+import signal
 import sys
 import threading
 import time
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0
 STOP_GRACE_SECONDS = 30.0
 SETTLE_SECONDS = 0.5
+TIMED_OUT_SETTLE_SECONDS = 2.0
 
 # Threads that start workers at once would put back each other's changes.
 _SPAWNING = threading.Lock()
@@ -102,6 +104,13 @@ class Worker:
         return self.process.exitcode is None
 
     @property
+    def timed_out(self) -> bool:
+        """Whether it failed because others did not take part: gloo raises, NCCL aborts the process."""
+        if self.error is not None:
+            return "timed out" in self.error[1].lower()
+        return self.left is None and self.process.exitcode == -signal.SIGABRT
+
+    @property
     def failed(self) -> bool:
         """True as soon as the worker reports it, before its process ends."""
         if self.error is not None or self.left is not None:
@@ -166,7 +175,8 @@ class Group:
         if not self.failed:
             return Outcome(cloudpickle.loads(self.workers[0].result), device=device)
         # a worker that fails brings others down within moments: wait for their messages, so that the first is found
-        deadline = time.monotonic() + SETTLE_SECONDS
+        timed_out = any(worker.timed_out for worker in self.workers)
+        deadline = time.monotonic() + (TIMED_OUT_SETTLE_SECONDS if timed_out else SETTLE_SECONDS)
         while time.monotonic() < deadline and self.running:
             time.sleep(0.05)
             self.listen()
@@ -372,14 +382,19 @@ def _spawning() -> Iterator[None]:
 def describe_failure(workers: Sequence[Worker]) -> WorkerError:
     """The error of the worker that failed first: killed workers, then those that left early, then those that raised.
 
-    A worker often raises only because another one is gone.
+    A worker often raises only because another one is gone. Where workers timed out and others neither failed nor
+    finished, one of these is named: the first that did not respond.
     """
     failed = [worker for worker in workers if worker.failed]
+    waiting = [worker for worker in failed if worker.timed_out]
+    silent = [worker for worker in workers if not worker.failed and not worker.finished]
+    if silent and waiting and len(waiting) == len(failed):
+        return _describe_missing(silent, waiting, len(workers))
     if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
         raise SystemExit(_UNGUARDED)
-    silent = [worker for worker in failed if worker.error is None]
-    if silent:
-        return _describe_silent(min(silent, key=lambda worker: worker.ended or 0.0), len(workers))
+    ended = [worker for worker in failed if worker.error is None]
+    if ended:
+        return _describe_silent(min(ended, key=lambda worker: worker.ended or 0.0), len(workers))
     worker = min(failed, key=lambda worker: worker.error[0] if worker.error else 0.0)
     _, summary, details = worker.error or (0.0, "", "")
     message = f"worker {worker.rank} of {len(workers)} failed: {summary}"
@@ -387,10 +402,27 @@ def describe_failure(workers: Sequence[Worker]) -> WorkerError:
     return WorkerError(message, rank=worker.rank, details=details)
 
 
+def _describe_missing(silent: Sequence[Worker], waiting: Sequence[Worker], world_size: int) -> WorkerError:
+    ranks = " and ".join(str(worker.rank) for worker in silent)
+    reporter = waiting[0]
+    reason, details = "NCCL aborted it", ""
+    if reporter.error is not None:
+        _, reason, details = reporter.error
+    message = (
+        f"worker {ranks} of {world_size} did not respond: worker {reporter.rank} waited for it until the time-out "
+        f"({reason}). It hangs, or one of its steps takes longer than `timeout`"
+    )
+    return WorkerError(message, rank=silent[0].rank, details=details)
+
+
 def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
     code = worker.process.exitcode if worker.left is None else worker.left
     end = f"left early with exit code {code} before its work was done"
     if code < 0:
         name = signal_name(-code)
-        end = f"was killed by {name}" + "; out of memory?" * (name == "SIGKILL")
+        hints = {
+            "SIGKILL": "; out of memory?",
+            "SIGABRT": "; did a collective of NCCL time out? (see the log above)",
+        }
+        end = f"was killed by {name}{hints.get(name, '')}"
     return WorkerError(f"worker {worker.rank} of {world_size} {end}", rank=worker.rank)

@@ -123,8 +123,9 @@ class PreparedNetwork:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """A float64 copy on the CPU (not every device has float64)."""
-    return tensor.detach().cpu().double()
+    """A float64 copy, where the tensor is or, on devices without float64, on the CPU."""
+    tensor = tensor.detach()
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 def affine(norm: WeightedBatchNorm) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +20,8 @@ from gears.conditions import Condition
 from gears.core.messages import shorten
 from gears.core.numbers import clips, whole_number
 from gears.core.progress import followed
+from gears.distributed.devices import DeviceLike, find_device, plan_devices
+from gears.distributed.gpus import GpuIds
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
 from gears.prediction.files import ROWS_PER_BLOCK, write_predictions
@@ -51,11 +58,13 @@ def stream(
     *,
     clip: bool | None = None,
     chunk: int | None = None,
+    devices: Sequence[str] = (),
 ) -> Iterator[Predictions]:
     """Predict conditions chunk by chunk; everything that conditions share is computed once.
 
     Later changes of the network's weights do not affect a stream that has begun. `conditions` are read when needed,
-    `chunk` at a time (by :func:`chunk_size` when None).
+    `chunk` at a time (by :func:`chunk_size` when None). The network computes on `devices`, chunks in turn, by default
+    where it is; the prior always computes on the CPU.
     """
     size = chunk_size(len(parts.gene_names)) if chunk is None else whole_number("chunk", chunk)
     remaining = iter(conditions)
@@ -66,7 +75,7 @@ def stream(
             yield nodes, (units, control_mean)
 
     origin = Origin.of(parts)
-    for (units, control_mean), changes in _changes(network, chunks(), parts.prior):
+    for (units, control_mean), changes in _changes(network, chunks(), parts.prior, devices):
         yield _predictions(parts, units, control_mean, changes, clip, origin)
 
 
@@ -88,9 +97,13 @@ class Changes(NamedTuple):
     sd_UG: np.ndarray | None = None
 
 
+Chunk = tuple[Sequence[Sequence[int]], T]
+Outputs = tuple[torch.Tensor, torch.Tensor | None]
+
+
 @torch.no_grad()
 def _changes(
-    network: GEARSNetwork, chunks: Iterable[tuple[Sequence[Sequence[int]], T]], prior: Prior | None
+    network: GEARSNetwork, chunks: Iterable[Chunk[T]], prior: Prior | None, devices: Sequence[str] = ()
 ) -> Iterator[tuple[T, Changes]]:
     """The prediction loop: changes of one chunk after another.
 
@@ -99,11 +112,11 @@ def _changes(
     predicts no variance.
     """
     unused = prior is not None and prior.network_weight == 0 and not network.config.uncertainty
-    prepared = None if unused else network.prepared()
-    for nodes, label in chunks:
+    computed = ((*chunk, None) for chunk in chunks) if unused else _outputs(network, chunks, devices)
+    for nodes, label, outputs in computed:
         network_UG = cell_sd_UG = None
-        if prepared is not None:
-            delta, logvar = prepared(nodes)
+        if outputs is not None:
+            delta, logvar = outputs
             network_UG = _numpy(delta)
             cell_sd_UG = None if logvar is None else np.exp(0.5 * _numpy(logvar))
         if prior is None:
@@ -112,6 +125,42 @@ def _changes(
             continue
         change_UG = prior(nodes)
         yield label, Changes(prior.complete(change_UG, network_UG), cell_sd_UG, prior.sd(nodes, change_UG))
+
+
+def devices_of(device: DeviceLike, gpu_ids: GpuIds) -> tuple[str, ...]:
+    """Devices that a caller names for predictions: GPUs by `gpu_ids`, or one device; empty for neither."""
+    if gpu_ids is not None:
+        return plan_devices(gpu_ids=gpu_ids, device=device).devices
+    return () if device is None else (str(find_device(device)),)
+
+
+def _outputs(
+    network: GEARSNetwork, chunks: Iterable[Chunk[T]], devices: Sequence[str]
+) -> Iterator[tuple[Sequence[Sequence[int]], T, Outputs]]:
+    """Chunks with what the network says of them, in their order; each of `devices` computes one at a time."""
+    places = [torch.device(device) for device in devices] or [network.indv_w1.device]
+    shared = {id(network.prior): network.prior}  # not copied
+    prepared = [
+        (
+            network if place == network.indv_w1.device else copy.deepcopy(network, dict(shared)).to(place)
+        ).prepared()
+        for place in places
+    ]
+    if len(prepared) == 1:
+        yield from ((nodes, label, prepared[0](nodes)) for nodes, label in chunks)
+        return
+    remaining, waiting = iter(chunks), deque[tuple[Chunk[T], Future[Outputs]]]()
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in prepared]
+        for worker, one in itertools.cycle(zip(workers, prepared, strict=True)):
+            chunk = next(remaining, None)
+            if chunk is not None:
+                waiting.append((chunk, worker.submit(one, chunk[0])))
+            if waiting and (chunk is None or len(waiting) == len(workers)):
+                (nodes, label), outputs = waiting.popleft()
+                yield nodes, label, outputs.result()
+            elif chunk is None:
+                return
 
 
 def _predictions(
@@ -211,14 +260,18 @@ def predict_all_pairs(
     clip: bool | None = None,
     chunk: int | None = None,
     overwrite: bool = False,
+    device: DeviceLike = None,
+    gpu_ids: GpuIds = None,
 ) -> Iterator[pd.DataFrame] | Path:
     """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
-    candidates = candidate_genes(parts, genes)
+    candidates, devices = candidate_genes(parts, genes), devices_of(device, gpu_ids)
     pairs = all_pairs(candidates)
     if output is not None:
-        return _to_file(network, parts, list(pairs), output, clip=clip, chunk=chunk, overwrite=overwrite)
+        return _to_file(
+            network, parts, list(pairs), output, clip=clip, chunk=chunk, overwrite=overwrite, devices=devices
+        )
     _warn_of(parts, candidates)
-    chunks = stream(network, parts, pairs, clip=clip, chunk=chunk)
+    chunks = stream(network, parts, pairs, clip=clip, chunk=chunk, devices=devices)
     return (predictions.to_frame(values) for predictions in chunks)
 
 
@@ -240,12 +293,12 @@ def predict_to_file(
 
 def _to_file(
     network: GEARSNetwork, parts: ModelParts, conditions: Sequence[Condition], output: str | Path, *,
-    clip: bool | None, chunk: int | None, overwrite: bool,
+    clip: bool | None, chunk: int | None, overwrite: bool, devices: Sequence[str] = (),
 ) -> Path:  # fmt: skip
     """Predict conditions, in every context and with every type of the model, into a file."""
     units = conditions if parts.contexts is None else parts.contexts.placed(conditions, None, None)
     warn_uninformed(conditions, source_of_genes(parts))
-    chunks = stream(network, parts, conditions, clip=clip, chunk=chunk)
+    chunks = stream(network, parts, conditions, clip=clip, chunk=chunk, devices=devices)
     chunks = followed(chunks, len(units), "predicting", "conditions", len)
     return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
 
@@ -260,11 +313,14 @@ def screen(
     largest: bool = True,
     clip: bool | None = None,
     chunk: int | None = None,
+    device: DeviceLike = None,
+    gpu_ids: GpuIds = None,
 ) -> pd.DataFrame:
     """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.screen`."""
     best, candidates = _Best(whole_number("top", top), largest), candidate_genes(parts, genes)
+    devices = devices_of(device, gpu_ids)
     _warn_of(parts, candidates)
-    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk)
+    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk, devices=devices)
     n_pairs = len(candidates) * (len(candidates) - 1) // 2
     for predictions in followed(chunks, n_pairs, "predicting", "conditions", len):
         best.add(predictions.conditions, _scores(score, predictions))

@@ -23,6 +23,8 @@ class EngineOptions:
         On CUDA, multiply float32 matrices in TF32 during `train`.
     compile
         Train through ``torch.compile``; without a compiler this has no effect but a warning.
+    cuda_graph
+        Start forward and backward of a step as one CUDA graph (:mod:`gears.training.graph`); experimental.
     sync_batchnorm
         With several workers on CUDA, compute ordinary batch norms of the model over the global batch.
     use_ema, ema_decay
@@ -50,6 +52,7 @@ class EngineOptions:
     growth_interval: int = 2000
     tf32: bool = False
     compile: bool = False
+    cuda_graph: bool = False
     sync_batchnorm: bool = True
     use_ema: bool = False
     ema_decay: float = 0.999

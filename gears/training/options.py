@@ -210,10 +210,22 @@ class TrainOptions(Options):
         needs=_TF32,
         fixed=True,
     )
+    kept_mib: float | None = option(
+        default=None,
+        check=number(least=0).or_none(),
+        help="""MiB of hidden values that a step keeps for its gradient, beyond which they are computed again, with the
+        same results; by default a quarter of the GPU's memory that is free at the start, 1024 on the CPU""",
+    )
     compile: bool = option(
         default=False,
         check=switch(),
         help="train through torch.compile: minutes at the start, for long runs on large screens",
+    )
+    cuda_graph: bool = option(
+        default=False,
+        check=switch(),
+        help="""experimental, not yet run on a GPU: start the forward and backward of a step as one CUDA graph; needs
+        objective='moments', one worker on CUDA, no accumulation, no compile, no float16""",
     )
     profile: bool = option(
         default=False,
@@ -316,6 +328,19 @@ class TrainOptions(Options):
         if self.use_amp and self.dtype == "float64":
             msg = "use_amp=True computes in half precision and dtype='float64' in double; omit one of them"
             raise ValueError(msg)
+        if self.cuda_graph:
+            others = {
+                "objective='cells'": self.objective == "cells",
+                f"accumulation_steps={self.accumulation_steps}": self.accumulation_steps > 1,
+                "compile=True": self.compile,
+                "amp_dtype='float16'": self.use_amp and self.amp_dtype == "float16",
+            }
+            conflicts = [name for name, is_set in others.items() if is_set]
+            if conflicts:
+                msg = (
+                    f"cuda_graph=True cannot be used with {' and '.join(conflicts)}; omit cuda_graph or these"
+                )
+                raise ValueError(msg)
         for name, why in (("resume", "continues the run under"), ("profile", "writes its trace into")):
             if getattr(self, name) and self.save_path is None:
                 msg = f"{name}=True {why} save_path; give save_path"

@@ -36,6 +36,7 @@ from gears.distributed.world import IDENTITY, Reducer
 from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
 from gears.training.gradients import SharedGradients
+from gears.training.graph import GraphedBackward
 from gears.training.tasks import Task
 from gears.training.wrapping import unwrap
 
@@ -126,6 +127,11 @@ class Stepper:
         self._one = torch.ones((), device=self.device)
         self._records = torch.zeros(MOST_UNREAD, 4, dtype=exact, device=self.device)
         self._said_3 = torch.zeros(3, dtype=dtype, device=self.device)  # 0 or NaN by the loss; stop; seconds
+        self._graph = None
+        if self.options.cuda_graph:
+            self._graph = GraphedBackward(
+                self.device, self.options.amp_dtype if self.options.use_amp else None
+            )
         self._shared = None
         if reducer.world_size > 1:
             self._shared = SharedGradients(self._parameters, reducer, self.options.gradient_compression)
@@ -144,7 +150,8 @@ class Stepper:
         Changes no weight if the loss or a gradient is not finite, now or in a step before, which :meth:`read` says; it
         has to be called within :data:`MOST_UNREAD` steps.
         """
-        optimizer.zero_grad(set_to_none=True)
+        if self._graph is None or not self._graph.is_captured:
+            optimizer.zero_grad(set_to_none=True)
         before = [torch.cat([buffer.view(-1) for buffer in some]) for some in self._buffers]
         loss = self._backward(called, window, task)
         self._check(loss)
@@ -169,6 +176,9 @@ class Stepper:
     def _backward(self, called: nn.Module, window: Sequence[Any], task: Task) -> torch.Tensor:
         """Gradients of the window; its loss, which stays on the device, as float64."""
         options, context = self.options, task.prepare_window(window, self._reducer)
+        if self._graph is not None:
+            (batch,) = window
+            return self._graph(called, batch, context, task).to(self._records.dtype)
         total: torch.Tensor | None = None
         for position, batch in enumerate(window):
             with torch.autocast(self.device.type, dtype=options.amp_dtype, enabled=options.use_amp):

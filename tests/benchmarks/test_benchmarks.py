@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pretending import no_pretended_gpu
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+PRETENDED = Path(__file__).resolve().parents[1] / "fakecuda"
 
 
 @pytest.fixture
@@ -261,10 +263,44 @@ def test_gpu_check_on_the_cpu_with_torch_numpy_and_scipy_alone(tmp_path: Path) -
     assert "not installed, not needed: cloudpickle, filelock, pandas, networkx" in done.stdout
     record = json.loads((tmp_path / "table.json").read_text())
     verdicts = {row["what"]: row["verdict"] for row in record["table"]}
-    assert verdicts["all checks"] == "ok"
+    assert verdicts["all rows"] == "ok"
     assert sum(verdict == "ok" for verdict in verdicts.values()) >= 10
-    for words in ("cells, batch 32, float32", "moments, 32 conditions", "process group of one (gloo)"):
+    for words in ("epoch over cells, batch 32, float32", "epoch over moments, 32", "a group of one (gloo)"):
         assert any(words in what for what in verdicts), words
+    assert verdicts["two workers on one device by gloo"] == "not run: cloudpickle not installed"
+    assert verdicts["default train() by stage"].startswith("not run: anndata and scanpy and pandas")
+    assert verdicts["memory"] == "not run: no GPU"
+    assert "published network, batch 32" in verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_gpu_check_on_a_pretended_gpu(tmp_path: Path) -> None:
+    reason = no_pretended_gpu()
+    if reason is not None:
+        pytest.skip(reason)
+    pretend = {"FAKECUDA": "1", "FAKENCCL_FORCE": "1", "OMP_NUM_THREADS": "1"}
+    paths = [str(PRETENDED / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [
+        sys.executable,
+        str(FOLDER / "gpu_check.py"),
+        "--size",
+        "small",
+        "--json",
+        str(tmp_path / "table.json"),
+    ]
+    done = subprocess.run(
+        [*command, "--only", "cells, float64", "gpu_ids", "two workers", "a group of one", "kernels", "CUDA graph"],
+        capture_output=True, text=True, timeout=550,
+        env={**os.environ, **pretend, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    verdicts = {
+        row["what"]: row["verdict"] for row in json.loads((tmp_path / "table.json").read_text())["table"]
+    }
+    assert sum(verdict == "ok" for verdict in verdicts.values()) == 9
+    assert verdicts["two workers on cuda:0 by gloo: losses as of one"] == "ok"
+    assert verdicts["kernels of a step, cells"] == "not run: this torch cannot profile CUDA"
 
 
 def test_gpu_check_says_when_there_is_no_gpu(benchmark, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,15 +312,33 @@ def test_gpu_check_says_when_there_is_no_gpu(benchmark, capsys: pytest.CaptureFi
     assert "no GPU is visible" in capsys.readouterr().err
 
 
-def test_gpu_check_reports_a_failure(benchmark) -> None:
-    table = benchmark("gpu_check").Table(quiet=True)
-    table.compare("fine", [1.0, 2.0], [1.0, 2.0001], 1e-3)
+def test_gpu_check_writes_each_row_and_goes_on_after_a_failure(benchmark, tmp_path: Path) -> None:
+    module = benchmark("check_table")
+    table = module.Table({"device": "cpu"}, tmp_path / "table.json", quiet=True)
+
+    def written() -> list[str]:
+        record = json.loads((tmp_path / "table.json").read_text())
+        assert record["device"] == "cpu"
+        return [row["verdict"] for row in record["table"]]
+
+    def raises(table, message: str) -> None:
+        table.compare("before it", [1.0, 2.0], [1.0, 2.0001], 1e-3)
+        raise RuntimeError(message)
+
+    def missing(table) -> None:
+        module.need("no_such_package")
+
+    table.run("missing", missing)
+    assert written() == ["not run: no_such_package not installed"]
     assert not table.failed
-    with table.checking("raises"):
-        raise RuntimeError("no kernel image")
+    table.run("raises", raises, "no kernel image\nand more")
+    assert written()[1:] == ["ok", "FAILED: no kernel image"]
     table.compare("apart", [1.0], [1.1], 1e-3)
-    assert [row["verdict"] for row in table.rows] == ["ok", "FAILED: no kernel image", "FAILED"]
+    assert written()[-1] == "FAILED"
     assert table.failed
+    table.seconds = 0.0
+    table.run("late", raises, "never called")
+    assert written()[-1].startswith("not run: ")
 
 
 def test_simulated_kinds_of_the_accuracy_benchmark(benchmark) -> None:
@@ -324,10 +378,11 @@ def test_accuracy_is_averaged_over_the_conditions_of_all_screens_of_a_kind(bench
     assert (best, gain_U.tolist()) == ("no_change", [1.0, 2.0, 6.0])
 
 
-def scaling_row(objective: str, workers: int, seconds: float) -> dict:
+def scaling_row(objective: str, workers: int, seconds: float, batch: int = 32) -> dict:
     shares = {"data": 0.1, "compute": 0.6, "communication": 0.2, "evaluation": 0.1}
     rate = {"rate": 100 / seconds, "rate_unit": f"{objective}_per_second", "train_loss": 0.5, "load": 2.0}
-    return {"objective": objective, "workers": workers, "device": "cpu", "epoch_s": seconds, **rate, **shares}
+    setting = {"objective": objective, "batch": batch, "workers": workers, "device": "cpu"}
+    return setting | {"epoch_s": seconds, **rate, **shares}
 
 
 def test_speed_up_is_against_the_fewest_workers(benchmark, tmp_path: Path) -> None:
@@ -335,11 +390,11 @@ def test_speed_up_is_against_the_fewest_workers(benchmark, tmp_path: Path) -> No
 
     scaling = benchmark("scaling")
     rows = [scaling_row("cells", 1, 8.0), scaling_row("cells", 2, 5.0), scaling_row("moments", 1, 1.0)]
-    rows = scaling.with_speedup(rows)
-    assert [row["speedup"] for row in rows] == [1.0, 1.6, 1.0]
-    assert [row["efficiency"] for row in rows] == [1.0, 0.8, 1.0]
+    rows = scaling.with_speedup([*rows, scaling_row("cells", 2, 9.0, batch=64)])
+    assert [row["speedup"] for row in rows] == [1.0, 1.6, 1.0, 1.0]
+    assert [row["efficiency"] for row in rows] == [1.0, 0.8, 1.0, 1.0]
     scaling.write(rows, argparse.Namespace(results=tmp_path, size="tiny", device="cpu"))
     text = (tmp_path / "scaling-cpu-tiny.md").read_text()
-    assert "| cells | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 2.0 | 0.500000 |" in text
+    assert "| cells | 32 | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 2.0 | 0.500000 |" in text
     assert json.loads((tmp_path / "scaling-cpu-tiny.json").read_text())["rows"] == rows
     assert (tmp_path / "scaling-cpu-tiny.png").read_bytes().startswith(b"\x89PNG")

@@ -82,7 +82,7 @@ MORE = [
         "a worker hangs (time-out of 3 s or 10 s)",
         "hang",
         "WorkerError",
-        "worker 0 of 2 failed",
+        "worker 1 of 2 did not respond: worker 0 waited for it until the time-out",
         seconds=25.0,
     ),
 ]

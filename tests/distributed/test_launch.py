@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from gears.distributed import launch
+from gears.distributed import WorkerError, launch
 
 UNGUARDED = """
 from gears.distributed import launch
@@ -65,6 +68,37 @@ def test_jobs_at_once_from_threads() -> None:
 @pytest.mark.timeout(900)
 def test_eight_jobs_at_once() -> None:
     assert side_by_side(8, 2) == [[job, 3] for job in range(8)]
+
+
+def work_beside_a_silent_one(rank: int, world_size: int, ends: str) -> None:
+    """Rank 1 does not take part; the others wait for it, or abort as NCCL does."""
+    if rank == 1:
+        time.sleep(600)
+    if ends == "abort":
+        os.abort()
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize("ends", ["time-out", "abort"])
+def test_the_rank_that_does_not_respond_is_named(ends: str) -> None:
+    with pytest.raises(
+        WorkerError, match=r"worker 1 of 3 did not respond: worker [02] waited for it"
+    ) as caught:
+        launch(work_beside_a_silent_one, ["cpu"] * 3, (ends,), backend="gloo", timeout=3)
+    assert caught.value.rank == 1
+
+
+def determinism(rank: int, world_size: int) -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_workers_are_as_deterministic_as_the_caller(warn_only: bool) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        assert launch(determinism, ["cpu"], backend="gloo") == (True, warn_only)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 CELLS = [

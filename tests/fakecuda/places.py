@@ -81,6 +81,28 @@ def pinned_on_gpu(folder: Path) -> int:
     return int(fakecuda.report()["calls"].get("pin_memory", 0))
 
 
+def copied_to_prepare(folder: Path) -> int:
+    """Copies to the host where a network on a GPU is made ready for predictions, as at each evaluation."""
+    model = GEARS(prepared(folder), device="cuda")
+    model.model_initialize(hidden_size=8, uncertainty=True)
+    fakecuda.reset()
+    model.model.prepared()
+    return int(fakecuda.report()["to_host"])
+
+
+def ranked_on_two(folder: Path) -> dict[str, Any]:
+    """Pairs ranked on GPUs 1 and 0 in turn, against the CPU, and what mixed devices."""
+    model = GEARS(prepared(folder), device="cpu")
+    model.model_initialize(hidden_size=8, seed=1)
+    genes = model.pert_list[:8]
+    expected = model.screen(lambda one: one.delta_UG.mean(1), genes, chunk=5)
+    fakecuda.reset()
+    found = model.screen(lambda one: one.delta_UG.mean(1), genes, chunk=5, gpu_ids=[1, 0])
+    counts = fakecuda.report()
+    same = found["condition"].tolist() == expected["condition"].tolist()
+    return {"same": same, "kernels": sum(counts["kernels"].values()), "mixed": counts["mixed"]}
+
+
 def under_torchrun(folder: Path, device: str | None) -> str:
     """Where the network of local rank 1 is made."""
     os.environ.update(RANKS)
@@ -103,6 +125,8 @@ def main(folder: Path) -> dict[str, Any]:
             "prior": trained_on_cpu(folder, {"epochs": 1}),
         },
         "pinned": pinned_on_gpu(folder),
+        "ranked on two": ranked_on_two(folder),
+        "copied to prepare": copied_to_prepare(folder),
         "under torchrun": [under_torchrun(folder, device) for device in (None, "cuda", "cuda:0", "cpu")],
     }
 

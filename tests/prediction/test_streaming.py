@@ -270,3 +270,28 @@ def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
     peak = peak_of(lambda: model.predict_all_pairs(model.pert_list, path, chunk=16))
     assert path.stat().st_size > 2 * 780 * 2000 * 4
     assert peak < chunk_bytes + 4e6
+
+
+@pytest.mark.parametrize("uncertainty", [False, True])
+def test_chunks_on_several_devices_in_turn_are_those_of_one(uncertainty: bool) -> None:
+    model = model_of(30, uncertainty=uncertainty)
+    network, parts = model._predictor()
+    conditions = list(stream.all_pairs(parts.pert_names[:8]))
+    expected = list(stream.stream(network, parts, conditions, chunk=5))
+    for devices in (["cpu"], ["cpu"] * 3, ["cpu"] * 9):
+        found = list(stream.stream(network, parts, iter(conditions), chunk=5, devices=devices))
+        assert [one.conditions for one in found] == [one.conditions for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one.expression_UG, other.expression_UG)
+
+
+def test_ranking_computes_where_the_caller_says(model: GEARS) -> None:
+    def mean(predictions: Predictions) -> np.ndarray:
+        return predictions.delta_UG.mean(1)
+
+    genes = model.pert_list[:6]
+    pd.testing.assert_frame_equal(model.screen(mean, genes, device="cpu"), model.screen(mean, genes))
+    with pytest.raises(ValueError, match="gpu_ids=\\[7\\]"):
+        model.screen(mean, genes, gpu_ids=[7])
+    with pytest.raises(ValueError, match="gpu_ids=\\[7\\]"):
+        model.predict_all_pairs(genes, gpu_ids=[7])

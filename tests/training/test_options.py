@@ -44,6 +44,8 @@ WRONG: dict[str, list[Any]] = {
     "growth_interval": [0],
     "tf32": [1],
     "compile": ["no"],
+    "kept_mib": [-1],
+    "cuda_graph": [1],
     "profile": ["no"],
     "use_ema": [None],
     "ema_decay": [0.0, 1.0, 2],
@@ -63,6 +65,9 @@ WRONG: dict[str, list[Any]] = {
 CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name"}
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"cuda_graph": True, "objective": "cells"}, "cuda_graph=True cannot be used with objective='cells'"),
+    ({"cuda_graph": True, "accumulation_steps": 2, "compile": True}, "accumulation_steps=2 and compile=True"),
+    ({"cuda_graph": True, "use_amp": True, "amp_dtype": "float16"}, "amp_dtype='float16'"),
     ({"use_amp": True, "dtype": "float64"}, "omit one of them"),
     ({"resume": True}, "give save_path"),
     ({"profile": True}, "give save_path"),
@@ -96,8 +101,8 @@ NO_EFFECT: list[tuple[dict[str, Any], RunSetup | None]] = [
 # They act in every run, or are refused where they could not.
 ALWAYS = {
     "epochs", "steps", "lr", "weight_decay", "objective", "prior", "schedule", "batch_size", "eval_every", "clip_value",
-    "clip_norm", "accumulation_steps", "use_amp", "compile", "profile", "use_ema", "dtype", "save_path", "resume",
-    "loggers", "verbose",
+    "clip_norm", "accumulation_steps", "use_amp", "kept_mib", "compile", "cuda_graph", "profile", "use_ema", "dtype",
+    "save_path", "resume", "loggers", "verbose",
 }  # fmt: skip
 
 
