@@ -123,8 +123,8 @@ class Stepper:
         self._reducer, self.unread = reducer, 0
         exact = torch.float64 if self.device.type != "mps" else torch.float32
         dtype = next((p.dtype for p in self._parameters), torch.float32)
-        self._broken = torch.zeros((), device=self.device)
-        self._one = torch.ones((), device=self.device)
+        self._broken = torch.zeros((), device=self.device, dtype=torch.float32)
+        self._one = torch.ones((), device=self.device, dtype=torch.float32)
         self._records = torch.zeros(MOST_UNREAD, 4, dtype=exact, device=self.device)
         self._said_3 = torch.zeros(3, dtype=dtype, device=self.device)  # 0 or NaN by the loss; stop; seconds
         self._graph = None

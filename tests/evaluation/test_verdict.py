@@ -143,7 +143,9 @@ def test_the_short_table_shows_the_means_that_the_verdict_compares():
     assert outcomes(table) == {"discrimination_ref": "better"}
     text = short_table(table)
     assert "0.450 [6]" in text
-    assert "[k]: undefined for k conditions, which count as 0" in text
+    assert (
+        "[k]: undefined for k conditions, which are not in the mean (for a baseline they count as 0)" in text
+    )
 
 
 def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
