@@ -382,6 +382,8 @@ def train_multi_gpu(
             arguments = (str(job.data_path), job.dataset_name, job.split_config, job.worker_args())
             outcome = launch(train_ddp_worker, plan.devices, arguments, backend=plan.backend, timeout=timeout)
             result = TrainResult(**outcome)
+        if result.stopped:
+            logger.warning("training was %s", result.stopped_because)
         return job.conclude(pert_data, result, seconds, model)
 
 

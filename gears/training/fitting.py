@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import multiprocessing
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -103,7 +104,7 @@ class Fit:
         untrained_because = self._untrained_because(validation)
         if stopped is not None:
             untrained_because = stopped
-            if self.worker.rank == 0:
+            if self.worker.rank == 0 and multiprocessing.parent_process() is None:  # else the caller says it
                 logger.warning("training was %s; nothing of it is kept", stopped)
         if untrained_because is None:
             with self.seconds.of("training"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -259,7 +260,7 @@ def _header(
 
 
 def _stopped_because(engine: TrainingEngine, folder: RunFolder | None) -> str:
-    """Who was stopped, by which signal and when; writes a checkpoint, and one line that says so."""
+    """Who was stopped, by which signal and when, and the checkpoint, which is written here; logged in one line."""
     progress = engine.progress
     when = f"after epoch {progress.epoch}"
     if progress.step:
@@ -268,9 +269,9 @@ def _stopped_because(engine: TrainingEngine, folder: RunFolder | None) -> str:
     kept = "without save_path there is no checkpoint"
     if folder is not None:
         kept = f"the checkpoint is {folder.checkpoint(engine)}; resume=True continues from it"
-    if engine.is_main:
+    if engine.is_main and multiprocessing.parent_process() is None:  # else the caller of the workers says it
         logger.warning("training was %s; %s", reason, kept)
-    return reason
+    return f"{reason}; {kept}"
 
 
 def _result(

@@ -102,7 +102,9 @@ def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(
         patch.setattr(signals, "stop_requested", lambda: next(asked))
         _, stopped = trained(pert_data, tmp_path / "stopped", **options)
     assert stopped.stopped
-    assert stopped.stopped_because == "stopped by a request in epoch 2, after 1 step of it"
+    reason, checkpoint = str(stopped.stopped_because).split("; the checkpoint is ")
+    assert reason == "stopped by a request in epoch 2, after 1 step of it"
+    assert checkpoint.endswith("epoch-00001-step-0000001.pt; resume=True continues from it")
     (newest,) = [
         f.name for f in (tmp_path / "stopped" / "checkpoints").iterdir() if "step-0000000" not in f.name
     ]
