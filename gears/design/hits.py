@@ -35,10 +35,11 @@ from gears.design.candidates import (
     read_candidates,
     with_excluded,
 )
+from gears.evaluation.uncertainty import half_width
 from gears.prediction.predictions import Predictions
 from gears.priors.magnitude import CORRELATED_GENES
 
-Z_90 = 1.6448536269514722
+Z_90 = float(half_width(0.9))
 """Standard deviations on both sides that hold 90 % of a Gaussian."""
 Readout = str | Mapping[str, float] | None
 

@@ -23,16 +23,17 @@ class Predicted:
     ) -> Predicted:
         """From an array of means, from :class:`gears.Predictions` or another of these; ValueError for another shape."""
         if isinstance(predicted, cls):
-            return predicted
-        mean_UG = np.asarray(getattr(predicted, "expression_UG", predicted), dtype=np.float64)
+            mean, sd = predicted.mean_UG, predicted.sd_UG
+        else:
+            mean, sd = getattr(predicted, "expression_UG", predicted), getattr(predicted, "sd", None)
+        mean_UG = np.asarray(mean, dtype=np.float64)
         if mean_UG.shape != (len(conditions), n_genes):
             msg = (
                 f"{name} predicts an array of shape {mean_UG.shape}; expected {(len(conditions), n_genes)}: one row "
                 "per condition, one column per gene"
             )
             raise ValueError(msg)
-        sd_UG = getattr(predicted, "sd", None)
-        return cls(mean_UG, None if sd_UG is None else np.asarray(sd_UG, dtype=np.float64))
+        return cls(mean_UG, None if sd is None else np.asarray(sd, dtype=np.float64))
 
     def clipped(self) -> Predicted:
         """With means below 0 set to 0."""

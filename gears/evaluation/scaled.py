@@ -79,12 +79,9 @@ def half_scores(
     used = [column for column, name in enumerate(metrics) if not get_metric(name).needs_cells]
     names = [metrics[column] for column in used]
     shape = (len(truth.conditions), len(names))
-    floor_UG, floor_sd_UG = (
-        None if row_G is None else np.tile(row_G, (len(truth.conditions), 1))
-        for row_G in (truth.reference_mean_G, reference_sd_G)
-    )
-    assert floor_UG is not None
-    methods = {**predictions, _FLOOR: Predicted(floor_UG, floor_sd_UG)}
+    once_U = np.ones((len(truth.conditions), 1))
+    floor_sd_UG = None if reference_sd_G is None else once_U * reference_sd_G
+    methods = {**predictions, _FLOOR: Predicted(once_U * truth.reference_mean_G, floor_sd_UG)}
     # sum of the defined values, and their number
     sums = {method: np.zeros((2, *shape)) for method in (*methods, _CEILING)}
     for held_out, other_UG in split_halves(screen, truth, n, seed=seed):

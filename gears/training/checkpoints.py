@@ -62,8 +62,8 @@ def _said_by_main(engine: TrainingEngine, text: str) -> str:
     if engine.is_main:
         known = text.encode()[:_LONGEST_REASON]
         characters[: len(known)] = torch.tensor(list(known), dtype=torch.float32)
-    received = bytes(int(value) for value in engine.reducer.sum(characters).tolist())
-    return received.rstrip(b"\0").decode(errors="replace")
+    engine.reducer.from_main([characters])
+    return bytes(map(int, characters.tolist())).rstrip(b"\0").decode(errors="replace")
 
 
 def save(engine: TrainingEngine, path: str | Path, metadata: dict[str, Any]) -> None:

@@ -104,8 +104,6 @@ class Fit:
         untrained_because = self._untrained_because(validation)
         if stopped is not None:
             untrained_because = stopped
-            if self.worker.rank == 0 and multiprocessing.parent_process() is None:  # else the caller says it
-                logger.warning("training was %s; nothing of it is kept", stopped)
         if untrained_because is None:
             with self.seconds.of("training"):
                 self.run = self._train_network(network, fitted, validation)
@@ -127,7 +125,10 @@ class Fit:
         if choice is not None and choice.weight == 0 and self.given.refit and not run.stopped:
             with self.seconds.of("refit"):
                 self._refit()
-        if choice is not None and not run.stopped:
+        if run.stopped:
+            if self.worker.rank == 0 and multiprocessing.parent_process() is None:  # else the caller says it
+                logger.warning("training was %s", run.stopped_because)
+        elif choice is not None:
             self._log(self._outcome(choice))
         if self.worker.rank == 0 and self.saved_in is not None:
             trained = bool(run.history) or run.stopped

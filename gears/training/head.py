@@ -249,7 +249,8 @@ def _stopped_in_training(
     engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
     if engine.progress.epoch == epochs:
         return None
-    return f"stopped by {signals.who_was_asked(engine.reducer, engine.device)} while the head was trained"
+    who = signals.who_was_asked(engine.reducer, engine.device)
+    return f"stopped by {who} while the head was trained; nothing of it is kept"
 
 
 @torch.no_grad()

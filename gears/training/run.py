@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -260,7 +259,7 @@ def _header(
 
 
 def _stopped_because(engine: TrainingEngine, folder: RunFolder | None) -> str:
-    """Who was stopped, by which signal and when, and the checkpoint, which is written here; logged in one line."""
+    """Who was stopped, by which signal and when, and the checkpoint, which is written here."""
     progress = engine.progress
     when = f"after epoch {progress.epoch}"
     if progress.step:
@@ -269,8 +268,6 @@ def _stopped_because(engine: TrainingEngine, folder: RunFolder | None) -> str:
     kept = "without save_path there is no checkpoint"
     if folder is not None:
         kept = f"the checkpoint is {folder.checkpoint(engine)}; resume=True continues from it"
-    if engine.is_main and multiprocessing.parent_process() is None:  # else the caller of the workers says it
-        logger.warning("training was %s; %s", reason, kept)
     return f"{reason}; {kept}"
 
 
