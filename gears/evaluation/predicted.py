@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +23,10 @@ class Predicted:
         cls, predicted: object, conditions: Sequence[Condition], n_genes: int, name: str = "the method"
     ) -> Predicted:
         """From an array of means, from :class:`gears.Predictions` or another of these; ValueError for another shape."""
+        mean: Any = getattr(predicted, "expression_UG", predicted)
+        sd: Any = getattr(predicted, "sd", None)
         if isinstance(predicted, cls):
             mean, sd = predicted.mean_UG, predicted.sd_UG
-        else:
-            mean, sd = getattr(predicted, "expression_UG", predicted), getattr(predicted, "sd", None)
         mean_UG = np.asarray(mean, dtype=np.float64)
         if mean_UG.shape != (len(conditions), n_genes):
             msg = (

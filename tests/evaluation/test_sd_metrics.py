@@ -97,6 +97,15 @@ def test_methods_without_them_have_no_rows_and_the_verdict_leaves_them_out(pert_
     assert "interval_score_90" not in set(verdict_table(table, method="plain")["metric"])
 
 
+def test_predictions_of_another_shape_are_refused_in_every_form():
+    conditions = [Condition(("A",)), Condition(("B",))]
+    means = np.zeros((2, 3))
+    assert Predicted.of(Predicted(means), conditions, 3).mean_UG.shape == (2, 3)
+    for wrong in (means, Predicted(means)):
+        with pytest.raises(ValueError, match=r"mine predicts an array of shape \(2, 3\); expected \(2, 4\)"):
+            Predicted.of(wrong, conditions, 4, "mine")
+
+
 def test_compare_judges_the_intervals_of_the_prior(pert_data):
     assert "interval_score_90" in DECISIVE
     assert METRICS["coverage_90"].ideal == 0.9
