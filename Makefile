@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 # Several worker processes share the cores: without this each would start a thread per core.
 test test-long demo: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help venv demo test test-long lint format bench docs clean distclean
+.PHONY: help venv demo test test-long test-matrix lint format bench docs clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -43,6 +43,9 @@ test: lint  ## everything that must pass: lint, types, tests
 
 test-long: $(STAMP)  ## the tests with hundreds of repetitions
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+
+test-matrix:  ## the quick tests on each Python found, with the oldest, pinned and newest packages (downloads gigabytes)
+	tools/test_matrix.sh
 
 lint: $(STAMP)  ## ruff (lint and format) and mypy, changing nothing
 	$(BIN)/ruff check .

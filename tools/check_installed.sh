@@ -30,6 +30,9 @@ unset PYTHONPATH
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # several test processes share the cores
 time "$folder/env/bin/python" -W error -c "import gears; print(gears.__file__)"
 "$folder/env/bin/gears" --version
+"$folder/env/bin/python" -c '
+from importlib.metadata import version
+print("versions:", ", ".join(f"{name} {version(name)}" for name in "anndata numpy pandas scanpy scipy torch".split()))'
 if [ -n "${WHOLE:-}" ]; then
   "$folder/env/bin/python" -m pytest -q -m "not long" -n 2
 else
