@@ -26,8 +26,10 @@ def predicted_vs_true(
     gene_names: Sequence[str] | None = None,
     *,
     top_de: Sequence[int] | np.ndarray = (),
+    sd_G: np.ndarray | None = None,
     title: str = "",
     n_labels: int = 8,
+    legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
     """Scatter predicted against true change of every gene, with the top differential genes marked and named.
@@ -43,6 +45,9 @@ def predicted_vs_true(
         (G,) names for the labels; without them no gene is named.
     top_de
         Indices of the top differential genes.
+    sd_G
+        Standard deviation of each predicted change (a row of ``predictions.sd``), (G,): a bar is drawn over the 90 %
+        interval of each marked gene.
     n_labels
         Number of marked genes to name, those with the largest true change first.
 
@@ -57,13 +62,22 @@ def predicted_vs_true(
     ax = new_axes(5.6, 5.2) if ax is None else ax
     marked = np.asarray(top_de, dtype=np.int64)
     others = np.setdiff1d(np.arange(len(true)), marked)
-    _background(ax, _limits(predicted, true))
+    half_M = np.zeros(len(marked))
+    if sd_G is not None:
+        from gears.evaluation.uncertainty import half_width  # loaded when a figure is drawn
+
+        half_M = half_width(0.9) * per_gene("sd_G", sd_G, len(true))[marked]
+    _background(ax, _limits(predicted, true, predicted[marked] - half_M, predicted[marked] + half_M))
     ax.scatter(true[others], predicted[others], label=f"other genes ({len(others)})", **REST)
     if len(marked):
+        if sd_G is not None:
+            bars = {"fmt": "none", "ecolor": "0.35", "elinewidth": 0.9, "zorder": 2.5}
+            ax.errorbar(true[marked], predicted[marked], half_M, label="90 % interval", **bars)
         ax.scatter(true[marked], predicted[marked], label=f"top {len(marked)} differential genes", **TOP)
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=FONT, frameon=False)
-    ax.set_xlabel("true change over control")
-    ax.set_ylabel("predicted change over control")
+        if legend:
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=FONT, frameon=False)
+    ax.set_xlabel("true change over control", fontsize=FONT + 1)
+    ax.set_ylabel("predicted change over control", fontsize=FONT + 1)
     ax.set_title("\n".join(filter(None, [title, _correlations(predicted, true, marked)])), fontsize=FONT + 2)
     if names is not None and len(marked):
         labelled = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
@@ -77,10 +91,12 @@ def prediction_figure(
     gene_names: Sequence[str] | None = None,
     *,
     rows: Sequence[int] | None = None,
+    titles: Sequence[str] | None = None,
+    sd_UG: np.ndarray | None = None,
     n_columns: int = 3,
     n_labels: int = 5,
 ) -> Figure:
-    """One panel of :func:`predicted_vs_true` per condition.
+    """One panel of :func:`predicted_vs_true` per condition, with one legend.
 
     Parameters
     ----------
@@ -90,33 +106,42 @@ def prediction_figure(
         The true means, the control mean, and the top differential genes.
     rows
         Rows of the conditions to plot; by default the first six.
+    titles
+        A title for each of them; by default the condition's name.
+    sd_UG
+        Standard deviations of the predicted means (``predictions.sd``), (U, G).
     """
     shown_rows = list(range(min(6, len(truth.conditions)))) if rows is None else list(rows)
     if not shown_rows:
         msg = "there is no condition to plot; give at least one row"
         raise ValueError(msg)
+    titles = [truth.conditions[row].name for row in shown_rows] if titles is None else titles
     n_columns = min(n_columns, len(shown_rows))
     n_rows = math.ceil(len(shown_rows) / n_columns)
-    figure = new_figure(4.6 * n_columns, 4.4 * n_rows)
+    figure = new_figure(3.45 * n_columns, 3.3 * n_rows + 0.3)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for ax, row in zip(panels, shown_rows, strict=False):
+    for ax, row, title in zip(panels, shown_rows, titles, strict=False):
         predicted_vs_true(
             np.asarray(predicted_UG[row]) - truth.control_mean_G,
             truth.delta_UG[row],
             gene_names,
             top_de=truth.top_moderated()[row],
-            title=truth.conditions[row].name,
+            sd_G=None if sd_UG is None else sd_UG[row],
+            title=title,
             n_labels=n_labels,
+            legend=False,
             ax=ax,
         )
     for ax in panels[len(shown_rows) :]:
         ax.set_axis_off()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=FONT, frameon=False)
     return figure
 
 
-def _limits(predicted: np.ndarray, true: np.ndarray) -> tuple[float, float]:
+def _limits(*values_of: np.ndarray) -> tuple[float, float]:
     """Common limits of both axes: everything and the origin, with a margin."""
-    values = np.concatenate([predicted, true, [0.0]])
+    values = np.concatenate([*values_of, [0.0]])
     values = values[np.isfinite(values)]
     margin = 0.06 * float(np.ptp(values)) or 1.0
     return float(values.min()) - margin, float(values.max()) + margin

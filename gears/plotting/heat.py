@@ -126,7 +126,7 @@ def _linked(values_RC: np.ndarray) -> np.ndarray:
 
 
 def _font(entries: np.ndarray) -> float:
-    return FONT - 1 if len(entries) <= 30 else FONT - 2.5
+    return FONT - 1 if len(entries) <= 30 else FONT - 2
 
 
 def method_differences(
@@ -137,7 +137,9 @@ def method_differences(
     legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Model minus each other method, with intervals from resampled conditions.
+    """Gain of a model over each other method, with intervals from resampled conditions.
+
+    Right of the line the model is better, also for errors, of which less is better.
 
     Parameters
     ----------
@@ -163,18 +165,21 @@ def method_differences(
         raise ValueError(msg)
     ax = new_axes(4.6, 0.3 * len(others) + 1.6) if ax is None else ax
     ax.axvline(0, color="black", linewidth=0.8)
+    from gears.evaluation.metrics.registry import get_metric  # loaded when a figure is drawn
+
+    sign = 1.0 if get_metric(metric).higher_is_better else -1.0
     for height, (_, row) in enumerate(rows.reindex(others).iterrows()):
         if not np.isfinite(row["difference"]):
             continue
         colour, mark = BETTER[str(row["better"])]
-        ax.plot([row["low"], row["high"]], [height] * 2, color=colour, linewidth=1.6)
-        ax.plot(row["difference"], height, mark, color=colour, markersize=6)
+        ax.plot([sign * row["low"], sign * row["high"]], [height] * 2, color=colour, linewidth=1.6)
+        ax.plot(sign * row["difference"], height, mark, color=colour, markersize=6)
     ax.set_title(metric, fontsize=FONT + 1)
     ax.set_ylim(len(others) - 0.5, -0.5)
     ax.locator_params(axis="x", nbins=4)
     ax.grid(axis="x", color="0.9", linewidth=0.6)
     bare(ax)
-    ax.set_xlabel(f"{model} minus other", fontsize=FONT)
+    ax.set_xlabel(f"gain of {model}", fontsize=FONT)
     ax.set_yticks(range(len(others)), others)
     if legend:
         legend_below(ax, columns=2, handles=difference_handles())

@@ -21,7 +21,8 @@ from gears.evaluation.results import check_report_folder
 from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
 from gears.evaluation.truth import ScreenCells, Truth
 from gears.graphs.embeddings import GeneEmbedding
-from gears.report.write import Profiles, write_report
+from gears.report.figures import Profiles
+from gears.report.write import write_report
 
 if TYPE_CHECKING:
     from gears.gears import GEARS
@@ -90,8 +91,9 @@ def evaluate_model(
         profiles = None
         if not any(condition.suffix for condition in conditions):  # figures of conditions need one control
             profiles = _profiles(
-                pert_data, part, fitted, conditions, {name: predictions[name].expression_UG}, clip, shown
-            )
+                pert_data, part, fitted, conditions, {name: predictions[name].expression_UG}, clip, shown,
+                predictions[name].sd,
+            )  # fmt: skip
         where = f"{split.name}, seed {split.seed}, part {part}"
         details = {"screen": str(pert_data.dataset_name), "split": where}
         title = f"{name} on {details['screen']}"
@@ -141,6 +143,7 @@ def _profiles(
     predictions: dict[str, np.ndarray],
     clip: bool | None,
     shown: Sequence[str],
+    sd_UG: np.ndarray | None,
 ) -> Profiles:
     screen = pert_data.screen_of(part)
     truth = Truth.of(screen, conditions, fitted, cells=ScreenCells(screen))
@@ -152,4 +155,4 @@ def _profiles(
         method: clipped(values_UG, clip, screen.nonnegative)
         for method, values_UG in (predictions | {name: one.mean_UG for name, one in drawn.items()}).items()
     }
-    return Profiles(truth, profiles, pert_data.screen.gene_names, names)
+    return Profiles(truth, profiles, pert_data.screen.gene_names, names, sd_UG)

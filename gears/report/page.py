@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from gears.core.messages import count
 from gears.evaluation.baselines.base import BASELINES
 from gears.evaluation.metrics.registry import ALL, DECISIVE, METRICS
 from gears.evaluation.results import Results, run_costs
@@ -45,14 +46,19 @@ class Table:
 def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str:
     """The complete page, without references to other files.
 
-    `images` are PNG bytes and description of each figure; ``"differences"`` is shown beside its tables.
+    `images` are PNG bytes and description of each figure; ``"verdict"`` leads the page.
     """
     from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup, escape
 
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    environment.filters |= {"cell": cell, "base64": lambda data: base64.b64encode(data).decode()}
+    environment.filters |= {
+        "cell": cell,
+        "base64": lambda data: base64.b64encode(data).decode(),
+        "breakable": lambda name: Markup(str(escape(name)).replace("_", "_<wbr>")),
+    }
     environment.tests["numbers"] = pd.api.types.is_numeric_dtype
     single = results.table[results.table["condition"] != EVERY]
     metrics, methods = (list(dict.fromkeys(results.table[column])) for column in ("metric", "method"))
@@ -69,7 +75,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
         averages=list(_averages(results)),
         strata=list(_strata(results)),
         scaled=list(_scaled(results)),
-        differences=list(_differences(results, "differences" in images)),
+        differences=list(_differences(results)),
         costs=_costs(results),
         left_out=Table("Excluded", left_out),
         metrics={name: METRICS[name] for name in metrics if name in METRICS},
@@ -108,8 +114,15 @@ def _averages(results: Results) -> Iterator[Table]:
     sets = sets[sets["metric"].map(lambda name: name in METRICS and METRICS[name].scope == "set")]
     for subgroup, rows in results.summary.groupby("subgroup", sort=False):
         n_conditions = int(rows["n_conditions"].max())
-        caption = f"{_title(subgroup)}: {n_conditions} condition{'' if n_conditions == 1 else 's'}"
-        yield _wide(results, rows, "mean", ("low", "high"), caption, sets[sets["subgroup"] == subgroup])
+        caption = f"{_title(subgroup)}: {count(n_conditions, 'condition')}"
+        own_sets = sets[sets["subgroup"] == subgroup]
+        is_decisive = rows["metric"].isin(DECISIVE)
+        bounds, folded = ("low", "high"), subgroup != ALL
+        if is_decisive.any():
+            yield _wide(results, rows[is_decisive], "mean", bounds, caption, folded=folded)
+            caption, folded = f"{caption}, other metrics", True
+        if not is_decisive.all() or len(own_sets):
+            yield _wide(results, rows[~is_decisive], "mean", bounds, caption, own_sets, folded=folded)
 
 
 def _strata(results: Results) -> Iterator[Table]:
@@ -130,8 +143,8 @@ def _scaled(results: Results) -> Iterator[Table]:
         yield _wide(results, rows, "scaled", bounds, _title(subgroup), folded=subgroup != ALL)
 
 
-def _differences(results: Results, drawn: bool) -> Iterator[Table]:
-    """Each model against every other method; folded where a figure shows the same."""
+def _differences(results: Results) -> Iterator[Table]:
+    """Each model against every other method, folded."""
     if results.differences.empty:
         return
     for model in results.verdicts:
@@ -140,17 +153,12 @@ def _differences(results: Results, drawn: bool) -> Iterator[Table]:
             rows = subgroup_rows.drop(columns=["model", "subgroup"]).reset_index(drop=True)
             rows["against"] = rows["against"].map(marked)
             shown = rows.drop(columns=["low", "high"])
-            folded = subgroup != ALL or drawn
-            yield Table(f"{model}: {_title(subgroup)}", shown, _intervals(rows), folded=folded)
+            yield Table(f"{model}: {_title(subgroup)}", shown, _intervals(rows), folded=True)
 
 
 def _intervals(rows: pd.DataFrame) -> dict[tuple[int, str], str]:
     bounds = enumerate(rows[["low", "high"]].to_numpy(dtype=float))
-    return {
-        (row, "difference"): f"({number(low)}, {number(high)})"
-        for row, (low, high) in bounds
-        if pd.notna(low)
-    }
+    return {(row, "difference"): _interval(low, high) for row, (low, high) in bounds if pd.notna(low)}
 
 
 def _wide(
@@ -171,7 +179,7 @@ def _wide(
     for row in rows.to_dict("records"):
         undefined = f"[{int(row['n_undefined'])}]" if value == "mean" and row["n_undefined"] else ""
         low, high = (float(row[name]) for name in interval)
-        bounds = f"({number(low)}, {number(high)}) " if pd.notna(row[value]) and pd.notna(low) else ""
+        bounds = f"{_interval(low, high)} " if pd.notna(row[value]) and pd.notna(low) else ""
         notes[methods.index(row["method"]), str(row["metric"])] = f"{bounds}{undefined}".strip()
     if sets is not None:
         for metric, metric_rows in sets.groupby("metric", sort=False):
@@ -184,6 +192,11 @@ def _wide(
     return Table(caption, frame, notes, heads, highlighted, folded, frozenset(grey))
 
 
+def _interval(low: float, high: float) -> str:
+    """Both bounds with three significant digits, on one line."""
+    return f"({number(low, 3)},\N{NO-BREAK SPACE}{number(high, 3)})"
+
+
 def _direction(metric: str) -> str:
     direction = METRICS[metric].direction
     return direction if METRICS[metric].higher_is_better is None else f"{direction} is better"
@@ -193,13 +206,13 @@ def _title(subgroup: Any) -> str:
     return "All conditions" if subgroup == ALL else str(subgroup)
 
 
-def number(value: float) -> str:
-    """A number as text: four significant digits, "undefined" for NaN."""
+def number(value: float, digits: int = 4) -> str:
+    """A number as text, with so many significant digits; "undefined" for NaN."""
     if math.isnan(value):
         return "undefined"
     if value == 0:
         return "0"
-    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.2e}"
+    return f"{value:.{digits}g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.{digits - 2}e}"
 
 
 def cell(value: Any) -> tuple[str, str | None]:

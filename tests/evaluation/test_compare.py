@@ -16,6 +16,7 @@ from gears.data.splits.folds import folds
 from gears.evaluation import Truth, compare, make_baseline, verdict_table
 from gears.evaluation.baselines import Additive, NoChange
 from gears.report import Profiles, write_report
+from gears.report.figures import shown_rows
 
 FAST = {"n_split_half": 1, "metrics": ["discrimination_ref", "relative_error", "mse", "spread"]}
 FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}
@@ -133,7 +134,7 @@ def test_bad_calls_are_named(data):
 class Page(HTMLParser):
     """Texts of cells and of the first line, attributes that refer to something, and whether tags are balanced."""
 
-    VOID = ("meta", "img", "br")
+    VOID = ("meta", "img", "br", "wbr")
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,10 +236,22 @@ def test_csv_and_json_say_the_same(written):
 
 def test_figures_are_written_as_png_and_svg(written):
     names = [name for name in written[1] if name.endswith((".png", ".svg"))]
-    assert {"differences.png", "differences.svg", "changes.png", "top_de_1.svg"} <= set(names)
+    assert {"verdict.png", "verdict.svg", "conditions.png", "changes.png", "top_de_1.svg"} <= set(names)
     for name in names:
         start = written[1][name].read_bytes()[:100]
         assert start.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+
+
+def test_the_report_shows_the_best_a_typical_and_the_worst_condition(data):
+    truth = Truth.of(data.screen, data.split.conditions("test"), data.split.conditions("train"))
+    noise = np.random.default_rng(0).standard_normal(truth.mean_UG.shape)
+    wrong_U = np.linspace(0.0, 1.0, len(truth.conditions))
+    predicted_UG = truth.mean_UG + wrong_U[:, None] * noise
+    chosen = shown_rows(Profiles(truth, {"model": predicted_UG}, data.screen.gene_names))
+    assert list(chosen.values()) == ["best predicted", "typical", "worst predicted"]
+    assert next(iter(chosen)) == 0
+    name = truth.conditions[1].name
+    assert shown_rows(Profiles(truth, {"model": predicted_UG}, data.screen.gene_names, [name])) == {1: ""}
 
 
 def test_a_comparison_is_saved_as_tables_and_its_page_has_no_figures_of_changes(data, tmp_path):

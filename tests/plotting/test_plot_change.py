@@ -36,6 +36,20 @@ def test_points_are_true_against_predicted_with_top_genes_apart(deltas):
     assert ax.get_xlim() == ax.get_ylim()
 
 
+def test_bars_of_marked_genes_are_90_percent_intervals_within_the_limits(deltas):
+    predicted, true, _ = deltas
+    sd = np.linspace(0.1, 2.0, 50)
+    ax = predicted_vs_true(predicted, true, top_de=[3, 49], sd_G=sd)
+    (bars,) = (c for c in ax.collections if c.get_label() == "_nolegend_" or hasattr(c, "get_segments"))
+    ends = [np.asarray(segment)[:, 1] for segment in bars.get_segments()]
+    for gene, (low, high) in zip([3, 49], ends, strict=True):
+        np.testing.assert_allclose(
+            [low, high], predicted[gene] + 1.6449 * sd[gene] * np.array([-1, 1]), rtol=1e-3
+        )
+    assert ax.get_ylim()[1] >= max(high for _, high in ends)
+    assert "90 % interval" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
 def test_marked_genes_differ_in_lightness_and_size(deltas):
     from matplotlib.colors import rgb_to_hsv, to_rgb
 

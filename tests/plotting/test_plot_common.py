@@ -18,7 +18,14 @@ DELTA = np.random.default_rng(0).normal(size=(4, 10))
 CONDITIONS = ["A+ctrl", "B+ctrl", "A+B", "C+ctrl"]
 PAIRS = pd.DataFrame({"gene_1": ["A"], "gene_2": ["B"], "kind": ["synergy"], "strength": [1.6]})
 DIFFERENCES = pd.DataFrame(
-    {"against": ["x"], "metric": ["m"], "difference": [0.1], "low": [0.0], "high": [0.2], "better": ["model"]}
+    {
+        "against": ["x"],
+        "metric": ["mse"],
+        "difference": [0.1],
+        "low": [0.0],
+        "high": [0.2],
+        "better": ["model"],
+    }
 )
 
 
@@ -44,7 +51,7 @@ DRAW = {
     "embedding": lambda ax: plots.embedding(DELTA, CONDITIONS, ax=ax),
     "replay_curve": lambda ax: plots.replay_curve(REPLAYED, ax=ax),
     "rate_calibration": lambda ax: plots.rate_calibration(RATES, ax=ax),
-    "method_differences": lambda ax: plots.method_differences(DIFFERENCES, "m", ax=ax),
+    "method_differences": lambda ax: plots.method_differences(DIFFERENCES, "mse", ax=ax),
 }
 
 

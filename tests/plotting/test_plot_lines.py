@@ -83,9 +83,12 @@ def test_differences_with_their_intervals():
     ax = method_differences(DIFFERENCES, "mse", model="gears")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["add", "mean", "none"]
     drawn = [np.asarray(line.get_xydata()).tolist() for line in ax.lines[1:]]
-    assert drawn == [[[-0.3, 0], [-0.1, 0]], [[-0.2, 0]], [[0.05, 1], [0.2, 1]], [[0.1, 1]]]
+    assert drawn == [[[0.3, 0], [0.1, 0]], [[0.2, 0]], [[-0.05, 1], [-0.2, 1]], [[-0.1, 1]]]
     assert [line.get_marker() for line in ax.lines[2::2]] == ["o", "s"]
-    assert ax.get_xlabel() == "gears minus other"
+    assert ax.get_xlabel() == "gain of gears"  # less error is a gain
+    shares = DIFFERENCES.assign(metric="pearson_delta")
+    right = method_differences(shares.iloc[:3], "pearson_delta")
+    assert np.asarray(right.lines[1].get_xydata()).tolist() == [[-0.3, 0], [-0.1, 0]]
 
 
 def test_wrong_differences_are_refused():
