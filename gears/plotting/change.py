@@ -71,7 +71,7 @@ def predicted_vs_true(
     ax.scatter(true[others], predicted[others], label=f"other genes ({len(others)})", **REST)
     if len(marked):
         if sd_G is not None:
-            bars = {"fmt": "none", "ecolor": "0.35", "elinewidth": 0.9, "zorder": 2.5}
+            bars: dict[str, Any] = {"fmt": "none", "ecolor": "0.35", "elinewidth": 0.9, "zorder": 2.5}
             ax.errorbar(true[marked], predicted[marked], half_M, label="90 % interval", **bars)
         ax.scatter(true[marked], predicted[marked], label=f"top {len(marked)} differential genes", **TOP)
         if legend:

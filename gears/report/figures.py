@@ -122,7 +122,10 @@ def verdict_figure(results: Results, model: str) -> Figure | None:
         defined = best["model_mean"].dropna()
         value = f"{defined.iloc[0]:.3g}" if len(defined) else "undefined"
         note = f"\n({NO_RANGE})" if name in grey else ""
-        labels = [f"{marked(one.against)} {one.other_mean:.3g}" for one in best.itertuples()]
+        labels = [
+            f"{marked(str(other))} {mean:.3g}"
+            for other, mean in zip(best["against"], best["other_mean"], strict=True)
+        ]
         method_differences(best.assign(against=labels), name, model=model, legend=False, ax=ax)
         ax.set_title("")  # that of the centre
         ax.set_title(f"{name}: {model} {value}{note}", fontsize=FONT + 1, loc="right")
