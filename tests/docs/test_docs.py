@@ -120,8 +120,9 @@ def test_the_gallery_can_be_drawn() -> None:
 def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
     import runpy
 
-    runpy.run_path(str(DOCS / "picture.py"))["main"](tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    runpy.run_path(str(DOCS / "picture.py"))["main"](tmp_path)
+    for name in ("picture.png", "conditions.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_notebook_becomes_a_page_with_its_outputs(tmp_path: Path) -> None:
