@@ -12,6 +12,7 @@ from gears.core.installation import __version__, check_for_cell_gears
 from gears.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gears import pl
     from gears.conditions import Condition
     from gears.gears import GEARS
     from gears.jobs.ensemble import Ensemble, train_many
@@ -25,6 +26,7 @@ __all__ = [
     "Ensemble",
     "PertData",
     "__version__",
+    "pl",
     "simulated_screen",
     "train_many",
     "train_multi_gpu",
@@ -35,6 +37,7 @@ _HOMES = {
     "Ensemble": "gears.jobs.ensemble",
     "GEARS": "gears.gears",
     "PertData": "gears.pertdata",
+    "pl": "gears.pl",
     "simulated_screen": "gears.simulate",
     "train_many": "gears.jobs.ensemble",
     "train_multi_gpu": "gears.train_distributed",

@@ -13,7 +13,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package, so that importing it imports none of its modules.
 
-    `homes` names the module that each public name is imported from.
+    `homes` names the module that each public name is imported from; a module is its own home.
 
     Examples
     --------
@@ -31,7 +31,8 @@ def lazy_names(
             public = getattr(sys.modules[package], "__all__", sorted(homes))
             msg = f"module {package!r} has no attribute {name!r}; public names: {', '.join(public)}"
             raise AttributeError(msg)
-        return getattr(importlib.import_module(homes[name]), name)
+        home = importlib.import_module(homes[name])
+        return home if homes[name] == f"{package}.{name}" else getattr(home, name)
 
     def names() -> list[str]:
         return sorted([*vars(sys.modules[package]), *homes])
