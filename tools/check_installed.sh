@@ -37,5 +37,5 @@ if [ -n "${WHOLE:-}" ]; then
   "$folder/env/bin/python" -m pytest -q -m "not long" -n 2
 else
   # shellcheck disable=SC2086
-  "$folder/env/bin/python" -m pytest -q -m "not long and not slow" ${TESTS:-$quick}
+  "$folder/env/bin/python" -m pytest -q -m "not long and not slow" ${PYTEST_ARGS:-} ${TESTS:-$quick}
 fi

@@ -4,7 +4,8 @@
 #   tools/test_matrix.sh                          # python3.11, 3.12 and 3.13, where they are found
 #   PYTHONS="python3.13" tools/test_matrix.sh
 #
-# Prints one row for each combination: versions and the outcome of the tests, or why it was not installed.
+# Prints one row for each combination: versions and the outcome of the tests, or why it was not installed. Warnings of
+# other packages about each other are no errors here, as they are with the pinned versions.
 # Downloads torch for each (gigabytes, where no CPU build is at hand).
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -26,7 +27,7 @@ for python in ${PYTHONS:-python3.11 python3.12 python3.13}; do
   fi
   for packages in ${PACKAGES:-oldest pinned newest}; do
     log="$folder/$python-$packages.log"
-    "$root/tools/check_installed.sh" "$python" -c "$folder/$packages.txt" > "$log" 2>&1
+    PYTEST_ARGS="-o filterwarnings=default" "$root/tools/check_installed.sh" "$python" -c "$folder/$packages.txt" > "$log" 2>&1
     versions=$(sed -n 's/^versions: //p' "$log")
     outcome=$(grep -E '^([0-9]+ (passed|failed)|=+ .*(passed|failed|error))' "$log" | tail -1)
     if [ -z "$outcome" ]; then
