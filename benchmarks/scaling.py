@@ -3,6 +3,10 @@
     python benchmarks/scaling.py                         all GPUs, or one to as many CPU workers as cores
     python benchmarks/scaling.py --device cpu --workers 1 2
     python benchmarks/scaling.py --batches 32 128 512    table of workers x batch
+    python benchmarks/scaling.py --device cpu --size norman --objectives moments --apart
+
+``--apart`` also trains W times on one worker at the same time, each with its part of the batch and without a word to
+the others: no division of the batch is faster on that machine, whose cores share caches and memory.
 
 The global batch stays the same (strong scaling), so every number of workers trains the same model.
 The first epoch (start-up, warm caches) is excluded; an epoch's time is the median of the others.
@@ -13,10 +17,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
@@ -60,29 +66,43 @@ def measure(folder, save_path, batch, objective, workers, options):
     }  # fmt: skip
 
 
+def apart(folder, place, batch, objective, workers, options):
+    """Seconds of an epoch of the slowest of `workers` trainings at once, each alone with its part of the batch."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        runs = [
+            pool.submit(measure, folder, f"{place}-apart-{n}", batch // workers, objective, 1, options)
+            for n in range(workers)
+        ]
+        return max(run.result()["epoch_s"] for run in runs)
+
+
 def with_speedup(rows):
     """Add speed-up and efficiency against the smallest number of workers of the same objective and batch."""
     first = {}
     for row in rows:
         base = first.setdefault((row["objective"], row["batch"]), row)
         speedup = base["epoch_s"] / row["epoch_s"]
+        if "apart_s" in row:
+            row["ceiling"] = base["epoch_s"] / row["apart_s"]
         row |= {"speedup": speedup, "efficiency": speedup * base["workers"] / row["workers"]}
     return rows
 
 
 HEADER = [
-    "| objective | batch | workers | epoch, s | per second | speed-up | efficiency "
+    "| objective | batch | workers | epoch, s | per second | speed-up | trained apart | efficiency "
     "| data | compute | communication | load | loss |",
-    "|---|" + "---:|" * 11,
+    "|---|" + "---:|" * 12,
 ]
 
 
 def shown(row):
     """A line of the table."""
     unit = row["rate_unit"].split("_")[0]
+    ceiling = f"{row['ceiling']:.2f}" if "ceiling" in row else ""
     return (
         f"| {row['objective']} | {row['batch']} | {row['workers']} | {row['epoch_s']:.3f} | {row['rate']:.0f} {unit} | "
-        f"{row['speedup']:.2f} | {row['efficiency']:.0%} | {row['data']:.0%} | {row['compute']:.0%} | "
+        f"{row['speedup']:.2f} | {ceiling} | {row['efficiency']:.0%} | {row['data']:.0%} | {row['compute']:.0%} | "
         f"{row['communication']:.0%} | {row['load']:.1f} | {row['train_loss']:.6f} |"
     )
 
@@ -127,6 +147,7 @@ def main(arguments=None):
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--hidden-size", type=int, default=64)
+    parser.add_argument("--apart", action="store_true", help="also what the machine allows at most")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     options = parser.parse_args(arguments)
     import torch
@@ -146,6 +167,8 @@ def main(arguments=None):
             for batch, workers in itertools.product(options.batches or [default], counts):
                 place = f"{folder}/{objective}-{batch}-{workers}"
                 rows.append(measure(folder, place, batch, objective, workers, options))
+                if options.apart and workers > 1:
+                    rows[-1]["apart_s"] = apart(folder, place, batch, objective, workers, options)
                 print(shown(with_speedup(rows)[-1]), flush=True)
     write(with_speedup(rows), options)
 
