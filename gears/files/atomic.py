@@ -120,13 +120,19 @@ def naming(path: Path, temporary: Path) -> Iterator[None]:
             f"{path} could not be written ({_reason(error)}); what was there before is unchanged: free some space, or "
             "choose another path"
         )
-        raise OSError(getattr(error, "errno", None) or errno.EIO, msg) from error
+        raise OSError(_number(error), msg) from error
 
 
 def _reason(error: Exception) -> str:
     """The system's message, extracted from HDF5's longer one where it has one."""
     match = re.search(r"error message = '([^']+)'", str(error))
     return match[1] if match else getattr(error, "strerror", None) or str(error)
+
+
+def _number(error: Exception) -> int:
+    """The system's error number, from HDF5's message where it is there only."""
+    match = re.search(r"errno = (\d+)", str(error))
+    return getattr(error, "errno", None) or (int(match[1]) if match else errno.EIO)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from gears.core.messages import unknown_name
+from gears.core.messages import count, unknown_name
 from gears.core.numbers import plain_number, whole_number
 from gears.data.checks.options import ProcessingOptions
 from gears.data.splits.custom import split_options
@@ -127,11 +127,23 @@ class TrainingJob:
             logger.warning("num_workers=%d has no effect: over moments no cell is read", self.num_workers)
 
     def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
-        """Loaders of cells, where the job reads any; ValueError unless training fills one batch of all workers."""
+        """Loaders of cells, where the job reads any.
+
+        ValueError unless training has a batch of cells, or a condition, for each worker.
+        """
         if self.on_cells:
             size = self.options.with_defaults().batch_size
             assert size is not None
             pert_data.get_dataloader_distributed(size, self.test_batch_size, world_size, rank, num_workers)
+            return
+        assert pert_data.split is not None
+        n_conditions = len(pert_data.split.parts.get("train", ()))
+        if 0 < n_conditions < world_size:
+            msg = (
+                f"{world_size} workers, but training has {count(n_conditions, 'condition')}: a worker without a "
+                f"condition has nothing to do; use at most {count(n_conditions, 'worker')}"
+            )
+            raise ValueError(msg)
 
     def worker_args(self) -> dict[str, Any]:
         """The prepared job (see :meth:`prepare`) as `args` of a worker."""
