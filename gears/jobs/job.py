@@ -301,6 +301,10 @@ def _train(
         with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
             pert_data, job = job.prepare(ranks.world_size, seconds)
     joined_before = is_running()
+    if joined_before and ranks.rank == 0:
+        for name, value in (("backend", backend), ("timeout", timeout)):
+            if value is not None:
+                logger.warning("%s=%r has no effect: the process group runs already", name, value)
     with stop_on_signals():
         if not joined_before:
             world = World(ranks.rank, ranks.local_rank, ranks.world_size, torch.device(device))

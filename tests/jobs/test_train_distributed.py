@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,8 @@ import pytest
 import torch
 from anndata import AnnData
 
-from gears import GEARS, PertData, train_multi_gpu
+from gears import GEARS, PertData, train_many, train_multi_gpu
+from gears.distributed.devices import cores
 from gears.jobs.job import TrainingJob
 from gears.train_distributed import train_ddp_worker
 
@@ -159,6 +161,33 @@ def test_batch_larger_than_the_data_is_refused_before_workers_start(screens: Pat
             data_config=DATA,
         )  # fmt: skip
     assert not (tmp_path / "m").exists()
+
+
+def test_more_workers_than_conditions_are_refused_before_workers_start(screens: Path) -> None:
+    job = TrainingJob.check(screens, "small", SPLIT, {"save_path": "m", "prior": None}, DATA)
+    n_conditions = len(job.load().split.conditions("train"))
+    with pytest.raises(
+        ValueError, match=rf"{n_conditions + 1} workers, but training has {n_conditions} cond"
+    ):
+        job.prepare(n_conditions + 1)
+    job.prepare(n_conditions)
+
+
+@pytest.mark.parametrize("train", [train_multi_gpu, train_many])
+def test_far_more_processes_than_cores_are_refused_before_anything_is_read(train, tmp_path: Path) -> None:
+    n = 8 * cores() + 1
+    arguments: dict[str, Any] = {
+        "pert_data_path": tmp_path,
+        "dataset_name": "none",
+        "args": {"save_path": "m"},
+    }
+    if train is train_many:
+        arguments = {"configs": [arguments], "n_at_once": n}
+    else:
+        arguments |= {"split_config": SPLIT, "n_gpus": n}
+    with pytest.raises(ValueError, match=rf"{n} CPU processes .*at most {n - 1} are started"):
+        train(**arguments, device="cpu")
+    assert not list(tmp_path.iterdir())
 
 
 def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: Path, monkeypatch) -> None:
