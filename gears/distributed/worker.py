@@ -73,7 +73,8 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
     use_loopback()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // (setup.side_by_side or len(setup.devices))))
-    torch.use_deterministic_algorithms(setup.deterministic, warn_only=setup.deterministic_warns)
+    if setup.deterministic:  # the call imports torch's compiler, which takes more than a CPU second
+        torch.use_deterministic_algorithms(True, warn_only=setup.deterministic_warns)
     configure_worker_logging(rank, setup.label)
     if rank == 0 and not setup.label:
         send_progress(lambda report: setup.channels[0].send(("progress", tuple(report))))

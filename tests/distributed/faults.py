@@ -240,13 +240,14 @@ def arm_caller(case: Case, folder: Path) -> None:
         before(GEARS, "report_test", lambda *_: strike(case, folder, me))
 
 
-def train(folder: Path, *, resume: bool, timeout: float = 90.0) -> Any:
+def train(folder: Path, *, resume: bool = False, timeout: float = 90.0, screens: Path | None = None) -> Any:
+    """Train with two workers; the screen is that of the folder, or one for several folders."""
     args = {
         "save_path": str(folder / "model"), "model_config": {"hidden_size": 4}, "epochs": EPOCHS, "prior": None,
         "batch_size": 4, "verbose": False, "resume": resume,
     }  # fmt: skip
     return train_multi_gpu(
-        folder / "screens", "small", {"split": "simulation", "seed": 1}, args, n_gpus=2, device="cpu",
+        screens or folder / "screens", "small", {"split": "simulation", "seed": 1}, args, n_gpus=2, device="cpu",
         timeout=timeout, data_config={"default_pert_graph": False},
     )  # fmt: skip
 
