@@ -228,6 +228,7 @@ def launch(
     backend: str,
     timeout: float | None = None,
     grace: float = GRACE_SECONDS,
+    stopped: Callable[[Any], object] | None = None,
 ) -> Any:
     """Run ``function(rank, world_size, *args)`` in one process per device and return rank 0's value.
 
@@ -243,6 +244,8 @@ def launch(
         Seconds after which a collective counts as failed.
     grace
         Seconds between terminating the other workers after a failure and killing them.
+    stopped
+        Called with rank 0's value where Ctrl-C or SIGTERM stopped the workers, before that is raised.
 
     Raises
     ------
@@ -251,7 +254,7 @@ def launch(
     """
     options = _checked(backend, timeout)
     payload = cloudpickle.dumps((function, args))
-    (outcome,) = _supervise([payload], [tuple(devices)], lambda _: options, grace)
+    (outcome,) = _supervise([payload], [tuple(devices)], lambda _: options, grace, stopped=stopped)
     try:
         if outcome.error is not None:
             raise outcome.error
@@ -303,6 +306,7 @@ def _supervise(
     options: Callable[[int], dict[str, Any]],
     grace: float,
     report: Callable[[int, Outcome], Outcome] = lambda number, outcome: outcome,
+    stopped: Callable[[Any], object] | None = None,
 ) -> list[Outcome]:
     """Run a group of workers for each payload, one at a time on each of `device_groups`; outcomes in order.
 
@@ -332,6 +336,8 @@ def _supervise(
                     if not group.running or (group.failed and asked_to_stop is None):
                         if asked_to_stop is None:
                             outcomes[number] = report(number, group.outcome())
+                        elif stopped is not None and not group.failed:
+                            stopped(group.outcome().value)
                         _end([groups[number]], grace)
                         free.append(groups.pop(number).devices)
                 waited = 0.0 if asked_to_stop is None else time.monotonic() - asked_to_stop

@@ -396,11 +396,23 @@ def train_multi_gpu(
         pert_data, job = job.prepare(plan.world_size, seconds)
         with seconds.of("workers"):
             arguments = (str(job.data_path), job.dataset_name, job.split_config, job.worker_args())
-            outcome = launch(train_ddp_worker, plan.devices, arguments, backend=plan.backend, timeout=timeout)
+            outcome = launch(
+                train_ddp_worker,
+                plan.devices,
+                arguments,
+                backend=plan.backend,
+                timeout=timeout,
+                stopped=_log_stopped,
+            )
             result = TrainResult(**outcome)
-        if result.stopped:
-            logger.warning("training was %s", result.stopped_because)
+        _log_stopped(outcome)
         return job.conclude(pert_data, result, seconds, model)
+
+
+def _log_stopped(outcome: Mapping[str, Any]) -> None:
+    """Log who stopped the training, and where its checkpoint is (`outcome`: fields of a TrainResult)."""
+    if outcome["stopped"]:
+        logger.warning("training was %s", outcome["stopped_because"])
 
 
 def train_ddp_worker(

@@ -25,11 +25,24 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from fault_cases import (
+    CALLER,
+    CHECKPOINT,
+    PREDICTION,
+    PREPARING,
+    SAVE,
+    START,
+    STEP,
+    TORCHRUN,
+    VALIDATION,
+    Case,
+    cases,
+)  # fmt: skip
 
 from gears.distributed.launch import Group
 from gears.files import atomic
@@ -45,85 +58,7 @@ from gears.training.tasks import MomentsTask
 launch_module = importlib.import_module("gears.distributed.launch")
 
 MARK = "GEARS_FAULT"
-LATE = 20.0
-"""Seconds that a busy machine may add to the time-out until the caller knows."""
 EPOCHS, THIRD_STEP, SECOND_EPOCH = 3, 3, 2
-PREPARING, START, STEP, VALIDATION = "preparing", "start of workers", "a step", "validation"
-CHECKPOINT, SAVE, PREDICTION = "writing a checkpoint", "final save", "prediction"
-IN_WORKERS = (START, STEP, VALIDATION, CHECKPOINT, SAVE)
-SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
-CALLER = "caller"
-
-
-@dataclass(frozen=True)
-class Case:
-    """Who is hit ("worker 0", "worker 1", "caller"), by what, and when; `words` must be in what the caller is told."""
-
-    who: str
-    what: str
-    when: str
-    words: tuple[str, ...] = ()
-    outcome: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.what} | {self.who} | {self.when}"
-
-    @property
-    def spawned(self) -> bool:
-        """Whether workers are spawned."""
-        return self.when == START or (self.when == STEP and self.who != "worker 0" and self.what in SIGNALS)
-
-    @property
-    def timeout(self) -> float:
-        """Seconds after which a worker that does not respond is declared dead."""
-        silent = self.who != CALLER and self.what in ("SIGSTOP", "hangs")
-        return (30.0 if self.when == START else 8.0) if silent else 90.0
-
-
-def cases() -> list[Case]:
-    """All rows of the table; `outcome` is "error", "stopped", "done" (a complete run) or "gone" (ended by a signal)."""
-    rows = []
-    for rank, when, name in itertools.product((0, 1), IN_WORKERS, SIGNALS):
-        who = f"worker {rank}"
-        if name in ("SIGTERM", "SIGINT"):
-            outcome = {START: "error", SAVE: "done"}.get(when, "stopped")
-            words: tuple[str, ...] = (f"stopped by {name} to {who} of 2", "the checkpoint is", "resume=True")
-            if when == START:
-                words = (f"{who} of 2 was killed by {name}",)
-            rows.append(Case(who, name, when, () if when == SAVE else words, outcome))
-        else:
-            told = f"{who} of 2 was killed by SIGKILL; out of memory?"
-            if name == "SIGSTOP":
-                told = f"{who} of 2 did not respond"
-            rows.append(Case(who, name, when, (told, name), "error"))
-    for when, name in itertools.product((PREPARING, *IN_WORKERS, PREDICTION), SIGNALS):
-        ends = {"SIGKILL": "gone", "SIGSTOP": "done", "SIGTERM": "stopped", "SIGINT": "stopped"}
-        outcome = ends[name]
-        words = {"SIGTERM": ("SystemExit: 143",), "SIGINT": ("KeyboardInterrupt",)}.get(name, ())
-        if name == "SIGTERM" and when in (PREPARING, PREDICTION):
-            outcome, words = "gone", ()
-        if when in (STEP, VALIDATION, CHECKPOINT) and outcome == "stopped":
-            words += (f"stopped by {name} to all workers", "the checkpoint is")
-        rows.append(Case(CALLER, name, when, words, outcome))
-    full, no_memory = "No space left on device", "memory is full"
-    return [
-        *rows,
-        *(Case(f"worker {rank}", "SIGSTOP, SIGCONT after 2 s", STEP, (), "done") for rank in (0, 1)),
-        Case("worker 0", "full disk", CHECKPOINT, (full, "checkpoints/epoch-"), "error"),
-        Case("worker 0", "full disk", SAVE, (full, "model"), "error"),
-        Case(CALLER, "full disk", PREPARING, (full, "screens"), "error"),
-        Case("worker 1", "memory of torch full", STEP, ("worker 1 of 2", no_memory, "batch_size"), "error"),
-        Case("worker 0", "memory of numpy full", VALIDATION, ("worker 0 of 2", no_memory, "batch_size"), "error"),
-        Case("worker 1", "exception", STEP, ("worker 1 of 2 failed: KeyError: 'no such gene'",), "error"),
-        Case("worker 1", "leaves with 0", STEP, ("worker 1 of 2 left early with exit code 0",), "error"),
-        Case("worker 0", "leaves with 3", VALIDATION, ("worker 0 of 2 left early with exit code 3",), "error"),
-        Case("worker 1", "hangs", STEP, ("worker 1 of 2 did not respond", "it hangs"), "error"),
-        Case("worker 0", "hangs", VALIDATION, ("worker 0 of 2 did not respond", "it hangs"), "error"),
-        Case("worker 1", "NaN", STEP, ("FloatingPointError", "nan"), "error"),
-        Case(CALLER, "unreadable file", START, ("perturb_processed.h5ad", "damaged"), "error"),
-        Case(CALLER, "missing folder", START, ("screens/small",), "error"),
-    ]  # fmt: skip
 
 
 # -- in the caller and in its workers ---------------------------------------------------------
@@ -168,9 +103,11 @@ def before(owner: Any, name: str, act: Callable[..., None]) -> None:
 
 def arm_worker(case: Case, folder: Path, rank: int) -> None:
     """In a worker: the case happens when its moment has come; rank 0 acts for the caller."""
-    if case.who not in (f"worker {rank}", CALLER if rank == 0 else ""):
+    if case.who.removesuffix(" of torchrun") != f"worker {rank}" and (
+        rank or case.who not in (CALLER, TORCHRUN)
+    ):
         return
-    target = os.getppid() if case.who == CALLER else os.getpid()
+    target = os.getppid() if case.who in (CALLER, TORCHRUN) else os.getpid()
     counts = {STEP: itertools.count(1), VALIDATION: itertools.count(1)}
     writing: list[str] = []
 
@@ -252,6 +189,36 @@ def train(folder: Path, *, resume: bool = False, timeout: float = 90.0, screens:
     )  # fmt: skip
 
 
+class TorchrunError(RuntimeError):
+    """torchrun ended with an error."""
+
+
+def run_torchrun(case: Case, folder: Path) -> None:
+    """As the caller: let torchrun start this file, twice."""
+    words = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        __file__,
+        "--worker",
+        str(folder),
+    ]
+    done = subprocess.run([sys.executable, *words, case.name], check=False)
+    log = (folder / "first.log").read_text().splitlines()
+    if done.returncode and not any("training was stopped" in line for line in log):
+        raise TorchrunError(
+            "; ".join(line.strip() for line in log if any(word in line for word in case.words))
+        )
+
+
+def torchrun_worker(folder: Path, name: str) -> None:
+    """One of torchrun's processes."""
+    (case,) = (case for case in cases() if case.name == name)
+    arm_worker(case, folder, int(os.environ["RANK"]))
+    train(folder)
+
+
 # -- in the process that forks callers --------------------------------------------------------
 
 
@@ -270,8 +237,7 @@ def fork(folder: Path, name: str, work: Callable[[], Any]) -> int:
         told: dict[str, Any] = {"type": None}
         try:
             result = work()
-            told |= {"message": result.stopped_because or "", "stopped": result.stopped}
-            told["metrics"] = result.test_metrics
+            told |= {"message": getattr(result, "stopped_because", None) or ""}
         except BaseException as error:
             told |= {"type": type(error).__name__, "message": str(error), "trace": traceback.format_exc()}
         told["at"] = time.time()
@@ -298,16 +264,18 @@ def wait(pid: int, seconds: float) -> str:
     return "never"
 
 
-def marked(mark: str) -> list[int]:
-    """Living processes that inherited the mark in their environment, but for this one."""
-    living = []
+def living(pid: int, mark: str) -> list[int]:
+    """Processes of a caller's session, and others that began with the mark in their environment; no zombies."""
+    found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
-            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                living.append(int(entry.name))
-    return living
+            state, _, _, session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+            marks = (entry / "environ").read_bytes().split(b"\0")
+            if state != "Z" and (int(session) == pid or f"{MARK}={mark}".encode() in marks):
+                found.append(int(entry.name))
+    return found
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -352,91 +320,88 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(alike) and one["history"] == other["history"]
 
 
-def last_line(folder: Path) -> str:
-    """The last line of a caller's log that says that training was stopped."""
-    lines = [line for line in (folder / "first.log").read_text().splitlines() if "training was" in line]
-    return lines[-1] if lines else ""
-
-
 def judged(case: Case, template: Path, folder: Path, reference: dict[str, Any]) -> dict[str, Any]:
-    """Run a case, and what is wrong with it (nothing, if all is well)."""
+    """Run a case, and say what is wrong with it (nothing, if all is well)."""
     shutil.copytree(template, folder)
     (folder / "tmp").mkdir()
     shared = set(os.listdir("/dev/shm"))
-    mark = uuid.uuid4().hex
-    os.environ[MARK] = mark  # its workers have it, too
+    os.environ[MARK] = mark = uuid.uuid4().hex  # of all processes that are started
 
     def first() -> Any:
-        os.environ[MARK] = mark
+        if TORCHRUN in case.who:
+            return run_torchrun(case, folder)
         arm_caller(case, folder)
         with contextlib.nullcontext() if case.spawned else forked_workers():
-            return train(folder, resume=False, timeout=case.timeout)
+            return train(folder, timeout=case.timeout)
 
-    end = wait(fork(folder, "first", first), 180)
+    pid = fork(folder, "first", first)
+    end = wait(pid, 240)
     ended = time.time()
-    while (left := marked(mark)) and time.time() - ended < 10:
+    while (left := living(pid, mark)) and time.time() - ended < 10:
         time.sleep(0.05)
     gone = time.time() - ended
+    known = read_json(folder / "first.json")
+    text = said(known, folder)
+    outcome = outcome_of(known, end, text)
     struck = float((folder / "struck").read_text()) if (folder / "struck").exists() else None
-    told = json.loads((folder / "first.json").read_text()) if (folder / "first.json").exists() else {}
-    message = told.get("message", "")
-    text = f"{told['type']}: {message}" if told.get("type") else message
-    if said := last_line(folder):
-        text = said if not text else text if said.endswith(text) else f"{text} / {said}"
-    outcome = {"exited": "error" if told.get("type") else "stopped" if told.get("stopped") else "done"}.get(
-        end, "gone"
-    )
-    if told.get("type") in ("SystemExit", "KeyboardInterrupt"):
-        outcome = "stopped"
-    wrong = []
-    if outcome != case.outcome:
-        wrong.append(f"outcome {outcome} ({end}), expected {case.outcome}")
-    wrong += [f"not told: {word}" for word in case.words if word not in text]
-    if struck is None and case.what.startswith("SIG"):
-        wrong.append("it never happened")
-    seconds = None if struck is None or "at" not in told else told["at"] - struck
-    if (
-        seconds is not None
-        and case.outcome == "error"
-        and seconds > LATE + (case.timeout if case.timeout < 90 else 0)
-    ):
+    seconds = None if struck is None or "at" not in known else known["at"] - struck
+    wrong = [f"not told: {word}" for word in case.words if word not in text]
+    wrong += [f"outcome {outcome} ({end}), expected {case.outcome}"] * (outcome != case.outcome)
+    wrong += ["it never happened"] * (struck is None and case.what.startswith("SIG"))
+    wrong += [f"processes remain: {left}"] * bool(left)
+    if case.outcome == "error" and seconds is not None and seconds > case.longest:
         wrong.append(f"the caller knew after {seconds:.0f} s")
-    if left:
-        wrong.append(f"processes remain: {left}")
-    temporary = [
-        name for name in leftovers(folder) if name.startswith("tmp/") and "torchinductor" not in name
-    ]
-    if temporary:
-        wrong.append(f"temporary files remain: {temporary}")
-    if (
-        case.outcome != "gone"
-        and end != "SIGKILL"
-        and (files := leftovers(folder))
-        and case.what != "SIGKILL"
-    ):
-        wrong.append(f"files remain: {files}")
+    # a process that is killed leaves its lock file and the folder of its write: the next run removes both
+    killed = case.what.startswith(("SIGKILL", "SIGSTOP", "hangs", "leaves")) or case.outcome == "gone"
+    wrong += [] if killed else [f"{name} remains" for name in leftovers(folder)]
+    n_checkpoints = len(list((folder / "model" / "checkpoints").glob("epoch-*.pt")))
     if case.what in ("unreadable file", "missing folder"):
         shutil.rmtree(folder / "screens")
         shutil.copytree(template / "screens", folder / "screens")
-    kept = len(list((folder / "model" / "checkpoints").glob("epoch-*.pt")))
     if outcome == "done":
-        wrong += [] if same(state(folder), reference) else ["the run that was complete differs"]
+        wrong += [] if same(state(folder), reference) else ["the complete run differs"]
     else:
-        again = wait(fork(folder, "again", lambda: resumed(folder)), 120)
-        known = json.loads((folder / "again.json").read_text()) if (folder / "again.json").exists() else {}
-        if again != "exited" or known.get("type") is not None:
-            wrong.append(f"resuming: {again} {known.get('type')} {known.get('message', '')[:200]}")
-        elif not same(state(folder), reference):
-            wrong.append("the resumed run differs")
-        if files := leftovers(folder):
-            wrong.append(f"files remain after resuming: {files}")
+        wrong += wrong_after(folder, reference)
+    # names that others on this machine use all the time are not looked at
     new = set(os.listdir("/dev/shm")) - shared
-    if remaining := [name for name in new if not name.startswith(("sem.", "psm_"))]:
-        wrong.append(f"shared memory remains: {remaining}")
+    wrong += [f"/dev/shm/{name} remains" for name in new if not name.startswith(("sem.", "psm_"))]
     return {
         **asdict(case), "told": shown(text, end), "outcome": outcome, "seconds": seconds, "gone": gone,
-        "checkpoints": kept, "wrong": wrong,
+        "checkpoints": n_checkpoints, "wrong": wrong,
     }  # fmt: skip
+
+
+def said(known: dict[str, Any], folder: Path) -> str:
+    """What a caller was told: its exception, and the line of its log that says that training was stopped."""
+    lines = [
+        line for line in (folder / "first.log").read_text().splitlines() if "training was stopped" in line
+    ]
+    words = [f"{known['type']}: {known['message']}"] if known.get("type") else []
+    return " / ".join([*words, *lines[-1:]])
+
+
+def outcome_of(known: dict[str, Any], end: str, text: str) -> str:
+    if end != "exited":
+        return "gone"
+    if known["type"] in ("SystemExit", "KeyboardInterrupt") or (
+        known["type"] is None and "stopped by" in text
+    ):
+        return "stopped"
+    return "error" if known["type"] else "done"
+
+
+def wrong_after(folder: Path, reference: dict[str, Any]) -> list[str]:
+    """What is wrong when the run goes on: it must end as one that was never interrupted, and leave nothing."""
+    end = wait(fork(folder, "again", lambda: resumed(folder)), 120)
+    known = read_json(folder / "again.json")
+    if end != "exited" or known["type"] is not None:
+        return [f"going on: {end} {known.get('type')} {known.get('message', '')[:200]}"]
+    wrong = [] if same(state(folder), reference) else ["the run that went on differs"]
+    return wrong + [f"{name} remains after going on" for name in leftovers(folder)]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def shown(text: str, end: str) -> str:
@@ -499,4 +464,7 @@ def main(root: Path, results: Path, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--worker":
+        torchrun_worker(Path(sys.argv[2]), sys.argv[3])
+        sys.exit()
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]) > 0)

@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from faults import MARK, fork, forked_workers, leftovers, marked, prepare, same, state, train, wait
+from faults import MARK, fork, forked_workers, leftovers, living, prepare, same, state, train, wait
 
 from gears.distributed import launch
 
@@ -53,7 +53,8 @@ def jobs(folder: Path, n: int, method: str) -> dict[str, Any]:
     return {
         "jobs": n, "ends": sorted(set(ends)), "errors": errors, "seconds": round(seconds),
         "alike": all(same(states[0], one) for one in states[1:]) if states else False,
-        "processes": len(marked(mark)), "shared memory": sorted(set(os.listdir("/dev/shm")) - shared),
+        "processes": sum(len(living(pid, mark)) for pid in pids),
+        "shared memory": sorted(set(os.listdir("/dev/shm")) - shared),
         "files": [name for number in range(n) for name in leftovers(folder / f"job-{number}")] + leftovers(folder),
         "screen changed": before != sorted(str(path) for path in (folder / "screens").rglob("*")),
     }  # fmt: skip
