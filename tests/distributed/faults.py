@@ -1,9 +1,10 @@
 """Kills and faults of a training job of two workers: what the caller was told, what is left, how the run goes on.
 
-``python faults.py FOLDER RESULTS [WORD ...]`` appends a line of JSON for each case (of those whose name contains all
-words) to RESULTS, and goes on where an interrupted run of it ended. This process never trains itself: each caller is a
-fork of it. Workers are spawned, as for users, in the rows of `Case.spawned`; in the others, and in the run that follows
-to see that the job goes on, they are forks of the caller, which saves the seconds of importing libraries.
+``python faults.py FOLDER RESULTS [WORD ...]`` appends a line of JSON for each case (of those whose name contains one of
+the words) to RESULTS, writes the table beside it, and goes on where an interrupted run of it ended. This process never
+trains itself: each caller is a fork of it. Workers are spawned, as for users, in the rows of `Case.spawned`; in the
+others, and in the run that follows to see that the job goes on, they are forks of the caller, which saves the seconds of
+importing libraries.
 """
 
 from __future__ import annotations
@@ -430,6 +431,23 @@ def prepare(template: Path) -> None:
     job.prepare(2)
 
 
+def table(results: Path) -> str:
+    """The rows as Markdown, in the order of `cases`."""
+    found = {row["name"]: row for row in map(json.loads, results.read_text().splitlines())}
+    lines = ["| who | what | when | what the caller was told | s | then |", "|---|---|---|---|---:|---|"]
+    for case in cases():
+        if (row := found.get(case.name)) is not None:
+            seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
+            then = {"done": "same result"}.get(
+                row["outcome"], f"goes on ({row['checkpoints']} checkpoints), same result"
+            )
+            told = row["told"].replace("|", "/")
+            star = "" if case.spawned else " *"
+            then = "; ".join(row["wrong"]) or then
+            lines.append(f"| {case.who}{star} | {case.what} | {case.when} | {told} | {seconds} | {then} |")
+    return "\n".join(lines) + "\n"
+
+
 def main(root: Path, results: Path, words: list[str]) -> int:
     """Judge all cases that RESULTS does not hold yet; the number of those with which something is wrong."""
     from multiprocessing import resource_tracker
@@ -450,7 +468,7 @@ def main(root: Path, results: Path, words: list[str]) -> int:
     )
     n_wrong = 0
     for number, case in enumerate(cases()):
-        if case.name in done or not all(word in case.name for word in words):
+        if case.name in done or (words and not any(word in case.name for word in words)):
             continue
         folder = root / f"case-{number}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -460,6 +478,7 @@ def main(root: Path, results: Path, words: list[str]) -> int:
             file.write(json.dumps(found) + "\n")
         if not found["wrong"]:
             shutil.rmtree(folder)
+    results.with_suffix(".md").write_text(table(results))
     return n_wrong
 
 

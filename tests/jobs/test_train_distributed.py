@@ -16,7 +16,7 @@ from anndata import AnnData
 from gears import GEARS, PertData, train_many, train_multi_gpu
 from gears.distributed.devices import cores
 from gears.jobs.job import TrainingJob
-from gears.train_distributed import train_ddp_worker
+from gears.train_distributed import cleanup_ddp, setup_ddp, train_ddp_worker
 
 SPLIT = {"split": "simulation", "seed": 1}
 GLOBAL_BATCH = 24
@@ -205,6 +205,29 @@ def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: P
     assert len(outcome["history"]) == 1
     assert not torch.distributed.is_initialized()
     assert logging.getLogger("gears").level == level, "the caller's logger stays as it was"
+
+
+def test_options_of_a_group_that_runs_are_reported(
+    screens: Path, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    setup_ddp(0, 1, device="cpu")
+    try:
+        args = arguments(tmp_path / "m", batch_size=GLOBAL_BATCH, epochs=1)
+        train_multi_gpu(screens, "small", SPLIT, args, data_config=DATA, timeout=5, backend="gloo")
+    finally:
+        cleanup_ddp()
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "has no effect: the process" in record.getMessage()
+    ]
+    assert [line.partition("=")[0] for line in lines] == ["backend", "timeout"]
 
 
 def test_dictionary_annotation_travels_as_a_file(
