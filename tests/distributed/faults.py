@@ -3,7 +3,7 @@
 ``python faults.py FOLDER RESULTS [WORD ...]`` appends a line of JSON for each case (of those whose name contains one of
 the words) to RESULTS, writes the table beside it, and goes on where an interrupted run of it ended. This process never
 trains itself: each caller is a fork of it. Workers are spawned, as for users, in the rows of `Case.spawned`; in the
-others, and in the run that follows to see that the job goes on, they are forks of the caller, which saves the seconds of
+others, and in the run that follows to see that the job goes on, they are forks of the caller, which saves seconds of
 importing libraries.
 """
 
