@@ -127,7 +127,9 @@ def naming(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The system's message, extracted from HDF5's longer one where it has one."""
+    """The system's message, extracted from HDF5's longer one, or from ours about a file within a folder."""
+    if isinstance(error.__cause__, OSError) and "could not be written" in str(error):
+        return _reason(error.__cause__)
     match = re.search(r"error message = '([^']+)'", str(error))
     return match[1] if match else getattr(error, "strerror", None) or str(error)
 

@@ -281,7 +281,7 @@ def living(pid: int, mark: str) -> list[int]:
 
 def leftovers(folder: Path) -> list[str]:
     """Hidden and temporary files of a case, but for locks that a screen's folder keeps."""
-    # torch makes the folder of its compiler's cache, one per user, when that is imported
+    # torch makes the folder of its compiler's cache, one per user, when that is imported, and torchrun one for its logs
     inner = [
         path
         for name in ("screens", "model")
@@ -289,7 +289,11 @@ def leftovers(folder: Path) -> list[str]:
         if path.suffix != ".lock"
     ]
     found = [*inner, *folder.glob(".*"), *(folder / "tmp").iterdir()]
-    return [str(path.relative_to(folder)) for path in found if not path.name.startswith("torchinductor_")]
+    return [
+        str(path.relative_to(folder))
+        for path in found
+        if not path.name.startswith(("torchinductor_", "torchelastic_"))
+    ]
 
 
 @contextlib.contextmanager

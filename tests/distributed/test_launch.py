@@ -95,14 +95,19 @@ def test_the_rank_that_does_not_respond_is_named(ends: str) -> None:
     assert ("it was stopped by SIGSTOP" in str(caught.value)) == (ends == "stop")
 
 
-def stopped_alone(rank: int, world_size: int) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+def stopped_outside_of_a_collective(rank: int, world_size: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
 
 
 def test_a_stopped_worker_that_nobody_waits_for_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="gears"), pytest.raises(WorkerError, match=r"0 of 1 .* SIGSTOP"):
-        launch(stopped_alone, ["cpu"], backend="gloo", timeout=2)
-    assert "worker 0 of 1 is stopped by SIGSTOP: `kill -CONT" in caplog.text
+    with (
+        caplog.at_level("WARNING", logger="gears"),
+        pytest.raises(WorkerError, match=r"worker 1 of 2 .*SIGSTOP"),
+    ):
+        launch(stopped_outside_of_a_collective, ["cpu"] * 2, backend="gloo", timeout=20)
+    assert "worker 1 of 2 is stopped by SIGSTOP: `kill -CONT" in caplog.text
 
 
 def full_of(library: str) -> Callable[[int, int], Any]:
