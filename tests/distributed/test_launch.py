@@ -106,7 +106,7 @@ def test_a_stopped_worker_that_nobody_waits_for_is_named(caplog: pytest.LogCaptu
         caplog.at_level("WARNING", logger="gears"),
         pytest.raises(WorkerError, match=r"worker 1 of 2 .*SIGSTOP"),
     ):
-        launch(stopped_outside_of_a_collective, ["cpu"] * 2, backend="gloo", timeout=20)
+        launch(stopped_outside_of_a_collective, ["cpu"] * 2, backend="gloo", timeout=6)
     assert "worker 1 of 2 is stopped by SIGSTOP: `kill -CONT" in caplog.text
 
 
