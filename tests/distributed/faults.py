@@ -266,15 +266,18 @@ def wait(pid: int, seconds: float) -> str:
 
 
 def living(pid: int, mark: str) -> list[int]:
-    """Processes of a caller's session, and others that began with the mark in their environment; no zombies."""
+    """Processes of a caller's session, and others that began with the mark in their environment.
+
+    A zombie counts: its other threads may still hold files.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
-            state, _, _, session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+            session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[3]
             marks = (entry / "environ").read_bytes().split(b"\0")
-            if state != "Z" and (int(session) == pid or f"{MARK}={mark}".encode() in marks):
+            if int(session) == pid or f"{MARK}={mark}".encode() in marks:
                 found.append(int(entry.name))
     return found
 
