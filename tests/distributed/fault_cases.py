@@ -86,7 +86,7 @@ def cases() -> list[Case]:
         Case("worker 0", "hangs", VALIDATION, ("worker 0 of 2 did not respond", "it hangs"), "error"),
         Case("worker 1", "NaN", STEP, ("FloatingPointError", "nan"), "error"),
         Case(CALLER, "unreadable file", START, ("perturb_processed.h5ad", "damaged"), "error"),
-        Case(CALLER, "missing folder", START, ("screens/small",), "error"),
+        Case(CALLER, "missing folder", START, ("there is no folder", "screens"), "error"),
         Case("worker 1 of torchrun", "SIGKILL", STEP, ("Signal 9 (SIGKILL)", "(local_rank: 1)"), "error"),
         Case("worker 0 of torchrun", "SIGTERM", STEP, ("stopped by SIGTERM to worker 0 of 2",), "stopped"),
         Case(TORCHRUN, "SIGTERM", STEP, ("stopped by SIGTERM to all workers", "the checkpoint is"), "stopped"),

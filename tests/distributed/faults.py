@@ -164,7 +164,7 @@ def arm_caller(case: Case, folder: Path) -> None:
             if case.what == "unreadable file":
                 (screen / "perturb_processed.h5ad").write_bytes(b"nothing")
             elif case.what == "missing folder":
-                shutil.rmtree(screen)
+                shutil.rmtree(folder / "screens")
             else:
                 pids = [worker.process.pid for worker in group.workers]
                 strike(case, folder, me if case.who == CALLER else pids[int(case.who[-1])])
@@ -270,16 +270,16 @@ def living(pid: int, mark: str) -> list[int]:
 
     A zombie counts: its other threads may still hold files.
     """
-    found = []
+    found = set()
     for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
         with contextlib.suppress(OSError):
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[3]
-            marks = (entry / "environ").read_bytes().split(b"\0")
-            if int(session) == pid or f"{MARK}={mark}".encode() in marks:
-                found.append(int(entry.name))
-    return found
+            if int((entry / "stat").read_text().rsplit(")", 1)[1].split()[3]) == pid:
+                found.add(int(entry.name))  # its environment may be gone already
+            elif f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.add(int(entry.name))
+    return sorted(found)
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -365,7 +365,7 @@ def judged(case: Case, template: Path, folder: Path, reference: dict[str, Any]) 
     wrong += [] if killed else [f"{name} remains" for name in leftovers(folder)]
     n_checkpoints = len(list((folder / "model" / "checkpoints").glob("epoch-*.pt")))
     if case.what in ("unreadable file", "missing folder"):
-        shutil.rmtree(folder / "screens")
+        shutil.rmtree(folder / "screens", ignore_errors=True)
         shutil.copytree(template / "screens", folder / "screens")
     if outcome == "done":
         wrong += [] if same(state(folder), reference) else ["the complete run differs"]
