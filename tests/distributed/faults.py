@@ -17,6 +17,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import resource
 import shutil
 import signal
@@ -416,12 +417,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def shown(text: str, end: str) -> str:
     """The first line of what was told, without paths of this machine."""
     line = (text.strip().splitlines() or [""])[0]
-    words = [
-        Path(word.strip("'(;,")).name if word.strip("'(").startswith("/") else word for word in line.split()
-    ]
-    return " ".join(words)[:240] or (
-        f"(ended by {end})" if end.startswith("SIG") else "(the run is complete)"
-    )
+    line = re.sub(r"/[^\s'\";,)\]]*/([^\s/'\";,)\]]+)", r"\1", line)
+    return line[:300] or (f"(ended by {end})" if end.startswith("SIG") else "(the run is complete)")
 
 
 def prepare(template: Path) -> None:
@@ -446,11 +443,10 @@ def table(results: Path) -> str:
     for case in cases():
         if (row := found.get(case.name)) is not None:
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
-            then = {"done": "same result"}.get(
-                row["outcome"], f"goes on ({row['checkpoints']} checkpoints), same result"
-            )
+            again = "goes on" if row["checkpoints"] else "starts again"
+            then = "same result" if row["outcome"] == "done" else f"{again}, same result"
             told = row["told"].replace("|", "/")
-            star = "" if case.spawned else " *"
+            star = "" if case.spawned or TORCHRUN in case.who else " *"
             then = "; ".join(row["wrong"]) or then
             lines.append(f"| {case.who}{star} | {case.what} | {case.when} | {told} | {seconds} | {then} |")
     return "\n".join(lines) + "\n"
