@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from gears.core.messages import count
 from gears.core.numbers import is_whole, plain_number
 from gears.distributed.gpus import GpuIds, check_no_slices, gpu_names, resolve_gpu_ids, warn_about_gpus
 
 logger = logging.getLogger(__name__)
 
 DeviceLike = str | int | torch.device | None
+
+MOST_PER_CORE = 8
+"""CPU processes that are started for each core at most: each holds libraries of some hundred MB."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,27 @@ def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
     return ("cpu",)
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check_cpu_processes(n_processes: int, n_cores: int) -> None:
+    """Warn about more CPU processes than cores; raise ValueError from more than MOST_PER_CORE for each core on."""
+    if n_processes <= n_cores:
+        return
+    found = f"{n_processes} CPU processes on a machine of {count(n_cores, 'usable core')}"
+    if n_processes > MOST_PER_CORE * n_cores:
+        msg = (
+            f"{found}; at most {MOST_PER_CORE * n_cores} are started ({MOST_PER_CORE} for each core): "
+            f"request {n_cores} or fewer"
+        )
+        raise ValueError(msg)
+    logger.warning("%s take turns: more than %d are no faster", found, n_cores)
+
+
 def plan_devices(
     n_gpus: int | None = None, gpu_ids: GpuIds = None, device: DeviceLike = None, backend: str | None = None
 ) -> DevicePlan:
@@ -214,4 +240,6 @@ def plan_devices(
         check_no_slices(f"{n_workers} workers were requested")
     devices = choose_devices(n_gpus, ids, device, visible=visible)
     warn_about_gpus(devices)
+    if devices[0] == "cpu":
+        check_cpu_processes(len(devices), cores())
     return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))

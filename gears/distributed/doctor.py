@@ -109,7 +109,7 @@ def version_of(package: str) -> str | None:
 
 def look_at_machine() -> dict[str, Any]:
     """System, cores, memory and limits."""
-    from gears.distributed.worker import cores
+    from gears.distributed.devices import cores
 
     values: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import gc
 import itertools
+import logging
 import os
 import platform
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from gears.distributed.world import (
     missing_variables,
     set_world,
 )
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 600.0
 
@@ -135,6 +138,10 @@ def join_group(
 ) -> World:
     """Set the device, then initialise the process group (by store, URL or environment)."""
     backend = choose_backend(world.device.type, explicit=backend)
+    if world.rank == 0 and "NCCL_TIMEOUT" in os.environ:
+        logger.warning(
+            "the variable NCCL_TIMEOUT has no effect (neither torch nor NCCL reads it); use timeout="
+        )
     device_id = None
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)

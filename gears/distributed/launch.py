@@ -27,9 +27,9 @@ import torch.distributed as dist
 import torch.multiprocessing as torch_mp
 
 from gears.core.progress import Report, show, watched
-from gears.distributed.group import check_timeout
-from gears.distributed.signals import SignalWatch, signal_name
-from gears.distributed.worker import ChildSetup, run_child
+from gears.distributed.group import DEFAULT_TIMEOUT, check_timeout
+from gears.distributed.signals import SignalWatch, signal_name, stopping_signal
+from gears.distributed.worker import LESS_MEMORY, ChildSetup, run_child
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,9 @@ GRACE_SECONDS = 2.0
 STOP_GRACE_SECONDS = 30.0
 SETTLE_SECONDS = 0.5
 TIMED_OUT_SETTLE_SECONDS = 2.0
+LOOK_SECONDS = 0.2
+STOPPED_SECONDS = 1.0
+"""A worker that is stopped for longer is reported at once; it fails when it is stopped until the time-out."""
 
 # Threads that start workers at once would put back each other's changes.
 _SPAWNING = threading.Lock()
@@ -77,6 +80,20 @@ class Worker:
     error: tuple[float, str, str] | None = None
     left: int | None = None
     ended: float | None = None
+    stopped_by: int | None = None
+    stopped_for: float = 0.0
+
+    def note_stopped(self, seconds: float, world_size: int) -> None:
+        """Count the seconds for which the process is stopped (SIGSTOP, a debugger); warn of it once."""
+        number = stopping_signal(self.process.pid) if self.running else None
+        before = self.stopped_for
+        self.stopped_for = 0.0 if number is None else before + seconds
+        self.stopped_by = number
+        if before < STOPPED_SECONDS <= self.stopped_for:
+            logger.warning(
+                "worker %d of %d is stopped by %s: `kill -CONT %d` lets it go on",
+                self.rank, world_size, signal_name(number or 0), self.process.pid,
+            )  # fmt: skip
 
     def listen(self) -> None:
         """Receive the worker's messages.
@@ -126,6 +143,7 @@ class Group:
     workers: tuple[Worker, ...]
     store: dist.Store
     pipes: tuple[tuple[Connection, Connection], ...]
+    timeout: float
 
     @classmethod
     def start(cls, payload: bytes, devices: tuple[str, ...], options: dict[str, Any]) -> Group:
@@ -151,7 +169,7 @@ class Group:
             Worker(rank, process, receiver)
             for rank, (process, (receiver, _)) in enumerate(zip(started.processes, pipes, strict=True))
         )
-        return cls(devices, workers, store, pipes)
+        return cls(devices, workers, store, pipes, options["timeout"] or DEFAULT_TIMEOUT)
 
     @property
     def running(self) -> list[Worker]:
@@ -159,12 +177,13 @@ class Group:
 
     @property
     def failed(self) -> bool:
-        return any(worker.failed for worker in self.workers)
+        return any(worker.failed or worker.stopped_for > self.timeout for worker in self.workers)
 
-    def listen(self) -> None:
-        """Receive the workers' messages, and note when they end."""
+    def listen(self, seconds: float = 0.0) -> None:
+        """Receive the workers' messages, and note when they end and (`seconds` after the last time) are stopped."""
         for worker in self.workers:
             worker.listen()
+            worker.note_stopped(seconds, len(self.workers))
             if worker.ended is None and not worker.running:
                 worker.ended = time.time()
 
@@ -209,6 +228,7 @@ def launch(
     backend: str,
     timeout: float | None = None,
     grace: float = GRACE_SECONDS,
+    stopped: Callable[[Any], object] | None = None,
 ) -> Any:
     """Run ``function(rank, world_size, *args)`` in one process per device and return rank 0's value.
 
@@ -224,6 +244,8 @@ def launch(
         Seconds after which a collective counts as failed.
     grace
         Seconds between terminating the other workers after a failure and killing them.
+    stopped
+        Called with rank 0's value where Ctrl-C or SIGTERM stopped the workers, before that is raised.
 
     Raises
     ------
@@ -232,7 +254,7 @@ def launch(
     """
     options = _checked(backend, timeout)
     payload = cloudpickle.dumps((function, args))
-    (outcome,) = _supervise([payload], [tuple(devices)], lambda _: options, grace)
+    (outcome,) = _supervise([payload], [tuple(devices)], lambda _: options, grace, stopped=stopped)
     try:
         if outcome.error is not None:
             raise outcome.error
@@ -284,6 +306,7 @@ def _supervise(
     options: Callable[[int], dict[str, Any]],
     grace: float,
     report: Callable[[int, Outcome], Outcome] = lambda number, outcome: outcome,
+    stopped: Callable[[Any], object] | None = None,
 ) -> list[Outcome]:
     """Run a group of workers for each payload, one at a time on each of `device_groups`; outcomes in order.
 
@@ -313,6 +336,8 @@ def _supervise(
                     if not group.running or (group.failed and asked_to_stop is None):
                         if asked_to_stop is None:
                             outcomes[number] = report(number, group.outcome())
+                        elif stopped is not None and not group.failed:
+                            stopped(group.outcome().value)
                         _end([groups[number]], grace)
                         free.append(groups.pop(number).devices)
                 waited = 0.0 if asked_to_stop is None else time.monotonic() - asked_to_stop
@@ -329,13 +354,16 @@ def _running(groups: Iterable[Group]) -> list[Worker]:
 
 
 def _wait(groups: Collection[Group]) -> None:
-    """Wait until a worker sends something or ends, 0.2 s at most."""
+    """Wait until a worker sends something or ends, LOOK_SECONDS at most."""
+    start = time.monotonic()
     running = _running(groups)
     sources: list[Any] = [worker.process.sentinel for worker in running]
     sources += [worker.channel for worker in running if not worker.channel.closed]
-    wait(sources, timeout=0.2)
+    wait(sources, timeout=LOOK_SECONDS)
+    # not more than was waited for: Ctrl-Z stops this process, too
+    seconds = min(time.monotonic() - start, LOOK_SECONDS)
     for group in groups:
-        group.listen()
+        group.listen(seconds)
 
 
 def _end(groups: Collection[Group], grace: float) -> None:
@@ -383,12 +411,13 @@ def describe_failure(workers: Sequence[Worker]) -> WorkerError:
     """The error of the worker that failed first: killed workers, then those that left early, then those that raised.
 
     A worker often raises only because another one is gone. Where workers timed out and others neither failed nor
-    finished, one of these is named: the first that did not respond.
+    finished, these are named: those that are stopped, where there are any.
     """
     failed = [worker for worker in workers if worker.failed]
     waiting = [worker for worker in failed if worker.timed_out]
-    silent = [worker for worker in workers if not worker.failed and not worker.finished]
-    if silent and waiting and len(waiting) == len(failed):
+    stopped = [worker for worker in workers if worker.stopped_by is not None]
+    silent = stopped or [worker for worker in workers if not worker.failed and not worker.finished]
+    if silent and len(waiting) == len(failed):
         return _describe_missing(silent, waiting, len(workers))
     if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
         raise SystemExit(_UNGUARDED)
@@ -404,14 +433,17 @@ def describe_failure(workers: Sequence[Worker]) -> WorkerError:
 
 def _describe_missing(silent: Sequence[Worker], waiting: Sequence[Worker], world_size: int) -> WorkerError:
     ranks = " and ".join(str(worker.rank) for worker in silent)
-    reporter = waiting[0]
-    reason, details = "NCCL aborted it", ""
-    if reporter.error is not None:
-        _, reason, details = reporter.error
-    message = (
-        f"worker {ranks} of {world_size} did not respond: worker {reporter.rank} waited for it until the time-out "
-        f"({reason}). It hangs, or one of its steps takes longer than `timeout`"
-    )
+    number = silent[0].stopped_by
+    why = "it hangs, or one of its steps takes longer than `timeout`"
+    if number is not None:
+        why = f"it was stopped by {signal_name(number)} and did not go on within `timeout`"
+    waited, details = "", ""
+    if waiting:
+        reporter, reason = waiting[0], "NCCL aborted it"
+        if reporter.error is not None:
+            _, reason, details = reporter.error
+        waited = f"worker {reporter.rank} waited for it until the time-out ({reason}); "
+    message = f"worker {ranks} of {world_size} did not respond: {waited}{why}"
     return WorkerError(message, rank=silent[0].rank, details=details)
 
 
@@ -421,8 +453,8 @@ def _describe_silent(worker: Worker, world_size: int) -> WorkerError:
     if code < 0:
         name = signal_name(-code)
         hints = {
-            "SIGKILL": "; out of memory?",
-            "SIGABRT": "; did a collective of NCCL time out? (see the log above)",
+            "SIGKILL": f"; out of memory? The kernel ends a process where memory is full: {LESS_MEMORY}",
+            "SIGABRT": "; did a collective of NCCL time out, or was memory full? (see the log above)",
         }
         end = f"was killed by {name}{hints.get(name, '')}"
     return WorkerError(f"worker {worker.rank} of {world_size} {end}", rank=worker.rank)

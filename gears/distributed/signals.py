@@ -25,6 +25,17 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def stopping_signal(pid: int | None) -> int | None:
+    """The signal by which a child of this process is stopped now; None where it runs, has ended or cannot be asked."""
+    if pid is None or not hasattr(os, "waitid"):
+        return None
+    with contextlib.suppress(ChildProcessError):
+        # WNOWAIT: whoever waits for the process later still learns how it ended
+        found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        return None if found is None else found.si_status
+    return None
+
+
 @contextlib.contextmanager
 def _handled(handle: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Within the block, call `handle` on SIGINT and SIGTERM; only the main thread may: in others nothing changes."""

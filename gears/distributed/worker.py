@@ -16,10 +16,13 @@ import torch
 import torch.distributed as dist
 
 from gears.core.progress import send_progress
+from gears.distributed.devices import cores
 from gears.distributed.group import cleanup_ddp, join_group, use_loopback
 from gears.distributed.log import HANDLER, attach
 from gears.distributed.signals import die_with_parent, listen_for_stop
 from gears.distributed.world import World
+
+LESS_MEMORY = "use fewer workers, a smaller batch_size, or a machine with more memory"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def _prepare(rank: int, setup: ChildSetup) -> None:
     use_loopback()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // (setup.side_by_side or len(setup.devices))))
-    torch.use_deterministic_algorithms(setup.deterministic, warn_only=setup.deterministic_warns)
+    if setup.deterministic:  # the call imports torch's compiler, which takes more than a CPU second
+        torch.use_deterministic_algorithms(True, warn_only=setup.deterministic_warns)
     configure_worker_logging(rank, setup.label)
     if rank == 0 and not setup.label:
         send_progress(lambda report: setup.channels[0].send(("progress", tuple(report))))
@@ -89,14 +93,16 @@ def configure_worker_logging(rank: int, label: str = "") -> None:
     logger.propagate = False
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def memory_is_full(error: BaseException) -> bool:
+    """Whether an error says that this machine (not a GPU) has no memory left: Python's, numpy's or torch's."""
+    return isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in str(error)
 
 
 def _with_hint(error: BaseException) -> str:
-    if isinstance(error, torch.OutOfMemoryError) and "batch_size" not in str(error):
+    if "batch_size" in str(error):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
         return f"{error} (the GPU's memory is full: lower batch_size)"
+    if memory_is_full(error):
+        return f"{error} (the machine's memory is full: {LESS_MEMORY})"
     return str(error)

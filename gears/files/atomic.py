@@ -22,6 +22,7 @@ from gears.files.paths import user_path
 
 SECONDS_OF_REST = 24 * 3600.0
 """A temporary folder in which nothing has changed for this long is a leftover."""
+_MORE = 1 << 20
 _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
@@ -116,17 +117,37 @@ def naming(path: Path, temporary: Path) -> Iterator[None]:
         error_file = getattr(error, "filename", None)
         if error_file is not None and not str(error_file).startswith(str(temporary)):
             raise  # about another file
+        if "requested and" in str(error):
+            error = _of_next_write(temporary) or error  # numpy's error of a short write does not say why
         msg = (
             f"{path} could not be written ({_reason(error)}); what was there before is unchanged: free some space, or "
             "choose another path"
         )
-        raise OSError(getattr(error, "errno", None) or errno.EIO, msg) from error
+        raise OSError(_number(error), msg) from error
 
 
 def _reason(error: Exception) -> str:
-    """The system's message, extracted from HDF5's longer one where it has one."""
+    """The system's message, extracted from HDF5's longer one, or from ours about a file within a folder."""
+    if isinstance(error.__cause__, OSError) and "could not be written" in str(error):
+        return _reason(error.__cause__)
     match = re.search(r"error message = '([^']+)'", str(error))
     return match[1] if match else getattr(error, "strerror", None) or str(error)
+
+
+def _of_next_write(folder: Path) -> OSError | None:
+    """The error of a further write into a folder: why one before it came short."""
+    try:
+        with open(folder / "more", "wb") as file:
+            file.write(bytes(_MORE))
+    except OSError as error:
+        return error
+    return None
+
+
+def _number(error: Exception) -> int:
+    """The system's error number, from HDF5's message where it is there only."""
+    match = re.search(r"errno = (\d+)", str(error))
+    return getattr(error, "errno", None) or (int(match[1]) if match else errno.EIO)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,29 @@ from gears.files.atomic import write_atomically
 from gears.files.paths import existing_file
 
 
+class _File(io.BufferedWriter):
+    """A file that keeps the error of its first write that failed: torch raises another one, without the reason."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+
 def write_tensors(path: str | Path, value: Any) -> None:
     """``torch.save`` through a temporary name."""
 
     def write(temporary: Path) -> None:
-        with open(temporary, "wb") as file:
+        with _File(io.FileIO(temporary, "wb")) as file:
             try:
                 torch.save(value, file)
             except RuntimeError as error:  # torch raises this when the disk is full
+                if file.error is not None:
+                    raise file.error from error
                 reason = (str(error).splitlines() or ["no reason given"])[0]
                 raise OSError(errno.EIO, reason) from error
 

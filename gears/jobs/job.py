@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from gears.core.messages import unknown_name
+from gears.core.messages import count, unknown_name
 from gears.core.numbers import plain_number, whole_number
 from gears.data.checks.options import ProcessingOptions
 from gears.data.splits.custom import split_options
@@ -127,11 +127,23 @@ class TrainingJob:
             logger.warning("num_workers=%d has no effect: over moments no cell is read", self.num_workers)
 
     def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
-        """Loaders of cells, where the job reads any; ValueError unless training fills one batch of all workers."""
+        """Loaders of cells, where the job reads any.
+
+        ValueError unless training has a batch of cells, or a condition, for each worker.
+        """
         if self.on_cells:
             size = self.options.with_defaults().batch_size
             assert size is not None
             pert_data.get_dataloader_distributed(size, self.test_batch_size, world_size, rank, num_workers)
+            return
+        assert pert_data.split is not None
+        n_conditions = len(pert_data.split.parts.get("train", ()))
+        if 0 < n_conditions < world_size:
+            msg = (
+                f"{world_size} workers, but training has {count(n_conditions, 'condition')}: a worker without a "
+                f"condition has nothing to do; use at most {count(n_conditions, 'worker')}"
+            )
+            raise ValueError(msg)
 
     def worker_args(self) -> dict[str, Any]:
         """The prepared job (see :meth:`prepare`) as `args` of a worker."""
@@ -289,6 +301,10 @@ def _train(
         with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
             pert_data, job = job.prepare(ranks.world_size, seconds)
     joined_before = is_running()
+    if joined_before and ranks.rank == 0:
+        for name, value in (("backend", backend), ("timeout", timeout)):
+            if value is not None:
+                logger.warning("%s=%r has no effect: the process group runs already", name, value)
     with stop_on_signals():
         if not joined_before:
             world = World(ranks.rank, ranks.local_rank, ranks.world_size, torch.device(device))
@@ -380,11 +396,23 @@ def train_multi_gpu(
         pert_data, job = job.prepare(plan.world_size, seconds)
         with seconds.of("workers"):
             arguments = (str(job.data_path), job.dataset_name, job.split_config, job.worker_args())
-            outcome = launch(train_ddp_worker, plan.devices, arguments, backend=plan.backend, timeout=timeout)
+            outcome = launch(
+                train_ddp_worker,
+                plan.devices,
+                arguments,
+                backend=plan.backend,
+                timeout=timeout,
+                stopped=_log_stopped,
+            )
             result = TrainResult(**outcome)
-        if result.stopped:
-            logger.warning("training was %s", result.stopped_because)
+        _log_stopped(outcome)
         return job.conclude(pert_data, result, seconds, model)
+
+
+def _log_stopped(outcome: Mapping[str, Any]) -> None:
+    """Log who stopped the training, and where its checkpoint is (`outcome`: fields of a TrainResult)."""
+    if outcome["stopped"]:
+        logger.warning("training was %s", outcome["stopped_because"])
 
 
 def train_ddp_worker(

@@ -214,6 +214,8 @@ class TrainingEngine:
                 msg = "train needs a criterion or a task"
                 raise ValueError(msg)
             task = SupervisedTask(criterion, self.device)
+            if self.is_main:
+                self.options.warn_without_effect(self.device.type, self.reducer.world_size)
         self.optimizer, self.scheduler = optimizer, scheduler
         self._num_epochs, self._task, self._train_loader = num_epochs, task, train_loader
         self.stepper.begin(self.reducer)

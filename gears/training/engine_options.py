@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from dataclasses import dataclass
 
 import torch
 
 from gears.training.checkpoints import EarlyStopping
+from gears.training.options import AMP_DTYPES, RunSetup, TrainOptions
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,3 +69,13 @@ class EngineOptions:
     early_stopping: int | EarlyStopping | None = None
     eval_every: int = 1
     max_steps: int | None = None
+
+    def warn_without_effect(self, device_type: str, world_size: int) -> None:
+        """Warn about options that have no effect here, as training a GEARS model does."""
+        needy = {field.name for field in dataclasses.fields(TrainOptions) if field.metadata["needs"]}
+        names = needy & {field.name for field in dataclasses.fields(self)} - {"early_stopping"}
+        values = {name: getattr(self, name) for name in names | {"use_amp", "use_ema"}}
+        amp_names = {dtype: name for name, dtype in AMP_DTYPES.items()}
+        values["amp_dtype"] = amp_names.get(self.amp_dtype, "bfloat16")
+        for sentence in TrainOptions(**values).without_effect(RunSetup(device_type, world_size)):
+            logger.warning("%s", sentence)

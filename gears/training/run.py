@@ -16,6 +16,7 @@ import torch
 from gears.core.messages import count
 from gears.core.progress import progress
 from gears.distributed import signals
+from gears.distributed.worker import memory_is_full
 from gears.distributed.world import IDENTITY
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
@@ -305,14 +306,17 @@ def _loggers(engine: TrainingEngine, options: TrainOptions, parts: ModelParts) -
 
 @contextlib.contextmanager
 def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
-    """Where the GPU's memory is full, name the batch size and the remedies in the error.
+    """Where the memory of the GPU or of the machine is full, name the batch size and the remedies in the error.
 
     Only remedies that lower the peak are named (``tests/training/test_pretended_gpu.py``): mixed precision raises it,
     because both precisions of a value are in memory while it is converted.
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        on_gpu = isinstance(error, torch.OutOfMemoryError)
+        if not on_gpu and not memory_is_full(error):
+            raise
         size = getattr(loader, "batch_size", None)
         if size is None and hasattr(loader, "per_step"):
             size = -(-loader.per_step // loader.world_size)
@@ -321,8 +325,9 @@ def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
         if options.objective == "cells":
             twice = 2 * options.accumulation_steps
             whole = f"; with accumulation_steps={twice} beside it a step has as many cells as now"
-        msg = f"the GPU's memory is full with batch_size={size}: lower batch_size{smaller}{whole}. {error}"
-        raise torch.OutOfMemoryError(msg) from error
+        owner, fewer = ("GPU", "") if on_gpu else ("machine", ", or use fewer workers")
+        msg = f"the {owner}'s memory is full with batch_size={size}: lower batch_size{smaller}{whole}{fewer}. {error}"
+        raise (torch.OutOfMemoryError if on_gpu else MemoryError)(msg) from error
 
 
 @dataclass

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gears.distributed.devices import choose_backend, choose_devices
+from gears.distributed.devices import check_cpu_processes, choose_backend, choose_devices
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,18 @@ def test_without_gpu_one_cpu_process_and_one_warning(caplog) -> None:
 )
 def test_backend(device, system, nccl, explicit, expected) -> None:
     assert choose_backend(device, system=system, nccl_available=nccl, explicit=explicit) == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "n_cores", "warned"), [(1, 1, False), (4, 4, False), (5, 4, True), (32, 4, True)]
+)
+def test_more_processes_than_cores_are_reported(n: int, n_cores: int, warned: bool, caplog) -> None:
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        check_cpu_processes(n, n_cores)
+    lines = [f"{n} CPU processes on a machine of {n_cores} usable cores take turns"] * warned
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == lines
+
+
+def test_more_than_eight_processes_for_each_core_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"9 CPU processes .* 1 usable core; at most 8 are started"):
+        check_cpu_processes(9, 1)

@@ -1,6 +1,6 @@
-"""The failure matrix: what goes wrong, how soon the caller knows, what it is told, and that nothing remains.
+"""What a failing call leaves as it was in the caller: environment, handlers, random state, open files, threads, ports.
 
-Rows of the long form are appended to the file that GEARS_FAILURE_TABLE names.
+The table of kills and faults, and how runs go on after them: test_faults.py.
 """
 
 from __future__ import annotations
@@ -107,17 +107,15 @@ class Caller:
         assert lines, err[-3000:]
         return {line["fault"]: line for line in lines}
 
-    def assert_nothing_remains(self, seconds: float = 10.0) -> float:
-        """Seconds until no process with the mark is left; no temporary file or shared memory either."""
+    def assert_nothing_remains(self, seconds: float = 10.0) -> None:
+        """No process with the mark is left after so many seconds; no temporary file or shared memory either."""
         start = time.monotonic()
         while left := marked(self.mark):
             assert time.monotonic() - start < seconds, f"processes remain: {left}"
             time.sleep(0.05)
-        gone = time.monotonic() - start
         # torch makes the folder of its compiler's cache, one per user, when that is imported
         assert not [file for file in self.temporary.iterdir() if not file.name.startswith("torchinductor_")]
         assert not abandoned(set(os.listdir("/dev/shm")) - self.shared_memory)
-        return gone
 
 
 def start(kind: str, folder: Path, faults: list[str]) -> Caller:
@@ -169,15 +167,6 @@ def abandoned(names: set[str]) -> set[str]:
     return left
 
 
-def note(kind: str, case: Case, seconds: float, gone: float, message: str) -> None:
-    """A row of the table, where one is asked for."""
-    path = os.environ.get("GEARS_FAILURE_TABLE")
-    if path:
-        raised = f"`{case.type or 'none'}` {(message or '-').splitlines()[0][:90]}"
-        with open(path, "a", encoding="utf-8") as table:
-            table.write(f"| {kind} | {case.name} | {seconds:.1f} | {gone:.1f} | {raised} |\n")
-
-
 def check(kind: str, case: Case, found: dict[str, Any], folder: Path, seconds: float) -> None:
     assert found["type"] == case.type, found
     assert case.words in found["message"], found["message"]
@@ -198,17 +187,16 @@ def stop_caller(kind: str, case: Case, folder: Path) -> None:
     caller = start(kind, folder, [case.fault])
     try:
         wait_for([folder / case.fault / f"ready-{rank}" for rank in (0, 1)], caller.process)
-        sent, clock = time.time(), time.monotonic()
+        sent = time.time()
         assert case.number is not None
         (os.killpg if case.group else os.kill)(caller.process.pid, case.number)
         if case.number == signal.SIGKILL:
             caller.process.wait(timeout=20)
-            gone = caller.assert_nothing_remains(case.seconds)
-            note(kind, case, time.monotonic() - clock, gone, "")
+            caller.assert_nothing_remains(case.seconds)
             return
         found = caller.found()[case.fault]
         check(kind, case, found, folder, found["known"] - sent)
-        note(kind, case, found["known"] - sent, caller.assert_nothing_remains(), found["message"])
+        caller.assert_nothing_remains()
     finally:
         end(caller)
 
@@ -243,7 +231,7 @@ def test_a_failing_worker(case: Case, in_workers: tuple[Caller, dict[str, Any], 
     caller, found, folder = in_workers
     seconds = found[case.fault]["seconds"]
     check("engine", case, found[case.fault], folder, seconds)
-    note("engine", case, seconds, caller.assert_nothing_remains(), found[case.fault]["message"])
+    caller.assert_nothing_remains()
 
 
 @pytest.mark.parametrize("case", TO_CALLER, ids=lambda case: case.name)
@@ -265,7 +253,7 @@ def fail(kind: str, case: Case, folder: Path) -> None:
     try:
         found = caller.found()[case.fault]
         check(kind, case, found, folder, found["seconds"])
-        note(kind, case, found["seconds"], caller.assert_nothing_remains(), found["message"])
+        caller.assert_nothing_remains()
     finally:
         end(caller)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -73,19 +77,50 @@ def test_eight_jobs_at_once() -> None:
 def work_beside_a_silent_one(rank: int, world_size: int, ends: str) -> None:
     """Rank 1 does not take part; the others wait for it, or abort as NCCL does."""
     if rank == 1:
+        if ends == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(600)
     if ends == "abort":
         os.abort()
     dist.all_reduce(torch.ones(1))
 
 
-@pytest.mark.parametrize("ends", ["time-out", "abort"])
+@pytest.mark.parametrize("ends", ["time-out", "abort", "stop"])
 def test_the_rank_that_does_not_respond_is_named(ends: str) -> None:
     with pytest.raises(
         WorkerError, match=r"worker 1 of 3 did not respond: worker [02] waited for it"
     ) as caught:
         launch(work_beside_a_silent_one, ["cpu"] * 3, (ends,), backend="gloo", timeout=3)
     assert caught.value.rank == 1
+    assert ("it was stopped by SIGSTOP" in str(caught.value)) == (ends == "stop")
+
+
+def stopped_outside_of_a_collective(rank: int, world_size: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
+def test_a_stopped_worker_that_nobody_waits_for_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level("WARNING", logger="gears"),
+        pytest.raises(WorkerError, match=r"worker 1 of 2 .*SIGSTOP"),
+    ):
+        launch(stopped_outside_of_a_collective, ["cpu"] * 2, backend="gloo", timeout=6)
+    assert "worker 1 of 2 is stopped by SIGSTOP: `kill -CONT" in caplog.text
+
+
+def full_of(library: str) -> Callable[[int, int], Any]:
+    def work(rank: int, world_size: int) -> Any:
+        return (np.zeros if library == "numpy" else torch.zeros)(2**50)
+
+    return work
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_worker_without_memory_says_what_to_do(library: str) -> None:
+    with pytest.raises(WorkerError, match=r"worker 0 of 1 failed: .*memory is full: use fewer workers"):
+        launch(full_of(library), ["cpu"], backend="gloo")
 
 
 def determinism(rank: int, world_size: int) -> tuple[bool, bool]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import torch
 
 from gears.distributed import (
     barrier,
+    cleanup_ddp,
     current_world,
     is_main_process,
     launch,
@@ -71,3 +74,15 @@ def _sums(rank: int, world_size: int) -> dict:
 def test_sums_over_workers() -> None:
     expected = {"world": (0, 3, "cpu"), "sum": [6.0], "gather": [0.0, 1.0, 2.0], "max": [2.0], "main": True}
     assert launch(_sums, ["cpu"] * 3, backend="gloo") == expected
+
+
+def test_a_variable_that_nobody_reads_is_reported(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    monkeypatch.setenv("NCCL_TIMEOUT", "1800")
+    setup_ddp(0, 1, device="cpu")
+    cleanup_ddp()
+    assert "NCCL_TIMEOUT has no effect" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,10 @@ import pytest
 import torch
 from anndata import AnnData
 
-from gears import GEARS, PertData, train_multi_gpu
+from gears import GEARS, PertData, train_many, train_multi_gpu
+from gears.distributed.devices import cores
 from gears.jobs.job import TrainingJob
-from gears.train_distributed import train_ddp_worker
+from gears.train_distributed import cleanup_ddp, setup_ddp, train_ddp_worker
 
 SPLIT = {"split": "simulation", "seed": 1}
 GLOBAL_BATCH = 24
@@ -161,6 +163,33 @@ def test_batch_larger_than_the_data_is_refused_before_workers_start(screens: Pat
     assert not (tmp_path / "m").exists()
 
 
+def test_more_workers_than_conditions_are_refused_before_workers_start(screens: Path) -> None:
+    job = TrainingJob.check(screens, "small", SPLIT, {"save_path": "m", "prior": None}, DATA)
+    n_conditions = len(job.load().split.conditions("train"))
+    with pytest.raises(
+        ValueError, match=rf"{n_conditions + 1} workers, but training has {n_conditions} cond"
+    ):
+        job.prepare(n_conditions + 1)
+    job.prepare(n_conditions)
+
+
+@pytest.mark.parametrize("train", [train_multi_gpu, train_many])
+def test_far_more_processes_than_cores_are_refused_before_anything_is_read(train, tmp_path: Path) -> None:
+    n = 8 * cores() + 1
+    arguments: dict[str, Any] = {
+        "pert_data_path": tmp_path,
+        "dataset_name": "none",
+        "args": {"save_path": "m"},
+    }
+    if train is train_many:
+        arguments = {"configs": [arguments], "n_at_once": n}
+    else:
+        arguments |= {"split_config": SPLIT, "n_gpus": n}
+    with pytest.raises(ValueError, match=rf"{n} CPU processes .*at most {n - 1} are started"):
+        train(**arguments, device="cpu")
+    assert not list(tmp_path.iterdir())
+
+
 def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: Path, monkeypatch) -> None:
     """A user's own spawn: addresses in the environment, no launcher."""
     import socket
@@ -176,6 +205,29 @@ def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: P
     assert len(outcome["history"]) == 1
     assert not torch.distributed.is_initialized()
     assert logging.getLogger("gears").level == level, "the caller's logger stays as it was"
+
+
+def test_options_of_a_group_that_runs_are_reported(
+    screens: Path, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    setup_ddp(0, 1, device="cpu")
+    try:
+        args = arguments(tmp_path / "m", batch_size=GLOBAL_BATCH, epochs=1)
+        train_multi_gpu(screens, "small", SPLIT, args, data_config=DATA, timeout=5, backend="gloo")
+    finally:
+        cleanup_ddp()
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "has no effect: the process" in record.getMessage()
+    ]
+    assert [line.partition("=")[0] for line in lines] == ["backend", "timeout"]
 
 
 def test_dictionary_annotation_travels_as_a_file(

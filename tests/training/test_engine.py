@@ -93,6 +93,19 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
     ]
 
 
+def test_options_without_effect_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    one_worker = ["check_replicas=True"]  # of `run`
+    run(ema_decay=0.5, tf32=True, gradient_compression="fp16", init_scale=2.0, amp_dtype=torch.float16)
+    lines = sorted(record.getMessage().partition(" has no effect")[0] for record in caplog.records)
+    assert lines == [
+        "amp_dtype='float16'", *one_worker, "ema_decay=0.5", "gradient_compression='fp16'", "init_scale=2.0",
+        "tf32=True",
+    ]  # fmt: skip
+    caplog.clear()
+    run(use_ema=True, ema_decay=0.5)
+    assert [record.getMessage().partition(" has no effect")[0] for record in caplog.records] == one_worker
+
+
 def test_best_and_last_are_saved(tmp_path: Path) -> None:
     run(folder=str(tmp_path))
     assert {file.name for file in tmp_path.iterdir()} == {"best.pt", "last.pt"}

@@ -6,6 +6,7 @@ import logging
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -169,6 +170,18 @@ def test_full_gpu_memory_names_the_batch() -> None:
     )
     with pytest.raises(torch.OutOfMemoryError, match=words):
         failing(TrainOptions(objective="cells", accumulation_steps=2))
+
+
+def test_full_memory_of_the_machine_names_the_batch() -> None:
+    words = (
+        r"the machine's memory is full with batch_size=64: lower batch_size \(say 32\), or use fewer workers"
+    )
+    loader = SimpleNamespace(batch_size=64)
+    for make in (torch.zeros, np.zeros):
+        with pytest.raises(MemoryError, match=words), full_memory_explained(loader, TrainOptions()):
+            make(2**50)
+    with pytest.raises(RuntimeError, match=r"^shape"), full_memory_explained(loader, TrainOptions()):
+        torch.zeros(2).view(3)  # another error is left alone
 
 
 def test_length_in_steps() -> None:
