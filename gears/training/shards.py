@@ -150,7 +150,7 @@ def in_order(tensors: Sequence[Tensor]) -> Tensor:
 def sharded(
     model: nn.Module, device: torch.device, reducer: Reducer, *, enabled: bool = True
 ) -> Iterator[Shards | None]:
-    """The shards of a model, one thread, and deterministic kernels of CUDA while the block runs; None if not enabled."""
+    """The shards of a model, with one thread and deterministic kernels while the block runs; None if not enabled."""
     if not enabled:
         yield None
         return
