@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from gears.distributed.world import IDENTITY, Reducer
 from gears.training.gradients import SharedGradients
+from gears.training.wrapping import RUNNING
 
 N_SHARDS = 12
 """Shards of a global batch: 1, 2, 3, 4, 6 or 12 workers have equally many."""
@@ -196,10 +197,11 @@ def check_workers(world_size: int) -> None:
 
 def _twin(model: nn.Module) -> nn.Module:
     """A copy with the same memory for its parameters, and its own gradients and running statistics."""
-    twin = copy.deepcopy(model)
-    for own, shared in zip(twin.parameters(), model.parameters(), strict=True):
-        own.data = shared.data
-    return twin
+    shared: dict[int, Any] = {id(parameter): nn.Parameter(parameter.data) for parameter in model.parameters()}
+    for name, buffer in model.named_buffers():
+        if name.rpartition(".")[2] not in RUNNING:
+            shared[id(buffer)] = buffer
+    return copy.deepcopy(model, shared)
 
 
 def _use(model: nn.Module, reducer: Reducer) -> None:

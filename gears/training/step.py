@@ -39,12 +39,9 @@ from gears.training.gradients import SharedGradients
 from gears.training.graph import GraphedBackward
 from gears.training.shards import Shards
 from gears.training.tasks import Task
-from gears.training.wrapping import unwrap
+from gears.training.wrapping import RUNNING, unwrap
 
 logger = logging.getLogger(__name__)
-
-RUNNING = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers of batch norms that a forward in training mode changes."""
 
 MOST_UNREAD = 16
 """Steps whose losses and checks are read at once."""
