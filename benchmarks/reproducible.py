@@ -65,7 +65,8 @@ def opened(folder: Path) -> PertData:
     """The prepared screen with its split."""
     data = PertData(folder, default_pert_graph=False)
     data.load("screen")
-    return data.prepare_split("simulation", seed=1) or data
+    data.prepare_split("simulation", seed=1)
+    return data
 
 
 def trained(data: PertData, rank: int, world_size: int, threads: int, **options: Any) -> dict[str, Any]:
