@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from gears.distributed.world import IDENTITY, Reducer
 from gears.training.gradients import SharedGradients
-from gears.training.wrapping import RUNNING
+from gears.training.wrapping import RUNNING, has_batch_norm
 
 N_SHARDS = 12
 """Shards of a global batch: 1, 2, 3, 4, 6 or 12 workers have equally many."""
@@ -89,6 +89,13 @@ class Shards:
 
     def divided(self, window: Sequence[Any]) -> list[list[Any]]:
         """Micro-batches of each shard, from those of this worker."""
+        for batch in window:
+            if not hasattr(batch, "part"):
+                msg = (
+                    f"reproducible=True divides batches into shards, and a {type(batch).__name__} has no method "
+                    "part(start, step); give it one, or omit reproducible"
+                )
+                raise TypeError(msg)
         return [[batch.part(position, self.n) for batch in window] for position in range(self.n)]
 
     def run(self, function: Callable[[int], T]) -> list[T]:
@@ -156,6 +163,12 @@ def sharded(
         yield None
         return
     check_workers(reducer.world_size)
+    if has_batch_norm(model):
+        msg = (
+            "reproducible=True computes each batch in shards, and the statistics of torch's batch norms would be those "
+            "of one shard; use WeightedBatchNorm with a reducer, or omit reproducible"
+        )
+        raise ValueError(msg)
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     with one_thread():

@@ -151,5 +151,15 @@ def test_a_number_of_workers_without_equal_shards_is_refused() -> None:
         check_workers(5)
 
 
+def test_models_and_batches_that_cannot_be_divided_are_refused() -> None:
+    with pytest.raises(ValueError, match="torch's batch norms"), sharded(nn.BatchNorm1d(2), CPU, IDENTITY):
+        pass
+    with (
+        sharded(nn.Linear(2, 2), CPU, IDENTITY) as shards,
+        pytest.raises(TypeError, match="a tuple has no method"),
+    ):
+        shards.divided([(torch.ones(4, 2), torch.ones(4))])  # type: ignore[union-attr]
+
+
 def test_a_resumed_run_keeps_the_option() -> None:
     assert "reproducible" in TrainOptions().fixed()
