@@ -121,10 +121,10 @@ def row(
     )
 
 
-def screens(paths: list[Path], folder: Path) -> dict[str, PertData]:
-    """Simulated screens, then those of the files; with a split."""
+def screens(paths: list[Path], folder: Path, *, simulated: bool) -> dict[str, PertData]:
+    """Simulated screens if `simulated`, then those of the files; with a split."""
     found = {}
-    for number, (name, options) in enumerate(SIMULATED.items()):
+    for number, (name, options) in enumerate(SIMULATED.items() if simulated else ()):
         data = PertData(folder / str(number), default_pert_graph=False)
         data.new_data_process("screen", simulated_screen(**SIZE, **options)[0])
         found[name] = data
@@ -142,6 +142,7 @@ def main() -> None:
     """Run all settings, and keep the table after each of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("--simulated", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--priors", nargs="+", default=["None", "auto"], choices=["None", "auto"])
     parser.add_argument("--settings", type=int, nargs="+", default=list(range(len(SETTINGS))))
     parser.add_argument("--epochs", type=int, default=20)
@@ -166,7 +167,7 @@ def main() -> None:
     ]
     labels = [list(SETTINGS)[number] for number in options.settings]
     with tempfile.TemporaryDirectory() as folder:
-        for name, data in screens(options.files, Path(folder)).items():
+        for name, data in screens(options.files, Path(folder), simulated=options.simulated).items():
             se = standard_error(data)
             for prior in (None if prior == "None" else prior for prior in options.priors):
                 found: dict[str, Any] = {}
