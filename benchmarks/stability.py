@@ -93,7 +93,7 @@ def of_setting(data: PertData, prior: str | None, epochs: int, setting: dict[str
 
 
 def standard_error(data: PertData) -> float:
-    """Median standard error of the measured changes of validation and test conditions."""
+    """Median standard error of the measured changes of validation and test conditions, genes without a count aside."""
     screen = data.screen
     ids = [
         screen.id_of(condition) for part in ("val", "test") for condition in perturbed_in(data.split, part)
@@ -102,7 +102,8 @@ def standard_error(data: PertData) -> float:
     variance_UG = np.asarray(statistics.m2[ids], dtype=np.float64)
     n_U1 = np.asarray(statistics.n[ids], dtype=np.float64)[:, None]
     of_control_G = np.asarray(statistics.m2[control], dtype=np.float64) / float(statistics.n[control])
-    return float(np.median(np.sqrt(variance_UG / n_U1 + of_control_G)))
+    error_UG = np.sqrt(variance_UG / n_U1 + of_control_G)
+    return float(np.median(error_UG[error_UG > 0]))
 
 
 def row(
