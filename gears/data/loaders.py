@@ -251,6 +251,8 @@ class CellBatch:
         Top DE genes in ascending order; [-1] * n for the control.
     label_columns : list of list of int
         Columns of the perturbed genes that are measured.
+    of_workers : sequence of np.ndarray
+        Condition ids of each worker's cells; None where they are not known.
     """
 
     x_BG: torch.Tensor
@@ -263,6 +265,7 @@ class CellBatch:
     label_nodes: list[list[int]]
     label_de: list[np.ndarray]
     label_columns: list[list[int]] = field(default_factory=list)
+    of_workers: Sequence[np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.cell)
@@ -280,6 +283,13 @@ class CellBatch:
     def pin_memory(self) -> CellBatch:
         """The batch in page-locked memory (called by the loader where CUDA is in use)."""
         return replace(self, **{name: value.pin_memory() for name, value in self._tensors().items()})  # type: ignore[arg-type]
+
+    def part(self, start: int, step: int) -> CellBatch:
+        """Every `step`-th cell from one on: the batch of one of ``step * W`` workers."""
+        rows: dict[str, Any] = {
+            name: value[start::step].contiguous() for name, value in self._tensors().items()
+        }
+        return replace(self, **rows, of_workers=parts_of_workers(self.of_workers, step))
 
     def pert_flags(self, node_map: Mapping[str, int] | None = None) -> torch.Tensor:
         """Which measured genes are perturbed in each cell: the second input column of older releases.
@@ -346,3 +356,10 @@ class CellBatch:
         """Row of x -> cell of the batch, (B * G,) int64."""
         n_cells, n_genes = self.x_BG.shape
         return torch.arange(n_cells, device=self.x_BG.device).repeat_interleave(n_genes)
+
+
+def parts_of_workers(of_workers: Sequence[np.ndarray] | None, step: int) -> list[np.ndarray] | None:
+    """What each of ``step * W`` workers has of what W workers have: every `step`-th entry of one of them."""
+    if of_workers is None:
+        return None
+    return [entries[start::step] for start in range(step) for entries in of_workers]

@@ -39,6 +39,7 @@ from gears.training.head import prepare_head
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
 from gears.training.run_folder import check_resumed, check_unused
+from gears.training.shards import check_workers, one_thread
 from gears.training.validation import check_monitor
 
 logger = logging.getLogger(__name__)
@@ -157,6 +158,8 @@ class TrainingJob:
         Returns the screen, and the job in which files replace graphs, embeddings and annotations that are objects.
         """
         seconds = Seconds() if seconds is None else seconds
+        if self.options.reproducible:
+            check_workers(world_size)
         with seconds.of("screen"):
             pert_data = self.load(report=True)
             self.make_batches(pert_data, world_size, 0, 0)
@@ -168,7 +171,7 @@ class TrainingJob:
             check_resumed(self.options.save_path, parts)
         else:
             check_replaceable(user_path(self.options.save_path), parts)
-        with seconds.of("prior"):
+        with seconds.of("prior"), one_thread(enabled=self.options.reproducible):
             fitted = fitted_prior(pert_data, parts, self.options)
             if fitted is not None and self.options.epochs != 0:
                 prepare_head(pert_data, fitted, parts.start_PH)

@@ -138,5 +138,5 @@ class CellsOfWorkers:
 def with_other_workers(loader: Any, world_size: int) -> Any:
     """The loader, with what the other workers have where its order says so."""
     sampler = getattr(loader, "sampler", None)
-    is_divided = isinstance(sampler, DistributedSampler) and sampler.num_replicas == world_size > 1
+    is_divided = isinstance(sampler, DistributedSampler) and sampler.num_replicas == world_size
     return CellsOfWorkers(loader) if is_divided and hasattr(loader.dataset, "screen") else loader

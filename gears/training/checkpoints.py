@@ -128,6 +128,8 @@ def restore(engine: TrainingEngine, content: dict[str, Any], *, restore_random: 
     if losses is not None:
         # with another number of workers each takes the mean of all losses: the epoch's mean loss stays the same
         loss_sum = losses[engine.reducer.rank] if same_workers else losses.mean()
+        if engine.options.reproducible:  # all are equal, and their mean would be rounded
+            loss_sum = losses[0]
         engine.progress.loss_sum = float(loss_sum)
     if restore_random and same_workers:
         engine.restored_random = content["random"][engine.reducer.rank].cpu()

@@ -19,6 +19,7 @@ from gears.distributed.world import IDENTITY, Reducer
 from gears.training import checkpoints, step
 from gears.training.checkpoints import EarlyStopping, Progress
 from gears.training.engine_options import EngineOptions
+from gears.training.shards import sharded
 from gears.training.step import MOST_UNREAD, Clock, Stepper, StepRecord, not_finite
 from gears.training.tasks import SupervisedTask, Task
 from gears.training.wrapping import for_several_workers, unwrap
@@ -226,6 +227,9 @@ class TrainingEngine:
         with (
             step.tf32(self.options.tf32, self.device),
             step.compiled(self.model, self.device, enabled=self.options.compile) as called,
+            sharded(
+                self.model, self.device, self.reducer, enabled=self.options.reproducible
+            ) as self.stepper.shards,
         ):
             while self.progress.epoch < num_epochs and not self.progress.finished:
                 record = self._epoch(called, train_loader, val_loader, task, scheduler_interval)
@@ -334,9 +338,12 @@ class TrainingEngine:
             model = self.evaluated_model
             model.eval()
             with torch.no_grad(), clock.evaluating():
-                metrics = task.evaluate(model, val_loader, self.reducer)
+                # the bits of a prediction depend on what is predicted with it: each worker predicts all conditions
+                reducer = IDENTITY if self.options.reproducible else self.reducer
+                metrics = task.evaluate(model, val_loader, reducer)
         sums = self.reducer.sum(checkpoints.epoch_sums(self, clock.seen)).tolist()
-        loss = sums[0] / self.reducer.world_size
+        # the loss of a step over shards is that of all workers
+        loss = self.progress.loss_sum if self.options.reproducible else sums[0] / self.reducer.world_size
         if self.options.check_replicas:
             checkpoints.check_replicas(self.model, self.reducer)
         assert self.optimizer is not None

@@ -42,6 +42,9 @@ class EngineOptions:
         ``"fp16"`` or ``"bf16"``: send gradients in half precision (results then depend on the number of workers).
     check_replicas
         Compare a checksum of parameters and buffers over workers after each epoch.
+    reproducible
+        The same bits for any number of workers (:mod:`gears.training.shards`). Batches have a method ``part``, and the
+        model has no batch norms of torch.
     early_stopping
         End after this many epochs without improvement, or by a rule.
     eval_every
@@ -66,6 +69,7 @@ class EngineOptions:
     clip_norm: float | None = None
     gradient_compression: str | None = None
     check_replicas: bool = False
+    reproducible: bool = False
     early_stopping: int | EarlyStopping | None = None
     eval_every: int = 1
     max_steps: int | None = None

@@ -27,6 +27,7 @@ from gears.training.network_weight import FEWEST_CONDITIONS, NetworkWeight, choo
 from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 from gears.training.run import RunResult, run_training, untrained
 from gears.training.run_folder import run_path
+from gears.training.shards import one_thread
 from gears.training.tables import condition_tables
 from gears.training.tasks import ConditionLoader, pair_tables
 from gears.training.validation import Validation, validation_of
@@ -91,6 +92,15 @@ class Fit:
 
         Nothing here is slow on one worker alone, so that none waits for another at a collective.
         """
+        with one_thread(enabled=self.given.reproducible):
+            self._train(network)
+
+    def conclude(self) -> None:
+        """Refit the prior where it is used alone, report the weight of the network, and save the model."""
+        with one_thread(enabled=self.given.reproducible):
+            self._conclude()
+
+    def _train(self, network: GEARSNetwork) -> None:
         if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
             self._log(
                 f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
@@ -119,8 +129,7 @@ class Fit:
             )
             self._use_weight(self.choice)
 
-    def conclude(self) -> None:
-        """Refit the prior where it is used alone, report the weight of the network, and save the model."""
+    def _conclude(self) -> None:
         choice, run = self.choice, self.run
         if choice is not None and choice.weight == 0 and self.given.refit and not run.stopped:
             with self.seconds.of("refit"):

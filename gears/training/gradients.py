@@ -33,7 +33,7 @@ class SharedGradients:
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), more_K])
         flat.div_(self._reducer.world_size)
         if self._dtype is None:
-            self._reducer.add_up(flat)
+            flat = self._reducer.add_up(flat)
         else:
             flat = self._reducer.add_up(flat.to(self._dtype)).to(flat.dtype)
         parts = flat[: len(flat) - len(more_K)].split([gradient.numel() for gradient in gradients])

@@ -241,6 +241,7 @@ def _stopped_in_training(
         amp_dtype=AMP_DTYPES[options.amp_dtype],
         tf32=options.tf32,
         gradient_compression=options.gradient_compression,
+        reproducible=options.reproducible,
         max_steps=MOST_STEPS,
     )
     optimizer = Adam(head.parameters(), lr=RATE, fused=task.device.type in ("cpu", "cuda"))

@@ -267,6 +267,13 @@ class TrainOptions(Options):
     check_replicas: bool = option(
         default=False, check=switch(), help="compare all workers' weights after each epoch", needs=_WORKERS
     )
+    reproducible: bool = option(
+        default=False,
+        check=switch(),
+        help="""the same bits for 1, 2, 3, 4, 6 or 12 workers and any number of threads, on one kind of device and one
+        prepared screen; slower (docs/distributed.md)""",
+        fixed=True,
+    )
     dtype: str = option(
         default="float32", check=one_of(list(DTYPES)), help="precision: float32 or float64", fixed=True
     )
@@ -340,6 +347,17 @@ class TrainOptions(Options):
                 msg = (
                     f"cuda_graph=True cannot be used with {' and '.join(conflicts)}; omit cuda_graph or these"
                 )
+                raise ValueError(msg)
+        if self.reproducible:
+            others = {
+                "compile=True": self.compile,
+                "cuda_graph=True": self.cuda_graph,
+                f"gradient_compression={self.gradient_compression!r}": self.gradient_compression is not None,
+                f"lr_scaling={self.lr_scaling!r}": self.lr_scaling != "none",
+            }
+            conflicts = [name for name, is_set in others.items() if is_set]
+            if conflicts:
+                msg = f"reproducible=True cannot be used with {' and '.join(conflicts)}; omit reproducible or these"
                 raise ValueError(msg)
         for name, why in (("resume", "continues the run under"), ("profile", "writes its trace into")):
             if getattr(self, name) and self.save_path is None:

@@ -18,6 +18,7 @@ from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.worker import memory_is_full
 from gears.distributed.world import IDENTITY
+from gears.model.blockwise import MOST_KEPT
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
 from gears.training.batches import with_other_workers
@@ -29,6 +30,7 @@ from gears.training.loggers.registry import LoggerSetup, RunLoggers
 from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
 from gears.training.run_folder import RunFolder
 from gears.training.schedules import Adam, Horizon, learning_rate, rising_epochs, scaled_lr
+from gears.training.shards import N_SHARDS
 from gears.training.step import profiled
 from gears.training.tables import ConditionTables
 from gears.training.tasks import CellsTask, FixedSize, MomentsTask, PairTables
@@ -89,6 +91,8 @@ def run_training(
         network.most_kept = int(options.kept_mib * 2**20)
     elif device.type == "cuda":  # after the weights, before the tables
         network.most_kept = torch.cuda.mem_get_info(device)[0] // KEPT_SHARE
+    if options.reproducible:
+        network.most_kept = (network.most_kept or MOST_KEPT) // N_SHARDS
     horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
     rate = learning_rate(
         options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
@@ -104,7 +108,7 @@ def run_training(
         loader.pin_memory = (
             device.type == "cuda"
         )  # pinning initialises CUDA, which a run on the CPU leaves alone
-    if world_size > 1:
+    if world_size > 1 or options.reproducible:
         loader = with_other_workers(loader, world_size)
     engine.optimizer = _optimizer(network, options, device, world_size)
     devices = _devices(engine)

@@ -37,13 +37,11 @@ from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
 from gears.training.gradients import SharedGradients
 from gears.training.graph import GraphedBackward
+from gears.training.shards import Shards
 from gears.training.tasks import Task
-from gears.training.wrapping import unwrap
+from gears.training.wrapping import RUNNING, unwrap
 
 logger = logging.getLogger(__name__)
-
-RUNNING = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers of batch norms that a forward in training mode changes."""
 
 MOST_UNREAD = 16
 """Steps whose losses and checks are read at once."""
@@ -62,7 +60,7 @@ class StepRecord:
     Attributes
     ----------
     loss
-        This worker's loss.
+        This worker's loss; that of all workers where the step was computed by shards.
     finite
         Whether the losses and gradients of all workers are, in this step and all before.
     stop, seconds
@@ -95,6 +93,7 @@ class Stepper:
     ema: AveragedModel | None = None
     options: EngineOptions = field(default_factory=EngineOptions)
     unread: int = 0
+    shards: Shards | None = None
 
     def __post_init__(self) -> None:
         self.begin()
@@ -153,8 +152,8 @@ class Stepper:
         if self._graph is None or not self._graph.is_captured:
             optimizer.zero_grad(set_to_none=True)
         before = [torch.cat([buffer.view(-1) for buffer in some]) for some in self._buffers]
-        loss = self._backward(called, window, task)
-        self._check(loss)
+        loss, shared = self._gradients(called, window, task)
+        self._check(loss, shared)
         self.scaler.unscale_(optimizer)
         self._put_back(before)
         if not self._skips(optimizer) and bool(self._broken):
@@ -173,9 +172,39 @@ class Stepper:
         self.unread = 0
         return [StepRecord(loss, broken == 0, stop, seconds) for loss, broken, stop, seconds in rows]
 
-    def _backward(self, called: nn.Module, window: Sequence[Any], task: Task) -> torch.Tensor:
+    def _gradients(
+        self, called: nn.Module, window: Sequence[Any], task: Task
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Gradients of all workers; the loss, and what :meth:`SharedGradients.average` returns where it was called."""
+        if self.shards is not None:
+            return self._gradients_of_shards(self.shards, window, task)
+        loss = self._backward(called, window, task, self._reducer)
+        if self._shared is None:
+            return loss, None
+        torch.mul(loss, 0.0, out=self._said_3[0])
+        return loss, self._shared.average(self._said_3)
+
+    def _gradients_of_shards(
+        self, shards: Shards, window: Sequence[Any], task: Task
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same shard by shard; the loss is that of all workers."""
+        windows = shards.divided(window)
+
+        def of_shard(position: int) -> torch.Tensor:
+            module = shards.models[position]
+            module.zero_grad(set_to_none=True)
+            loss = self._backward(module, windows[position], task, shards.reducers[position])
+            said_3 = torch.cat([loss.view(1).to(self._said_3.dtype), self._said_3[1:]])
+            return shards.gradients[position].average(said_3)
+
+        flat, *_ = shards.run(of_shard)
+        return flat[-3], flat
+
+    def _backward(
+        self, called: nn.Module, window: Sequence[Any], task: Task, reducer: Reducer
+    ) -> torch.Tensor:
         """Gradients of the window; its loss, which stays on the device, as float64."""
-        options, context = self.options, task.prepare_window(window, self._reducer)
+        options, context = self.options, task.prepare_window(window, reducer)
         if self._graph is not None:
             (batch,) = window
             return self._graph(called, batch, context, task).to(self._records.dtype)
@@ -191,19 +220,17 @@ class Stepper:
         assert total is not None
         return total
 
-    def _check(self, loss: torch.Tensor) -> None:
-        """Reduce the gradients and record the loss, and whether it and all gradients are finite, on the device.
+    def _check(self, loss: torch.Tensor, shared: torch.Tensor | None) -> None:
+        """Record the loss, and whether it and all gradients are finite, on the device.
 
         Under float16 scaling gradients overflow now and then: the scaler skips such steps itself.
         """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         row = [loss.view(1), self._broken.view(1)]
-        if self._shared is not None:
-            torch.mul(loss, 0.0, out=self._said_3[0])
-            flat = self._shared.average(self._said_3)
-            said_3 = flat[-3:]
+        if shared is not None:
+            said_3 = shared[-3:]
             row.append(said_3[1:])
-            watched = [said_3 if self.scaler.is_enabled() else flat]
+            watched = [said_3 if self.scaler.is_enabled() else shared]
         else:
             row.append(self._said_3[1:])
             finite = loss.to(self._said_3.dtype).view(1)

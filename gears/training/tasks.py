@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gears.data.loaders import parts_of_workers
 from gears.data.screen.statistics import ConditionStatistics
 from gears.distributed.world import Reducer
 from gears.files.mapped import release, row_blocks
@@ -235,6 +236,10 @@ class ConditionBatch(NamedTuple):
     ids: Tensor
     n_all: int
     of_workers: Sequence[np.ndarray] | None = None
+
+    def part(self, start: int, step: int) -> ConditionBatch:
+        """Every `step`-th condition of each worker from one on: the batch of one of ``step * W`` workers."""
+        return ConditionBatch(self.ids[start::step], self.n_all, parts_of_workers(self.of_workers, step))
 
 
 class ConditionLoader:

@@ -11,6 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 logger = logging.getLogger(__name__)
 
+RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers of batch norms that a forward in training mode changes."""
+
 
 def unwrap(model: nn.Module) -> Any:
     """The bare module inside DDP and ``torch.compile`` wrappers."""

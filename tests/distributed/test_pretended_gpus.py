@@ -21,3 +21,9 @@ def test_two_gpus_are_one_process(case: str) -> None:
     kinds = found["of a step"]
     assert len(kinds) <= COLLECTIVES, kinds
     assert kinds[-1] == "allreduce by average"
+
+
+def test_shards_of_two_gpus_are_one_process() -> None:
+    found = pretended("two_gpus.py", "reproducible")["reproducible"]
+    assert max(found["losses"], found["changes"]) < 1e-12
+    assert found["of a step"] == ["allgather_base by _of_all"] * COLLECTIVES

@@ -17,9 +17,11 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import fakecuda
 
@@ -32,6 +34,7 @@ from torch.utils._pytree import tree_leaves
 
 import gears
 from gears import GEARS, PertData
+from gears.training import shards
 
 PACKAGE = Path(gears.__file__).parent
 # They start no kernel.
@@ -82,7 +85,7 @@ def run(data: PertData, steps: int, model: dict[str, Any], train: dict[str, Any]
     gears_model = GEARS(data, device="cuda:0")
     gears_model.model_initialize(**{"hidden_size": 16, "seed": 1, **model})
     fakecuda.reset()
-    with Operators() as operators:
+    with Operators() as operators, mock.patch.object(shards, "_begin_thread", beginning(operators)):
         gears_model.train(**DEFAULTS, **train, steps=steps)
     counts = fakecuda.report()
     return {
@@ -95,6 +98,17 @@ def run(data: PertData, steps: int, model: dict[str, Any], train: dict[str, Any]
         ),
         "peak_MiB": counts["peak"] / 2**20,
     }
+
+
+def beginning(operators: Operators) -> Callable[[torch.device], None]:
+    """What the threads of shards begin with: operators are counted in each of them."""
+    begin_thread = shards._begin_thread
+
+    def begin(device: torch.device) -> None:
+        begin_thread(device)
+        operators.__enter__()
+
+    return begin
 
 
 def per_step(

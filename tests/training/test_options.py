@@ -52,6 +52,7 @@ WRONG: dict[str, list[Any]] = {
     "early_stopping": [0, 1.5, "never"],
     "gradient_compression": ["fp8"],
     "check_replicas": ["false"],
+    "reproducible": ["yes"],
     "dtype": ["float16"],
     "resume": ["true"],
     "checkpoint_every": [0],
@@ -69,6 +70,15 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"cuda_graph": True, "accumulation_steps": 2, "compile": True}, "accumulation_steps=2 and compile=True"),
     ({"cuda_graph": True, "use_amp": True, "amp_dtype": "float16"}, "amp_dtype='float16'"),
     ({"use_amp": True, "dtype": "float64"}, "omit one of them"),
+    (
+        {"reproducible": True, "compile": True, "lr_scaling": "sqrt"},
+        "with compile=True and lr_scaling='sqrt'",
+    ),
+    ({"reproducible": True, "cuda_graph": True}, "cannot be used with cuda_graph=True"),
+    (
+        {"reproducible": True, "gradient_compression": "bf16"},
+        "cannot be used with gradient_compression='bf16'",
+    ),
     ({"resume": True}, "give save_path"),
     ({"profile": True}, "give save_path"),
     ({"epochs": 2, "steps": 6}, "omit one of them"),
@@ -102,7 +112,7 @@ NO_EFFECT: list[tuple[dict[str, Any], RunSetup | None]] = [
 ALWAYS = {
     "epochs", "steps", "lr", "weight_decay", "objective", "prior", "schedule", "batch_size", "eval_every", "clip_value",
     "clip_norm", "accumulation_steps", "use_amp", "kept_mib", "compile", "cuda_graph", "profile", "use_ema", "dtype",
-    "save_path", "resume", "loggers", "verbose",
+    "save_path", "resume", "loggers", "verbose", "reproducible",
 }  # fmt: skip
 
 
