@@ -79,7 +79,7 @@ def test_what_the_page_calls_an_error_is_one(answers: dict[str, Any]) -> None:
     data.new_data_process("two", two)
     with pytest.raises(ValueError, match="without a perturbed condition"):
         data.prepare_split("simulation", seed=1)
-    with pytest.raises(ValueError, match="not among the .* of the perturbation graph"):
+    with pytest.raises(ValueError, match=r"not among the .* of the perturbation graph"):
         answers["model"].predict(["VEGFR3"])
     single = np.flatnonzero(adata.obs["condition"] == "AHR+ctrl")[1:]
     fewer = adata[np.setdiff1d(np.arange(adata.n_obs), single)].copy()
