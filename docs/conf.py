@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "drawn",
+    "page_contents",
     "site_pages",
 ]
 source_suffix = {".md": "markdown"}

@@ -19,6 +19,10 @@ MADE = {
     DOCS / "notebooks": (ROOT / "notebooks", ".ipynb"),
     DOCS / "results": (ROOT / "benchmarks" / "results", None),
 }
+# the start page, and pages that are kept elsewhere
+WITHOUT_QUESTION = {"index", "changelog", "contributing"}
+# pages that have none yet
+WITHOUT_QUESTION |= {"benchmarks", "cell_gears", "command_line", "design", "distributed", "prior"}
 FENCE = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```(?:python|\{setup\}|\{drawn\})[^\n]*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 
@@ -77,6 +81,16 @@ def test_every_page_is_in_a_table_of_contents() -> None:
     assert notebooks - entries == set()
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_begins_with_the_question_that_it_answers(page: Path) -> None:
+    if page.stem in WITHOUT_QUESTION:
+        pytest.skip("not a page that answers a question")
+    title, blank, first = text_of(page).splitlines()[:3]
+    assert title.startswith("# ")
+    assert blank == ""
+    assert first.endswith("?")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_on_the_pages_is_python_with_names_that_exist(page: Path) -> None:
     for code in PYTHON.findall(text_of(page)):
@@ -87,7 +101,7 @@ def test_python_on_the_pages_is_python_with_names_that_exist(page: Path) -> None
 
 
 def test_functions_that_pages_refer_to_are_in_the_reference() -> None:
-    reference = text_of(DOCS / "api.md")
+    reference = "".join(map(text_of, DOCS.glob("api_*.md")))
     named = {
         name
         for page in DOCS.glob("*.md")
@@ -103,7 +117,7 @@ def test_functions_that_pages_refer_to_are_in_the_reference() -> None:
 def test_every_plot_is_in_the_gallery_and_in_the_reference() -> None:
     import gears.plotting as plots
 
-    gallery, reference = text_of(DOCS / "gallery.md"), text_of(DOCS / "api.md")
+    gallery, reference = text_of(DOCS / "gallery.md"), text_of(DOCS / "api_plots.md")
     assert [name for name in plots.__all__ if name not in reference and name != "image_bytes"] == []
     drawn = set(plots.__all__) - {"image_bytes", "new_axes", "prediction_figure"}
     assert [name for name in sorted(drawn) if name not in gallery] == []
@@ -147,6 +161,14 @@ def test_a_notebook_becomes_a_page_with_its_outputs(tmp_path: Path) -> None:
     assert "```{code-block} text\n:class: output\n\nprinted\n```" in text
     assert '<div class="output"><table><tr></tr></table></div>' in text
     assert (tmp_path / "out" / "one-1-2.png").read_bytes() == b"hi"
+
+
+def test_a_page_of_several_sections_has_contents_at_its_top() -> None:
+    contents = extension("page_contents").with_contents
+    body, toc = "<h1>Title</h1>\n<p>Question?</p>\n<p>Answer.</p>\n", '<ul><a href="#a">A</a></ul>'
+    assert contents(body, toc) == body
+    page = contents(body, toc * 4)
+    assert page.index("Question?") < page.index(toc * 4) < page.index("Answer.")
 
 
 def test_wrong_links_of_a_built_site_are_found(tmp_path: Path) -> None:
