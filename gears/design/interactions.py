@@ -64,7 +64,7 @@ def interactions_table(
         Most probable departure first: ``rank``, ``condition``, ``gene_1``, ``gene_2``, ``measured`` (in training),
         ``effect_1``, ``effect_2``, ``additive``, ``predicted`` (root mean square changes by each gene, of their sum and
         by both), ``departure`` (relative to the sum; -1 where nothing is left of it) with ``low`` and ``high`` (90 %),
-        ``probability`` (of a departure of more than 0.2 in the predicted direction), ``fdr_score``, ``kind``
+        ``probability`` (of a departure of more than 0.2 in the predicted direction), ``q_value``, ``kind``
         ("neutral" where the interval holds 0, else "synergy", "suppression", or "masking", where the change by both is
         nearer to that by one gene alone than to the best multiple of the sum), and the scores.
 
