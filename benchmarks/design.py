@@ -157,10 +157,18 @@ def choose(
     aim: str, model: GEARS, left: Sequence[Condition], n: int, rng: np.random.Generator
 ) -> list[Condition]:
     """The next batch."""
-    if aim == "information":
-        return [Condition.parse(name) for name in suggest(model, left, n)["condition"]]
+    drawn = [left[row] for row in rng.permutation(len(left))]
     if aim == "random":
-        return [left[row] for row in rng.permutation(len(left))[:n]]
+        return drawn[:n]
+    if aim == "information":
+        unknown = {
+            one for one, by in zip(left, model.predict(left).informed_by, strict=True) if by == "nothing"
+        }
+        informed = [one for one in left if one not in unknown]
+        chosen = (
+            [Condition.parse(name) for name in suggest(model, informed, n)["condition"]] if informed else []
+        )
+        return (chosen + [one for one in drawn if one in unknown])[:n]
     if aim == "largest effect":
         worth = np.linalg.norm(model.predict(left, clip=False).delta_UG, axis=1)
     else:

@@ -26,7 +26,7 @@ from design import add_screens, changes, fitted, markdown, quiet, screens
 from gears import GEARS, Condition, PertData
 from gears.data.splits import folds
 from gears.design import interactions_table, reverse
-from gears.design.hits import Scorer, expected_rate
+from gears.design.hits import Scorer, TrueChanges, expected_rate
 from gears.design.interactions import MARGIN
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
@@ -70,11 +70,12 @@ def hit_rates(data: PertData, truth: Truth, model: GEARS, held: Sequence[Conditi
     true_UG, names = changes(data, truth, held), tuple(predictions.gene_names)
     size = float(np.quantile(np.abs(true_UG), 0.95))
     found = departure_rates(data, truth, model, [one for one in held if len(one) == 2])
-    for gene, true_U in zip(names, true_UG.T, strict=True):
-        other = np.array([gene not in one.genes for one in held])
-        for sign in (1, -1):
-            probability_U = probability(model, predictions, gene, sign * size)
-            found.append(one_readout("gene", probability_U[other], (sign * true_U > size)[other]))
+    is_other_UG = np.array([[gene not in one.genes for gene in names] for one in held])
+    true_changes = TrueChanges.of(model.parts, predictions)
+    for sign in (1, -1):
+        probability_UG, is_hit_UG = true_changes.beyond(sign * size), sign * true_UG > size
+        for g, is_other_U in enumerate(is_other_UG.T):
+            found.append(one_readout("gene", probability_UG[is_other_U, g], is_hit_UG[is_other_U, g]))
     rng = np.random.default_rng(0)
     for _ in range(100):
         genes, signs = rng.choice(names, 20, replace=False).tolist(), rng.choice([-1.0, 1.0], 20).tolist()
@@ -109,7 +110,8 @@ def departure_rates(
             data, truth, [Condition((gene_1,)), Condition((gene_2,)), Condition((gene_1, gene_2))]
         )
         sum_G = first_G + second_G
-        is_hit.append(np.sign(departure) * (double_G @ sum_G / (sum_G @ sum_G) - 1) > MARGIN)
+        size = max(float(sum_G @ sum_G), np.finfo(float).tiny)
+        is_hit.append(bool(sum_G.any()) and np.sign(departure) * (double_G @ sum_G / size - 1) > MARGIN)
     return [one_readout("interaction", table["probability"].to_numpy(), np.array(is_hit))]
 
 
@@ -128,7 +130,7 @@ def one_readout(readout: str, probability_U: np.ndarray, is_hit_U: np.ndarray) -
     place = np.arange(1, len(order) + 1)
     columns = {"readout": readout, "probability": probability_U[order], "is_hit": is_hit_U[order]}
     columns |= {"rate": expected_rate(probability_U[order]), "place": place / len(order)}
-    return pd.DataFrame(columns | {"false_share": np.cumsum(~is_hit_U[order]) / place})
+    return pd.DataFrame(columns | {"false_share": np.cumsum(~is_hit_U[order]) / place}, copy=False)
 
 
 def rate_table(rates: pd.DataFrame) -> pd.DataFrame:

@@ -168,6 +168,10 @@ class TrueChanges:
         there_UG = 1 - self.absent_UG
         return there_UG * self.mean_UG, np.sqrt(there_UG * (self.sd_UG**2 + self.absent_UG * self.mean_UG**2))
 
+    def beyond(self, limit: float) -> np.ndarray:
+        """Probability that each change is above the limit, or below a negative one, (U, G)."""
+        return (1 - self.absent_UG) * beyond(self.mean_UG, self.sd_UG, limit, limit > 0)
+
     def mean_square(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean squared change over genes, and its standard deviation where all errors go together, (U,) each."""
         there_UG, square_UG, variance_UG = 1 - self.absent_UG, self.mean_UG**2, self.sd_UG**2
@@ -245,9 +249,7 @@ class Scorer:
             mean_UG, sd_UG = changes.moments()
             mean_U, sd_U = mean_UG @ self.weight_G[used], sum_sd(sd_UG, self.weight_G[used])
             if len(used) == 1:
-                limit = self.limit / self.weight_G[used[0]]
-                sure_U = beyond(changes.mean_UG[:, 0], changes.sd_UG[:, 0], limit, limit > 0)
-                return mean_U, sd_U, (1 - changes.absent_UG[:, 0]) * sure_U
+                return mean_U, sd_U, changes.beyond(self.limit / self.weight_G[used[0]])[:, 0]
         return mean_U, sd_U, beyond(mean_U, sd_U, self.limit, self.rises)
 
     def shown(self, x_U: np.ndarray) -> np.ndarray:

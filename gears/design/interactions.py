@@ -7,8 +7,8 @@ slope of d over s minus 1,
 
 0 where effects add, above 0 for synergy. Its variance is that of the difference d - s in the prior, which common
 effects of the genes do not enter: nothing but the variance of the level and what is specific to each of the three
-conditions. The standard deviations of d are scaled to it, and errors of genes go together as in a signature
-(:mod:`gears.design.hits`).
+conditions. The standard deviations of d are scaled to it. The errors of all genes go together: a synergy that was
+not expected changes all of them by the same factor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gears.design.candidates import (
     read_candidates,
     with_excluded,
 )
-from gears.design.hits import Z_90, beyond, ranked, sum_sd
+from gears.design.hits import Z_90, beyond, ranked
 from gears.evaluation.interactions import SUPPRESSION, SYNERGY, interaction_table, observed_interactions
 from gears.prediction.stream import all_pairs
 from gears.priors.uncertainty import Uncertainty, condition_variance
@@ -150,7 +150,7 @@ def _block(
     sum_UG = first_UG + second_UG
     size_U = np.maximum((sum_UG**2).sum(axis=1), np.finfo(float).tiny)
     slope_U = (double_UG * sum_UG).sum(axis=1) / size_U
-    departure_U, sd_U = slope_U - 1, sum_sd(sd_UG, sum_UG / size_U[:, None])
+    departure_U, sd_U = slope_U - 1, (np.abs(sum_UG) * sd_UG).sum(axis=1) / size_U
     low_U, high_U = departure_U - Z_90 * sd_U, departure_U + Z_90 * sd_U
     to_single_U = np.minimum(
         ((double_UG - first_UG) ** 2).sum(axis=1), ((double_UG - second_UG) ** 2).sum(axis=1)
