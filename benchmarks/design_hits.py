@@ -25,9 +25,10 @@ from design import add_screens, changes, fitted, markdown, quiet, screens
 
 from gears import GEARS, Condition, PertData
 from gears.data.splits import folds
-from gears.design import interactions_table, reverse
-from gears.design.hits import Scorer, TrueChanges, expected_rate
+from gears.design import interactions_table
+from gears.design.hits import Scorer, TrueChanges
 from gears.design.interactions import MARGIN
+from gears.design.reverse import similarity
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
 from gears.plotting.design import rate_calibration
@@ -73,22 +74,21 @@ def hit_rates(data: PertData, truth: Truth, model: GEARS, held: Sequence[Conditi
     is_other_UG = np.array([[gene not in one.genes for gene in names] for one in held])
     true_changes = TrueChanges.of(model.parts, predictions)
     for sign in (1, -1):
-        probability_UG, is_hit_UG = true_changes.beyond(sign * size), sign * true_UG > size
-        for g, is_other_U in enumerate(is_other_UG.T):
-            found.append(one_readout("gene", probability_UG[is_other_U, g], is_hit_UG[is_other_U, g]))
-    rng = np.random.default_rng(0)
+        found.append(readouts("gene", true_changes.beyond(sign * size), sign * true_UG > size, is_other_UG))
+    rng, signatures, sizes = np.random.default_rng(0), [], []
     for _ in range(100):
         genes, signs = rng.choice(names, 20, replace=False).tolist(), rng.choice([-1.0, 1.0], 20).tolist()
         weights = dict(zip(genes, signs, strict=True))
         value_U = true_UG @ np.array([weights.get(name, 0.0) for name in names]) / 20
         limit = max(float(np.quantile(np.abs(value_U), 0.8)), 1e-9)
-        found.append(
-            one_readout("signature", probability(model, predictions, weights, limit), value_U > limit)
-        )
+        signatures.append((probability(model, predictions, weights, limit), value_U > limit))
     size_U = np.sqrt((true_UG**2).mean(axis=1))
     for share in (0.3, 0.5, 0.7):
         limit = max(float(np.quantile(size_U, share)), 1e-9)
-        found.append(one_readout("effect size", probability(model, predictions, None, limit), size_U > limit))
+        sizes.append((probability(model, predictions, None, limit), size_U > limit))
+    for name, values in (("signature", signatures), ("effect size", sizes)):
+        probability_KU, is_hit_KU = map(np.array, zip(*values, strict=True))
+        found.append(readouts(name, probability_KU.T, is_hit_KU.T))
     return found
 
 
@@ -112,25 +112,40 @@ def departure_rates(
         sum_G = first_G + second_G
         size = max(float(sum_G @ sum_G), np.finfo(float).tiny)
         is_hit.append(bool(sum_G.any()) and np.sign(departure) * (double_G @ sum_G / size - 1) > MARGIN)
-    return [one_readout("interaction", table["probability"].to_numpy(), np.array(is_hit))]
+    return [readouts("interaction", table[["probability"]].to_numpy(), np.array(is_hit)[:, None])]
 
 
 def ranks_by_profile(data: PertData, model: GEARS, held: Sequence[Condition]) -> list[float]:
     """Place of each held-out condition, as a share, when all are ranked by its measured change."""
-    places = []
-    for condition, wanted_G in zip(held, changes(data, None, held), strict=True):
-        table = reverse(model, wanted_G, held, len(held))
-        places.append(int((table["condition"] == condition.name).argmax()) / len(held))
+    predictions, places = model.predict(held, clip=False), []
+    for row, wanted_G in enumerate(changes(data, None, held)):
+        cosine_U = similarity(predictions.delta_UG, predictions.sd, wanted_G)[0]
+        places.append(float((cosine_U > cosine_U[row]).mean()))
     return places
 
 
-def one_readout(readout: str, probability_U: np.ndarray, is_hit_U: np.ndarray) -> pd.DataFrame:
-    """Candidates of one readout in the order of :func:`gears.design.hits`."""
-    order = np.argsort(-probability_U, kind="stable")
-    place = np.arange(1, len(order) + 1)
-    columns = {"readout": readout, "probability": probability_U[order], "is_hit": is_hit_U[order]}
-    columns |= {"rate": expected_rate(probability_U[order]), "place": place / len(order)}
-    return pd.DataFrame(columns | {"false_share": np.cumsum(~is_hit_U[order]) / place}, copy=False)
+def readouts(
+    name: str, probability_UK: np.ndarray, is_hit_UK: np.ndarray, is_candidate_UK: np.ndarray | None = None
+) -> pd.DataFrame:
+    """Candidates of K readouts, each in the order of :func:`gears.design.hits`."""
+    if is_candidate_UK is None:
+        is_candidate_UK = np.ones(probability_UK.shape, dtype=bool)
+    order_UK = np.argsort(np.where(is_candidate_UK, -probability_UK, 1.0), axis=0, kind="stable")
+    probability_UK, is_hit_UK, is_candidate_UK = (
+        np.take_along_axis(values_UK, order_UK, axis=0)
+        for values_UK in (probability_UK, is_hit_UK, is_candidate_UK)
+    )
+    place_U1 = np.arange(1, len(order_UK) + 1)[:, None]
+    columns = {
+        "probability": probability_UK,
+        "is_hit": is_hit_UK,
+        "rate": np.cumsum(1 - probability_UK, axis=0) / place_U1,
+        "place": place_U1 / is_candidate_UK.sum(axis=0),
+        "false_share": np.cumsum(~is_hit_UK, axis=0) / place_U1,
+    }
+    table = pd.DataFrame({key: values_UK[is_candidate_UK] for key, values_UK in columns.items()})
+    table.insert(0, "readout", name)
+    return table
 
 
 def rate_table(rates: pd.DataFrame) -> pd.DataFrame:

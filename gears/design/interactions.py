@@ -24,6 +24,7 @@ from gears.design.candidates import (
     Candidates,
     Entries,
     Model,
+    fitted_plain,
     need_sd,
     parts_of,
     predicted,
@@ -113,7 +114,7 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     nodes = np.unique(pairs.node_CK)
     singles = [Condition((pairs.pert_names[node],)) for node in nodes.tolist()]
     single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)])
-    trained, start, blocks = set(parts.fitted_conditions()), 0, []
+    trained, start, blocks = fitted_plain(parts), 0, []
     for predictions in predicted(model, pairs):
         assert predictions.sd is not None
         node_U2 = pairs.node_CK[start : start + len(predictions)]
