@@ -115,9 +115,9 @@ def read_candidates(
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
     every = (Condition((name,)) for name in parts.pert_names)
-    settings = {"", *(suffix for one in parts.fitted_conditions() if (suffix := one.suffix))}
+    names = {"", *(() if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds))}
     for entry in every if candidates is None else map(Condition.of, candidates):
-        condition = entry.plain if entry.suffix in settings else entry
+        condition = entry.plain if {entry.context, entry.kind} <= names else entry
         reason = _reason(condition, node_of, known, unknown_source)
         if reason:
             excluded[condition.name] = reason
