@@ -1,11 +1,11 @@
-"""Are the probabilities and q-values of hits right?
+"""Are the probabilities and scores of hits right?
 
     python benchmarks/design_hits.py                                  (all simulated kinds)
     python benchmarks/design_hits.py --kinds additive --seeds 0 1 --folds 5 --output benchmarks/results
 
 Five folds over conditions of simulated screens; every measured gene up and down as a readout, random signatures of 20
 genes, the effect size, and departures of pairs from additivity. Thresholds are quantiles of the expected changes. The
-stated rate is the q-value at which candidates are taken, the observed one the share of them that the expected means of
+stated rate is the score at which candidates are taken, the observed one the share of them that the expected means of
 the simulation do not confirm. Held-out conditions are also sought by their measured
 change (:func:`gears.design.reverse`).
 
@@ -178,8 +178,8 @@ def bins(rates: pd.DataFrame) -> pd.DataFrame:
     ).reset_index(level=0)
 
 
-def q_value_bins(rates: pd.DataFrame) -> pd.DataFrame:
-    """Mean q-value and share of false ones in ten bins of the q-value, by readout, of candidates that would be taken.
+def score_bins(rates: pd.DataFrame) -> pd.DataFrame:
+    """Mean score and share of false ones in ten bins of the score, by readout, of candidates that would be taken.
 
     Each candidate counts with the share of false ones among it and those above it in its readout.
     """
@@ -219,7 +219,7 @@ def write(
         ]
         record[name] = {"rates": table.to_dict("index"), "first_by_profile": first}
         record[name] |= {"probabilities": bins(each).to_dict("records")}
-        record[name] |= {"q_values": q_value_bins(each).to_dict("records")}
+        record[name] |= {"scores": score_bins(each).to_dict("records")}
         image = image_bytes(rate_calibration(bins(each), title=name).figure)
         (folder / f"design_hits_{name.replace(' ', '_')}.png").write_bytes(image)
     write_text(folder / "design_hits.md", "\n".join(lines))

@@ -10,9 +10,10 @@ and the probability that a readout x is beyond the threshold
     effect size:  that of a Gaussian: x = mean_g (1 - p_g) (m_g^2 + v_g), sd the mean of those of the squared changes
 
 Errors of genes of one condition go together: in groups of 5 in a signature, as in the prior
-(:data:`gears.priors.magnitude.CORRELATED_GENES`), and all of them in the effect size, the root of x. The q-value of the
-k best candidates is the mean over them of 1 - probability: the false discovery rate that the model expects (Newton et
-al. 2004, Biostatistics 5:155).
+(:data:`gears.priors.magnitude.CORRELATED_GENES`), and all of them in the effect size, the root of x. The score of
+the k best candidates is the mean over them of 1 - probability: the false discovery rate that the model expects (Newton
+et al. 2004, Biostatistics 5:155). It is called a score as long as not every kind of simulated screen has shown that no
+more of the hits are false (``docs/design.md``).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def hits(
     -------
     pd.DataFrame
         One row per candidate, most probable first: ``rank``, ``condition``, ``readout`` (predicted), ``low`` and
-        ``high`` (90 % interval), ``probability`` and ``q_value`` (share of false ones that the
+        ``high`` (90 % interval), ``probability`` and ``fdr_score`` (share of false ones that the
         model expects among this candidate and those above it). Excluded candidates with reasons are in
         ``attrs["excluded"]``.
 
@@ -122,10 +123,10 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
 
 
 def ranked(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows by ``probability``, largest first, with ``rank`` and ``q_value``."""
+    """Rows by ``probability``, largest first, with ``rank`` and ``fdr_score``."""
     table = table.sort_values("probability", ascending=False, kind="stable")
     table.insert(0, "rank", np.arange(1, len(table) + 1))
-    table["q_value"] = expected_rate(table["probability"].to_numpy())
+    table["fdr_score"] = expected_rate(table["probability"].to_numpy())
     return table
 
 

@@ -8,7 +8,9 @@ slope of d over s minus 1,
 0 where effects add, above 0 for synergy. Its variance is that of the difference d - s in the prior, which common
 effects of the genes do not enter: nothing but the variance of the level and what is specific to each of the three
 conditions. The standard deviations of d are scaled to it. The errors of all genes go together: a synergy that was
-not expected changes all of them by the same factor.
+not expected changes all of them by the same factor. The error of the control mean, which d holds once and s twice, is
+taken off as far as it is known (:mod:`gears.priors.true_change`); what stays unknown of it, and the least variances of
+the three conditions, are added.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def interactions_table(
         Most probable departure first: ``rank``, ``condition``, ``gene_1``, ``gene_2``, ``measured`` (in training),
         ``effect_1``, ``effect_2``, ``additive``, ``predicted`` (root mean square changes by each gene, of their sum and
         by both), ``departure`` (relative to the sum; -1 where nothing is left of it) with ``low`` and ``high`` (90 %),
-        ``probability`` (of a departure of more than 0.2 in the predicted direction), ``q_value``, ``kind``
+        ``probability`` (of a departure of more than 0.2 in the predicted direction), ``fdr_score``, ``kind``
         ("neutral" where the interval holds 0, else "synergy", "suppression", or "masking", where the change by both is
         nearer to that by one gene alone than to the best multiple of the sum), and the scores.
 
@@ -113,14 +115,19 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
         raise ValueError(msg)
     nodes = np.unique(pairs.node_CK)
     singles = [Condition((pairs.pert_names[node],)) for node in nodes.tolist()]
-    single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)])
+    true_change = prior.uncertainty.true_change
+    shift_G, more_G = (0.0, 0.0)
+    if true_change is not None:
+        shift_G, more_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
+    single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)]) - shift_G
     trained, start, blocks = fitted_plain(parts), 0, []
     for predictions in predicted(model, pairs):
         assert predictions.sd is not None
         node_U2 = pairs.node_CK[start : start + len(predictions)]
         first_UG, second_UG = single_NG[np.searchsorted(nodes, node_U2)].transpose(1, 0, 2)
         share_U = departure_share(prior.uncertainty, node_U2.tolist())
-        block = _block(first_UG, second_UG, predictions.delta_UG, predictions.sd * np.sqrt(share_U)[:, None])
+        sd_UG = np.sqrt(share_U[:, None] * predictions.sd**2 + more_G)
+        block = _block(first_UG, second_UG, predictions.delta_UG - shift_G, sd_UG)
         labels = pd.DataFrame(
             {
                 "condition": [condition.name for condition in predictions.conditions],

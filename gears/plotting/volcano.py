@@ -1,4 +1,4 @@
-"""Volcano plots: change of genes against p value, departure of pairs against q-value."""
+"""Volcano plots: change of genes against p value, departure of pairs against score."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def volcano(
     return ax
 
 
-_LEAST_Q = 1e-4
+_LEAST_SCORE = 1e-4
 KINDS = (
     ("neutral", "0.7", ".", 18),
     ("synergy", ORANGE, "^", 26),
@@ -114,24 +114,24 @@ KINDS = (
 def interaction_volcano(
     table: pd.DataFrame, *, title: str = "", n_labels: int = 8, ax: Axes | None = None
 ) -> Axes:
-    """Departure of every pair from additivity against -log10 of its q-value, marked by kind.
+    """Departure of every pair from additivity against -log10 of its score, marked by kind.
 
     Parameters
     ----------
     table
         Table of :func:`gears.design.interactions_table`.
     n_labels
-        Number of pairs to name, those of the smallest q-value first. Values below 0.0001 are drawn at the top edge.
+        Number of pairs to name, those of the smallest score first. Values below 0.0001 are drawn at the top edge.
 
     Raises
     ------
     ValueError
         If columns are missing.
     """
-    columns_of(table, ("gene_1", "gene_2", "departure", "q_value", "kind"), "a table of interactions_table")
+    columns_of(table, ("gene_1", "gene_2", "departure", "fdr_score", "kind"), "a table of interactions_table")
     ax = new_axes(5.2, 4.4) if ax is None else ax
     departure = table["departure"].to_numpy(dtype=float)
-    height = -np.log10(np.maximum(table["q_value"].to_numpy(dtype=float), _LEAST_Q))
+    height = -np.log10(np.maximum(table["fdr_score"].to_numpy(dtype=float), _LEAST_SCORE))
     for kind, colour, mark, size in KINDS:
         in_kind = (table["kind"] == kind).to_numpy()
         ax.scatter(
@@ -140,7 +140,7 @@ def interaction_volcano(
         )  # fmt: skip
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.08, 0.1))
-    finish(ax, "departure from additivity", "-log10 q-value", title, legend=False)
+    finish(ax, "departure from additivity", "-log10 score", title, legend=False)
     legend_below(ax, columns=2)
     names = [f"{first}+{second}" for first, second in zip(table["gene_1"], table["gene_2"], strict=True)]
     order = np.argsort(-height, kind="stable")[:n_labels]

@@ -30,7 +30,7 @@ def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model: GE
                 2 * 1.6449 * spread_U[row], rel=1e-4
             )
         assert (np.diff(table["probability"]) <= 0).all()
-        np.testing.assert_allclose(table["q_value"], np.cumsum(1 - table["probability"]) / table["rank"])
+        np.testing.assert_allclose(table["fdr_score"], np.cumsum(1 - table["probability"]) / table["rank"])
 
 
 def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model: GEARS) -> None:

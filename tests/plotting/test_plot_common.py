@@ -17,7 +17,7 @@ NAMES = [f"G{i}" for i in range(10)]
 DELTA = np.random.default_rng(0).normal(size=(4, 10))
 CONDITIONS = ["A+ctrl", "B+ctrl", "A+B", "C+ctrl"]
 PAIRS = pd.DataFrame({"gene_1": ["A"], "gene_2": ["B"], "kind": ["synergy"], "strength": [1.6]})
-DEPARTURES = PAIRS.assign(departure=0.6, q_value=0.1)
+DEPARTURES = PAIRS.assign(departure=0.6, fdr_score=0.1)
 DIFFERENCES = pd.DataFrame(
     {"against": ["x"], "metric": ["m"], "difference": [0.1], "low": [0.0], "high": [0.2], "better": ["model"]}
 )

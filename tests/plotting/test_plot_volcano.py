@@ -81,21 +81,21 @@ def test_p_of_the_observed_cells_is_that_of_welch():
         welch_p_values(Truth.from_means(cells.mean(axis=0)[None], control.mean(axis=0)))
 
 
-def test_pairs_are_drawn_by_departure_and_q_value_and_marked_by_kind(by_label):
+def test_pairs_are_drawn_by_departure_and_score_and_marked_by_kind(by_label):
     table = pd.DataFrame(
         {
             "gene_1": ["A", "A", "B"],
             "gene_2": ["B", "C", "C"],
             "departure": [0.7, -0.8, 0.1],
-            "q_value": [0.01, 0.0, 0.5],
+            "fdr_score": [0.01, 0.0, 0.5],
             "kind": ["synergy", "masking", "neutral"],
         }
     )
     ax = interaction_volcano(table, n_labels=2)
     drawn = by_label(ax)
     assert offsets(drawn["synergy (1)"]) == [[0.7, 2.0]]
-    assert offsets(drawn["masking (1)"]) == [[-0.8, 4.0]]  # a q-value of 0 stands at the top edge
+    assert offsets(drawn["masking (1)"]) == [[-0.8, 4.0]]  # a score of 0 stands at the top edge
     assert "suppression (0)" in drawn
     assert [text.get_text() for text in ax.texts] == ["A+C", "A+B"]
-    with pytest.raises(ValueError, match="the table lacks q_value"):
-        interaction_volcano(table.drop(columns="q_value"))
+    with pytest.raises(ValueError, match="the table lacks fdr_score"):
+        interaction_volcano(table.drop(columns="fdr_score"))
