@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,15 +69,21 @@ class Candidates:
 
 
 def parts_of(model: Model) -> ModelParts:
-    """The parts of a model, of an ensemble those of its first; raises for a model with contexts."""
+    """The parts of a model, of an ensemble those of its first; raises for a model with several settings."""
     parts = (model.models[0] if isinstance(model, Ensemble) else model)._need_model()
-    if parts.contexts is not None:
+    names = () if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds)
+    if parts.contexts is not None and max(len(parts.contexts.contexts), len(parts.contexts.kinds)) > 1:
         msg = (
-            "this model has several contexts or perturbation types, which gears.design does not compare; train a model "
-            "on one of them (PreparedScreen.setting)"
+            f"this model has several contexts or perturbation types ({shorten(names)}); gears.design needs a model of "
+            "one: prepare the cells of one alone, such as adata[adata.obs[column] == name], and train on them"
         )
         raise ValueError(msg)
     return parts
+
+
+def fitted_plain(parts: ModelParts) -> set[Condition]:
+    """Conditions that the model is fitted to, without the name of its only setting."""
+    return {one.plain for one in parts.fitted_conditions()}
 
 
 def read_candidates(
@@ -102,13 +109,15 @@ def read_candidates(
     parts = parts_of(model)
     if isinstance(candidates, str):
         candidates = [candidates]
-    known = set() if keep_measured else {*parts.fitted_conditions(), *map(Condition.of, measured)}
+    known = set() if keep_measured else {*fitted_plain(parts), *(Condition.of(one).plain for one in measured)}
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
     unknown_source = {gene for gene, source in source_of_genes(parts).items() if source == SOURCES[-1]}
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
     every = (Condition((name,)) for name in parts.pert_names)
-    for condition in every if candidates is None else map(Condition.of, candidates):
+    names = {"", *(() if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds))}
+    for entry in every if candidates is None else map(Condition.of, candidates):
+        condition = entry.plain if {entry.context, entry.kind} <= names else entry
         reason = _reason(condition, node_of, known, unknown_source)
         if reason:
             excluded[condition.name] = reason
@@ -132,7 +141,7 @@ def _reason(
     if condition.is_control:
         return CONTROL
     if condition.suffix:
-        return "names a context or perturbation type, and the model has none"
+        return "names a context or perturbation type that the model does not have"
     if condition in known:
         return MEASURED
     for gene in condition.genes:
@@ -169,7 +178,9 @@ def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predict
     for predictions in chunks:
         if predictions.sd is None:
             raise ValueError(_NO_SD)
-        yield predictions
+        yield dataclasses.replace(
+            predictions, conditions=tuple(condition.plain for condition in predictions.conditions)
+        )
 
 
 def need_sd(model: Model) -> None:

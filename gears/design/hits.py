@@ -1,16 +1,19 @@
 """Perturbations that probably move a gene, a signature or everything beyond a threshold.
 
-A readout x of a condition is Gaussian given the model's predicted changes c_g and their standard deviations s_g:
+The true change of gene g is absent with probability p_g, else Gaussian with mean m_g and variance v_g
+(:mod:`gears.priors.true_change`). So its mean is e_g = (1 - p_g) m_g, its variance u_g = (1 - p_g) (v_g + p_g m_g^2),
+and the probability that a readout x is beyond the threshold
 
-    gene:         x = c_g,                           variance s_g^2
-    signature:    x = sum_g w_g c_g, sum |w_g| = 1,  variance min(5 sum_g w_g^2 s_g^2, (sum_g |w_g| s_g)^2)
-    effect size:  x = mean_g c_g^2 + s_g^2,          sd mean_g (2 s_g^4 + 4 c_g^2 s_g^2)^(1/2)
+    gene:         (1 - p_g) times that of the Gaussian of m_g and v_g
+    signature:    that of a Gaussian: x = sum_g w_g e_g, sum |w_g| = 1,
+                  variance min(5 sum_g w_g^2 u_g, (sum_g |w_g| u_g^(1/2))^2)
+    effect size:  that of a Gaussian: x = mean_g (1 - p_g) (m_g^2 + v_g), sd the mean of those of the squared changes
 
 Errors of genes of one condition go together: in groups of 5 in a signature, as in the prior
-(:data:`gears.priors.magnitude.CORRELATED_GENES`), and all of them in the effect size, the root of x (groups of 5 gave
-probabilities that were far too sure, ``benchmarks/design.py``). The score of the k best candidates is the mean over
-them of 1 - probability: the false discovery rate that the model expects (Newton et al. 2004, Biostatistics 5:155). It
-is called a score, because on some simulated screens more of the hits are false than it says.
+(:data:`gears.priors.magnitude.CORRELATED_GENES`), and all of them in the effect size, the root of x. The score of
+the k best candidates is the mean over them of 1 - probability: the false discovery rate that the model expects (Newton
+et al. 2004, Biostatistics 5:155). It is called a score as long as not every kind of simulated screen has shown that no
+more of the hits are false (``docs/design.md``).
 """
 
 from __future__ import annotations
@@ -36,8 +39,12 @@ from gears.design.candidates import (
     with_excluded,
 )
 from gears.evaluation.uncertainty import half_width
-from gears.prediction.predictions import Predictions
+from gears.model.folder import ModelParts
+from gears.prediction.predictions import Predictions, nodes_of
+from gears.priors.kernels import sizes_of, target_cells
 from gears.priors.magnitude import CORRELATED_GENES
+from gears.priors.true_change import group_of
+from gears.priors.uncertainty import unseen
 
 Z_90 = float(half_width(0.9))
 """Standard deviations on both sides that hold 90 % of a Gaussian."""
@@ -90,11 +97,11 @@ def hits(
 
 def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.DataFrame:
     """The table of :func:`hits`, and the number of each row among the candidates as its index."""
-    mean_C, sd_C, is_own_C = (np.empty(len(candidates)) for _ in range(3))
-    start = 0
+    mean_C, sd_C, probability_C, is_own_C = (np.empty(len(candidates)) for _ in range(4))
+    parts, start = parts_of(model), 0
     for predictions in predicted(model, candidates):
         block = slice(start, start + len(predictions))
-        mean_C[block], sd_C[block] = scorer.moments(predictions)
+        mean_C[block], sd_C[block], probability_C[block] = scorer(parts, predictions)
         is_own_C[block] = [scorer.gene in condition.genes for condition in predictions.conditions]
         start = block.stop
     rows = np.flatnonzero(is_own_C == 0)  # a gene that is perturbed itself is no discovery
@@ -108,7 +115,7 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
             "readout": scorer.shown(mean_C),
             "low": low_C,
             "high": high_C,
-            "probability": beyond(mean_C, sd_C, scorer.limit, scorer.rises),
+            "probability": probability_C[rows],
         },
         index=rows,
     )
@@ -119,8 +126,60 @@ def ranked(table: pd.DataFrame) -> pd.DataFrame:
     """Rows by ``probability``, largest first, with ``rank`` and ``fdr_score``."""
     table = table.sort_values("probability", ascending=False, kind="stable")
     table.insert(0, "rank", np.arange(1, len(table) + 1))
-    table["fdr_score"] = fdr_score(table["probability"].to_numpy())
+    table["fdr_score"] = expected_rate(table["probability"].to_numpy())
     return table
+
+
+@dataclass(frozen=True)
+class TrueChanges:
+    """What true changes of U conditions may be: absent, or Gaussian.
+
+    Attributes
+    ----------
+    absent_UG
+        Probability that a gene does not change.
+    mean_UG, sd_UG
+        Mean and standard deviation of its change if it does.
+    """
+
+    absent_UG: np.ndarray
+    mean_UG: np.ndarray
+    sd_UG: np.ndarray
+
+    @classmethod
+    def of(
+        cls, parts: ModelParts, predictions: Predictions, columns: np.ndarray | slice = slice(None)
+    ) -> TrueChanges:
+        """Of some genes, by the prior of a model; where it has none, or an older one, the predictions' Gaussian."""
+        assert predictions.sd is not None
+        change_UG, sd_UG = predictions.delta_UG[:, columns], predictions.sd[:, columns]
+        uncertainty = None if parts.prior is None else parts.prior.uncertainty
+        if uncertainty is None or uncertainty.true_change is None:
+            return cls(np.zeros_like(sd_UG), change_UG, sd_UG)
+        assert parts.prior is not None
+        sets = nodes_of(predictions.conditions, parts.pert_names)
+        is_own_UG = np.zeros(predictions.sd.shape, dtype=bool)
+        is_own_UG[target_cells(sets, parts.prior.column_P)] = True
+        groups = group_of(sizes_of(sets), unseen(sets, uncertainty.covariance.overall.genes))
+        true_change = uncertainty.true_change.of_genes(columns)
+        return cls(*true_change(groups, change_UG, sd_UG, is_own_UG[:, columns]))
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of each change, (U, G) each."""
+        there_UG = 1 - self.absent_UG
+        return there_UG * self.mean_UG, np.sqrt(there_UG * (self.sd_UG**2 + self.absent_UG * self.mean_UG**2))
+
+    def beyond(self, limit: float) -> np.ndarray:
+        """Probability that each change is above the limit, or below a negative one, (U, G)."""
+        return (1 - self.absent_UG) * beyond(self.mean_UG, self.sd_UG, limit, limit > 0)
+
+    def mean_square(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean squared change over genes, and its standard deviation where all errors go together, (U,) each."""
+        there_UG, square_UG, variance_UG = 1 - self.absent_UG, self.mean_UG**2, self.sd_UG**2
+        second_UG = there_UG * (square_UG + variance_UG)
+        fourth_UG = there_UG * (square_UG**2 + 6 * square_UG * variance_UG + 3 * variance_UG**2)
+        sd_UG = np.sqrt(np.maximum(fourth_UG - second_UG**2, 0.0))
+        return second_UG.mean(axis=1), sd_UG.mean(axis=1)
 
 
 def beyond(mean: np.ndarray, sd: np.ndarray, limit: float, rises: bool = True) -> np.ndarray:
@@ -130,12 +189,12 @@ def beyond(mean: np.ndarray, sd: np.ndarray, limit: float, rises: bool = True) -
     return np.asarray(ndtr(np.nan_to_num(size, nan=-np.inf)))
 
 
-def fdr_score(probability_C: np.ndarray) -> np.ndarray:
+def expected_rate(probability_C: np.ndarray) -> np.ndarray:
     """Expected share of false hits among each candidate and those before it, (C,); probabilities descend.
 
     Examples
     --------
-    >>> fdr_score(np.array([1.0, 0.8, 0.6])).round(3).tolist()
+    >>> expected_rate(np.array([1.0, 0.8, 0.6])).round(3).tolist()
     [0.0, 0.1, 0.2]
     """
     return np.asarray(np.cumsum(1 - probability_C) / np.arange(1, len(probability_C) + 1))
@@ -143,7 +202,7 @@ def fdr_score(probability_C: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Mean and standard deviation of a readout from predictions; the module has the formulas.
+    """Mean, standard deviation and probability of a readout; the module has the formulas.
 
     Attributes
     ----------
@@ -179,16 +238,20 @@ class Scorer:
         weight_G /= np.abs(weight_G).sum()
         return cls(weight_G, threshold, threshold > 0, readout if isinstance(readout, str) else "")
 
-    def moments(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of x, (U,) each."""
-        assert predictions.sd is not None
-        delta_UG, sd_UG = predictions.delta_UG, predictions.sd
+    def __call__(
+        self, parts: ModelParts, predictions: Predictions
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and standard deviation of x, and the probability that it is a hit, (U,) each."""
         if self.weight_G is None:
-            variance_UG = sd_UG**2
-            mean_U = (delta_UG**2 + variance_UG).mean(axis=1)
-            return mean_U, np.sqrt(2 * variance_UG**2 + 4 * delta_UG**2 * variance_UG).mean(axis=1)
-        used = np.flatnonzero(self.weight_G)
-        return delta_UG[:, used] @ self.weight_G[used], sum_sd(sd_UG[:, used], self.weight_G[used])
+            mean_U, sd_U = TrueChanges.of(parts, predictions).mean_square()
+        else:
+            used = np.flatnonzero(self.weight_G)
+            changes = TrueChanges.of(parts, predictions, used)
+            mean_UG, sd_UG = changes.moments()
+            mean_U, sd_U = mean_UG @ self.weight_G[used], sum_sd(sd_UG, self.weight_G[used])
+            if len(used) == 1:
+                return mean_U, sd_U, changes.beyond(self.limit / self.weight_G[used[0]])[:, 0]
+        return mean_U, sd_U, beyond(mean_U, sd_U, self.limit, self.rises)
 
     def shown(self, x_U: np.ndarray) -> np.ndarray:
         """The readout itself: the root of x for the effect size."""

@@ -7,8 +7,10 @@ slope of d over s minus 1,
 
 0 where effects add, above 0 for synergy. Its variance is that of the difference d - s in the prior, which common
 effects of the genes do not enter: nothing but the variance of the level and what is specific to each of the three
-conditions. The standard deviations of d are scaled to it, and errors of genes go together as in a signature
-(:mod:`gears.design.hits`).
+conditions. The standard deviations of d are scaled to it. The errors of all genes go together: a synergy that was
+not expected changes all of them by the same factor. The error of the control mean, which d holds once and s twice, is
+taken off as far as it is known (:mod:`gears.priors.true_change`); what stays unknown of it, and the least variances of
+the three conditions, are added.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from gears.design.candidates import (
     Candidates,
     Entries,
     Model,
+    fitted_plain,
     need_sd,
     parts_of,
     predicted,
     read_candidates,
     with_excluded,
 )
-from gears.design.hits import Z_90, beyond, ranked, sum_sd
+from gears.design.hits import Z_90, beyond, ranked
 from gears.evaluation.interactions import SUPPRESSION, SYNERGY, interaction_table, observed_interactions
 from gears.prediction.stream import all_pairs
 from gears.priors.uncertainty import Uncertainty, condition_variance
@@ -112,14 +115,19 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
         raise ValueError(msg)
     nodes = np.unique(pairs.node_CK)
     singles = [Condition((pairs.pert_names[node],)) for node in nodes.tolist()]
-    single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)])
-    trained, start, blocks = set(parts.fitted_conditions()), 0, []
+    true_change = prior.uncertainty.true_change
+    shift_G, more_G = (0.0, 0.0)
+    if true_change is not None:
+        shift_G, more_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
+    single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)]) - shift_G
+    trained, start, blocks = fitted_plain(parts), 0, []
     for predictions in predicted(model, pairs):
         assert predictions.sd is not None
         node_U2 = pairs.node_CK[start : start + len(predictions)]
         first_UG, second_UG = single_NG[np.searchsorted(nodes, node_U2)].transpose(1, 0, 2)
         share_U = departure_share(prior.uncertainty, node_U2.tolist())
-        block = _block(first_UG, second_UG, predictions.delta_UG, predictions.sd * np.sqrt(share_U)[:, None])
+        sd_UG = np.sqrt(share_U[:, None] * predictions.sd**2 + more_G)
+        block = _block(first_UG, second_UG, predictions.delta_UG - shift_G, sd_UG)
         labels = pd.DataFrame(
             {
                 "condition": [condition.name for condition in predictions.conditions],
@@ -150,7 +158,7 @@ def _block(
     sum_UG = first_UG + second_UG
     size_U = np.maximum((sum_UG**2).sum(axis=1), np.finfo(float).tiny)
     slope_U = (double_UG * sum_UG).sum(axis=1) / size_U
-    departure_U, sd_U = slope_U - 1, sum_sd(sd_UG, sum_UG / size_U[:, None])
+    departure_U, sd_U = slope_U - 1, (np.abs(sum_UG) * sd_UG).sum(axis=1) / size_U
     low_U, high_U = departure_U - Z_90 * sd_U, departure_U + Z_90 * sd_U
     to_single_U = np.minimum(
         ((double_UG - first_UG) ** 2).sum(axis=1), ((double_UG - second_UG) ** 2).sum(axis=1)

@@ -34,6 +34,7 @@ from gears.design.candidates import (
     Candidates,
     Entries,
     Model,
+    fitted_plain,
     need_sd,
     parts_of,
     read_candidates,
@@ -197,10 +198,12 @@ def _measured_since(parts: ModelParts, measured: Entries) -> np.ndarray:
     """Nodes of the measured conditions that the model is not fitted to and whose genes it knows, padded with -1."""
     node_of, fitted = (
         {name: node for node, name in enumerate(parts.pert_names)},
-        set(parts.fitted_conditions()),
+        fitted_plain(parts),
     )
     new = [
-        one for one in dict.fromkeys(map(Condition.of, measured)) if not one.is_control and one not in fitted
+        one
+        for one in dict.fromkeys(Condition.of(one).plain for one in measured)
+        if not one.is_control and one not in fitted
     ]
     sets = [[node_of[gene] for gene in one.genes] for one in new if node_of.keys() >= set(one.genes)]
     width = max(map(len, sets), default=1)

@@ -14,7 +14,7 @@ from gears.plotting.heat import delta_heat_map, method_differences
 from gears.plotting.interactions import interaction_map
 from gears.plotting.neighbourhood import go_neighbourhood
 from gears.plotting.style import image_bytes, new_axes, new_figure, save_figure
-from gears.plotting.volcano import spread_p_values, volcano
+from gears.plotting.volcano import interaction_volcano, spread_p_values, volcano
 
 __all__ = [
     "coverage_curve",
@@ -25,6 +25,7 @@ __all__ = [
     "go_neighbourhood",
     "image_bytes",
     "interaction_map",
+    "interaction_volcano",
     "method_differences",
     "new_axes",
     "new_figure",

@@ -1,4 +1,4 @@
-"""Volcano plots: change against p value."""
+"""Volcano plots: change of genes against p value, departure of pairs against score."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from scipy import special
 
-from gears.plotting.style import BLUE, ORANGE, finish, legend_below, name_near, names_of, new_axes, per_gene
+from gears.plotting.style import (
+    BLUE,
+    ORANGE,
+    PURPLE,
+    columns_of,
+    finish,
+    legend_below,
+    name_near,
+    names_of,
+    new_axes,
+    per_gene,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,6 +99,52 @@ def volcano(
     if names is not None and passed.any():
         order = np.flatnonzero(passed)[np.argsort(-np.abs(delta[passed]), kind="stable")][:n_labels]
         name_near(ax, delta, height, [(int(gene), names[gene]) for gene in order])
+    return ax
+
+
+_LEAST_SCORE = 1e-4
+KINDS = (
+    ("neutral", "0.7", ".", 18),
+    ("synergy", ORANGE, "^", 26),
+    ("suppression", BLUE, "v", 26),
+    ("masking", PURPLE, "D", 18),
+)
+
+
+def interaction_volcano(
+    table: pd.DataFrame, *, title: str = "", n_labels: int = 8, ax: Axes | None = None
+) -> Axes:
+    """Departure of every pair from additivity against -log10 of its score, marked by kind.
+
+    Parameters
+    ----------
+    table
+        Table of :func:`gears.design.interactions_table`.
+    n_labels
+        Number of pairs to name, those of the smallest score first. Values below 0.0001 are drawn at the top edge.
+
+    Raises
+    ------
+    ValueError
+        If columns are missing.
+    """
+    columns_of(table, ("gene_1", "gene_2", "departure", "fdr_score", "kind"), "a table of interactions_table")
+    ax = new_axes(5.2, 4.4) if ax is None else ax
+    departure = table["departure"].to_numpy(dtype=float)
+    height = -np.log10(np.maximum(table["fdr_score"].to_numpy(dtype=float), _LEAST_SCORE))
+    for kind, colour, mark, size in KINDS:
+        in_kind = (table["kind"] == kind).to_numpy()
+        ax.scatter(
+            departure[in_kind], height[in_kind], s=size, color=colour, marker=mark, linewidths=0.3, edgecolors="white",
+            label=f"{kind} ({int(in_kind.sum())})", zorder=2,
+        )  # fmt: skip
+    ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
+    ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.08, 0.1))
+    finish(ax, "departure from additivity", "-log10 score", title, legend=False)
+    legend_below(ax, columns=2)
+    names = [f"{first}+{second}" for first, second in zip(table["gene_1"], table["gene_2"], strict=True)]
+    order = np.argsort(-height, kind="stable")[:n_labels]
+    name_near(ax, departure, height, [(int(row), names[row]) for row in order])
     return ax
 
 

@@ -21,8 +21,10 @@ from gears.evaluation.uncertainty import interval_score
 from gears.files.mapped import row_blocks
 from gears.priors.effect_size import fit_size, log_score, log_size, margin
 from gears.priors.evidence import sample
-from gears.priors.kernels import target_cells
+from gears.priors.kernels import sizes_of, target_cells
+from gears.priors.magnitude import CORRELATED_GENES
 from gears.priors.posterior import ConditionCovariance, Posterior
+from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of
 from gears.priors.uncertainty import Uncertainty, expected_log_size, size_factor
 
 if TYPE_CHECKING:
@@ -81,7 +83,10 @@ def fit_uncertainty(
     share, factor = _fit_share(errors, variance_R)
     gene_G = factor * errors.scales(variance_R)
     target = _target_error(found, errors, variance_R, gene_G, share)
-    return Uncertainty(covariance, posterior, gene_G, share, size, exponents, errors.least, target)
+    true_change = _true_change(found, errors, variance_R, gene_G, share)
+    return Uncertainty(
+        covariance, posterior, gene_G, share, size, exponents, errors.least, target, true_change
+    )
 
 
 def _log_sizes(data: PriorData) -> tuple[np.ndarray, np.ndarray]:
@@ -224,3 +229,23 @@ def _target_error(
     there_N = gene_G.mean() * (change_N - own_N) ** 2 / errors.mean_R[rows]
     excess_N -= variance_R[rows] * ((1 - share) * gene_G[columns] + share * there_N)
     return float(np.sqrt(np.maximum(excess_N, 0.0).sum() / total))
+
+
+def _true_change(
+    found: LeftOut, errors: _Errors, variance_R: np.ndarray, gene_G: np.ndarray, share: float
+) -> TrueChange:
+    """:attr:`Uncertainty.true_change`, by the same left-out predictions."""
+    data, at = found.data, np.ix_(errors.rows, errors.genes)
+    sets = [data.sets[row] for row in errors.rows.tolist()]
+    there_RT = share * gene_G.mean() * errors.change_RT / errors.mean_R[:, None]
+    sd_RT = np.sqrt(variance_R[:, None] * ((1 - share) * gene_G[errors.genes] + there_RT))
+    groups = group_of(sizes_of(sets), errors.unseen_R)
+    values = Values(groups, errors.genes, found.change_CG[at], sd_RT, data.delta_CG[at], errors.noise_RT)
+    noise_G = data.variance_G * float((1 / data.n_C).mean())
+    return fit_true_change(
+        values,
+        data.delta_CG.mean(axis=0),
+        noise_G / len(data.sets),
+        data.variance_G / data.n_control,
+        noise_G * np.sqrt(2 * CORRELATED_GENES / (len(errors.rows) * len(noise_G))),
+    )

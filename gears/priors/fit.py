@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -341,6 +342,8 @@ class PriorData:
         Column of each node among the measured genes, -1 where it is not measured.
     further
         More similarities by name, to the same trained nodes.
+    n_control
+        Control cells; infinite where their mean is exact.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -351,6 +354,7 @@ class PriorData:
     column_P: np.ndarray
     genes: GeneSimilarity
     further: Mapping[str, Similarity] = field(default_factory=dict)
+    n_control: float = math.inf
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.delta_CG.shape

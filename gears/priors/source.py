@@ -40,7 +40,7 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
-FORMAT = 12  # raise when a prior of the same key would come out differently
+FORMAT = 13  # raise when a prior of the same key would come out differently
 
 
 def prior_data(
@@ -63,6 +63,7 @@ def prior_data(
         columns_of(pert_data),
         go_similarity(annotation, names, nodes),
         further_similarities(pert_data, nodes, start_PH),
+        float(statistics.n[screen.control_of[ids[0]]]),
     )
     n_kinds = max(1, len(screen.kinds))
     control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)

@@ -24,6 +24,7 @@ from gears.priors.effect_size import predicted_log_size
 from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, Omitted, sizes_of
 from gears.priors.magnitude import Tendency
 from gears.priors.posterior import ConditionCovariance, Posterior
+from gears.priors.true_change import TrueChange
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class Uncertainty:
         Smallest mean squared change.
     target
         Error of the predicted change of a perturbed gene itself as a share of it, t.
+    true_change
+        Distribution of the true change, given the predicted one and its standard deviation; None in files of earlier
+        versions.
     """
 
     covariance: ConditionCovariance
@@ -57,6 +61,7 @@ class Uncertainty:
     exponents: np.ndarray
     least: float
     target: float
+    true_change: TrueChange | None = None
 
     def __call__(
         self, sets: Sequence[Sequence[int]], change_UG: np.ndarray, own_UG: np.ndarray
@@ -111,6 +116,8 @@ class Uncertainty:
         }
         if (omitted := covariance.overall.omitted) is not None:
             arrays |= {"omitted": omitted.variance_T, "count": omitted.count_T}
+        if self.true_change is not None:
+            arrays |= self.true_change.arrays()
         return arrays if self.posterior is None else arrays | self.posterior.arrays()
 
     @classmethod
@@ -148,7 +155,18 @@ class Uncertainty:
         if len(size.coefficient_T) != n_trained or (posterior and posterior.factor_FR.shape[1] != n_columns):
             msg = f"the tables of the prior's sd disagree: {n_columns} columns in use, {n_trained} trained genes"
             raise ValueError(msg)
-        return cls(covariance, posterior, arrays["gene"], share, size, arrays["exponents"], least, target)
+        true_change = TrueChange.from_arrays(arrays) if "true_groups" in arrays else None
+        return cls(
+            covariance,
+            posterior,
+            arrays["gene"],
+            share,
+            size,
+            arrays["exponents"],
+            least,
+            target,
+            true_change,
+        )
 
 
 def condition_variance(

@@ -8,22 +8,26 @@ from scipy.stats import norm
 
 from gears import GEARS
 from gears.design import hits
-from gears.design.hits import Scorer, fdr_score
+from gears.design.hits import Scorer, TrueChanges, expected_rate
 
 
-def test_a_gene_s_probability_is_that_of_its_gaussian(model: GEARS) -> None:
+def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model: GEARS) -> None:
     gene, genes = model.gene_list[5], [name for name in model.pert_list if name != model.gene_list[5]][:30]
-    predictions = model.predict(genes, clip=False)
+    changes = TrueChanges.of(model.parts, model.predict(genes, clip=False))
+    expected_U, spread_U = (values_UG[:, 5] for values_UG in changes.moments())
     for threshold in (0.05, -0.05):
         table = hits(model, genes, readout=gene, threshold=threshold, measured=[genes[0]]).set_index(
             "condition"
         )
         for name in table.index:
-            mean, sd = predictions.delta(name)[5], predictions.sd[predictions._row(name)][5]
+            row = genes.index(name.split("+")[0])
+            absent, mean, sd = (part[row, 5] for part in (changes.absent_UG, changes.mean_UG, changes.sd_UG))
             side = norm.sf if threshold > 0 else norm.cdf
-            assert table.loc[name, "probability"] == pytest.approx(side(threshold, mean, sd), abs=1e-9)
+            sure = (1 - absent) * side(threshold, mean, sd)
+            assert table.loc[name, "probability"] == pytest.approx(sure, abs=1e-9)
+            assert table.loc[name, "readout"] == pytest.approx(expected_U[row])
             assert table.loc[name, "high"] - table.loc[name, "low"] == pytest.approx(
-                2 * 1.6449 * sd, rel=1e-4
+                2 * 1.6449 * spread_U[row], rel=1e-4
             )
         assert (np.diff(table["probability"]) <= 0).all()
         np.testing.assert_allclose(table["fdr_score"], np.cumsum(1 - table["probability"]) / table["rank"])
@@ -33,21 +37,37 @@ def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model: GEARS) -
     up, down = model.gene_list[:10], model.gene_list[20:25]
     predictions = model.predict(model.pert_list[:6], clip=False)
     scorer = Scorer.of(dict.fromkeys(up, 1) | dict.fromkeys(down, -1), 0.1, tuple(model.gene_list))
-    mean_U, sd_U = scorer.moments(predictions)
-    delta, sd = predictions.delta_UG, predictions.sd
+    mean_U, sd_U, probability_U = scorer(model.parts, predictions)
+    delta, sd = TrueChanges.of(model.parts, predictions).moments()
     np.testing.assert_allclose(mean_U, (delta[:, :10].sum(axis=1) - delta[:, 20:25].sum(axis=1)) / 15)
     squares_U = (sd[:, :10] ** 2).sum(axis=1) + (sd[:, 20:25] ** 2).sum(axis=1)
     np.testing.assert_allclose(sd_U, np.sqrt(5 * squares_U) / 15)
-    one = Scorer.of({up[0]: 3.0}, 0.1, tuple(model.gene_list)).moments(predictions)[1]
+    np.testing.assert_allclose(probability_U, norm.sf(0.1, mean_U, sd_U))
+    one = Scorer.of({up[0]: 3.0}, 0.1, tuple(model.gene_list))(model.parts, predictions)[1]
     np.testing.assert_allclose(one, sd[:, 0])  # of a single gene no more than its own error
 
 
 def test_an_effect_size_holds_what_is_not_known(model: GEARS) -> None:
     table = hits(model, model.pert_list[:30], threshold=0.1)
     predictions = model.predict(list(table["condition"]), clip=False)
-    expected_U = np.sqrt((predictions.delta_UG**2 + predictions.sd**2).mean(axis=1))
+    mean_UG, sd_UG = TrueChanges.of(model.parts, predictions).moments()
+    expected_U = np.sqrt((mean_UG**2 + sd_UG**2).mean(axis=1))
     np.testing.assert_allclose(table["readout"], expected_U)
     assert ((table["low"] <= table["readout"]) & (table["readout"] <= table["high"])).all()
+
+
+def test_the_moments_of_a_change_are_those_of_draws() -> None:
+    rng = np.random.default_rng(0)
+    changes = TrueChanges(np.array([[0.7, 0.2]]), np.array([[0.5, -0.3]]), np.array([[0.1, 0.4]]))
+    draw_DG = changes.mean_UG + changes.sd_UG * rng.standard_normal((200_000, 2))
+    draw_DG[rng.uniform(size=draw_DG.shape) < changes.absent_UG] = 0.0
+    mean_UG, sd_UG = changes.moments()
+    np.testing.assert_allclose(mean_UG[0], draw_DG.mean(axis=0), atol=0.005)
+    np.testing.assert_allclose(sd_UG[0], draw_DG.std(axis=0), rtol=0.01)
+    square_U, spread_U = changes.mean_square()
+    np.testing.assert_allclose(square_U, (draw_DG**2).mean(), rtol=0.02)
+    np.testing.assert_allclose(spread_U, (draw_DG**2).std(axis=0).mean(), rtol=0.03)
+    np.testing.assert_allclose(changes.beyond(-0.2)[0], (draw_DG < -0.2).mean(axis=0), atol=0.005)
 
 
 def test_the_perturbed_gene_itself_is_no_discovery(model: GEARS) -> None:
@@ -64,7 +84,7 @@ def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
     probability_C = np.sort(rng.uniform(size=60))[::-1]
     is_hit_DC = rng.uniform(size=(20_000, 60)) < probability_C
     share_DC = np.cumsum(~is_hit_DC, axis=1) / np.arange(1, 61)
-    np.testing.assert_allclose(share_DC.mean(axis=0), fdr_score(probability_C), atol=0.01)
+    np.testing.assert_allclose(share_DC.mean(axis=0), expected_rate(probability_C), atol=0.01)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ def test_columns_are_those_of_the_predictions(model: GEARS, pert_data: PertData)
     assert len(table) == 6
     pair = pairs[2]
     predictions = model.predict([*((gene,) for gene in pair.genes), pair], clip=False)
-    first_G, second_G, double_G = predictions.delta_UG
+    true_change = model.parts.prior.uncertainty.true_change
+    first_G, second_G, double_G = predictions.delta_UG - true_change.shift_G
     sum_G, row = first_G + second_G, table.loc[pair.name]
     assert row["departure"] == pytest.approx(double_G @ sum_G / (sum_G @ sum_G) - 1)
     assert row["additive"] == pytest.approx(np.sqrt((sum_G**2).mean()))

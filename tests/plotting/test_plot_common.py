@@ -17,6 +17,7 @@ NAMES = [f"G{i}" for i in range(10)]
 DELTA = np.random.default_rng(0).normal(size=(4, 10))
 CONDITIONS = ["A+ctrl", "B+ctrl", "A+B", "C+ctrl"]
 PAIRS = pd.DataFrame({"gene_1": ["A"], "gene_2": ["B"], "kind": ["synergy"], "strength": [1.6]})
+DEPARTURES = PAIRS.assign(departure=0.6, fdr_score=0.1)
 DIFFERENCES = pd.DataFrame(
     {
         "against": ["x"],
@@ -46,6 +47,7 @@ DRAW = {
     "training_curves": lambda ax: plots.training_curves([{"epoch": 1, "train_loss": 1.0}], ax=ax),
     "go_neighbourhood": lambda ax: plots.go_neighbourhood(networkx.path_graph(["A", "B", "C"]), "B", ax=ax),
     "interaction_map": lambda ax: plots.interaction_map(PAIRS, ax=ax),
+    "interaction_volcano": lambda ax: plots.interaction_volcano(DEPARTURES, ax=ax),
     "coverage_curve": lambda ax: plots.coverage_curve(judged(), ax=ax),
     "error_against_spread": lambda ax: plots.error_against_spread(judged(), ax=ax),
     "embedding": lambda ax: plots.embedding(DELTA, CONDITIONS, ax=ax),

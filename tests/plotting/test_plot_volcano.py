@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from gears.evaluation import Truth
 from gears.evaluation.metrics.differential import welch_p_values
-from gears.plotting import spread_p_values, volcano
+from gears.plotting import interaction_volcano, spread_p_values, volcano
 
 DELTA = np.array([0.5, -0.8, 0.1, -0.05, 2.0, 0.0])
 P = np.array([1e-4, 1e-6, 0.9, 0.6, 0.0, np.nan])
@@ -78,3 +79,23 @@ def test_p_of_the_observed_cells_is_that_of_welch():
     np.testing.assert_allclose(welch_p_values(truth)[0], expected)
     with pytest.raises(ValueError, match=r"no spread of the control cells; build it .* Truth\.of"):
         welch_p_values(Truth.from_means(cells.mean(axis=0)[None], control.mean(axis=0)))
+
+
+def test_pairs_are_drawn_by_departure_and_score_and_marked_by_kind(by_label):
+    table = pd.DataFrame(
+        {
+            "gene_1": ["A", "A", "B"],
+            "gene_2": ["B", "C", "C"],
+            "departure": [0.7, -0.8, 0.1],
+            "fdr_score": [0.01, 0.0, 0.5],
+            "kind": ["synergy", "masking", "neutral"],
+        }
+    )
+    ax = interaction_volcano(table, n_labels=2)
+    drawn = by_label(ax)
+    assert offsets(drawn["synergy (1)"]) == [[0.7, 2.0]]
+    assert offsets(drawn["masking (1)"]) == [[-0.8, 4.0]]  # a score of 0 stands at the top edge
+    assert "suppression (0)" in drawn
+    assert [text.get_text() for text in ax.texts] == ["A+C", "A+B"]
+    with pytest.raises(ValueError, match="the table lacks fdr_score"):
+        interaction_volcano(table.drop(columns="fdr_score"))

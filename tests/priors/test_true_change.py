@@ -1,0 +1,105 @@
+"""How likely a predicted change is a true one, from left-out predictions of training conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.special import expit, ndtr
+
+from gears.priors import GenePrior, PriorData, fit_prior
+from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of
+
+R, T = 60, 80
+NOISE = 0.01
+ZERO_T = np.zeros(T)
+
+
+def drawn(seed: int, a: float, k: float = 1.0, b: float = 0.0) -> tuple[Values, np.ndarray]:
+    """Predictions, and true changes that follow the formula, of conditions of one gene and of two."""
+    rng = np.random.default_rng(seed)
+    sd_RT = rng.uniform(0.1, 0.3, (R, T))
+    change_RT = 0.4 * rng.standard_normal((R, T))
+    is_absent_RT = rng.uniform(size=(R, T)) < expit(a - k * change_RT**2 / (2 * sd_RT**2))
+    true_RT = change_RT / (1 + b * np.abs(change_RT)) + sd_RT * rng.standard_normal((R, T))
+    true_RT[is_absent_RT] = 0.0
+    measured_RT = true_RT + np.sqrt(NOISE) * rng.standard_normal((R, T))
+    groups = group_of(np.repeat([1, 2], R // 2), np.zeros(R, dtype=bool))
+    noise_RT = np.full((R, T), NOISE)
+    return Values(groups, np.arange(T), change_RT, sd_RT, measured_RT, noise_RT), true_RT
+
+
+def fitted(values: Values) -> TrueChange:
+    return fit_true_change(values, ZERO_T, ZERO_T, ZERO_T, ZERO_T)
+
+
+@pytest.mark.parametrize(("a", "k", "b"), [(2.0, 1.0, 0.0), (0.5, 0.3, 0.0), (-8.0, 1.0, 0.5)])
+def test_probabilities_are_right_where_changes_are_absent_or_saturate(a: float, k: float, b: float) -> None:
+    true_change = fitted(drawn(0, a, k, b)[0])
+    values, true_RT = drawn(1, a, k, b)
+    absent_RT, mean_RT, sd_RT = true_change(
+        values.group_R, values.change_RT, values.sd_RT, np.zeros((R, T), dtype=bool)
+    )
+    probability_RT = (1 - absent_RT) * ndtr((mean_RT - 0.3) / sd_RT)
+    gaussian_RT = ndtr((values.change_RT - 0.3) / values.sd_RT)
+    for low, high in ((0.2, 0.5), (0.5, 0.8), (0.8, 1.0)):
+        part = (probability_RT > low) & (probability_RT < high)
+        assert (true_RT[part] > 0.3).mean() == pytest.approx(probability_RT[part].mean(), abs=0.07)
+    sure = gaussian_RT > 0.6
+    assert (true_RT[sure] > 0.3).mean() < gaussian_RT[sure].mean() - 0.03
+
+
+def test_conditions_of_several_genes_have_numbers_of_their_own() -> None:
+    one, several = drawn(2, -8.0)[0], drawn(2, 3.0)[0]
+    half = R // 2
+    both = Values(
+        one.group_R,
+        one.genes_T,
+        *(
+            np.vstack([getattr(one, name)[:half], getattr(several, name)[half:]])
+            for name in ("change_RT", "sd_RT", "measured_RT", "noise_RT")
+        ),
+    )
+    a_4 = fitted(both).groups[:, 0]
+    assert a_4[0] < 0 < a_4[2]
+    # without enough conditions a group has the numbers of the same size
+    assert a_4[1] == a_4[0]
+    assert a_4[3] == a_4[2]
+
+
+def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_shows_it() -> None:
+    rng = np.random.default_rng(3)
+    values, _ = drawn(4, -8.0)
+    control_T = np.full(T, 0.04)
+    error_T = 0.2 * rng.standard_normal(T)
+    alone = fit_true_change(values, error_T, ZERO_T, control_T, ZERO_T)
+    assert np.abs(alone.shift_G - error_T).mean() < 0.3 * np.abs(error_T).mean()
+    common_T = 2.0 * rng.standard_normal(T)  # a true change that all conditions share
+    shared = fit_true_change(values, common_T + error_T, ZERO_T, control_T, ZERO_T)
+    assert np.abs(shared.shift_G).max() < 0.05 * np.abs(common_T).max()
+    np.testing.assert_allclose(shared.control_G, control_T, rtol=0.05)
+    _, mean_RT, _ = alone(values.group_R, values.change_RT, values.sd_RT, np.ones((R, T), dtype=bool))
+    np.testing.assert_allclose(mean_RT, values.change_RT - alone.shift_G)
+
+
+def test_a_perturbed_gene_s_change_is_there() -> None:
+    values, _ = drawn(5, 3.0, b=1.0)
+    is_own_RT = np.zeros((R, T), dtype=bool)
+    is_own_RT[:, 0] = True
+    absent_RT, mean_RT, _ = fitted(values)(values.group_R, values.change_RT, values.sd_RT, is_own_RT)
+    assert (absent_RT[:, 0] == 0).all()
+    assert (absent_RT[:, 1:] > 0).all()
+    np.testing.assert_allclose(mean_RT[:, 0], values.change_RT[:, 0])
+
+
+def test_a_fitted_prior_has_it_and_keeps_it_in_files(make_data: Callable[..., PriorData]) -> None:
+    data = make_data()
+    prior = fit_prior(data, lambda left_out_CG: float(((left_out_CG - data.delta_CG) ** 2).mean())).prior
+    assert isinstance(prior, GenePrior)
+    again = GenePrior.from_arrays(prior.arrays())
+    for name in ("groups", "shift_G", "control_G", "least_G"):
+        first, second = (getattr(one.uncertainty.true_change, name) for one in (prior, again))
+        np.testing.assert_array_equal(first, second)
+    arrays = {name: array for name, array in prior.arrays().items() if not name.startswith("sd_true_")}
+    assert GenePrior.from_arrays(arrays).uncertainty.true_change is None
