@@ -14,7 +14,7 @@ from scipy import sparse
 
 from gears.core.messages import shorten
 from gears.files.formats import content_hash, read_json, read_npz
-from gears.files.paths import need_file, user_path
+from gears.files.paths import need_file, reading, user_path
 from gears.files.pickles import is_pickle, load_plain
 from gears.files.untrusted import check_compressed
 from gears.graphs import annotation_files
@@ -195,13 +195,8 @@ class GeneAnnotation:
         cls, path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None
     ) -> GeneAnnotation:
         if path.suffix in (".npz", ".json"):
-            try:
+            with reading(path, "an annotation", "if damaged, restore it or write it again"):
                 return cls._from_values(path)
-            except (ValueError, TypeError, IndexError, AttributeError) as error:
-                if str(path) in str(error):
-                    raise
-                msg = f"{path} holds no whole annotation ({error}); restore it or write it again"
-                raise ValueError(msg) from error
         if annotation_files.format_of(path) is not None:
             rows = annotation_files.read_rows(path, symbols=symbols, taxon=taxon)
             aliases, ambiguous = rows.aliases()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +14,7 @@ import pandas as pd
 from gears.core.messages import shorten
 from gears.core.numbers import unit_rows
 from gears.files.formats import content_hash, read_npz
-from gears.files.paths import user_path
+from gears.files.paths import existing_file, reading
 from gears.files.untrusted import listed_names
 from gears.graphs.annotation import pack, unpack
 from gears.graphs.graph import Graph, candidates, check_selection, name_order, strongest
@@ -100,7 +98,11 @@ class GeneEmbedding:
         if isinstance(source, Mapping):
             return cls(tuple(map(str, source)), np.array([np.asarray(vector) for vector in source.values()]))
         if isinstance(source, str | Path):
-            return _read(user_path(source), names, key)
+            path = existing_file(source, "embedding file")
+            with reading(
+                path, "an embedding", "expected a name and a vector of finite numbers for each gene"
+            ):
+                return _from_file(path, names, key)
         if names is None:
             msg = f"an array of shape {np.shape(source)} does not say which genes its rows are; give names="
             raise ValueError(msg)
@@ -196,49 +198,20 @@ def _unit(values_ND: np.ndarray) -> np.ndarray:
     return unit_rows(values_ND - values_ND.mean(axis=0))
 
 
-def _read(path: Path, names: Any, key: str | None) -> GeneEmbedding:
-    try:
-        return _from_file(path, names, key)
-    except ValueError as error:
-        if path.name in str(error):
-            raise
-        msg = f"{path}: {error}"
-        raise ValueError(msg) from error
-
-
 def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:
-    if not path.is_file():
-        msg = f"there is no embedding file {path}"
-        raise FileNotFoundError(msg)
     suffixes = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if suffixes == ".npz":
         return _from_npz(path, read_npz(path), names)
     if suffixes == ".npy":
-        return GeneEmbedding.of(_read_npy(path), names=names)
+        return GeneEmbedding.of(np.load(path, allow_pickle=False), names=names)
     if suffixes == ".parquet":
         return _from_frame(_read_parquet(path))
     if suffixes in (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz"):
-        return _from_frame(_read_table(path, "," if ".csv" in suffixes else "\t"))
+        return _from_frame(pd.read_csv(path, sep="," if ".csv" in suffixes else "\t"))
     if suffixes == ".h5ad":
         return _from_h5ad(path, key)
     msg = f"cannot read an embedding from {path.name!r}; expected .npz, .npy, .csv, .tsv, .parquet or .h5ad"
     raise ValueError(msg)
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, allow_pickle=False)
-    except Exception as error:
-        msg = f"{path} cannot be read as an array of numbers ({error}); it may be damaged"
-        raise ValueError(msg) from error
-
-
-def _read_table(path: Path, separator: str) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path, sep=separator)
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        msg = f"{path} cannot be read as a table of gene vectors ({error}); expected a gene and its numbers per line"
-        raise ValueError(msg) from error
 
 
 def _from_npz(path: Path, arrays: Mapping[str, np.ndarray], names: Any) -> GeneEmbedding:
@@ -259,9 +232,6 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     except ImportError as error:
         msg = f"reading {path.name} needs pyarrow: pip install 'gears-perturb[parquet]'"
         raise ImportError(msg) from error
-    except Exception as error:
-        msg = f"{path} cannot be read as a parquet file ({error})"
-        raise ValueError(msg) from error
 
 
 def _from_frame(table: pd.DataFrame) -> GeneEmbedding:

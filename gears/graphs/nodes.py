@@ -14,7 +14,7 @@ from gears.core.messages import count, shorten
 from gears.data.screen.contexts import ModelContexts
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import read_json
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 from gears.files.pickles import load_npy, load_plain
 from gears.graphs.symbols import near_symbols
 
@@ -35,10 +35,7 @@ def read_gene_set(path: str | Path) -> list[str]:
         Text (one gene a line), CSV or TSV (first column, or the column named ``gene``, ``gene_name`` or ``symbol``),
         JSON (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``.
     """
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no gene set file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path, "gene set file")
     raw = path.read_bytes()
     if raw[:1] == b"\x80":
         found: Any = load_plain(path)

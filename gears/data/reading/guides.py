@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ import pandas as pd
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.styles import is_control_like, is_no_gene
-from gears.files.paths import existing_file, user_path
+from gears.files.paths import existing_file, reading, user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -117,13 +115,9 @@ def read_table(path: str | Path, *, header: bool = True) -> pd.DataFrame:
     FileNotFoundError if there is none, ValueError if it cannot be read.
     """
     path = existing_file(path)
-    try:
-        sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
+    sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
+    with reading(path, "a table", f"expected CSV or TSV{' with a line of column names' * header}"):
         return pd.read_csv(path, sep=sep, header=0 if header else None, dtype=str, keep_default_na=False)
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        expected = "CSV or TSV with a line of column names" if header else "CSV or TSV"
-        msg = f"{path} cannot be read as a table ({type(error).__name__}: {error}); expected {expected}"
-        raise ValueError(msg) from error
 
 
 def _find(table: pd.DataFrame, keys: tuple[str, ...], what: str) -> str:

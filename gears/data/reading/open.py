@@ -21,7 +21,7 @@ from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
-from gears.files.paths import user_path
+from gears.files.paths import reading, user_path
 from gears.files.untrusted import WholeLines, check_compressed, refuse_beyond, refuse_odd_codecs
 
 if TYPE_CHECKING:
@@ -183,11 +183,8 @@ def _read_zarr(path: Path) -> AnnData:
     import anndata
 
     refuse_odd_codecs(path)
-    try:
+    with reading(path, "a zarr store of an AnnData"):
         found = anndata.read_zarr(path)
-    except Exception as error:
-        msg = f"{path} cannot be read as a zarr store of an AnnData ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
     check_matrices(path, found)
     return found
 
@@ -223,15 +220,12 @@ def _read_10x_h5(path: Path) -> AnnData:
     import scanpy
 
     refuse_beyond(path)
-    try:
+    with reading(path, "a 10x h5 file"):
         with warnings.catch_warnings():
             # scanpy's index are the symbols; here it is the ids
             warnings.filterwarnings("ignore", "Variable names are not unique", UserWarning)
             found = scanpy.read_10x_h5(path, gex_only=False)
         check_compressed("its matrix", found.X)
-    except Exception as error:
-        msg = f"{path} cannot be read as a 10x h5 file ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
     ids, names = found.var["gene_ids"].tolist(), found.var_names.tolist()
     types = found.var["feature_types"].tolist() if "feature_types" in found.var else [EXPRESSION] * len(ids)
     return _ten_x(path, found.X, found.obs_names.tolist(), ids, names, types)
@@ -249,13 +243,9 @@ def _read_10x_mtx(path: Path) -> AnnData:
     prefix = file.name.removesuffix(".gz").removesuffix("matrix.mtx")
     features = _table(file.parent, prefix, ("features.tsv", "genes.tsv"))
     barcodes = _table(file.parent, prefix, ("barcodes.tsv",))[0].astype(str).tolist()
-    try:
-        opener: Any = gzip.open if file.suffix == ".gz" else open
-        with opener(file, "rb") as opened:
-            matrix = sparse.csr_matrix(mmread(WholeLines(opened))).T.tocsr()
-    except Exception as error:
-        msg = f"{file} cannot be read as a MatrixMarket file ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
+    opener: Any = gzip.open if file.suffix == ".gz" else open
+    with reading(file, "a MatrixMarket file"), opener(file, "rb") as opened:
+        matrix = sparse.csr_matrix(mmread(WholeLines(opened))).T.tocsr()
     if matrix.shape != (len(barcodes), len(features)):
         msg = (
             f"{file} has {matrix.shape[1]} features x {matrix.shape[0]} cells, but there are {len(features)} features "
