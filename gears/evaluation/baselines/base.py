@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core.numbers import clips
 from gears.core.registry import Registry
 from gears.data.screen.statistics import variance_within
 from gears.evaluation.truth import mean_profile
@@ -228,7 +229,7 @@ class Baseline(ABC):
         [[2.0, 3.0]]
         """
         self.control_mean_G = means.control_mean_G
-        self._clips = means.nonnegative if self.clip is None else self.clip
+        self._clips = clips(self.clip, means.nonnegative)
         self._fit(means)
         return self
 
