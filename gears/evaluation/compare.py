@@ -196,17 +196,23 @@ def _one_split(
 
 @contextmanager
 def _measured(fits: _Fits, name: str, seed: int | str, split: Split, n_test: int) -> Iterator[None]:
-    """Note what a fit with its prediction costs; a method that refuses is excluded with its reason."""
+    """Note what a fit with its prediction costs; a method that raises a ValueError is excluded with its reason.
+
+    Costs are wall and CPU time in this process, and its highest resident memory meanwhile (where the system cannot
+    reset its mark of the memory, other than Linux, that of the process so far).
+    """
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text("5")  # resets the mark of the highest resident memory, nothing else
+    wall, cpu = time.perf_counter(), time.process_time()
     try:
-        with measured() as cost:
-            yield
+        yield
     except ValueError as error:
         fits.left_out[name] = str(error)
         logger.warning("%s is excluded: %s", name, error)
         return
     if (name, seed) in fits.predictions:
+        costs = (time.perf_counter() - wall, time.process_time() - cpu, _peak_mb())
         n_fitted = len(fitted_conditions(split, fits.parts[name]))
-        costs = (cost.seconds, cost.cpu_seconds, cost.peak_mb)
         fits.runs[name, seed] = ["", seed, name, n_fitted, n_test, *costs]
 
 
@@ -265,7 +271,7 @@ def _makers(
     makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
     for name, model in models.items():
         if hasattr(model, "fit") and not isinstance(model, type):
-            makers[name, ""] = partial(_given, model)
+            makers[name, ""] = lambda model=model: model
         elif not seeds:
             makers[name, ""] = model
         else:
@@ -274,10 +280,6 @@ def _makers(
     for name in options.baselines:
         makers[name, ""] = partial(baseline_named, name)
     return makers
-
-
-def _given(method: Any) -> Any:
-    return method
 
 
 def _evaluated(split: Split, part: str) -> list[Condition]:
@@ -363,32 +365,6 @@ class Comparison:
         if model not in names:
             raise ValueError(unknown_name("method", model, names))
         return model
-
-
-@dataclass
-class Cost:
-    """Wall and CPU time that a piece of work took in this process, and its highest resident memory meanwhile.
-
-    Where the system cannot reset its mark of the memory (other than Linux), it is that of the process so far.
-    """
-
-    seconds: float = float("nan")
-    cpu_seconds: float = float("nan")
-    peak_mb: float = float("nan")
-
-
-@contextlib.contextmanager
-def measured() -> Iterator[Cost]:
-    """Measure the block; the yielded cost is filled when it ends."""
-    cost = Cost()
-    with contextlib.suppress(OSError):
-        _CLEAR.write_text("5")  # resets the mark of the highest resident memory, nothing else
-    wall, cpu = time.perf_counter(), time.process_time()
-    try:
-        yield cost
-    finally:
-        cost.seconds, cost.cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-        cost.peak_mb = _peak_mb()
 
 
 def _peak_mb() -> float:

@@ -197,11 +197,9 @@ class Graph:
             )
             raise ValueError(msg)
         if outside:
+            excluded = f"{len(outside)} of {len(source)} edges"
             logger.warning(
-                "%d of %d edges have a gene that is no node of the graph and are excluded: %s",
-                len(outside),
-                len(source),
-                shorten(outside, 3),
+                "%s have a gene outside of the graph and are excluded: %s", excluded, shorten(outside, 3)
             )
         edge_index = np.array(list(edges), dtype=np.int64).reshape(-1, 2).T
         return cls(tuple(nodes), edge_index, np.array(list(edges.values()), dtype=np.float64))

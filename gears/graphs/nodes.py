@@ -102,21 +102,14 @@ def with_annotated_genes(
         return screen
     if not drop:
         logger.warning(
-            "%s not in the annotation: isolated nodes of the perturbation graph "
-            "(their conditions stay; drop_unmapped=True drops them): %s",
-            count(len(missing), "perturbed gene"),
-            shorten(missing, 50),
-        )
+            "%s not in the annotation: isolated nodes of the perturbation graph (their conditions stay; "
+            "drop_unmapped=True drops them): %s", count(len(missing), "perturbed gene"), shorten(missing, 50),
+        )  # fmt: skip
         return screen
     dropped = [condition for condition in screen.conditions if not set(missing).isdisjoint(condition.genes)]
     n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)
-    logger.warning(
-        "dropped %s (%s) with %s that the annotation lacks: %s",
-        count(len(dropped), "condition"),
-        count(n_cells, "cell"),
-        count(len(missing), "gene"),
-        shorten(missing, 50),
-    )
+    numbers = (count(len(dropped), "condition"), count(n_cells, "cell"), count(len(missing), "gene"))
+    logger.warning("dropped %s (%s) with %s that the annotation lacks: %s", *numbers, shorten(missing, 50))
     return screen.without(dropped)
 
 

@@ -71,13 +71,8 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     kind = kind_of(path)
     if kind == "h5ad":
         return read_screen(path, backed=backed)
-    if kind == "zarr":
-        return _read_zarr(path)
-    if kind == "10x-h5":
-        return _read_10x_h5(path)
-    if kind == "10x-mtx":
-        return _read_10x_mtx(path)
-    return _read_several(path)
+    readers = {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx, "several": _read_several}
+    return readers[kind](path)
 
 
 def refuse_address(path: str | Path) -> None:
