@@ -1,6 +1,6 @@
 """The picture of the README and of the first page: an unseen pair, and the model against the baselines.
 
-python docs/picture.py                docs/_static/picture.png is written anew
+python docs/picture.py                docs/_static/picture.png is written again
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def _makers(
     makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
     for name, model in models.items():
         if hasattr(model, "fit") and not isinstance(model, type):
-            makers[name, ""] = lambda model=model: model
+            makers[name, ""] = partial(_given, model)
         elif not seeds:
             makers[name, ""] = model
         else:
@@ -280,6 +280,10 @@ def _makers(
     for name in options.baselines:
         makers[name, ""] = partial(baseline_named, name)
     return makers
+
+
+def _given(method: Any) -> Any:
+    return method
 
 
 def _evaluated(split: Split, part: str) -> list[Condition]:

@@ -24,7 +24,7 @@ _TABLES = ("mean_UG", "std_UG", "t_UG", "moderated_t_UG")
 _LISTS = ("conditions", "top_de", "top_de_non_dropout", "targets")
 
 MAX_CELLS = 300
-"""Cells of a condition (and of the control) that distribution metrics look at, unless told otherwise."""
+"""Cells of a condition (and of the control) that distribution metrics look at, by default."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class GeneAnnotation:
         wrong = [alias for alias, gene in self.aliases.items() if gene not in known or alias in known]
         if wrong:
             msg = (
-                f"{len(wrong)} aliases stand for no annotated gene or are symbols themselves: {shorten(wrong)}; "
+                f"{len(wrong)} aliases mean no annotated gene or are symbols themselves: {shorten(wrong)}; "
                 "expected alias -> annotated symbol"
             )
             raise ValueError(msg)
@@ -107,7 +107,7 @@ class GeneAnnotation:
         )
 
     def resolve(self, symbol: str) -> str | None:
-        """Annotated symbol that `symbol` stands for: itself, or the gene of an unambiguous alias, else None."""
+        """Annotated symbol that `symbol` means: itself, or the gene of an unambiguous alias, else None."""
         if symbol in self._index:
             return symbol
         return self.aliases.get(symbol)

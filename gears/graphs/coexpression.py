@@ -303,7 +303,7 @@ def pair_correlations(
 
         r = (sum x y - sum x sum y / n) / sqrt((sum x x - (sum x)^2 / n) (sum y y - (sum y)^2 / n))
 
-    with every column less its mean over the first chunk, which leaves the differences their digits.
+    with every column minus its mean over the first chunk, which leaves the differences their digits.
 
     Pairs are sorted by `first`, and each column in them varies over the cells. The columns `kept`, mostly zero, are
     returned sparse beside the correlations, (E,).

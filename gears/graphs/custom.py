@@ -1,4 +1,4 @@
-"""Graphs of the user's own, in whatever form they come, over the genes of a model."""
+"""Custom graphs, in whatever form they come, over the genes of a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUILT_IN = ("go", "coexpression")
-"""Words that stand for the graph which would be built without an own one."""
+"""Words for the graph that is built without a custom one."""
 GO_THRESHOLD = 0.1
 _EMBEDDING_FILES = (".npy", ".h5ad", ".parquet")
 
@@ -43,7 +43,7 @@ class GraphMaker:
     annotation
         Knows other names of genes.
     built
-        Makes the graph that the words of :data:`BUILT_IN` stand for.
+        Makes the graph that the words of :data:`BUILT_IN` mean.
     """
 
     nodes: Sequence[str]

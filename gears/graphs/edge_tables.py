@@ -126,7 +126,7 @@ def edges_between(
     k
         Where `options` does not say.
     resolve
-        Symbol that another name of a gene stands for.
+        Symbol of a gene from another name of it.
     """
     source, target = _ends(table, options)
     size, sign = _scores(table, options)

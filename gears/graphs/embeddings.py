@@ -137,7 +137,7 @@ class GeneEmbedding:
         threshold: float = 0.0,
         resolve: Callable[[str], str | None] = lambda name: None,
     ) -> Graph:
-        """Each node's `k` nearest by cosine similarity (of vectors less their mean), and a self edge of weight 1.
+        """Each node's `k` nearest by cosine similarity (of vectors minus their mean), and a self edge of weight 1.
 
         A node without a vector is isolated. Equally similar ones are chosen by name.
 

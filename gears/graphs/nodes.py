@@ -27,7 +27,7 @@ _HEADERS = ("gene", "genes", "gene_name", "gene_symbol", "symbol")
 
 
 def read_gene_set(path: str | Path) -> list[str]:
-    """Genes of a file, whose kind is told by its content.
+    """Genes of a file, whose format is detected from its content.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ def correlation_profiles(
 
 
 def _standardised(cells: CellMatrix, groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Expression of a draw of the cells less its mean in each group, each gene of norm 1 (0 where it is constant)."""
+    """Expression of a draw of the cells minus its mean in each group, each gene of norm 1 (0 where it is constant)."""
     n_all, n_genes = sum(map(len, groups)), cells.shape[1]
     n_drawn = min(n_all, max(_FEWEST_CELLS, min(_MOST_CELLS, _MOST_VALUES // max(1, n_genes))))
     draw = np.random.Generator(np.random.Philox(key=n_all))

@@ -1,4 +1,4 @@
-"""Sparse matrices whose arrays do not fit together: refused by name; scipy would read and write beyond its memory."""
+"""Sparse matrices whose arrays do not fit together: an error names the file; scipy would read beyond its memory."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folder of several of these"
 SUFFIXES = (".h5ad", ".zarr", ".h5", ".mtx.gz", ".mtx")
-"""Of screens, by which files are looked for by name; what a file holds is found out from its content."""
+"""Of screens, by which files are looked for by name; what a file holds is detected from its content."""
 EXPRESSION = "Gene Expression"
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9]+):/{1,2}(?=[^/])", re.IGNORECASE)
@@ -232,7 +232,7 @@ def _read_10x_mtx(path: Path) -> AnnData:
     found = _matrices(path) if path.is_dir() else [path]
     if len(found) > 1:
         several = shorten(file.name for file in found)
-        msg = f"{path} has {len(found)} matrices ({several}); name one, or put each in a folder of its own"
+        msg = f"{path} has {len(found)} matrices ({several}); name one, or put each in a separate folder"
         raise ValueError(msg)
     file = found[0]
     prefix = file.name.removesuffix(".gz").removesuffix("matrix.mtx")

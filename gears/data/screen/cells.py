@@ -88,7 +88,7 @@ class CellMatrix:
         return dense
 
     def csr(self, ids: Any = None) -> sparse.csr_matrix:
-        """The given cells (all by default) as CSR, (B, G) float32, in memory of its own."""
+        """The given cells (all by default) as CSR, (B, G) float32, in separate memory."""
         if ids is None and self._kept is None:
             data, indices, indptr = self._arrays
             check_numbers(self.folder / "indices.npy", indices, self._n_genes)
