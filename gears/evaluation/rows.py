@@ -71,6 +71,7 @@ def pearson_rows(
         present_UK = np.ones(a_UK.shape, dtype=bool)
     defined_U = (present_UK.sum(axis=1) > 1) & ~_constant(a_UK, present_UK, noise_a)
     defined_U &= ~_constant(b_UK, present_UK, noise_b)
+    # entries that are not present are 0 after centring, and so in no sum
     a_UK = np.where(present_UK, a_UK - mean_rows(a_UK, present_UK)[:, None], 0.0)
     b_UK = np.where(present_UK, b_UK - mean_rows(b_UK, present_UK)[:, None], 0.0)
     norm_U = np.sqrt((a_UK**2).sum(axis=1)) * np.sqrt((b_UK**2).sum(axis=1))
@@ -97,6 +98,7 @@ def adjusted(p_UG: np.ndarray) -> np.ndarray:
     n_genes = filled_UG.shape[-1]
     order_UG = np.argsort(filled_UG, axis=-1)
     scaled_UG = np.take_along_axis(filled_UG, order_UG, axis=-1) * n_genes / np.arange(1, n_genes + 1)
+    # the adjusted values of ascending p must not fall: from the largest p down, the least so far
     smallest_UG = np.minimum.accumulate(scaled_UG[..., ::-1], axis=-1)[..., ::-1]
     adjusted_UG = np.empty_like(filled_UG)
     np.put_along_axis(adjusted_UG, order_UG, np.minimum(smallest_UG, 1.0), axis=-1)

@@ -174,6 +174,7 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
             total[edge] = total.get(edge, 0.0) + value
     target, source = np.divmod(np.array(list(total), dtype=np.int64), n)
     weight = np.array(list(total.values())) / len(graphs)
+    # rounded: ties must not hang on the order in which the graphs were added
     kept = strongest_graph(graphs[0].nodes, source, target, np.round(weight, 12), k)
     at = np.array(sorted(loops), dtype=np.int64)
     edges = np.concatenate([kept.edge_index, np.stack([at, at])], axis=1)

@@ -106,7 +106,7 @@ class GeneEmbedding:
         if names is None:
             msg = f"an array of shape {np.shape(source)} does not say which genes its rows are; give names="
             raise ValueError(msg)
-        listed = tuple(_listed(names))
+        listed = tuple(listed_names(names) if isinstance(names, str | Path) else map(str, names))
         try:
             return cls(listed, np.asarray(source))
         except ValueError as error:
@@ -156,7 +156,8 @@ class GeneEmbedding:
                 "expected the same kind of gene names in both"
             )
             raise ValueError(msg)
-        unit_ND = _unit(self.values[row[at]])
+        values_ND = self.values[row[at]]
+        unit_ND = unit_rows(values_ND - values_ND.mean(axis=0))
         found = [(at, at, np.ones(len(at)))]
         step = max(1, _CHUNK_BYTES // (8 * len(at)))
         for start in range(0, len(at), step):
@@ -192,10 +193,6 @@ class GeneEmbedding:
         start_PH[at] = 0.0
         start_PH[at, : scores_NK.shape[1]] = scores_NK / scale if scale > 0 else 0.0
         return start_PH
-
-
-def _unit(values_ND: np.ndarray) -> np.ndarray:
-    return unit_rows(values_ND - values_ND.mean(axis=0))
 
 
 def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:
@@ -257,9 +254,3 @@ def _from_h5ad(path: Path, key: str | None) -> GeneEmbedding:
         raise ValueError(msg)
     table, genes = tables[where]
     return GeneEmbedding(tuple(map(str, genes)), np.asarray(table[name]))
-
-
-def _listed(names: Any) -> list[str]:
-    if isinstance(names, str | Path):
-        return listed_names(names)
-    return [str(name) for name in names]

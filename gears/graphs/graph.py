@@ -362,6 +362,7 @@ def strongest(
 
     Entries, (E,) each, come in any order; those that are kept are returned by target, strongest first.
     """
+    # by target and source first: lexsort is stable, so that of equal weights the first sources come first
     place = target * (source.max(initial=0) + 1) + source
     by_place = np.argsort(place, kind="stable")  # quick where it is so already
     target, source, weight = target[by_place], source[by_place], weight[by_place]

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import sparse
 
 from gears.data.checks.report import ScreenReport, inspect_screen
@@ -20,26 +18,10 @@ from gears.graphs.annotation import GeneAnnotation
 if TYPE_CHECKING:
     from anndata import AnnData
 
-GENES = [
-    *(
-        "AHR",
-        "KLF1",
-        "CEBPA",
-        "CEBPB",
-        "HLA-A",
-        "HLA-B",
-        "NKX2-5",
-        "CTRL",
-        "KMT2A",
-        "SEPTIN2",
-        "MARCHF1",
-        "JUN",
-        "FOS",
-    ),
-    *(f"GX{i:02d}" for i in range(20)),
-]
+NAMED = "AHR KLF1 CEBPA CEBPB HLA-A HLA-B NKX2-5 CTRL KMT2A SEPTIN2 MARCHF1 JUN FOS"
+GENES = [*NAMED.split(), *(f"GX{i:02d}" for i in range(20))]
 PAIRS = [("AHR", "KLF1"), ("CEBPA", "HLA-A"), ("HLA-A", "HLA-B"), ("KLF1", "NKX2-5"), ("CEBPB", "KLF1")]
-SINGLES = ["AHR", "KLF1", "CEBPA", "CEBPB", "HLA-A", "HLA-B", "NKX2-5"]
+SINGLES = GENES[:7]
 annotated = GeneAnnotation.from_dict(
     {gene: ["T"] for gene in GENES}, aliases={"MLL": "KMT2A", "AS1": "JUN"}
 ).resolve
@@ -100,18 +82,6 @@ def test_names_that_hold_a_sign_are_one_gene(name: str) -> None:
     assert found.facts["pairs"] == 0
 
 
-@given(st.permutations(SINGLES), st.sampled_from("|_;/,&:"))
-def test_joined_genes_are_the_same_condition_as_with_plus(order: list[str], sign: str) -> None:
-    from gears.conditions import Condition
-    from gears.data.checks.labels import joined_genes
-    from gears.data.checks.layout import Layout
-
-    layout = Layout("gears", "condition", None, None, ("ctrl",), "+")
-    known = set(SINGLES).__contains__
-    found, _ = joined_genes([sign.join(order[:3])], layout, known, known)
-    assert [Condition.parse(label) for label in found.values()] == [Condition(tuple(order[:3]))]
-
-
 # Contexts in labels
 
 
@@ -170,14 +140,6 @@ def test_usual_names_of_controls_are_named_with_both_options(token: str, tmp_pat
     assert len(controls.control_cells) == 52
     kept = inspect_screen(adata, as_genes=[token])
     assert not {"maybe-control", "control-like-token"} & {finding.kind for finding in kept.findings}
-
-
-@pytest.mark.parametrize(
-    "gene", ["NT5C", "MNT", "NTS", "NTM", "NEO1", "LUC7L", "SCRG1", "GFPT1", "KLF1", "RFPL1"]
-)
-def test_symbols_are_not_taken_for_controls(gene: str) -> None:
-    told = kinds([*PLAIN, f"{gene}+ctrl"], style="gears")
-    assert not {"maybe-control", "control-like-token"} & set(told)
 
 
 def test_no_human_symbol_but_ctrl_is_taken_for_a_control() -> None:
