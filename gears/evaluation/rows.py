@@ -83,9 +83,8 @@ def pearson_rows(
 def _constant(values_UK: np.ndarray, present_UK: np.ndarray, noise_U: np.ndarray | None) -> np.ndarray:
     high_U = np.where(present_UK, values_UK, -np.inf).max(axis=1, initial=-np.inf)
     low_U = np.where(present_UK, values_UK, np.inf).min(axis=1, initial=np.inf)
-    empty_U = ~present_UK.any(axis=1)
-    spread_U = np.where(empty_U, 0.0, np.where(empty_U, 0.0, high_U) - np.where(empty_U, 0.0, low_U))
-    return spread_U <= (0.0 if noise_U is None else noise_U)
+    # without entries -inf - inf, constant as well
+    return high_U - low_U <= (0.0 if noise_U is None else noise_U)
 
 
 def adjusted(p_UG: np.ndarray) -> np.ndarray:
