@@ -287,13 +287,11 @@ def _given(method: Any) -> Any:
 
 
 def _evaluated(split: Split, part: str) -> list[Condition]:
-    if part not in split.parts:
-        raise ValueError(unknown_name("part of the split", part, list(split.parts)))
     chosen = [condition for condition in split.conditions(part) if not condition.is_control]
     if not chosen:
         msg = f"part {part!r} of the split holds no perturbed condition; there is nothing to evaluate"
         raise ValueError(msg)
-    return list(dict.fromkeys(chosen))
+    return chosen
 
 
 @options

@@ -14,12 +14,12 @@ from gears.conditions import Condition
 from gears.core.numbers import clips
 from gears.core.registry import Registry
 from gears.data.screen.statistics import variance_within
+from gears.data.splits.split import Split, perturbed_in
 from gears.evaluation.truth import mean_profile
 from gears.graphs.profiles import control_profiles
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
-    from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
     from gears.graphs.embeddings import GeneEmbedding
 
@@ -168,8 +168,7 @@ class ConditionMeans:
 
 def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[Condition, ...]:
     """Perturbed conditions of some parts of a split, each once; a part that the split lacks has none."""
-    conditions = (c for part in parts if part in split.parts for c in split.conditions(part))
-    return tuple(dict.fromkeys(condition for condition in conditions if not condition.is_control))
+    return tuple(dict.fromkeys(condition for part in parts for condition in perturbed_in(split, part)))
 
 
 class Estimator(Protocol):
