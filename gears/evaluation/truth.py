@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from gears.conditions import Condition
-from gears.core.messages import shorten
+from gears.core.messages import check_unique
 from gears.data.screen.statistics import moderated_t, welch_t
 from gears.evaluation.rows import adjusted, weighted_rows
 
@@ -96,10 +96,7 @@ class Truth:
             if len(getattr(self, name)) != n_conditions:
                 msg = f"{name} has {len(getattr(self, name))} entries; expected one per condition ({n_conditions})"
                 raise ValueError(msg)
-        if len(set(self.conditions)) != n_conditions:
-            twice = {c.name for c in self.conditions if self.conditions.count(c) > 1}
-            msg = f"conditions are evaluated once each; found more than once: {shorten(sorted(twice))}"
-            raise ValueError(msg)
+        check_unique((condition.name for condition in self.conditions), "conditions to evaluate")
 
     @classmethod
     def from_means(

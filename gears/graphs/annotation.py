@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.core.messages import shorten
+from gears.core.messages import check_unique, shorten
 from gears.files.formats import content_hash, read_json, read_npz
 from gears.files.paths import need_file, reading, user_path
 from gears.files.pickles import is_pickle, load_plain
@@ -64,8 +64,8 @@ class GeneAnnotation:
                 f"({len(self.genes)}, {len(self.terms)})"
             )
             raise ValueError(msg)
-        _check_unique("gene", self.genes)
-        _check_unique("term", self.terms)
+        check_unique(self.genes, "gene names of an annotation")
+        check_unique(self.terms, "term names of an annotation")
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         # int32, not int8: M @ M.T counts shared terms, which can exceed 127.
@@ -257,14 +257,6 @@ def packaged_arrays(name: str) -> dict[str, np.ndarray]:
     """Arrays of an npz file of the package, by its name in ``gears/resources``."""
     with importlib.resources.as_file(importlib.resources.files("gears.resources") / name) as path:
         return read_npz(path)
-
-
-def _check_unique(kind: str, names: Sequence[str]) -> None:
-    if len(set(names)) != len(names):
-        seen: set[str] = set()
-        twice = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
-        msg = f"{kind} names of an annotation must be unique; found more than once: {shorten(twice)}"
-        raise ValueError(msg)
 
 
 def pack(names: Sequence[str]) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gears.core.messages import shorten
+from gears.core.messages import check_unique, shorten
 from gears.core.numbers import unit_rows
 from gears.files.formats import content_hash, read_npz
 from gears.files.paths import existing_file, reading
@@ -52,10 +52,7 @@ class GeneEmbedding:
                 f"{len(names)} gene names come with values of shape {values.shape}; expected one row per gene"
             )
             raise ValueError(msg)
-        if len(set(names)) != len(names):
-            twice = sorted(pd.Series(names)[pd.Series(names).duplicated()].unique())
-            msg = f"genes of an embedding must be unique; found more than once: {shorten(twice)}"
-            raise ValueError(msg)
+        check_unique(names, "genes of an embedding")
         if not np.isfinite(values).all():
             bad = [names[row] for row in np.flatnonzero(~np.isfinite(values).all(axis=1))]
             msg = f"{len(bad)} genes have a vector with NaN or infinity ({shorten(bad)}); leave them out or fill them"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core.messages import check_unique
 from gears.core.numbers import clips
 from gears.core.registry import Registry
 from gears.data.screen.statistics import variance_within
@@ -66,9 +67,7 @@ class ConditionMeans:
                 "expected one row per condition, one column per gene"
             )
             raise ValueError(msg)
-        if len(set(self.conditions)) != len(self.conditions):
-            msg = "a condition occurs more than once among the conditions; give each one row"
-            raise ValueError(msg)
+        check_unique((condition.name for condition in self.conditions), "conditions of a table of means")
         if Condition() not in self.conditions:
             msg = "the control ('ctrl') is not among the conditions; its mean is the origin of every change"
             raise ValueError(msg)
