@@ -1,4 +1,4 @@
-"""What each part of the model is worth: the closed form and the network, with one part left out or changed at a time.
+"""What each part of the model is worth: the prior and the network, with one part left out or changed at a time.
 
     python benchmarks/ablation.py DATA_FOLDER              (the real subsets there, two simulated screens)
     python benchmarks/ablation.py DATA_FOLDER --parts prior --repeats 5
@@ -90,7 +90,7 @@ PRIORS: dict[str, tuple[str, Any]] = {
 
 
 class ChangedPrior(PriorEstimator):
-    """The closed form, fitted with one of its parts replaced."""
+    """The prior, fitted with one of its parts replaced."""
 
     def __init__(self, pert_data: PertData, change: str) -> None:
         super().__init__(pert_data)
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["prior", "network"], choices=["prior", "network"])
     parser.add_argument("--simulated", nargs="*", default=list(SIMULATED))
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=5, help="of the closed form; the network has one")
+    parser.add_argument("--repeats", type=int, default=5, help="of the prior; the network has one")
     parser.add_argument("--epochs", type=int, default=100, help="of the network")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--name", default="ablation", help="of the files written")

@@ -1,7 +1,7 @@
 """Golden loss curves: kept in golden.json, compared for 1, 2 and 4 workers.
 
     python benchmarks/golden.py             compare, a table and exit code 1 where a curve has moved
-    python benchmarks/golden.py --write     keep the curves anew, after a change that is meant to move them
+    python benchmarks/golden.py --write     keep the curves again, after a change that is meant to move them
 
 Float64 runs are compared to a relative 1e-6: what rounding leaves after four epochs of Adam is below
 it, a change in what is computed is not. Float32 runs are compared to 5e-3, with the same best epoch.
@@ -121,7 +121,7 @@ def compare(folder, kept):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="keep the curves of one worker anew")
+    parser.add_argument("--write", action="store_true", help="keep the curves of one worker again")
     parser.add_argument("--results", type=Path, help="folder for the table (golden.md)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gears-golden-") as name:

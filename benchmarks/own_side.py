@@ -58,7 +58,7 @@ def split(parts, batch_size):
 
 
 def go_graph(genes, annotation, round):
-    """Graph of a list of annotated genes, the annotation read anew."""
+    """Graph of a list of annotated genes, the annotation read again."""
     from gears.graphs import annotation as room
     from gears.graphs.go import go_graph as build
 
@@ -140,7 +140,7 @@ def epoch():
 
 
 class _Marks(logging.Handler):
-    """CPU seconds at each line that a run logs after an evaluated epoch, and at the closed form's scores (epoch 0)."""
+    """CPU seconds at each line that a run logs after an evaluated epoch, and at the prior's scores (epoch 0)."""
 
     def __init__(self):
         super().__init__(logging.INFO)

@@ -3,7 +3,7 @@
 Each size is simulated into a file chunk by chunk (removed afterwards) and worked on in
 processes of its own: the pass over the cells, the whole preparation, and training epochs
 of the moments objective. ``--large`` takes sizes that are far beyond memory's through everything: preparing,
-training by default (with the closed form), over moments and over cells, prediction.
+training by default (with the prior), over moments and over cells, prediction.
 """
 
 from __future__ import annotations

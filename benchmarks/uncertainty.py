@@ -39,7 +39,6 @@ from gears.evaluation.uncertainty import (
     calibration,
     calibration_by_condition,
     cell_calibration,
-    ensemble_moments,
 )
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
@@ -310,7 +309,8 @@ def one_screen(name: str, file: Path | None, options: argparse.Namespace) -> dic
         table = data.screen.statistics
         sampling_UG = table.m2[rows] / (table.n[rows, None] - 1)
         members = [train(data, seed, options).predict(test, clip=False) for seed in range(options.members)]
-        mean_UG, variance_UG = ensemble_moments(members)
+        member_MUG = np.stack([member.expression_UG for member in members], dtype=np.float64)
+        mean_UG, variance_UG = member_MUG.mean(axis=0), member_MUG.var(axis=0, ddof=1)
         head = train(data, 0, options, uncertainty=True).predict(test, clip=False)
         judged = {
             "ensemble, measured means": calibration(

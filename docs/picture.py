@@ -1,6 +1,6 @@
 """The pictures of the README and of the first page: the model against the baselines, and conditions one by one.
 
-python docs/picture.py                picture.png and conditions.png in docs/_static are written anew
+python docs/picture.py                picture.png and conditions.png in docs/_static are written again
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cross-validate a method of one's own beside GEARS' closed form and the baselines, and write the HTML report.
+"""Cross-validate a custom method beside the prior of GEARS and the baselines, and write the HTML report.
 
 python examples/compare_methods.py [folder]
 """

@@ -36,8 +36,8 @@ def main() -> None:
     folder, began = options.output, time.monotonic()
     say("importing")
     from gears import GEARS, PertData, train_multi_gpu
+    from gears.evaluation import comparison_table, verdict, wide_summary
     from gears.evaluation.metrics import ALL
-    from gears.evaluation.table import comparison_table, verdict, wide_summary
     from gears.evaluation.truth import Truth
     from gears.files.formats import write_text
     from gears.plotting import prediction_figure, save_figure

@@ -1,4 +1,4 @@
-"""A script of one's own under torchrun: every process runs it, and one model is trained together.
+"""A custom script under torchrun: every process runs it, and one model is trained together.
 
 torchrun --standalone --nproc_per_node=4 examples/torchrun_script.py        four GPUs (or CPU processes)
 python examples/torchrun_script.py                                           alone

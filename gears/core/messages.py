@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 
@@ -23,6 +24,14 @@ def shorten(values: Iterable[object], limit: int = 8) -> str:
 def _cut(name: str) -> str:
     """The beginning of a very long name, and its length."""
     return name if len(name) <= 300 else f"{name[:60]}... ({len(name)} characters)"
+
+
+def check_unique(names: Iterable[str], what: str) -> None:
+    """Raise ValueError that lists the names that occur more than once; `what` says whose names they are."""
+    twice = [name for name, n in Counter(names).items() if n > 1]
+    if twice:
+        msg = f"{what} must be unique; found more than once: {shorten(sorted(twice))}"
+        raise ValueError(msg)
 
 
 def nearest(name: str, valid: Sequence[str], n: int = 3, *, least: float = 0.6) -> list[str]:

@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
 
 __all__ = [
-    "CellBatch",
-    "PreparedScreen",
-    "ProcessingOptions",
-    "add_guides",
-    "inspect_screen",
-    "open_screen",
+    "CellBatch", "PreparedScreen", "ProcessingOptions", "add_guides", "inspect_screen", "open_screen",
     "read_published_split",
-]
+]  # fmt: skip
 
 _HOMES = {
     "CellBatch": "gears.data.loaders",

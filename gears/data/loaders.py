@@ -177,7 +177,7 @@ def make_loaders(
     """Loaders of a split's parts: "train_loader", "val_loader", "test_loader" (those that it has).
 
     `label_nodes` are the perturbation nodes of each label; `screens` is the screen as single parts see it (with
-    control cells of their own). ValueError if the training cells do not fill one global batch.
+    separate control cells). ValueError if the training cells do not fill one global batch.
     """
     loaders = {}
     for part, name in PART_LOADERS.items():
@@ -219,7 +219,7 @@ def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings
         num_workers=settings.num_workers,
         collate_fn=_as_it_is,
         pin_memory=torch.cuda.is_available(),
-        # A generator of its own: the caller's random state is not drawn from.
+        # A separate generator: the caller's random state is not drawn from.
         generator=torch.Generator().manual_seed(seed),
     )
 

@@ -327,7 +327,7 @@ def sampling_noise(uncertainty: Uncertainty) -> float:
     """Variance of an average training condition's mean beside what genes explain, in the units of the prior.
 
     From the genes perturbed in training: a gene of prior variance k and posterior variance v was measured with the
-    noise v k / (k - v), as far as nothing else told of it; the median.
+    noise v k / (k - v), as far as nothing else informed it; the median.
     """
     covariance, posterior = uncertainty.covariance, uncertainty.posterior
     sets = [(node,) for node in covariance.overall.genes.trained_T.tolist()]

@@ -196,17 +196,23 @@ def _one_split(
 
 @contextmanager
 def _measured(fits: _Fits, name: str, seed: int | str, split: Split, n_test: int) -> Iterator[None]:
-    """Note what a fit with its prediction costs; a method that refuses is excluded with its reason."""
+    """Note what a fit with its prediction costs; a method that raises a ValueError is excluded with its reason.
+
+    Costs are wall and CPU time in this process, and its highest resident memory meanwhile (where the system cannot
+    reset its mark of the memory, other than Linux, that of the process so far).
+    """
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text("5")  # resets the mark of the highest resident memory, nothing else
+    wall, cpu = time.perf_counter(), time.process_time()
     try:
-        with measured() as cost:
-            yield
+        yield
     except ValueError as error:
         fits.left_out[name] = str(error)
         logger.warning("%s is excluded: %s", name, error)
         return
     if (name, seed) in fits.predictions:
+        costs = (time.perf_counter() - wall, time.process_time() - cpu, _peak_mb())
         n_fitted = len(fitted_conditions(split, fits.parts[name]))
-        costs = (cost.seconds, cost.cpu_seconds, cost.peak_mb)
         fits.runs[name, seed] = ["", seed, name, n_fitted, n_test, *costs]
 
 
@@ -281,13 +287,11 @@ def _given(method: Any) -> Any:
 
 
 def _evaluated(split: Split, part: str) -> list[Condition]:
-    if part not in split.parts:
-        raise ValueError(unknown_name("part of the split", part, list(split.parts)))
     chosen = [condition for condition in split.conditions(part) if not condition.is_control]
     if not chosen:
         msg = f"part {part!r} of the split holds no perturbed condition; there is nothing to evaluate"
         raise ValueError(msg)
-    return list(dict.fromkeys(chosen))
+    return chosen
 
 
 @options
@@ -363,32 +367,6 @@ class Comparison:
         if model not in names:
             raise ValueError(unknown_name("method", model, names))
         return model
-
-
-@dataclass
-class Cost:
-    """Wall and CPU time that a piece of work took in this process, and its highest resident memory meanwhile.
-
-    Where the system cannot reset its mark of the memory (other than Linux), it is that of the process so far.
-    """
-
-    seconds: float = float("nan")
-    cpu_seconds: float = float("nan")
-    peak_mb: float = float("nan")
-
-
-@contextlib.contextmanager
-def measured() -> Iterator[Cost]:
-    """Measure the block; the yielded cost is filled when it ends."""
-    cost = Cost()
-    with contextlib.suppress(OSError):
-        _CLEAR.write_text("5")  # resets the mark of the highest resident memory, nothing else
-    wall, cpu = time.perf_counter(), time.process_time()
-    try:
-        yield cost
-    finally:
-        cost.seconds, cost.cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-        cost.peak_mb = _peak_mb()
 
 
 def _peak_mb() -> float:

@@ -122,8 +122,10 @@ def theil_sen(
         rng = np.random.default_rng(seed)
         one = rng.integers(n, size=max_pairs)
         other = (one + rng.integers(1, n, size=max_pairs)) % n
+    # two genes give two equations, a c1 + b c2 = y1 and c c1 + d c2 = y2: solved for all pairs by Cramer's rule
     (a, b), (c, d) = x_G2[one].T, x_G2[other].T
     determinant = a * d - b * c
+    # as a share of its largest value: the changes of the two genes are in the same ratio where it is 0
     size = np.hypot(a, b) * np.hypot(c, d)
     usable = np.abs(determinant) > 1e-9 * size
     if not usable.any():
@@ -147,6 +149,7 @@ def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps:
             return middle
         weight = 1.0 / distance[away]
         target = (points_N2[away] * weight[:, None]).sum(axis=0) / weight.sum()
+        # points at the middle have no direction: they hold it back by their number against the pull of the others
         pull = float(np.linalg.norm((apart[away] * weight[:, None]).sum(axis=0)))
         n_here = int((~away).sum())
         share = min(1.0, n_here / pull) if pull > 0 else 1.0
@@ -302,6 +305,7 @@ def _covariance(a: np.ndarray, b: np.ndarray) -> float:
         rows_a, rows_b, product = _row_sums(x), _row_sums(y), _sum_of_products(x, y)
     else:
         rows_a, rows_b, product = _in_blocks(a, b)
+    # the mean product of doubly centred distances, written out so that the (n, n) tables need not be centred
     mean_product = product / n**2
     return mean_product - 2 * float(rows_a @ rows_b) / n**3 + float(rows_a.sum()) * float(rows_b.sum()) / n**4
 
@@ -313,6 +317,7 @@ def _row_sums(x: np.ndarray) -> np.ndarray:
     n, before = len(x), np.concatenate([[0.0], np.cumsum(ordered)[:-1]])
     place = np.arange(n)
     sums = np.empty(n)
+    # in ascending order, x_i minus those before it plus those after it minus x_i
     sums[order] = ordered * (2 * place - n) + ordered.sum() - 2 * before
     return sums
 
@@ -330,6 +335,8 @@ def _sum_of_products(x: np.ndarray, y: np.ndarray) -> float:
     earlier = np.cumsum(weights, axis=1) - weights
     below = np.zeros_like(earlier)  # the same sums over earlier points with smaller y
     place, width = np.arange(n), 1
+    # as in merge sort: at each width, points of a right half count those of the left half beside it with smaller y, and
+    # every earlier point is in such a left half at one width only
     while width < n:
         block, right = place // (2 * width), (place // width) % 2 == 1
         ranked = np.lexsort((right, y, block))
@@ -344,6 +351,7 @@ def _sum_of_products(x: np.ndarray, y: np.ndarray) -> float:
         count, sum_x, sum_y, sum_xy = sums
         return float((count * x * y - x * sum_y - y * sum_x + sum_xy).sum())
 
+    # (x_i - x_j)(y_i - y_j) over earlier j: taken with plus where y_j is smaller, with minus else; every pair twice
     return 2 * (2 * total(below) - total(earlier))
 
 

@@ -71,6 +71,7 @@ def pearson_rows(
         present_UK = np.ones(a_UK.shape, dtype=bool)
     defined_U = (present_UK.sum(axis=1) > 1) & ~_constant(a_UK, present_UK, noise_a)
     defined_U &= ~_constant(b_UK, present_UK, noise_b)
+    # entries that are not present are 0 after centring, and so in no sum
     a_UK = np.where(present_UK, a_UK - mean_rows(a_UK, present_UK)[:, None], 0.0)
     b_UK = np.where(present_UK, b_UK - mean_rows(b_UK, present_UK)[:, None], 0.0)
     norm_U = np.sqrt((a_UK**2).sum(axis=1)) * np.sqrt((b_UK**2).sum(axis=1))
@@ -82,9 +83,8 @@ def pearson_rows(
 def _constant(values_UK: np.ndarray, present_UK: np.ndarray, noise_U: np.ndarray | None) -> np.ndarray:
     high_U = np.where(present_UK, values_UK, -np.inf).max(axis=1, initial=-np.inf)
     low_U = np.where(present_UK, values_UK, np.inf).min(axis=1, initial=np.inf)
-    empty_U = ~present_UK.any(axis=1)
-    spread_U = np.where(empty_U, 0.0, np.where(empty_U, 0.0, high_U) - np.where(empty_U, 0.0, low_U))
-    return spread_U <= (0.0 if noise_U is None else noise_U)
+    # without entries -inf - inf, constant as well
+    return high_U - low_U <= (0.0 if noise_U is None else noise_U)
 
 
 def adjusted(p_UG: np.ndarray) -> np.ndarray:
@@ -97,6 +97,7 @@ def adjusted(p_UG: np.ndarray) -> np.ndarray:
     n_genes = filled_UG.shape[-1]
     order_UG = np.argsort(filled_UG, axis=-1)
     scaled_UG = np.take_along_axis(filled_UG, order_UG, axis=-1) * n_genes / np.arange(1, n_genes + 1)
+    # the adjusted values of ascending p must not fall: from the largest p down, the least so far
     smallest_UG = np.minimum.accumulate(scaled_UG[..., ::-1], axis=-1)[..., ::-1]
     adjusted_UG = np.empty_like(filled_UG)
     np.put_along_axis(adjusted_UG, order_UG, np.minimum(smallest_UG, 1.0), axis=-1)

@@ -173,6 +173,7 @@ def _half_means(
     half = np.zeros(len(cells), dtype=np.int64)
     half[order[n_first:]] = 1
     size = np.array([n_first, len(cells) - n_first])
+    # both means by one sparse product: the cells are never dense
     pick = sparse.csr_matrix((1.0 / size[half], (half, np.arange(len(cells)))), shape=(2, len(cells)))
     means = np.asarray((pick @ screen.cells.csr(cells).astype(np.float64)).todense())
     return means[0], means[1], n_first

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
+from gears.core.numbers import clips
 from gears.core.options import Options, list_of_names, option, options, switch, whole
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import subgroup_names
@@ -155,7 +156,7 @@ def score(
     values = {
         name: Predicted.of(given, chosen, len(screen.gene_names), name) for name, given in predictions.items()
     }
-    if screen.nonnegative if options.clip is None else options.clip:
+    if clips(options.clip, screen.nonnegative):
         values = {name: predicted.clipped() for name, predicted in values.items()}
     subgroups = np.array(subgroup_names(chosen, fitted), dtype=object)
     tables = [

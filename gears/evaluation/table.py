@@ -15,20 +15,13 @@ from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import fitted_conditions, make_baseline
 from gears.evaluation.baselines.regression import with_embedding
 from gears.evaluation.predicted import Predicted
-from gears.evaluation.scoring import COLUMNS, ScoreOptions, predict_baseline, score, settings_of
-from gears.evaluation.summary import summary_table, wide_summary
-from gears.evaluation.verdict import render_table, verdict
+from gears.evaluation.scoring import ScoreOptions, predict_baseline, score, settings_of
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
     from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
     from gears.graphs.embeddings import GeneEmbedding
-
-__all__ = [
-    "COLUMNS", "baseline_predictions", "comparison_table", "fitted_line", "render_table", "subgroup_line",
-    "summary_table", "verdict", "wide_summary",
-]  # fmt: skip
 
 log = logging.getLogger(__name__)
 

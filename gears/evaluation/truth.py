@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from gears.conditions import Condition
-from gears.core.messages import shorten
+from gears.core.messages import check_unique
 from gears.data.screen.statistics import moderated_t, welch_t
 from gears.evaluation.rows import adjusted, weighted_rows
 
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
 
 GeneLists = tuple[np.ndarray, ...]
+_TABLES = ("mean_UG", "std_UG", "t_UG", "moderated_t_UG")
+_LISTS = ("conditions", "top_de", "top_de_non_dropout", "targets")
 
 MAX_CELLS = 300
-"""Cells of a condition (and of the control) that distribution metrics look at, unless told otherwise."""
+"""Cells of a condition (and of the control) that distribution metrics look at, by default."""
 
 
 @dataclass(frozen=True)
@@ -86,26 +88,15 @@ class Truth:
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.mean_UG.shape
-        for name in ("std_UG", "t_UG", "moderated_t_UG"):
+        for name in _TABLES:
             _expect_shape(name, getattr(self, name), (n_conditions, n_genes))
         for name in ("control_mean_G", "reference_mean_G"):
             _expect_shape(name, getattr(self, name), (n_genes,))
-        for name in (
-            "conditions",
-            "n_cells_U",
-            "top_de",
-            "top_de_non_dropout",
-            "targets",
-            "panel_row_U",
-            "degrees_U",
-        ):
+        for name in (*_LISTS, "n_cells_U", "panel_row_U", "degrees_U"):
             if len(getattr(self, name)) != n_conditions:
                 msg = f"{name} has {len(getattr(self, name))} entries; expected one per condition ({n_conditions})"
                 raise ValueError(msg)
-        if len(set(self.conditions)) != n_conditions:
-            twice = {c.name for c in self.conditions if self.conditions.count(c) > 1}
-            msg = f"conditions are evaluated once each; found more than once: {shorten(sorted(twice))}"
-            raise ValueError(msg)
+        check_unique((condition.name for condition in self.conditions), "conditions to evaluate")
 
     @classmethod
     def from_means(
@@ -243,22 +234,9 @@ class Truth:
     def subset(self, rows: Sequence[int] | np.ndarray | slice) -> Truth:
         """The same truth for some of its conditions (a worker's shard); the panel stays whole."""
         picked = np.arange(len(self.conditions))[rows]
-        arrays: dict[str, Any] = {
-            name: getattr(self, name)[picked]
-            for name in (
-                "mean_UG",
-                "std_UG",
-                "t_UG",
-                "moderated_t_UG",
-                "degrees_U",
-                "n_cells_U",
-                "panel_row_U",
-            )
-        }
-        lists: dict[str, Any] = {
-            name: tuple(getattr(self, name)[row] for row in picked)
-            for name in ("conditions", "top_de", "top_de_non_dropout", "targets")
-        }
+        names = (*_TABLES, "degrees_U", "n_cells_U", "panel_row_U")
+        arrays: dict[str, Any] = {name: getattr(self, name)[picked] for name in names}
+        lists: dict[str, Any] = {name: tuple(getattr(self, name)[row] for row in picked) for name in _LISTS}
         return dataclasses.replace(self, **arrays, **lists)
 
     def without_genes(self, genes: np.ndarray) -> Truth:
@@ -266,12 +244,9 @@ class Truth:
         kept_G = np.setdiff1d(np.arange(len(self.control_mean_G)), genes)
         lists: dict[str, Any] = {
             name: tuple(np.searchsorted(kept_G, own[~np.isin(own, genes)]) for own in getattr(self, name))
-            for name in ("top_de", "top_de_non_dropout", "targets")
+            for name in _LISTS[1:]
         }
-        rows: dict[str, Any] = {
-            name: getattr(self, name)[:, kept_G]
-            for name in ("mean_UG", "std_UG", "t_UG", "moderated_t_UG", "panel_mean_VG")
-        }
+        rows: dict[str, Any] = {name: getattr(self, name)[:, kept_G] for name in (*_TABLES, "panel_mean_VG")}
         rows["panel_targets"] = np.searchsorted(kept_G, np.setdiff1d(self.panel_targets, genes))
         std_G = None if self.control_std_G is None else self.control_std_G[kept_G]
         return dataclasses.replace(
@@ -283,11 +258,6 @@ class Truth:
             control_std_G=std_G,
             cells=None,
         )
-
-    @property
-    def has_de(self) -> bool:
-        """Whether any condition has a ranking of differential genes."""
-        return any(len(genes) for genes in self.top_de)
 
     @property
     def is_whole(self) -> bool:

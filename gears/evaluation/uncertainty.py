@@ -189,24 +189,6 @@ def cell_calibration(
     return calibration(np.concatenate(means), np.concatenate(variances), np.concatenate(true), **options)
 
 
-def ensemble_moments(members: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance over an ensemble's members, (U, G) each (variance with M - 1 in the denominator).
-
-    Members are predictions of at least two models for the same conditions: arrays (U, G), or
-    :class:`gears.Predictions`.
-    """
-    if len(members) < 2:
-        msg = f"an ensemble has at least two members; found {len(members)}"
-        raise ValueError(msg)
-    condition_lists = {tuple(member.conditions) for member in members if hasattr(member, "conditions")}
-    arrays = [np.asarray(getattr(member, "expression_UG", member), dtype=np.float64) for member in members]
-    if len(condition_lists) > 1 or len({array.shape for array in arrays}) > 1:
-        msg = "the members predict different conditions or genes; predict the same ones, in the same order, with each"
-        raise ValueError(msg)
-    stacked = np.stack(arrays)
-    return stacked.mean(axis=0), stacked.var(axis=0, ddof=1)
-
-
 def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:
     order = np.argsort(sd, kind="stable")
     groups = [group for group in np.array_split(order, n_bins) if len(group)]

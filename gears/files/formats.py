@@ -15,7 +15,7 @@ import numpy as np
 from gears.core.messages import shorten
 from gears.files.atomic import write_atomically
 from gears.files.mapped import pieces
-from gears.files.paths import user_path
+from gears.files.paths import reading, user_path
 
 LARGEST_UNCHECKED = 1 << 30
 MOST_TIMES = 200
@@ -59,7 +59,7 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     """Read every array of an npz file; pickled objects are an error."""
     path = user_path(path)
-    try:
+    with reading(path, "an npz file", "if damaged, restore it or write it again"):
         refuse_bomb(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
@@ -68,11 +68,6 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
             msg = f"it holds files that are no arrays: {shorten(not_arrays)}"
             raise ValueError(msg)
         return arrays
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        msg = f"{path} cannot be read as an npz file ({error}); if damaged, restore it or write it again"
-        raise ValueError(msg) from error
 
 
 def refuse_bomb(path: str | Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -33,13 +35,31 @@ def need_file(path: str | os.PathLike[str], what: str) -> Path:
     return user_file
 
 
-def existing_file(path: str | os.PathLike[str]) -> Path:
-    """A user's path of a file, which must exist; else FileNotFoundError."""
+def existing_file(path: str | os.PathLike[str], what: str = "file") -> Path:
+    """A user's path of a file, which must exist; else FileNotFoundError, which calls it `what`."""
     user_file = user_path(path)
     if not user_file.is_file():
-        msg = f"there is no file {user_file}"
+        msg = f"there is no {what} {user_file}"
         raise FileNotFoundError(msg)
     return user_file
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
+    """Turn errors while a file is read as `what` ("an npz file") into a ValueError with the reason and the remedy.
+
+    A missing file or package, and errors that name the file already, are raised unchanged.
+    """
+    try:
+        yield
+    except (FileNotFoundError, ImportError):
+        raise
+    except Exception as error:  # damaged files make readers raise anything
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        reason = next(iter(str(error).splitlines()), "no reason given")
+        msg = f"{path} cannot be read as {what} ({type(error).__name__}: {reason}){remedy and f'; {remedy}'}"
+        raise ValueError(msg) from error
 
 
 def check_output(path: str | os.PathLike[str], overwrite: bool = False) -> Path:

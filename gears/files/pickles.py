@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from gears.files.paths import user_path
+from gears.files.paths import reading, user_path
 
 _KINDS = "biufcOUS"
 
@@ -176,17 +176,9 @@ def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickle
     ValueError if the file is no pickle, or refers to anything that could run code.
     """
     path = user_path(path)
-    try:
-        with open(path, "rb") as file:
-            return unpickler(file).load()
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        msg = (
-            f"{path} cannot be read: {error}; a pickle may hold lists, sets, dicts, text, numbers and arrays only. "
-            "Write it as text or JSON instead"
-        )
-        raise ValueError(msg) from error
+    remedy = "it may hold lists, sets, dicts, text, numbers and arrays only: write it as text or JSON instead"
+    with reading(path, "a pickle of plain values", remedy), open(path, "rb") as file:
+        return unpickler(file).load()
 
 
 def load_npy(path: str | Path) -> np.ndarray:
@@ -195,18 +187,13 @@ def load_npy(path: str | Path) -> np.ndarray:
     ValueError if the file is damaged, or refers to anything that could run code.
     """
     path = user_path(path)
-    try:
+    with reading(path, "a .npy file", "save the names with dtype=str, or as text"):
         with open(path, "rb") as file:
             old = np.lib.format.read_magic(file) == (1, 0)
             read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
             if read(file)[2].hasobject:
                 return np.asarray(PlainUnpickler(file).load())
         return np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        msg = f"{path} cannot be read: {error}; save the names with dtype=str, or as text"
-        raise ValueError(msg) from error
 
 
 def load_tensors(path: str | Path) -> Any:

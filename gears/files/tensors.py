@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gears.files.atomic import write_atomically
-from gears.files.paths import existing_file
+from gears.files.paths import existing_file, reading
 
 
 class _File(io.BufferedWriter):
@@ -46,13 +46,9 @@ def write_tensors(path: str | Path, value: Any) -> None:
 def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
     """Read tensors and plain types; content that could run code, or damage, is an error."""
     path = existing_file(path)
-    try:
+    with reading(path, "a file of tensors", "it may be damaged"):
         _check_zip(path)
         return torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        msg = f"{path} cannot be read as a file of tensors ({reason}); it may be damaged"
-        raise ValueError(msg) from error
 
 
 def _check_zip(path: Path) -> None:

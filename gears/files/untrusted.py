@@ -205,13 +205,12 @@ def check_config_files(arguments: Sequence[str]) -> None:
     """Raise ValueError for a file named by ``--config`` that is too large, nested without end, or uses aliases."""
     config_files = [word.partition("=")[2] for word in arguments if word.startswith("--config=")]
     config_files += [name for word, name in itertools.pairwise(arguments) if word == "--config"]
-    for name in config_files:
-        path = user_path(name)
+    for path in map(user_path, config_files):
         if path.is_file():
-            _check(path)
+            _check_yaml(path)
 
 
-def _check(path: Path) -> None:
+def _check_yaml(path: Path) -> None:
     import yaml
 
     if path.stat().st_size > LARGEST:

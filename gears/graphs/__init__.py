@@ -1,4 +1,4 @@
-"""Gene graphs: annotation, similarity by shared terms, co-expression, and graphs of the user's own."""
+"""Gene graphs: annotation, similarity by shared terms, co-expression, and custom graphs."""
 
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.coexpression import coexpression_graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.core.messages import shorten
+from gears.core.messages import check_unique, shorten
 from gears.files.formats import content_hash, read_json, read_npz
-from gears.files.paths import need_file, user_path
+from gears.files.paths import need_file, reading, user_path
 from gears.files.pickles import is_pickle, load_plain
 from gears.files.untrusted import check_compressed
 from gears.graphs import annotation_files
@@ -64,8 +64,8 @@ class GeneAnnotation:
                 f"({len(self.genes)}, {len(self.terms)})"
             )
             raise ValueError(msg)
-        _check_unique("gene", self.genes)
-        _check_unique("term", self.terms)
+        check_unique(self.genes, "gene names of an annotation")
+        check_unique(self.terms, "term names of an annotation")
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         # int32, not int8: M @ M.T counts shared terms, which can exceed 127.
@@ -73,16 +73,11 @@ class GeneAnnotation:
         matrix = sparse.csr_matrix((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "ambiguous", frozenset(self.ambiguous))
-        self._check_aliases()
-
-    def _check_aliases(self) -> None:
-        if isinstance(self.aliases, PackagedAliases):
-            return  # checked when the package's file was built
         known = self._index
         wrong = [alias for alias, gene in self.aliases.items() if gene not in known or alias in known]
         if wrong:
             msg = (
-                f"{len(wrong)} aliases stand for no annotated gene or are symbols themselves: {shorten(wrong)}; "
+                f"{len(wrong)} aliases mean no annotated gene or are symbols themselves: {shorten(wrong)}; "
                 "expected alias -> annotated symbol"
             )
             raise ValueError(msg)
@@ -112,7 +107,7 @@ class GeneAnnotation:
         )
 
     def resolve(self, symbol: str) -> str | None:
-        """Annotated symbol that `symbol` stands for: itself, or the gene of an unambiguous alias, else None."""
+        """Annotated symbol that `symbol` means: itself, or the gene of an unambiguous alias, else None."""
         if symbol in self._index:
             return symbol
         return self.aliases.get(symbol)
@@ -143,6 +138,9 @@ class GeneAnnotation:
         cls, terms_of: Mapping[str, Iterable[str]], *, aliases: Mapping[str, str] | None = None
     ) -> GeneAnnotation:
         """Build from gene -> terms; a gene without terms is kept (an isolated node)."""
+        if not isinstance(terms_of, Mapping):
+            msg = f"expected an object gene -> list of terms; found {type(terms_of).__name__}"
+            raise ValueError(msg)
         for gene, terms in terms_of.items():
             if not isinstance(gene, str) or isinstance(terms, str) or not isinstance(terms, Iterable):
                 msg = f"expected gene -> iterable of term names; found {gene!r} -> {terms!r}"
@@ -195,13 +193,12 @@ class GeneAnnotation:
         cls, path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None
     ) -> GeneAnnotation:
         if path.suffix in (".npz", ".json"):
-            try:
-                return cls._from_values(path)
-            except (ValueError, TypeError, IndexError, AttributeError) as error:
-                if str(path) in str(error):
-                    raise
-                msg = f"{path} holds no whole annotation ({error}); restore it or write it again"
-                raise ValueError(msg) from error
+            with reading(path, "an annotation", "if damaged, restore it or write it again"):
+                return (
+                    cls.from_arrays(read_npz(path))
+                    if path.suffix == ".npz"
+                    else cls.from_dict(read_json(path))
+                )
         if annotation_files.format_of(path) is not None:
             rows = annotation_files.read_rows(path, symbols=symbols, taxon=taxon)
             aliases, ambiguous = rows.aliases()
@@ -211,16 +208,6 @@ class GeneAnnotation:
             "A pickle can run code when read: load it yourself and pass the dict (gene -> terms) instead"
         )
         raise ValueError(msg)
-
-    @classmethod
-    def _from_values(cls, path: Path) -> GeneAnnotation:
-        if path.suffix == ".npz":
-            return cls.from_arrays(read_npz(path))
-        value = read_json(path)
-        if not isinstance(value, dict):
-            msg = f"{path} holds a JSON {type(value).__name__}; expected an object gene -> list of terms"
-            raise ValueError(msg)
-        return cls.from_dict(value)
 
     def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
         """The annotation with every ancestor of each gene's terms, from an ontology in OBO format."""
@@ -241,8 +228,8 @@ class GeneAnnotation:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], *, packaged: bool = False) -> GeneAnnotation:
-        """Inverse of :meth:`arrays`; with `packaged`, aliases are unpacked when one is looked up."""
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> GeneAnnotation:
+        """Inverse of :meth:`arrays`."""
         missing = {"genes", "terms", "indptr", "indices"} - set(arrays)
         if missing:
             msg = f"annotation arrays lack {shorten(sorted(missing))}; found {shorten(sorted(arrays))}"
@@ -254,59 +241,22 @@ class GeneAnnotation:
             shape=(len(genes), len(terms)),
         )
         check_compressed("the table of genes and terms", matrix)
-        aliases: Mapping[str, str] = (PackagedAliases if packaged else aliases_of)(arrays, genes)
+        names = unpack(arrays["alias"]) if "alias" in arrays else []
+        owners = arrays["alias_gene"].tolist() if names else []
+        aliases = {name: genes[owner] for name, owner in zip(names, owners, strict=True)}
         ambiguous = frozenset(unpack(arrays["ambiguous"])) if "ambiguous" in arrays else frozenset()
         return cls(genes, terms, matrix, aliases, ambiguous)
 
 
 @functools.cache
 def _human() -> GeneAnnotation:
-    return GeneAnnotation.from_arrays(packaged_arrays(HUMAN_RESOURCE), packaged=True)
+    return GeneAnnotation.from_arrays(packaged_arrays(HUMAN_RESOURCE))
 
 
 def packaged_arrays(name: str) -> dict[str, np.ndarray]:
     """Arrays of an npz file of the package, by its name in ``gears/resources``."""
     with importlib.resources.as_file(importlib.resources.files("gears.resources") / name) as path:
         return read_npz(path)
-
-
-def _check_unique(kind: str, names: Sequence[str]) -> None:
-    if len(set(names)) != len(names):
-        seen: set[str] = set()
-        twice = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
-        msg = f"{kind} names of an annotation must be unique; found more than once: {shorten(twice)}"
-        raise ValueError(msg)
-
-
-def aliases_of(arrays: Mapping[str, np.ndarray], genes: list[str]) -> dict[str, str]:
-    """Alias -> symbol, from the arrays of an annotation file."""
-    names = unpack(arrays["alias"]) if "alias" in arrays else []
-    owners = arrays["alias_gene"].tolist() if names else []
-    return {name: genes[owner] for name, owner in zip(names, owners, strict=True)}
-
-
-class PackagedAliases(Mapping[str, str]):
-    """The package's aliases, unpacked when a name is looked up that is no symbol (many screens have none)."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray], genes: list[str]) -> None:
-        self._arrays, self._genes = {name: arrays[name] for name in ("alias", "alias_gene")}, genes
-
-    @functools.cached_property
-    def _names(self) -> dict[str, str]:
-        return aliases_of(self._arrays, self._genes)
-
-    def __getitem__(self, name: str) -> str:
-        return self._names[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._arrays["alias_gene"])
-
-    def items(self) -> ItemsView[str, str]:
-        """Pairs of alias and symbol, without a look-up for each."""
-        return self._names.items()
 
 
 def pack(names: Sequence[str]) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.core.messages import count, shorten
-from gears.files.paths import user_path
+from gears.files.paths import existing_file, user_path
 from gears.files.untrusted import text_lines
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ def read_rows(
     taxon
         Species, by NCBI's number, where a file holds several.
     """
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no annotation file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path, "annotation file")
     kind = format_of(path)
     found = (
         _gmt(path) if kind == "GMT" else _gaf(path, taxon) if kind == "GAF" else _table(path, symbols, taxon)
@@ -221,10 +218,7 @@ class Ontology:
         """Read an OBO file, ``.gz`` or not: is_a and part_of; obsolete terms are excluded."""
         import networkx
 
-        path = user_path(path)
-        if not path.is_file():
-            msg = f"there is no ontology file {path}"
-            raise FileNotFoundError(msg)
+        path = existing_file(path, "ontology file")
         graph = networkx.DiGraph()
         primary: dict[str, str] = {}
         for term in _stanzas(path):

@@ -303,7 +303,7 @@ def pair_correlations(
 
         r = (sum x y - sum x sum y / n) / sqrt((sum x x - (sum x)^2 / n) (sum y y - (sum y)^2 / n))
 
-    with every column less its mean over the first chunk, which leaves the differences their digits.
+    with every column minus its mean over the first chunk, which leaves the differences their digits.
 
     Pairs are sorted by `first`, and each column in them varies over the cells. The columns `kept`, mostly zero, are
     returned sparse beside the correlations, (E,).
@@ -355,11 +355,5 @@ def _squares_about(
 
 def _extreme(chunk: sparse.csr_matrix | np.ndarray, name: str) -> np.ndarray:
     """Lowest or highest value of each column."""
-    if isinstance(chunk, np.ndarray):
-        return np.asarray(getattr(chunk, name)(axis=0))
-    extreme = np.minimum if name == "min" else np.maximum
-    found = np.full(chunk.shape[1], np.inf if name == "min" else -np.inf)
-    extreme.at(found, chunk.indices, chunk.data)
-    with_zero = np.bincount(chunk.indices, minlength=chunk.shape[1]) < chunk.shape[0]
-    found[with_zero] = extreme(found[with_zero], 0.0)
-    return found
+    found = getattr(chunk, name)(axis=0)
+    return np.asarray(found) if isinstance(chunk, np.ndarray) else found.toarray()[0]

@@ -1,4 +1,4 @@
-"""Graphs of the user's own, in whatever form they come, over the genes of a model."""
+"""Custom graphs, in whatever form they come, over the genes of a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUILT_IN = ("go", "coexpression")
-"""Words that stand for the graph which would be built without an own one."""
+"""Words for the graph that is built without a custom one."""
 GO_THRESHOLD = 0.1
 _EMBEDDING_FILES = (".npy", ".h5ad", ".parquet")
 
@@ -43,7 +43,7 @@ class GraphMaker:
     annotation
         Knows other names of genes.
     built
-        Makes the graph that the words of :data:`BUILT_IN` stand for.
+        Makes the graph that the words of :data:`BUILT_IN` mean.
     """
 
     nodes: Sequence[str]
@@ -174,6 +174,7 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
             total[edge] = total.get(edge, 0.0) + value
     target, source = np.divmod(np.array(list(total), dtype=np.int64), n)
     weight = np.array(list(total.values())) / len(graphs)
+    # rounded: ties must not hang on the order in which the graphs were added
     kept = strongest_graph(graphs[0].nodes, source, target, np.round(weight, 12), k)
     at = np.array(sorted(loops), dtype=np.int64)
     edges = np.concatenate([kept.edge_index, np.stack([at, at])], axis=1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ import pandas as pd
 
 from gears.core.messages import shorten, unknown_name
 from gears.files.formats import read_npz
-from gears.files.paths import user_path
+from gears.files.paths import existing_file, reading
 from gears.graphs.annotation import pack, unpack
 from gears.graphs.graph import Graph, name_order, strongest
 
@@ -31,7 +29,7 @@ ENDS = (
 SCORES = ("weight", "importance", "combined_score", "score", "mor", "likelihood", "similarity")
 CONFIDENCE = {"A": 1.0, "B": 0.8, "C": 0.6, "D": 0.4, "E": 0.2}
 """Weight of DoRothEA's letters (a choice of this package: equal steps)."""
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": None, ".links": None}
+_DELIMITERS = {".csv": ",", ".txt": r"\s+", ".links": r"\s+"}
 
 
 @dataclass(frozen=True)
@@ -88,25 +86,15 @@ class EdgeFile:
 
 def read_edge_table(path: str | Path) -> pd.DataFrame:
     """A table of edges from CSV, TSV, blank-separated text, or an npz file of :func:`pack_edges`."""
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no edge file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path, "edge file")
     if path.suffix == ".npz":
         arrays = read_npz(path)
-        try:
+        with reading(path, "edges of pack_edges"):
             ends = {name: unpack(arrays[name]) for name in ("source", "target")}
             return pd.DataFrame(ends | {"weight": arrays["weight"]})
-        except (KeyError, ValueError, TypeError) as error:
-            msg = f"{path} holds no edges as pack_edges gives them ({type(error).__name__}: {error})"
-            raise ValueError(msg) from error
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    delimiter = _DELIMITERS.get(kind, "\t")
-    try:
-        table = pd.read_csv(path, sep=r"\s+" if delimiter is None else delimiter, low_memory=False)
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        msg = f"{path} cannot be read as a table of edges ({error}); expected CSV or TSV with a header"
-        raise ValueError(msg) from error
+    with reading(path, "a table of edges", "expected CSV or TSV with a header"):
+        table = pd.read_csv(path, sep=_DELIMITERS.get(kind, "\t"), low_memory=False)
     table.columns = [str(column).lstrip("#") for column in table.columns]
     if table.shape[1] < 2:
         msg = f"{path} has one column ({shorten(table.columns)}); expected source, target and a score, with a header"
@@ -138,7 +126,7 @@ def edges_between(
     k
         Where `options` does not say.
     resolve
-        Symbol that another name of a gene stands for.
+        Symbol of a gene from another name of it.
     """
     source, target = _ends(table, options)
     size, sign = _scores(table, options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gears.core.messages import shorten
+from gears.core.messages import check_unique, shorten
 from gears.core.numbers import unit_rows
 from gears.files.formats import content_hash, read_npz
-from gears.files.paths import user_path
+from gears.files.paths import existing_file, reading
 from gears.files.untrusted import listed_names
 from gears.graphs.annotation import pack, unpack
 from gears.graphs.graph import Graph, candidates, check_selection, name_order, strongest
@@ -54,10 +52,7 @@ class GeneEmbedding:
                 f"{len(names)} gene names come with values of shape {values.shape}; expected one row per gene"
             )
             raise ValueError(msg)
-        if len(set(names)) != len(names):
-            twice = sorted(pd.Series(names)[pd.Series(names).duplicated()].unique())
-            msg = f"genes of an embedding must be unique; found more than once: {shorten(twice)}"
-            raise ValueError(msg)
+        check_unique(names, "genes of an embedding")
         if not np.isfinite(values).all():
             bad = [names[row] for row in np.flatnonzero(~np.isfinite(values).all(axis=1))]
             msg = f"{len(bad)} genes have a vector with NaN or infinity ({shorten(bad)}); leave them out or fill them"
@@ -100,11 +95,15 @@ class GeneEmbedding:
         if isinstance(source, Mapping):
             return cls(tuple(map(str, source)), np.array([np.asarray(vector) for vector in source.values()]))
         if isinstance(source, str | Path):
-            return _read(user_path(source), names, key)
+            path = existing_file(source, "embedding file")
+            with reading(
+                path, "an embedding", "expected a name and a vector of finite numbers for each gene"
+            ):
+                return _from_file(path, names, key)
         if names is None:
             msg = f"an array of shape {np.shape(source)} does not say which genes its rows are; give names="
             raise ValueError(msg)
-        listed = tuple(_listed(names))
+        listed = tuple(listed_names(names) if isinstance(names, str | Path) else map(str, names))
         try:
             return cls(listed, np.asarray(source))
         except ValueError as error:
@@ -135,7 +134,7 @@ class GeneEmbedding:
         threshold: float = 0.0,
         resolve: Callable[[str], str | None] = lambda name: None,
     ) -> Graph:
-        """Each node's `k` nearest by cosine similarity (of vectors less their mean), and a self edge of weight 1.
+        """Each node's `k` nearest by cosine similarity (of vectors minus their mean), and a self edge of weight 1.
 
         A node without a vector is isolated. Equally similar ones are chosen by name.
 
@@ -154,7 +153,8 @@ class GeneEmbedding:
                 "expected the same kind of gene names in both"
             )
             raise ValueError(msg)
-        unit_ND = _unit(self.values[row[at]])
+        values_ND = self.values[row[at]]
+        unit_ND = unit_rows(values_ND - values_ND.mean(axis=0))
         found = [(at, at, np.ones(len(at)))]
         step = max(1, _CHUNK_BYTES // (8 * len(at)))
         for start in range(0, len(at), step):
@@ -192,53 +192,20 @@ class GeneEmbedding:
         return start_PH
 
 
-def _unit(values_ND: np.ndarray) -> np.ndarray:
-    return unit_rows(values_ND - values_ND.mean(axis=0))
-
-
-def _read(path: Path, names: Any, key: str | None) -> GeneEmbedding:
-    try:
-        return _from_file(path, names, key)
-    except ValueError as error:
-        if path.name in str(error):
-            raise
-        msg = f"{path}: {error}"
-        raise ValueError(msg) from error
-
-
 def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:
-    if not path.is_file():
-        msg = f"there is no embedding file {path}"
-        raise FileNotFoundError(msg)
     suffixes = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if suffixes == ".npz":
         return _from_npz(path, read_npz(path), names)
     if suffixes == ".npy":
-        return GeneEmbedding.of(_read_npy(path), names=names)
+        return GeneEmbedding.of(np.load(path, allow_pickle=False), names=names)
     if suffixes == ".parquet":
         return _from_frame(_read_parquet(path))
     if suffixes in (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz"):
-        return _from_frame(_read_table(path, "," if ".csv" in suffixes else "\t"))
+        return _from_frame(pd.read_csv(path, sep="," if ".csv" in suffixes else "\t"))
     if suffixes == ".h5ad":
         return _from_h5ad(path, key)
     msg = f"cannot read an embedding from {path.name!r}; expected .npz, .npy, .csv, .tsv, .parquet or .h5ad"
     raise ValueError(msg)
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, allow_pickle=False)
-    except Exception as error:
-        msg = f"{path} cannot be read as an array of numbers ({error}); it may be damaged"
-        raise ValueError(msg) from error
-
-
-def _read_table(path: Path, separator: str) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path, sep=separator)
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        msg = f"{path} cannot be read as a table of gene vectors ({error}); expected a gene and its numbers per line"
-        raise ValueError(msg) from error
 
 
 def _from_npz(path: Path, arrays: Mapping[str, np.ndarray], names: Any) -> GeneEmbedding:
@@ -259,9 +226,6 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     except ImportError as error:
         msg = f"reading {path.name} needs pyarrow: pip install 'gears-perturb[parquet]'"
         raise ImportError(msg) from error
-    except Exception as error:
-        msg = f"{path} cannot be read as a parquet file ({error})"
-        raise ValueError(msg) from error
 
 
 def _from_frame(table: pd.DataFrame) -> GeneEmbedding:
@@ -287,9 +251,3 @@ def _from_h5ad(path: Path, key: str | None) -> GeneEmbedding:
         raise ValueError(msg)
     table, genes = tables[where]
     return GeneEmbedding(tuple(map(str, genes)), np.asarray(table[name]))
-
-
-def _listed(names: Any) -> list[str]:
-    if isinstance(names, str | Path):
-        return listed_names(names)
-    return [str(name) for name in names]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.core.messages import shorten
+from gears.core.messages import check_unique, shorten
 from gears.files.cache import cached_arrays
 from gears.files.formats import content_hash, read_npz, write_npz
 from gears.files.paths import check_output
@@ -66,9 +65,7 @@ class Graph:
         if edge_index.shape != (2, len(weight)) or weight.ndim != 1:
             msg = f"edge_index has shape {edge_index.shape}, weight {weight.shape}; expected (2, E) and (E,)"
             raise ValueError(msg)
-        if len(set(nodes)) != len(nodes):
-            msg = f"nodes of a graph must be unique; found {len(nodes)} nodes with {len(set(nodes))} names"
-            raise ValueError(msg)
+        check_unique(nodes, "nodes of a graph")
         if edge_index.size and not 0 <= edge_index.min() <= edge_index.max() < len(nodes):
             msg = f"edges refer to nodes {edge_index.min()} to {edge_index.max()}; the graph has {len(nodes)} nodes"
             raise ValueError(msg)
@@ -197,11 +194,9 @@ class Graph:
             )
             raise ValueError(msg)
         if outside:
+            excluded = f"{len(outside)} of {len(source)} edges"
             logger.warning(
-                "%d of %d edges have a gene that is no node of the graph and are excluded: %s",
-                len(outside),
-                len(source),
-                shorten(outside, 3),
+                "%s have a gene outside of the graph and are excluded: %s", excluded, shorten(outside, 3)
             )
         edge_index = np.array(list(edges), dtype=np.int64).reshape(-1, 2).T
         return cls(tuple(nodes), edge_index, np.array(list(edges.values()), dtype=np.float64))
@@ -316,12 +311,8 @@ def check_selection(threshold: float, k: int) -> None:
 
 def name_order(names: list[str] | tuple[str, ...]) -> np.ndarray:
     """Positions of names in sorted order; repeated names are refused."""
-    order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
-    for left, right in itertools.pairwise(order):
-        if names[left] == names[right]:
-            msg = f"gene names of a graph must be unique; found {names[left]!r} more than once"
-            raise ValueError(msg)
-    return order
+    check_unique(names, "gene names of a graph")
+    return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
 
 
 def candidates(
@@ -364,6 +355,7 @@ def strongest(
 
     Entries, (E,) each, come in any order; those that are kept are returned by target, strongest first.
     """
+    # by target and source first: lexsort is stable, so that of equal weights the first sources come first
     place = target * (source.max(initial=0) + 1) + source
     by_place = np.argsort(place, kind="stable")  # quick where it is so already
     target, source, weight = target[by_place], source[by_place], weight[by_place]

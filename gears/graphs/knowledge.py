@@ -36,28 +36,15 @@ class KnowledgeSource:
 
 
 KNOWLEDGE: Registry[KnowledgeSource] = Registry("source of gene knowledge")
-KNOWLEDGE.add(
-    "go_ancestors",
-    KnowledgeSource(
-        "Gene Ontology terms with all their ancestors, up to terms of 5 % of the annotated genes",
-        "CC BY 4.0",
-        "human_go_ancestors.npz",
-    ),
-)
-KNOWLEDGE.add(
-    "literature",
-    KnowledgeSource(
-        "PubMed ids of papers about 2 to 100 genes, without those that report perturbation screens",
-        "public domain (NCBI Gene)",
-        "human_literature.npz",
-    ),
-)
-KNOWLEDGE.add(
-    "domains",
-    KnowledgeSource(
-        "Pfam families of the gene's proteins", "CC0 (Pfam), CC BY 4.0 (UniProt)", "human_domains.npz"
-    ),
-)
+_GO = "Gene Ontology terms with all their ancestors, up to terms of 5 % of the annotated genes"
+_PAPERS = "PubMed ids of papers about 2 to 100 genes, without those that report perturbation screens"
+_DOMAINS = "Pfam families of the gene's proteins"
+for _name, _description, _licence in (
+    ("go_ancestors", _GO, "CC BY 4.0"),
+    ("literature", _PAPERS, "public domain (NCBI Gene)"),
+    ("domains", _DOMAINS, "CC0 (Pfam), CC BY 4.0 (UniProt)"),
+):
+    KNOWLEDGE.add(_name, KnowledgeSource(_description, _licence, f"human_{_name}.npz"))
 
 
 def knowledge_table(name: str) -> GeneAnnotation:

@@ -14,7 +14,7 @@ from gears.core.messages import count, shorten
 from gears.data.screen.contexts import ModelContexts
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import read_json
-from gears.files.paths import user_path
+from gears.files.paths import existing_file
 from gears.files.pickles import load_npy, load_plain
 from gears.graphs.symbols import near_symbols
 
@@ -27,7 +27,7 @@ _HEADERS = ("gene", "genes", "gene_name", "gene_symbol", "symbol")
 
 
 def read_gene_set(path: str | Path) -> list[str]:
-    """Genes of a file, whose kind is told by its content.
+    """Genes of a file, whose format is detected from its content.
 
     Parameters
     ----------
@@ -35,10 +35,7 @@ def read_gene_set(path: str | Path) -> list[str]:
         Text (one gene a line), CSV or TSV (first column, or the column named ``gene``, ``gene_name`` or ``symbol``),
         JSON (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``.
     """
-    path = user_path(path)
-    if not path.is_file():
-        msg = f"there is no gene set file {path}"
-        raise FileNotFoundError(msg)
+    path = existing_file(path, "gene set file")
     raw = path.read_bytes()
     if raw[:1] == b"\x80":
         found: Any = load_plain(path)
@@ -105,21 +102,14 @@ def with_annotated_genes(
         return screen
     if not drop:
         logger.warning(
-            "%s not in the annotation: isolated nodes of the perturbation graph "
-            "(their conditions stay; drop_unmapped=True drops them): %s",
-            count(len(missing), "perturbed gene"),
-            shorten(missing, 50),
-        )
+            "%s not in the annotation: isolated nodes of the perturbation graph (their conditions stay; "
+            "drop_unmapped=True drops them): %s", count(len(missing), "perturbed gene"), shorten(missing, 50),
+        )  # fmt: skip
         return screen
     dropped = [condition for condition in screen.conditions if not set(missing).isdisjoint(condition.genes)]
     n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)
-    logger.warning(
-        "dropped %s (%s) with %s that the annotation lacks: %s",
-        count(len(dropped), "condition"),
-        count(n_cells, "cell"),
-        count(len(missing), "gene"),
-        shorten(missing, 50),
-    )
+    numbers = (count(len(dropped), "condition"), count(n_cells, "cell"), count(len(missing), "gene"))
+    logger.warning("dropped %s (%s) with %s that the annotation lacks: %s", *numbers, shorten(missing, 50))
     return screen.without(dropped)
 
 

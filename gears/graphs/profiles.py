@@ -67,7 +67,7 @@ def correlation_profiles(
     width = min(n_components + _MORE, *standard_NG.shape)
     draw = np.random.Generator(np.random.Philox(key=n_genes))
     basis_GW = draw.standard_normal((n_genes, width), dtype=np.float32)
-    for _ in range(_PASSES):
+    for _ in range(_PASSES):  # orthogonal again each time, or all directions turn into the largest one
         basis_GW = np.linalg.qr(standard_NG.T @ (standard_NG @ basis_GW))[0]
     _, size_W, turn_WW = np.linalg.svd(standard_NG @ basis_GW, full_matrices=False)
     profile_GK = (basis_GW @ turn_WW[:n_components].T * size_W[:n_components] ** 2).astype(np.float64)
@@ -76,7 +76,7 @@ def correlation_profiles(
 
 
 def _standardised(cells: CellMatrix, groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Expression of a draw of the cells less its mean in each group, each gene of norm 1 (0 where it is constant)."""
+    """Expression of a draw of the cells minus its mean in each group, each gene of norm 1 (0 where it is constant)."""
     n_all, n_genes = sum(map(len, groups)), cells.shape[1]
     n_drawn = min(n_all, max(_FEWEST_CELLS, min(_MOST_CELLS, _MOST_VALUES // max(1, n_genes))))
     draw = np.random.Generator(np.random.Philox(key=n_all))

@@ -1,4 +1,4 @@
-"""What a model knows of perturbed genes, so that predictions without information are marked."""
+"""Information that a model has about perturbed genes, so that predictions without information are marked."""
 
 from __future__ import annotations
 

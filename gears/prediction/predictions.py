@@ -322,7 +322,7 @@ def requested_conditions(
     Raises
     ------
     ValueError
-        No condition, an empty one, or a name that stands for two genes of the model.
+        No condition, an empty one, or a name of two genes of the model.
     """
     if isinstance(entries, str | Condition):
         entries = [entries]

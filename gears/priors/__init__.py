@@ -1,4 +1,4 @@
-"""What closed form knows of a condition before a network is trained.
+"""The Gaussian-process prior: what is predicted for a condition before a network is trained.
 
 An additive Gaussian process over perturbed genes whose weights maximise the evidence; see ``docs/prior.md``.
 """

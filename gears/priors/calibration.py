@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gears.evaluation.uncertainty import interval_score
+from gears.evaluation.uncertainty import half_width, interval_score
 from gears.files.mapped import row_blocks
 from gears.priors.effect_size import fit_size, log_score, log_size, margin
 from gears.priors.evidence import sample
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 LEVEL = 0.9
 """Level of the intervals that are calibrated."""
-_HALF_WIDTH = 1.6448536269514722  # of that interval of a standard normal value
 _MOST_VALUES = 1 << 22  # left-out predictions x genes that the scales are fitted to
 _FEWEST_ROWS = 100
 _TRIED_VALUES = 1 << 17  # of these, what candidates are compared on
@@ -209,7 +208,7 @@ def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, float]:
 
 def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray) -> float:
     """Factor on variances with which :data:`LEVEL` of the errors lie within their intervals, noise included."""
-    needed_N = ((error_N / _HALF_WIDTH) ** 2 - noise_N) / variance_N
+    needed_N = ((error_N / half_width(LEVEL)) ** 2 - noise_N) / variance_N
     return max(float(np.quantile(needed_N, LEVEL)), _LEAST_FACTOR)
 
 

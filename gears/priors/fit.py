@@ -256,7 +256,7 @@ class Process:
 
     @property
     def exact(self) -> bool:
-        """Whether all pairs of conditions are looked at; features of genes stand for very many conditions."""
+        """Whether all pairs of conditions are looked at; features of genes replace them for very many conditions."""
         return len(self.noise_C) <= MOST_EXACT
 
     def report(self) -> dict[str, Any]:

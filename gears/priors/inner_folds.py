@@ -1,8 +1,8 @@
 """What the head is trained on: predictions of the prior for training conditions that it has not seen.
 
 The training conditions are divided into folds, singles and combinations evenly. A prior fitted to the other folds
-predicts each fold, so that the head sees the errors that the prior makes on unseen conditions. (The prior's left-out
-predictions, in closed form, do not say what the genes of a condition would do alone.)
+predicts each fold, so that the head sees the errors that the prior makes on unseen conditions. (The prior's predictions
+of a condition that was left out alone do not say what the genes of a condition would do alone.)
 """
 
 from __future__ import annotations

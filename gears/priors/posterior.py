@@ -8,7 +8,7 @@ k the covariance of a new condition with the training conditions, universal krig
 (with a shrunk level P is the inverse of A itself, and a = b = 0). Covariances are linear in the genes, k = Z u with Z
 (C, R) the genes of the training conditions and u (R,) the similarity of the new condition to them. So only Z' P Z
 (R, R) and Z' b (R,) are kept. In the eigenvectors of :class:`gears.priors.regression.Spectrum`, P = N^-1/2 V diag(1 /
-variance) V' N^-1/2, and Z' P Z is a product of a factor with itself. Where features stand for the covariance, the
+variance) V' N^-1/2, and Z' P Z is a product of a factor with itself. Where features replace the covariance, the
 directions orthogonal to V have one variance, and Z' P Z is a sparse matrix minus such a product.
 The plain version inverts the dense matrices (``tests/priors/test_posterior.py``).
 """
@@ -109,7 +109,7 @@ class ConditionCovariance:
         return np.hstack(found)
 
     def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Variance of the part of each condition that the columns stand for, (U,)."""
+        """Variance of the part of each condition that the columns describe, (U,)."""
         variance_U = self.overall.variance(sets) + self.level
         return variance_U if self.within is None else variance_U + self.within.variance(sets)
 

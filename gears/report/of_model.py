@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core.messages import count, unknown_name
+from gears.core.messages import count
 from gears.core.numbers import clipped
-from gears.data.splits.split import perturbed_in
 from gears.evaluation.baselines.base import fitted_conditions
 from gears.evaluation.results import check_report_folder
 from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
@@ -50,9 +49,7 @@ def evaluate_model(
     pert_data, parts = model._need_data("evaluate"), model._need_model()
     split = pert_data.split
     assert split is not None
-    if part not in split.parts:
-        raise ValueError(unknown_name("part of the split", part, list(split.parts)))
-    conditions = perturbed_in(split, part)
+    conditions = [condition for condition in split.conditions(part) if not condition.is_control]
     if report is not None:
         check_report_folder(report, "report")
     if not conditions:

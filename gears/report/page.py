@@ -20,14 +20,8 @@ from gears.evaluation.verdict import MIN_CONDITIONS, NO_RANGE, WORSE, without_ra
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 DECISIVE_COLUMNS = [
-    "metric",
-    "verdict",
-    "baseline",
-    "model_mean",
-    "baseline_mean",
-    "difference",
-    "n_conditions",
-]
+    "metric", "verdict", "baseline", "model_mean", "baseline_mean", "difference", "n_conditions",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,8 @@ from typing import Any
 from gears.core.messages import shorten
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, whole
 
-SYNERGY_SUPPRESSION, MASKING, SATURATING = INTERACTION_KINDS = (
-    "synergy-suppression",
-    "masking",
-    "saturating",
-)
+INTERACTION_KINDS = ("synergy-suppression", "masking", "saturating")
+SYNERGY_SUPPRESSION, MASKING, SATURATING = INTERACTION_KINDS
 
 _NO_NETWORK = Needs(lambda options, run: options.network_degree == 0, "network_degree=0")
 _MODULES = Needs(lambda options, run: options.n_modules > 0, "n_modules of at least 1")

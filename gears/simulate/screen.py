@@ -254,46 +254,24 @@ def simulate_to_h5ad(
 def _write_h5ad(path: Path, simulation: Simulation, chunk_cells: int) -> None:
     import h5py
     from anndata import AnnData
+    from anndata.io import sparse_dataset, write_elem
 
-    shell = AnnData(obs=simulation.obs, var=simulation.var)
-    shell.write_h5ad(path)
+    AnnData(obs=simulation.obs, var=simulation.var).write_h5ad(path)
     with h5py.File(path, "r+") as file:
-        if "X" in file:
-            del file["X"]
-        layers = file["layers"] if "layers" in file else file.create_group("layers")
-        shape = (simulation.n_cells, simulation.options.genes)
-        expression, counts = _CSRWriter(file, "X", shape), _CSRWriter(layers, "counts", shape)
-        for chunk in simulation.chunks(chunk_cells):
-            counts.append(chunk)
-            expression.append(simulation.expression(chunk))
-        counts.finish()
-        expression.finish()
+        for number, counts in enumerate(simulation.chunks(chunk_cells)):
+            for name, rows in (("X", simulation.expression(counts)), ("layers/counts", counts)):
+                if number:
+                    sparse_dataset(file[name]).append(rows)
+                else:
+                    rows.indptr = rows.indptr.astype(np.int64)  # for more than 2^31 values
+                    write_elem(file, name, rows)
+        for name in ("X", "layers/counts"):
+            _narrow_bounds(file[name])
 
 
-class _CSRWriter:
-    """Appends rows to a CSR matrix in anndata's on-disk format (csr_matrix 0.1.0)."""
-
-    def __init__(self, parent: h5py.Group, name: str, shape: tuple[int, int]) -> None:
-        group = parent.create_group(name)
-        group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape})
-        kwargs = {"shape": (0,), "maxshape": (None,), "chunks": (65536,)}
-        self._data = group.create_dataset("data", dtype=np.float32, **kwargs)
-        self._indices = group.create_dataset("indices", dtype=np.int32, **kwargs)
-        self._indptr = group.create_dataset("indptr", data=np.zeros(shape[0] + 1, dtype=np.int64))
-        self._rows = 0
-
-    def append(self, rows: sparse.csr_matrix) -> None:
-        before, n = len(self._data), rows.shape[0]
-        for dataset, values in ((self._data, rows.data), (self._indices, rows.indices)):
-            dataset.resize((before + rows.nnz,))
-            dataset[before:] = values
-        self._indptr[self._rows + 1 : self._rows + n + 1] = before + rows.indptr[1:].astype(np.int64)
-        self._rows += n
-
-    def finish(self) -> None:
-        """Write row bounds in the type of the indices where they fit: scipy cannot reverse rows with mixed ones."""
-        if len(self._data) <= np.iinfo(np.int32).max:
-            bounds = self._indptr[:].astype(np.int32)
-            group = self._indptr.parent
-            del group["indptr"]
-            self._indptr = group.create_dataset("indptr", data=bounds)
+def _narrow_bounds(matrix: h5py.Group) -> None:
+    """Write row bounds in the type of the indices where they fit: scipy cannot reverse rows with mixed ones."""
+    if len(matrix["data"]) <= np.iinfo(np.int32).max:
+        bounds = matrix["indptr"][:].astype(np.int32)
+        del matrix["indptr"]
+        matrix["indptr"] = bounds

@@ -322,7 +322,7 @@ def test_evaluating_with_the_published_functions(model: GEARS, pert_data: PertDa
 
 
 def test_the_best_model_called_with_a_batch_is_the_whole_model(model: GEARS, pert_data: PertData) -> None:
-    """Also what is known in closed form, to which the network's change is added."""
+    """Also the prior, to which the network's change is added."""
     assert model.parts.prior is not None
     for name in ("val_loader", "train_loader"):
         batch = next(iter(pert_data.get_dataloader(batch_size=32)[name]))

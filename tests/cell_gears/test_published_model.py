@@ -158,7 +158,9 @@ def test_a_crafted_config_is_refused_and_runs_nothing(tmp_path: Path, kind: str)
     folder, target = tmp_path / "model", tmp_path / "owned"
     shutil.copytree(FOLDER / "plain", folder)
     (folder / "config.pkl").write_bytes(pickle.dumps({"hidden_size": 8, "G_go": crafted(kind, target)}))
-    with pytest.raises(ValueError, match=r"config\.pkl cannot be read: (it refers to|a pickle inside it)"):
+    with pytest.raises(
+        ValueError, match=r"config\.pkl cannot be read as .*(it refers to|a pickle inside it)"
+    ):
         read_published(folder, GENES, PERTS, np.zeros(12))
     assert not target.exists()
 
@@ -201,5 +203,5 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "values.pkl"
     for size, stride in (((5,), (1,)), ((2, 2), (3, 1)), ((2,), (1, 1)), ((-1,), (1,))):
         path.write_bytes(pickle.dumps(Call(rebuild, storage, 0, size, stride, False, OrderedDict())))
-        with pytest.raises(ValueError, match=r"values\.pkl cannot be read: .*(bounds|strides|negative)"):
+        with pytest.raises(ValueError, match=r"values\.pkl cannot be read as .*(bounds|strides|negative)"):
             load_tensors(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from anndata import AnnData
+from anndata import AnnData, read_h5ad
 from scipy import sparse
 
 from gears import PertData
@@ -196,8 +196,6 @@ def test_a_report_is_that_of_memory(toy_adata: AnnData) -> None:
 
 @pytest.mark.parametrize("form", ["dask", "dask with dask in raw", "backed"])
 def test_raw_stays_with_values_that_are_not_in_memory(form: str, toy_adata: AnnData, tmp_path: Path) -> None:
-    from anndata import read_h5ad
-
     scaled = toy_adata[:, 4:].copy()
     scaled.X = sparse.csr_matrix(scaled.X.toarray() - 1)
     scaled.raw = toy_adata

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -190,7 +191,5 @@ def test_blanks_and_any_number_of_genes(toy_adata: AnnData, tmp_path: Path) -> N
     assert screen.conditions[screen.id_of("GX00+ctrl")].genes == ("GX00",)
     assert screen.conditions[screen.id_of("GX15+GX01+GX00")].genes == ("GX00", "GX01", "GX15")
     assert "cellA_GX00+GX01+GX15_1+1+1" in screen.condition_names
-    import anndata
-
     obs = anndata.read_h5ad(screen.folder / "perturb_processed.h5ad").obs
     assert obs.loc[obs["condition"] == "GX01", "control"].unique().tolist() == [0]

@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 from gears.data.reading import open
+from gears.data.screen import files
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.prepare import obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
@@ -87,8 +88,6 @@ def test_layers_and_their_names_are_found(toy_file: Path, toy_adata: AnnData, tm
 def test_workers_are_an_option_of_loading(
     toy_file: Path, toy_screen: PreparedScreen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gears.data.screen import files
-
     asked = []
     one_process = files.moment_blocks
 

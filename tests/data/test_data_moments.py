@@ -35,17 +35,6 @@ def direct(dense: np.ndarray, ids: np.ndarray, n_conditions: int) -> dict[str, n
     return found
 
 
-def assert_equal(
-    moments: ConditionMoments, expected: dict[str, np.ndarray], tolerance: float = 1e-12
-) -> None:
-    np.testing.assert_allclose(moments.mean, expected["mean"], rtol=tolerance, atol=tolerance)
-    for order in (2, 3, 4):
-        np.testing.assert_allclose(
-            moments.central(order), expected[f"m{order}"], rtol=tolerance, atol=tolerance
-        )
-    np.testing.assert_allclose(moments.nonzero, expected["nonzero"], rtol=tolerance)
-
-
 def sample(
     seed: int, n_cells: int = 60, n_genes: int = 7, n_conditions: int = 4
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -54,15 +43,6 @@ def sample(
         np.float32
     )
     return dense, rng.integers(0, n_conditions, n_cells)
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10_000), chunk_values=st.integers(1, 300))
-def test_moments_equal_their_definition_for_any_chunk_size(seed: int, chunk_values: int) -> None:
-    dense, ids = sample(seed)
-    moments = condition_moments(sparse.csr_matrix(dense), ids, 4, chunk_values=chunk_values)
-    assert_equal(moments, direct(dense, ids, 4))
-    assert moments.n.tolist() == np.bincount(ids, minlength=4).tolist()
 
 
 def test_merging_something_empty_changes_nothing() -> None:
@@ -121,6 +101,7 @@ def assert_moments_within(
 ) -> None:
     """The k-th moment to 1e-10 (|mean| + s.d.)^k, shares exactly."""
     n_conditions = len(moments.n)
+    assert moments.n.tolist() == np.bincount(ids, minlength=n_conditions).tolist()
     expected = direct(dense, ids, n_conditions)
     scale = np.abs(expected["mean"]) + np.sqrt(expected["m2"])
     assert np.all(np.abs(moments.mean - expected["mean"]) <= 1e-10 * scale)

@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from gears.data.reading.matrix import as_csr
+from gears.data.published import published_uns
+from gears.data.reading.matrix import as_csr, log_normalize
 from gears.data.screen import files
 from gears.data.screen.files import H5AD, STATISTICS
 from gears.data.screen.prepare import prepare_screen
@@ -105,8 +106,6 @@ def test_normalize_equals_scanpy(toy_adata: AnnData, tmp_path: Path) -> None:
 
 def test_normalized_values_do_not_depend_on_other_cells(toy_adata: AnnData) -> None:
     """Bit for bit: neither on how many are computed at a time nor on cells without counts among them."""
-    from gears.data.reading.matrix import as_csr, log_normalize
-
     counts = np.tile(np.rint(np.expm1(toy_adata.X.toarray())), (6, 1))
     counts[[0, 7, 1030, 1295]] = 0
     whole = log_normalize(as_csr(counts)).toarray()
@@ -132,8 +131,6 @@ def test_statistics_are_those_of_the_cells(toy_adata: AnnData, toy_screen: Prepa
 
 
 def test_two_spellings_share_statistics_and_lists(toy_adata: AnnData, tmp_path: Path) -> None:
-    from gears.data.published import published_uns
-
     once = prepare_screen(toy_adata, tmp_path / "once")
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     labels[np.flatnonzero(labels == "GX03+ctrl")[:5]] = "ctrl+GX03"
@@ -149,8 +146,6 @@ def test_two_spellings_share_statistics_and_lists(toy_adata: AnnData, tmp_path: 
 
 
 def test_the_published_layout(toy_adata: AnnData, tmp_path: Path) -> None:
-    import anndata
-
     toy_adata.obs["a/b"] = 1
     toy_adata.obs["mixed"] = ["x", 2] * (toy_adata.n_obs // 2)
     toy_adata.obs["when"] = pd.Timestamp("2020-01-01")
@@ -216,8 +211,6 @@ def test_a_folder_that_is_no_screen_is_never_replaced(toy_adata: AnnData, tmp_pa
 def test_a_failure_half_way_leaves_nothing(
     toy_adata: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gears.data.screen import files
-
     def fail(*_: Any) -> None:
         msg = "disk full"
         raise OSError(msg)

@@ -15,6 +15,8 @@ from gears.conditions import Condition
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import SPLITS, Split, describe_splits, folds, make_split, prepare_split
 from gears.data.splits.custom import read_split_dict
+from gears.data.splits.labels import Labels
+from gears.data.splits.registry import SplitOptions
 
 GENES = [f"GX{i:02d}" for i in range(20)]
 SINGLES = [f"{gene}+ctrl" for gene in GENES]
@@ -61,9 +63,6 @@ def test_all_published_splits_come_out(shared: Path, caplog: pytest.LogCaptureFi
 
 @pytest.mark.shared
 def test_the_draws_before_spellings_are_put_together_are_the_published_ones(shared: Path) -> None:
-    from gears.data.splits.labels import Labels
-    from gears.data.splits.registry import SplitOptions
-
     reference = json.loads((shared / "reference" / "norman_splits.json").read_text())
     for key, expected in reference["splits"].items():
         name, seed = key.split("/")

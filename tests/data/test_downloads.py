@@ -96,36 +96,23 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
-@pytest.mark.parametrize(
-    ("answer", "error", "words"),
-    [
-        (status(403), OSError, "403 .*Forbidden"),
-        (lambda r: r.send(b"<html>log in</html>"), ValueError, "sent a web page instead of the file"),
-        (lambda r: r.send(b"\n<!DOCTYPE html><html>log in"), ValueError, "sent a web page instead"),
-        (lambda r: r.send(b""), ValueError, "sent an empty file"),
-        (broken(BODY), OSError, "IncompleteRead"),
-        (lambda r: r.wfile.write(b"gibberish\r\n\r\n"), OSError, "gibberish"),
-        (lambda r: time.sleep(2.0), OSError, "timed out"),
-        (redirect("file:///etc/passwd"), OSError, "file:///etc/passwd"),
-        (redirect("/"), OSError, "redirects"),
-        (whole(BODY), ValueError, "is none of what can be read"),
-    ],
-    ids=[
-        "403",
-        "html",
-        "doctype",
-        "empty",
-        "too short",
-        "no http",
-        "silent",
-        "to a file",
-        "loop",
-        "no screen",
-    ],
-)
-def test_a_bad_answer_leaves_no_file_and_says_what_to_do(
-    server: Server, tmp_path: Path, answer: Answer, error: type[Exception], words: str
-) -> None:
+BAD_ANSWERS: dict[str, tuple[Answer, type[Exception], str]] = {
+    "403": (status(403), OSError, "403 .*Forbidden"),
+    "html": (whole(b"<html>log in</html>"), ValueError, "sent a web page instead of the file"),
+    "doctype": (whole(b"\n<!DOCTYPE html><html>log in"), ValueError, "sent a web page instead"),
+    "empty": (whole(b""), ValueError, "sent an empty file"),
+    "too short": (broken(BODY), OSError, "IncompleteRead"),
+    "no http": (lambda r: r.wfile.write(b"gibberish\r\n\r\n"), OSError, "gibberish"),
+    "silent": (lambda r: time.sleep(2.0), OSError, "timed out"),
+    "to a file": (redirect("file:///etc/passwd"), OSError, "file:///etc/passwd"),
+    "loop": (redirect("/"), OSError, "redirects"),
+    "no screen": (whole(BODY), ValueError, "is none of what can be read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ANSWERS)
+def test_a_bad_answer_leaves_no_file_and_says_what_to_do(server: Server, tmp_path: Path, case: str) -> None:
+    answer, error, words = BAD_ANSWERS[case]
     server.answers = [answer]
     with pytest.raises(error, match=words) as caught:
         published_screen(tmp_path, "norman", base_url=server.url, retries=0, timeout=0.5)
@@ -163,19 +150,19 @@ def tarred(entries: dict[str, bytes], link: str | None = None) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (zipped({"norman/b.h5ad": b"1"}), r"has no file 'a.h5ad' \(it has norman/b.h5ad\)"),
-        (zipped({"x/a.h5ad": b"1", "y/a.h5ad": b"1"}), "has several files"),
-        (tarred({"norman/b.h5ad": b"1"}, "norman/a.h5ad"), "has no file"),
-        (zipped({"norman/a.h5ad": b"1" * 5000})[:-300], "damaged"),
-        (tarred({"norman/a.h5ad": bytes(range(256)) * 99})[:-300], "damaged"),
-        (b"", "damaged"),
-    ],
-    ids=["no such file", "two files", "tar link", "zip cut", "tar cut", "empty"],
-)
-def test_archives_without_the_one_file_are_errors(tmp_path: Path, body: bytes, words: str) -> None:
+BAD_ARCHIVES = {
+    "no such file": (zipped({"norman/b.h5ad": b"1"}), r"has no file 'a.h5ad' \(it has norman/b.h5ad\)"),
+    "two files": (zipped({"x/a.h5ad": b"1", "y/a.h5ad": b"1"}), "has several files"),
+    "tar link": (tarred({"norman/b.h5ad": b"1"}, "norman/a.h5ad"), "has no file"),
+    "zip cut": (zipped({"norman/a.h5ad": b"1" * 5000})[:-300], "damaged"),
+    "tar cut": (tarred({"norman/a.h5ad": bytes(range(256)) * 99})[:-300], "damaged"),
+    "empty": (b"", "damaged"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARCHIVES)
+def test_archives_without_the_one_file_are_errors(tmp_path: Path, case: str) -> None:
+    body, words = BAD_ARCHIVES[case]
     (tmp_path / "archive").write_bytes(body)
     with pytest.raises(ValueError, match=words):
         extract_file(tmp_path / "archive", "a.h5ad", tmp_path / "in" / "out")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from anndata import AnnData
 from scipy import sparse
 
+from gears.cli import main
 from gears.data.reading.guides import add_guides
 from gears.data.reading.open import open_screen
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 TARGETS = {
     "AHR_+_17338.23-P1P2": "AHR",
@@ -26,8 +25,6 @@ AHR, KLF1, SPI1, CONTROL = TARGETS
 
 
 def cells(barcodes: list[str], seed: int = 0) -> AnnData:
-    from anndata import AnnData
-
     counts = np.random.default_rng(seed).poisson(2.0, size=(len(barcodes), 3)).astype(np.float32)
     var = pd.DataFrame({"gene_name": ["AHR", "KLF1", "SPI1"]}, index=["E0", "E1", "E2"])
     return AnnData(sparse.csr_matrix(counts), obs=pd.DataFrame(index=barcodes), var=var)
@@ -115,8 +112,6 @@ def test_lanes_by_the_number_at_the_end_of_barcodes(lanes: Path) -> None:
 
 
 def test_the_command_takes_the_folder_of_lanes(lanes: Path, tmp_path: Path) -> None:
-    from gears.cli import main
-
     table = pd.DataFrame({"id": list(TARGETS), "target_gene": list(TARGETS.values())})
     table.to_csv(tmp_path / "targets.tsv", sep="\t", index=False)
     screens = tmp_path / "screens"

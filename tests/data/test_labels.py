@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from anndata import AnnData
 from scipy import sparse
 
+from gears.data.checks.names import in_ascii
 from gears.data.checks.report import ScreenReport, inspect_screen
+from gears.data.checks.styles import is_control_like, may_be_control
 from gears.data.screen.prepare import prepare_screen
 from gears.graphs.annotation import GeneAnnotation
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
-GENES = [
-    *(
-        "AHR",
-        "KLF1",
-        "CEBPA",
-        "CEBPB",
-        "HLA-A",
-        "HLA-B",
-        "NKX2-5",
-        "CTRL",
-        "KMT2A",
-        "SEPTIN2",
-        "MARCHF1",
-        "JUN",
-        "FOS",
-    ),
-    *(f"GX{i:02d}" for i in range(20)),
-]
+NAMED = "AHR KLF1 CEBPA CEBPB HLA-A HLA-B NKX2-5 CTRL KMT2A SEPTIN2 MARCHF1 JUN FOS"
+GENES = [*NAMED.split(), *(f"GX{i:02d}" for i in range(20))]
 PAIRS = [("AHR", "KLF1"), ("CEBPA", "HLA-A"), ("HLA-A", "HLA-B"), ("KLF1", "NKX2-5"), ("CEBPB", "KLF1")]
-SINGLES = ["AHR", "KLF1", "CEBPA", "CEBPB", "HLA-A", "HLA-B", "NKX2-5"]
+SINGLES = GENES[:7]
 annotated = GeneAnnotation.from_dict(
     {gene: ["T"] for gene in GENES}, aliases={"MLL": "KMT2A", "AS1": "JUN"}
 ).resolve
@@ -47,8 +30,6 @@ annotated = GeneAnnotation.from_dict(
 
 def screen(labels: list[str], n: int = 12, genes: list[str] = GENES) -> AnnData:
     """A screen with `n` cells of each label and 40 of "ctrl"."""
-    from anndata import AnnData
-
     per_cell = ["ctrl"] * 40 + [label for label in labels for _ in range(n)]
     counts = np.random.default_rng(0).poisson(3.0, size=(len(per_cell), len(genes)))
     obs = pd.DataFrame(
@@ -98,18 +79,6 @@ def test_names_that_hold_a_sign_are_one_gene(name: str) -> None:
     found = report([*PLAIN[:3], f"{name}+ctrl"], unknown_labels="keep")
     assert "joined-genes" not in {finding.kind for finding in found.findings}
     assert found.facts["pairs"] == 0
-
-
-@given(st.permutations(SINGLES), st.sampled_from("|_;/,&:"))
-def test_joined_genes_are_the_same_condition_as_with_plus(order: list[str], sign: str) -> None:
-    from gears.conditions import Condition
-    from gears.data.checks.labels import joined_genes
-    from gears.data.checks.layout import Layout
-
-    layout = Layout("gears", "condition", None, None, ("ctrl",), "+")
-    known = set(SINGLES).__contains__
-    found, _ = joined_genes([sign.join(order[:3])], layout, known, known)
-    assert [Condition.parse(label) for label in found.values()] == [Condition(tuple(order[:3]))]
 
 
 # Contexts in labels
@@ -172,17 +141,7 @@ def test_usual_names_of_controls_are_named_with_both_options(token: str, tmp_pat
     assert not {"maybe-control", "control-like-token"} & {finding.kind for finding in kept.findings}
 
 
-@pytest.mark.parametrize(
-    "gene", ["NT5C", "MNT", "NTS", "NTM", "NEO1", "LUC7L", "SCRG1", "GFPT1", "KLF1", "RFPL1"]
-)
-def test_symbols_are_not_taken_for_controls(gene: str) -> None:
-    told = kinds([*PLAIN, f"{gene}+ctrl"], style="gears")
-    assert not {"maybe-control", "control-like-token"} & set(told)
-
-
 def test_no_human_symbol_but_ctrl_is_taken_for_a_control() -> None:
-    from gears.data.checks.styles import is_control_like, may_be_control
-
     symbols = GeneAnnotation.human().genes
     assert [name for name in symbols if may_be_control(name) or is_control_like(name)] == ["CTRL"]
 
@@ -225,8 +184,6 @@ def test_dates_are_named_in_labels_and_gene_names(date: str, gene: str) -> None:
     ],
 )
 def test_letters_that_look_alike_are_named(token: str, sign: str) -> None:
-    from gears.data.checks.names import in_ascii
-
     told = kinds([*PLAIN, f"{token}+ctrl"])["look-alike-letters"]
     assert sign in told
     assert "is meant" in told
@@ -309,8 +266,6 @@ def test_conditions_of_one_cell_are_reported_without_de() -> None:
 
 
 def test_cells_that_are_there_twice_are_reported() -> None:
-    import anndata
-
     adata = screen(PLAIN)
     assert not {"repeated-cell", "repeated-cell-name"} & {
         found.kind for found in inspect_screen(adata).findings

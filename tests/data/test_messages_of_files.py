@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import h5py
 import numpy as np
 import pytest
+from anndata.io import write_elem
 
 from gears.data.reading.open import open_screen
 from gears.data.screen.prepare import locate_screen
@@ -26,9 +28,6 @@ def test_addresses_are_refused(address: str) -> None:
 
 @pytest.mark.parametrize("rna", ["rna", "GEX", "spliced_rna"])
 def test_mudata_is_named_with_its_modalities(rna: str, toy_adata: AnnData, tmp_path: Path) -> None:
-    import h5py
-    from anndata.io import write_elem
-
     file = tmp_path / "x.h5mu"
     with h5py.File(file, "w") as written:
         for name in (rna, "adt"):
@@ -41,8 +40,6 @@ def test_mudata_is_named_with_its_modalities(rna: str, toy_adata: AnnData, tmp_p
 
 
 def test_loom_is_named(tmp_path: Path) -> None:
-    import h5py
-
     with h5py.File(tmp_path / "x.loom", "w") as written:
         written["matrix"] = np.ones((3, 4))
         written["row_attrs/Gene"] = np.array(["A", "B", "C"], dtype="S")
@@ -55,8 +52,6 @@ def test_loom_is_named(tmp_path: Path) -> None:
 def test_a_filter_that_is_not_installed_is_named(
     code: int, name: str, toy_adata: AnnData, tmp_path: Path
 ) -> None:
-    import h5py
-
     file = tmp_path / "x.h5ad"
     toy_adata.write_h5ad(file)
     with h5py.File(file, "r+") as written:

@@ -141,7 +141,7 @@ def test_the_files_of_a_folder_keep_their_names(raw: AnnData, tmp_path: Path) ->
         open_screen(tmp_path / "parts")
 
 
-def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[Path, type, str]]:
+def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[type, str]]:
     (folder / "empty.h5ad").touch()
     (folder / "page.h5ad").write_text("<html>403</html>")
     (folder / "notes.txt").write_text("notes")
@@ -162,30 +162,25 @@ def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[Path, type, str]]:
     body = (folder / "half.h5ad").read_bytes()
     (folder / "half.h5ad").write_bytes(body[: len(body) // 2])
     return {
-        "empty.h5ad": (folder / "empty.h5ad", ValueError, r"is empty \(0 bytes\)"),
-        "page.h5ad": (folder / "page.h5ad", ValueError, "cannot be read as an h5ad file"),
-        "half.h5ad": (folder / "half.h5ad", ValueError, "is damaged or cut short .*truncated file"),
-        "notes.txt": (
-            folder / "notes.txt",
-            ValueError,
-            "none of what can be read: an h5ad file, a zarr store",
-        ),
-        "nothing": (folder / "nothing", ValueError, "holds no screen .it is empty."),
-        "thesis": (folder / "thesis", ValueError, "holds no screen .thesis.tex."),
-        "other.h5": (folder / "other.h5", ValueError, "without what AnnData or 10x write .it has x."),
-        "lost": (folder / "lost", FileNotFoundError, r"has no barcodes.tsv \(plain or .gz\)"),
-        "mixed": (folder / "mixed", ValueError, "30 features x 216 cells, but .* 30 features and 2 barcodes"),
-        "torn": (folder / "torn", ValueError, "cannot be read as a MatrixMarket file"),
-        "two": (folder / "two", ValueError, "has 2 matrices"),
-        "absent": (folder / "absent.h5ad", FileNotFoundError, "there is no file or folder"),
+        "empty.h5ad": (ValueError, r"is empty \(0 bytes\)"),
+        "page.h5ad": (ValueError, "cannot be read as an h5ad file"),
+        "half.h5ad": (ValueError, "is damaged or cut short .*truncated file"),
+        "notes.txt": (ValueError, "none of what can be read: an h5ad file, a zarr store"),
+        "nothing": (ValueError, "holds no screen .it is empty."),
+        "thesis": (ValueError, "holds no screen .thesis.tex."),
+        "other.h5": (ValueError, "without what AnnData or 10x write .it has x."),
+        "lost": (FileNotFoundError, r"has no barcodes.tsv \(plain or .gz\)"),
+        "mixed": (ValueError, "30 features x 216 cells, but .* 30 features and 2 barcodes"),
+        "torn": (ValueError, "cannot be read as a MatrixMarket file"),
+        "two": (ValueError, "has 2 matrices"),
+        "absent.h5ad": (FileNotFoundError, "there is no file or folder"),
     }
 
 
 def test_what_cannot_be_read_says_why(raw: AnnData, tmp_path: Path) -> None:
-    for name, (path, error, words) in bad_files(raw, tmp_path).items():
+    for name, (error, words) in bad_files(raw, tmp_path).items():
         with pytest.raises(error, match=words):
-            open_screen(path)
-        assert name
+            open_screen(tmp_path / name)
 
 
 def test_a_file_as_data_path(raw: AnnData, tmp_path: Path) -> None:

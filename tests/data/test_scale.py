@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anndata
 import numpy as np
 import pytest
 from scipy import sparse
@@ -13,6 +14,7 @@ from gears.data.checks.report import inspect_screen
 from gears.data.checks.scale import detect_scale
 from gears.data.reading.matrix import as_csr
 from gears.data.screen.prepare import prepare_screen
+from gears.pertdata import PertData
 from gears.simulate import simulated_screen
 
 if TYPE_CHECKING:
@@ -90,8 +92,6 @@ def test_simulated_screens_give_no_finding(options: dict[str, float]) -> None:
 
 @pytest.mark.shared
 def test_real_screens_give_no_finding(shared: Path) -> None:
-    import anndata
-
     for file in sorted((shared / "data").glob("*_subset.h5ad")):
         adata = anndata.read_h5ad(file)
         for genes in (slice(None), slice(0, 50)):
@@ -171,8 +171,6 @@ def test_raw_is_a_layer(toy_adata: AnnData, tmp_path: Path) -> None:
     adata = with_values(toy_adata[:, 4:].copy(), "scaled")
     adata.raw = toy_adata
     adata.write_h5ad(tmp_path / "toy.h5ad")
-    from gears.pertdata import PertData
-
     data = PertData(tmp_path / "work")
     data.load(data_path=tmp_path / "toy.h5ad", layer="raw")
     np.testing.assert_array_equal(data.screen.cells.csr().toarray(), toy_adata.X[:, 4:].toarray())
@@ -183,8 +181,6 @@ def test_raw_is_a_layer(toy_adata: AnnData, tmp_path: Path) -> None:
 def test_a_file_and_memory_give_the_same_advice(
     toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from gears.pertdata import PertData
-
     adata = with_values(toy_adata.copy(), "scaled")
     adata.raw = toy_adata
     adata.layers["umi"] = with_values(toy_adata.copy(), "counts").X.tocsr()

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,8 +70,6 @@ def test_every_style_gives_the_same_screen(
 
 
 def written_obs(screen: PreparedScreen) -> pd.DataFrame:
-    import anndata
-
     return anndata.read_h5ad(screen.folder / "perturb_processed.h5ad").obs
 
 

@@ -54,19 +54,6 @@ def test_no_change_where_nothing_happens():
     check("no_change", means_of(control, 0 * effects, np.add), SINGLES[:6], SINGLES[6:] + ALL_PAIRS)
 
 
-@pytest.mark.parametrize("name", ["train_mean", "train_mean_cells"])
-def test_train_mean_where_every_perturbation_does_the_same(name):
-    control, effects = random_effects()
-    effects = np.tile(effects[0], (12, 1))
-    means = means_of(control, effects, lambda a, b: a)
-    check(name, means, SINGLES[:6], SINGLES[6:] + ALL_PAIRS, n_cells_C=np.arange(17) + 3.0)
-
-
-def test_matching_mean_where_a_pair_is_the_mean_of_its_singles():
-    control, effects = random_effects()
-    check("matching_mean", means_of(control, effects, lambda a, b: (a + b) / 2), SINGLES, ALL_PAIRS)
-
-
 def test_additive_where_effects_add():
     control, effects = random_effects()
     means = means_of(control, effects, np.add)

@@ -246,15 +246,3 @@ def test_embedding_ridge_is_in_the_table_where_there_are_embeddings(additive_scr
     others = GeneEmbedding(("X", "Y"), np.eye(2))
     with pytest.raises(ValueError, match=r"none of 4 genes .* has an embedding"):
         make_baseline("embedding_ridge", embedding=others).fit(screen, split)
-
-
-@pytest.mark.parametrize(
-    "name", ["additive_ridge", "additive_ridge_go", "additive_ridge_coexpression", "embedding_ridge"]
-)
-def test_a_second_fit_gives_the_same_numbers(name, additive_screen, letters_go, letters_embedding):
-    screen, split = additive_screen
-    given = {"annotation": letters_go, "embedding": letters_embedding}
-    first, second = (
-        make_baseline(name, **given).fit(screen, split).predict(["A+E", "E+ctrl", "A+B"]) for _ in range(2)
-    )
-    np.testing.assert_array_equal(first, second)

@@ -184,7 +184,6 @@ def test_a_condition_equal_to_control_is_undefined():
 
 def test_without_ranking_reference_or_spread_the_metrics_are_nan():
     truth = one([1, 2, 3, 4])
-    assert not truth.has_de
     for name in ("pearson_delta_ref", "within_one_sigma_top20", "weighted_mse"):
         assert np.isnan(value(name, [4, 3, 2, 2], truth)), name
     for name, metric in METRICS.items():

@@ -59,18 +59,6 @@ def test_distance_correlation_equals_its_definition_with_and_without_ties(seed, 
     assert distance_correlation(c, b) == pytest.approx(by_definition(c, b), abs=1e-7)
 
 
-def test_distance_correlation_gives_the_values_of_dcor():
-    rng = np.random.default_rng(11)
-    x = rng.normal(size=60)
-    y = 0.5 * x**2 + rng.normal(size=60)
-    z = np.round(rng.normal(size=60), 1)
-    # by dcor 0.7
-    assert distance_correlation(x, y) == pytest.approx(0.3173297881757487, rel=1e-12)
-    assert distance_correlation(x, z) == pytest.approx(0.2674203946080692, rel=1e-12)
-    assert distance_correlation(z, y) == pytest.approx(0.3371531650581517, rel=1e-12)
-    assert distance_correlation(np.stack([x, z], axis=1), y) == pytest.approx(0.37017651264073953, rel=1e-12)
-
-
 def test_distance_correlation_of_constants_and_of_copies():
     x, _ = changes()
     assert distance_correlation(x, np.full(40, 0.1)) == 0
@@ -278,7 +266,7 @@ def test_gi_predict_refuses_what_is_no_pair(model, tmp_path):
     with pytest.raises(ValueError, match="not among the 60 predicted"):
         model.GI_predict(model.pert_list[:2], ["nowhere"])
     np.save(tmp_path / "objects.npy", np.array(["A", np.sum], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"objects.npy cannot be read: it refers to numpy.sum"):
+    with pytest.raises(ValueError, match=r"objects.npy cannot be read as .*it refers to numpy.sum"):
         model.GI_predict(model.pert_list[:2], tmp_path / "objects.npy")
 
 

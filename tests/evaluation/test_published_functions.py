@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData, read_h5ad
+from scipy import sparse
 from scipy.stats import ttest_ind_from_stats
 
 from gears.inference import (
@@ -191,8 +192,6 @@ def test_control_has_no_lists_and_missing_ones_are_named(small):
 
 
 def test_analyses_leave_the_screen_as_it_is_and_take_sparse_input(small):
-    from scipy import sparse
-
     adata, results = small
     before = adata.X.copy()
     dense = deeper_analysis(adata, results)

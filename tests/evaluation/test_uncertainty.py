@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from gears import GEARS, PertData
 from gears.evaluation.truth import ScreenCells
-from gears.evaluation.uncertainty import calibration, cell_calibration, ensemble_moments
+from gears.evaluation.uncertainty import calibration, cell_calibration
 from gears.plotting import image_bytes
 from gears.plotting.curves import calibration_figure
 from gears.simulate import simulated_screen
@@ -73,21 +73,6 @@ def test_values_by_hand_and_what_has_no_variance_counts_nowhere():
         calibration(np.zeros(2), np.zeros(3), np.ones(2))
 
 
-def test_ensemble_of_noisy_members_is_calibrated_for_a_new_member():
-    rng = np.random.default_rng(3)
-    truth, sd = rng.normal(size=(30, 50)), np.exp(rng.normal(-1, 0.5, (30, 50)))
-    members = [truth + sd * rng.normal(size=truth.shape) for _ in range(30)]
-    mean, variance = ensemble_moments(members)
-    np.testing.assert_allclose(mean, np.mean(members, axis=0))
-    np.testing.assert_allclose(variance, np.var(members, axis=0, ddof=1))
-    new = truth + sd * rng.normal(size=truth.shape)
-    assert calibration(mean, variance, new).observed(0.9) == pytest.approx(0.9, abs=0.03)
-    with pytest.raises(ValueError, match="at least two"):
-        ensemble_moments(members[:1])
-    with pytest.raises(ValueError, match="different conditions or genes"):
-        ensemble_moments([members[0], members[1][:, :3]])
-
-
 def test_figure_has_both_panels():
     judged = {"right": calibration(*noise()), "too small": calibration(*noise(2.0))}
     figure = calibration_figure(judged)
@@ -139,16 +124,3 @@ def test_nll_head_is_finite_and_ordered_by_noise(data):
     )
     assert judged.rank_correlation > 0.05
     assert 0.5 < judged.standardised < 2
-
-
-def test_members_of_a_deep_ensemble_disagree_and_are_judged(data):
-    members = [trained(data, seed, 40) for seed in (1, 2)]
-    test = [c for c in data.split.conditions("test") if not c.is_control]
-    mean, variance = ensemble_moments([member.predict(test, clip=False) for member in members])
-    assert (variance > 0).mean() > 0.99
-    rows = [data.screen.id_of(c) for c in test]
-    statistics = data.screen.statistics
-    sampling = statistics.m2[rows] / (statistics.n[rows, None] - 1)
-    judged = calibration(mean, variance, statistics.mean[rows], true_variance=sampling)
-    assert judged.rank_correlation > 0
-    assert 0.3 < judged.observed(0.95) <= 1

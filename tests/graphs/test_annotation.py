@@ -58,7 +58,7 @@ def test_resolve_and_rows():
 
 @pytest.mark.parametrize("aliases", [{"A": "B"}, {"OLD": "none"}])
 def test_wrong_aliases_are_refused(aliases):
-    with pytest.raises(ValueError, match="aliases stand for no annotated gene or are symbols"):
+    with pytest.raises(ValueError, match="aliases mean no annotated gene or are symbols"):
         GeneAnnotation.from_dict(TERMS_OF, aliases=aliases)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ALLOWED = (ValueError, OSError)
 LEFT_OUT = ("h5ad", "ten_x", "cache")
-"""HDF5's own library is not ours to fuzz; a cache that cannot be read is built anew, whatever is in it."""
+"""HDF5's own library is not ours to fuzz; a cache that cannot be read is built again, whatever is in it."""
 ONE_BY_ONE = ("gene_sets", "annotations", "edges", "embeddings", "split_dicts", "archives", "ontology")
 """Readers that take the files of a folder one after the other: each has a folder of its own here."""
 LABEL, SETTINGS = "GX00+ctrl", '{"hidden_size": 64, "epochs": 3, "objective": "cells", "lr": 0.001}'

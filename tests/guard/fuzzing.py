@@ -1,4 +1,4 @@
-"""Gives every reader files that a fuzzer guided by coverage makes up: read, or refused by name in words.
+"""Gives every reader files that a fuzzer guided by coverage makes up: read, or an error that names the file.
 
 ``python fuzzing.py FOLDER SCREEN.h5ad SECONDS [NAME...]`` (with atheris installed) shares the seconds among all
 targets, or those named, each in a process of its own, and prints a line of JSON: tries and findings of each.

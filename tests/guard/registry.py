@@ -1,7 +1,7 @@
 """What the package reads from disk: how such a file comes about, and what reading it gives.
 
 `sealed` files are the package's own: any change of a byte must be noticed or be without effect. The others are the
-user's text and tables, in which another letter is another content: they must be read or refused by name.
+user's text and tables, in which another letter is another content: they must be read or raise an error that names it.
 """
 
 from __future__ import annotations

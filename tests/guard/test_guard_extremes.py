@@ -1,4 +1,4 @@
-"""Screens at the edge of what there can be: prepared, trained, predicted and evaluated, or refused in words."""
+"""Screens at the edge of what there can be: prepared, trained, predicted and evaluated, or a clear error."""
 
 from __future__ import annotations
 

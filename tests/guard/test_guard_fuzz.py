@@ -1,4 +1,4 @@
-"""Any input: read with the promised meaning, or a ValueError in words. GEARS_FUZZ multiplies the number of examples."""
+"""Any input: read with the promised meaning, or a ValueError that says why. GEARS_FUZZ multiplies the examples."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PLAIN = st.recursive(
 
 
 def read_or_refused(read: Callable[[], Any], *, name: str = "") -> Any:
-    """What is read, or None after a refusal in words (that name the file)."""
+    """What is read, or None after an error that names the file."""
     words = f"nothing about {name}"
     try:
         return read()

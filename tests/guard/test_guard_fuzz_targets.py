@@ -1,4 +1,4 @@
-"""Targets of the fuzzer (``fuzzing.py``): seeds are read, damage is refused in words, what was found stays mended."""
+"""Targets of the fuzzer (``fuzzing.py``): seeds are read, damage raises a clear error, what was found stays fixed."""
 
 from __future__ import annotations
 

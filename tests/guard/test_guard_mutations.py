@@ -33,7 +33,7 @@ def test_damage_is_named_or_without_effect(bench: Bench, name: str) -> None:
     draw, fork = random.Random(f"{name} 1"), name in IN_HDF5 and hasattr(os, "fork")
     found = [bench.try_once(READERS[name], draw, fork=fork) for _ in range(12)]
     assert not [f"{done} -> {verdict}" for done, verdict in found if verdict.startswith("WRONG")]
-    # a cache is built anew instead
+    # a cache is built again instead
     assert any(verdict == "refused" for _, verdict in found) or name == "cache"
 
 

@@ -1,4 +1,4 @@
-"""Sparse matrices whose arrays do not fit together: refused by name; scipy would read and write beyond its memory."""
+"""Sparse matrices whose arrays do not fit together: an error names the file; scipy would read beyond its memory."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_annotation(array: str, place: int, value: int, tmp_path: Path) -> No
     arrays = GeneAnnotation.from_dict({f"G{i}": {f"T{i % 4}", "T9"} for i in range(9)}).arrays()
     arrays[array] = arrays[array].copy()
     arrays[array][place] = value
-    with pytest.raises(ValueError, match=r"a\.npz holds no whole annotation"):
+    with pytest.raises(ValueError, match=r"a\.npz cannot be read as an annotation"):
         GeneAnnotation.from_path(write_npz(tmp_path / "a.npz", arrays))
 
 

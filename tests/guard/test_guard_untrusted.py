@@ -147,7 +147,7 @@ def test_nothing_in_a_pickle_runs(
 def test_what_is_not_admitted_is_named(value: Any, named: str, tmp_path: Path) -> None:
     (tmp_path / "file.pkl").write_bytes(pickle.dumps(value, 4))
     for read_file in (load_plain, load_tensors):
-        with pytest.raises(ValueError, match=rf"file\.pkl cannot be read: it refers to {named};"):
+        with pytest.raises(ValueError, match=rf"file\.pkl cannot be read as .*it refers to {named}\);"):
             read_file(tmp_path / "file.pkl")
 
 

@@ -169,6 +169,10 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
     controls: dict[str, list[str]] = {}
     doubtful: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
+
+    def n_cells(found: dict[str, list[str]]) -> int:
+        return sum(counts[label] for labels_ in found.values() for label in labels_)
+
     for label in labels:
         for token in layout.tokens(label):
             if token in layout.controls or token in layout.as_genes:
@@ -183,7 +187,7 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
     if controls:
         tokens = sorted(controls)
         named = [f"{labels_[0]!r} has {token!r}" for token, labels_ in controls.items()]
-        n = sum(counts[label] for labels_ in controls.values() for label in labels_)
+        n = n_cells(controls)
         what = (
             f"{count(len(tokens), 'token')} like a control's, which would be taken for a gene "
             f"({count(n, 'cell')}): label {shorten(named, 5)}"
@@ -196,16 +200,14 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
         findings.append(Finding("control-like-token", what, remedy, n, tokens[0]))
     if doubtful:
         tokens = sorted(doubtful)
-        n = sum(counts[label] for labels_ in doubtful.values() for label in labels_)
-        name = "token that is" if len(tokens) == 1 else "tokens that are"
-        often = "a control" if len(tokens) == 1 else "controls"
-        what = f"{len(tokens)} {name} often {often} ({shorten(tokens)}; {count(n, 'cell')}), taken for genes"
+        n = n_cells(doubtful)
+        number = count(len(tokens), "token that is often a control", "tokens that are often controls")
+        what = f"{number} ({shorten(tokens)}; {count(n, 'cell')}), taken for genes"
         spelled = sorted({*layout.controls, *tokens})
         remedy = f"pass ctrl_label={spelled} if they are controls, as_genes={tokens} if they are genes"
         findings.append(Finding("maybe-control", what, remedy, n, tokens[0], "warning"))
     if unknown:
-        tokens = sorted(unknown)
-        n = sum(counts[label] for labels_ in unknown.values() for label in labels_)
+        n = n_cells(unknown)
         whole = sorted({label for labels_ in unknown.values() for label in labels_})
         what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
         remedy = f"these cells are no controls: leave them out with drop_labels={whole[:5]}"

@@ -207,7 +207,7 @@ def model_names(
     Raises
     ------
     ValueError
-        A requested gene stands for two of these.
+        A requested gene means two of these.
     """
     symbols = {
         gene: symbol

@@ -69,11 +69,12 @@ def detect_scale(matrix: sparse.csr_matrix) -> str | None:
     if ends[:, 0].min() < 0:
         return SCALED
     cells = _sample(matrix)
-    if len(_scales_of_cells(cells)) > 1:
+    distances = _distances(cells)
+    if len(_scales_of_cells(distances)) > 1:
         return MIXED
     if share_of_integers(values) > MOSTLY_COUNTS:
         return COUNTS
-    scale = _by_multiples(cells) or _by_library_sizes(cells)
+    scale = _by_multiples(distances) or _by_library_sizes(cells)
     if scale == "normalised" or (scale is None and ends[:, 1].max() > LOG_MAXIMUM):
         return "fractions" if max(cell.sum() for cell in cells) < 1.001 else "normalised"
     return scale
@@ -87,28 +88,31 @@ def _sample(matrix: sparse.csr_matrix) -> list[np.ndarray]:
     return [row[row > 0] for row in rows]
 
 
-def _by_multiples(cells: list[np.ndarray]) -> str | None:
+def _distances(cells: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Distances of each cell's multiples from whole numbers, by scale; without scales that leave it too few."""
+    inverse = TO_LINEAR.items()
+    return [
+        {name: far for name, to_linear in inverse if (far := _from_whole(to_linear(cell))) is not None}
+        for cell in cells
+    ]
+
+
+def _by_multiples(distances: list[dict[str, np.ndarray]]) -> str | None:
     """The scale whose inverse makes each cell's values whole multiples of one number."""
     scores = {}
-    for name, to_linear in TO_LINEAR.items():
-        far = [distance for cell in cells if (distance := _from_whole(to_linear(cell))) is not None]
-        if len(far) < MIN_INFORMATIVE:
-            continue
-        if np.mean([(distance < TOLERANCE).mean() for distance in far]) >= MIN_SHARE:
+    for name in TO_LINEAR:
+        far = [of_cell[name] for of_cell in distances if name in of_cell]
+        enough = len(far) >= MIN_INFORMATIVE
+        if enough and np.mean([(distance < TOLERANCE).mean() for distance in far]) >= MIN_SHARE:
             scores[name] = float(np.median(np.concatenate(far)))
-    return min(scores, key=scores.__getitem__) if scores else None
+    return min(scores, key=scores.__getitem__, default=None)
 
 
-def _scales_of_cells(cells: list[np.ndarray]) -> Counter[str]:
+def _scales_of_cells(distances: list[dict[str, np.ndarray]]) -> Counter[str]:
     """Scales that enough of the cells have, each by its own multiples, and how many; counts are "normalised"."""
     scales: Counter[str] = Counter()
-    for cell in cells:
-        far = {name: _from_whole(to_linear(cell)) for name, to_linear in TO_LINEAR.items()}
-        fitting = {
-            name: float(np.median(distance))
-            for name, distance in far.items()
-            if distance is not None and (distance < TOLERANCE).mean() >= MIN_SHARE
-        }
+    for of_cell in distances:
+        fitting = {n: np.median(far) for n, far in of_cell.items() if (far < TOLERANCE).mean() >= MIN_SHARE}
         if fitting:
             scales[min(fitting, key=fitting.__getitem__)] += 1
     return Counter({name: n for name, n in scales.items() if n >= MIN_INFORMATIVE})
@@ -157,7 +161,7 @@ def scale_findings(
     if scale in ((COUNTS,) if normalize else (LOG1P, None)):
         return []
     if scale == MIXED:
-        scales = _scales_of_cells(_sample(matrix))
+        scales = _scales_of_cells(_distances(_sample(matrix)))
         shown = ", ".join(f"{n} {name}" for name, n in scales.most_common())
         what = f"{place} holds cells of {len(scales)} scales (of the cells looked at: {shown})"
         remedy = "bring all of them to log1p of normalised counts before they are put together"

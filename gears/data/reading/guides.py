@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ import pandas as pd
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.styles import is_control_like, is_no_gene
-from gears.files.paths import existing_file, user_path
+from gears.files.paths import existing_file, reading, user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -72,20 +70,18 @@ def add_guides(
     """
     table = _table_of(guides, adata)
     barcode_key = _find(table, BARCODE_KEYS, "barcodes")
-    names = {str(column).lower(): str(column) for column in table.columns}
-    target_key = next((names[key] for key in TARGET_KEYS if key in names), None)
-    guide_key = None if target_key else _find(table, (*TARGET_KEYS, *GUIDE_KEYS), "targets or guides")
-    if guide_key is not None and targets is None:
+    key = _find(table, (*TARGET_KEYS, *GUIDE_KEYS), "targets or guides")
+    if key.lower() in TARGET_KEYS:
+        per_cell = _tokens(table, barcode_key, key)
+    elif targets is None:
         msg = (
-            f"the guide table names guides (column {guide_key!r}), not genes; say which gene each guide targets: "
+            f"the guide table names guides (column {key!r}), not genes; say which gene each guide targets: "
             "guide_targets={'guide': 'GENE', ...} or a table with the columns id and target_gene_name"
         )
         raise ValueError(msg)
-    if guide_key is None:
-        per_cell = _tokens(table, barcode_key, str(target_key))
     else:
-        target_of = _target_table(targets, table[guide_key])
-        per_cell = _tokens(table, barcode_key, guide_key, target_of)
+        target_of = _target_table(targets, table[key])
+        per_cell = _tokens(table, barcode_key, key, target_of)
         per_cell["token"] = _targets_of(per_cell["token"], target_of)
     known = per_cell[per_cell["barcode"].isin(adata.obs_names)]
     if known.empty:
@@ -117,13 +113,9 @@ def read_table(path: str | Path, *, header: bool = True) -> pd.DataFrame:
     FileNotFoundError if there is none, ValueError if it cannot be read.
     """
     path = existing_file(path)
-    try:
-        sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
+    sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
+    with reading(path, "a table", f"expected CSV or TSV{' with a line of column names' * header}"):
         return pd.read_csv(path, sep=sep, header=0 if header else None, dtype=str, keep_default_na=False)
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        expected = "CSV or TSV with a line of column names" if header else "CSV or TSV"
-        msg = f"{path} cannot be read as a table ({type(error).__name__}: {error}); expected {expected}"
-        raise ValueError(msg) from error
 
 
 def _find(table: pd.DataFrame, keys: tuple[str, ...], what: str) -> str:
@@ -160,20 +152,15 @@ def _table_of(guides: str | Path | pd.DataFrame | Sequence[str | Path], adata: A
         lane: [file for file in files if lane in Path(file).parts or lane in Path(file).name]
         for lane in lanes
     }
-    if all(len(own) == 1 for own in named.values()) and len({str(own[0]) for own in named.values()}) == len(
-        files
-    ):
-        files = [own[0] for own in named.values()]
+    by_name = [own[0] for own in named.values() if len(own) == 1]
+    if len(set(map(str, by_name))) == len(files):
+        files = by_name
     tables = []
     for lane, file in zip(lanes, files, strict=True):
         table = read_table(file)
         key = _find(table, BARCODE_KEYS, "barcodes")
-        barcodes = (
-            table[key] + f"-{lane}"
-            if SOURCE in adata.obs
-            else table[key].str.replace(r"-\d+$", f"-{lane}", regex=True)
-        )
-        tables.append(table.assign(**{key: barcodes}))
+        own = table[key] if SOURCE in adata.obs else table[key].str.replace(r"-\d+$", "", regex=True)
+        tables.append(table.assign(**{key: own + f"-{lane}"}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -221,12 +208,11 @@ def _known_parts(parts: list[str], sign: str, known: Mapping[str, str]) -> list[
 
 
 def _target_table(
-    targets: str | Path | pd.DataFrame | Mapping[str, str] | None, guides: pd.Series
+    targets: str | Path | pd.DataFrame | Mapping[str, str], guides: pd.Series
 ) -> dict[str, str]:
     """Target of each guide by its name; of several columns with names the one that names most of the `guides`."""
     if isinstance(targets, Mapping):
         return {str(guide).strip(): str(target).strip() for guide, target in targets.items()}
-    assert targets is not None
     table = targets.reset_index() if isinstance(targets, pd.DataFrame) else read_table(targets)
     target_key = _find(table, ("target_gene_name", *TARGET_KEYS), "targets")
     _find(table, ID_KEYS, "guides")

@@ -21,7 +21,7 @@ from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
-from gears.files.paths import user_path
+from gears.files.paths import reading, user_path
 from gears.files.untrusted import WholeLines, check_compressed, refuse_beyond, refuse_odd_codecs
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 KINDS = "an h5ad file, a zarr store, a 10x h5 file, a 10x mtx folder, or a folder of several of these"
 SUFFIXES = (".h5ad", ".zarr", ".h5", ".mtx.gz", ".mtx")
-"""Of screens, by which files are looked for by name; what a file holds is found out from its content."""
+"""Of screens, by which files are looked for by name; what a file holds is detected from its content."""
 EXPRESSION = "Gene Expression"
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9]+):/{1,2}(?=[^/])", re.IGNORECASE)
@@ -71,13 +71,8 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     kind = kind_of(path)
     if kind == "h5ad":
         return read_screen(path, backed=backed)
-    if kind == "zarr":
-        return _read_zarr(path)
-    if kind == "10x-h5":
-        return _read_10x_h5(path)
-    if kind == "10x-mtx":
-        return _read_10x_mtx(path)
-    return _read_several(path)
+    readers = {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx, "several": _read_several}
+    return readers[kind](path)
 
 
 def refuse_address(path: str | Path) -> None:
@@ -183,11 +178,8 @@ def _read_zarr(path: Path) -> AnnData:
     import anndata
 
     refuse_odd_codecs(path)
-    try:
+    with reading(path, "a zarr store of an AnnData"):
         found = anndata.read_zarr(path)
-    except Exception as error:
-        msg = f"{path} cannot be read as a zarr store of an AnnData ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
     check_matrices(path, found)
     return found
 
@@ -223,15 +215,12 @@ def _read_10x_h5(path: Path) -> AnnData:
     import scanpy
 
     refuse_beyond(path)
-    try:
+    with reading(path, "a 10x h5 file"):
         with warnings.catch_warnings():
             # scanpy's index are the symbols; here it is the ids
             warnings.filterwarnings("ignore", "Variable names are not unique", UserWarning)
             found = scanpy.read_10x_h5(path, gex_only=False)
         check_compressed("its matrix", found.X)
-    except Exception as error:
-        msg = f"{path} cannot be read as a 10x h5 file ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
     ids, names = found.var["gene_ids"].tolist(), found.var_names.tolist()
     types = found.var["feature_types"].tolist() if "feature_types" in found.var else [EXPRESSION] * len(ids)
     return _ten_x(path, found.X, found.obs_names.tolist(), ids, names, types)
@@ -243,19 +232,15 @@ def _read_10x_mtx(path: Path) -> AnnData:
     found = _matrices(path) if path.is_dir() else [path]
     if len(found) > 1:
         several = shorten(file.name for file in found)
-        msg = f"{path} has {len(found)} matrices ({several}); name one, or put each in a folder of its own"
+        msg = f"{path} has {len(found)} matrices ({several}); name one, or put each in a separate folder"
         raise ValueError(msg)
     file = found[0]
     prefix = file.name.removesuffix(".gz").removesuffix("matrix.mtx")
     features = _table(file.parent, prefix, ("features.tsv", "genes.tsv"))
     barcodes = _table(file.parent, prefix, ("barcodes.tsv",))[0].astype(str).tolist()
-    try:
-        opener: Any = gzip.open if file.suffix == ".gz" else open
-        with opener(file, "rb") as opened:
-            matrix = sparse.csr_matrix(mmread(WholeLines(opened))).T.tocsr()
-    except Exception as error:
-        msg = f"{file} cannot be read as a MatrixMarket file ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
+    opener: Any = gzip.open if file.suffix == ".gz" else open
+    with reading(file, "a MatrixMarket file"), opener(file, "rb") as opened:
+        matrix = sparse.csr_matrix(mmread(WholeLines(opened))).T.tocsr()
     if matrix.shape != (len(barcodes), len(features)):
         msg = (
             f"{file} has {matrix.shape[1]} features x {matrix.shape[0]} cells, but there are {len(features)} features "

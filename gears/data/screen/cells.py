@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files.mapped import TableWriter, release
+from gears.files.paths import reading
 from gears.files.untrusted import check_bounds, check_numbers
 
 
@@ -87,7 +88,7 @@ class CellMatrix:
         return dense
 
     def csr(self, ids: Any = None) -> sparse.csr_matrix:
-        """The given cells (all by default) as CSR, (B, G) float32, in memory of its own."""
+        """The given cells (all by default) as CSR, (B, G) float32, in separate memory."""
         if ids is None and self._kept is None:
             data, indices, indptr = self._arrays
             check_numbers(self.folder / "indices.npy", indices, self._n_genes)
@@ -125,10 +126,5 @@ def gather_rows(
 
 def map_array(path: Path) -> np.ndarray:
     """A ``.npy`` file as a read-only array in mapped memory; ValueError if it is damaged or holds objects."""
-    try:
+    with reading(path, "an array", "it may be damaged: prepare the screen again"):
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        msg = f"{path} cannot be read ({error}); it may be damaged: prepare the screen again"
-        raise ValueError(msg) from error

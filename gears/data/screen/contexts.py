@@ -1,4 +1,4 @@
-"""What a model knows of contexts and types of perturbation: names, and the control of each context."""
+"""Contexts and types of perturbation of a model: names, and the control of each context."""
 
 from __future__ import annotations
 

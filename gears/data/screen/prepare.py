@@ -97,7 +97,7 @@ def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
         if reusable is not None:
             logger.debug("reusing the prepared screen %s", folder)
             return reusable
-        _refuse_foreign(folder)
+        _keep_other_folders(folder)
         if is_prepared(folder):
             logger.warning(
                 "replacing the prepared screen %s: it was made from other data or with other options", folder
@@ -125,7 +125,7 @@ def _reusable(folder: Path, key: str) -> PreparedScreen | None:
     return screen
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _keep_other_folders(folder: Path) -> None:
     """Never replace something that is no prepared screen."""
     if folder.is_dir() and (is_prepared(folder) or not any(folder.iterdir())):
         return

@@ -18,7 +18,7 @@ from gears.data.screen.moments import ConditionMoments, condition_moments
 from gears.files.mapped import pieces, release, row_blocks
 
 STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
-"""Tables that every screen has, each a file of its own (an npz cannot be mapped into memory)."""
+"""Tables that every screen has, each a separate file (an npz cannot be mapped into memory)."""
 PAIRED = ("v2", "v3", "v4")
 """Tables of screens whose controls are matched by experimental batch within a context."""
 

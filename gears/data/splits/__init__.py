@@ -8,19 +8,6 @@ from gears.data.splits.registry import SPLITS, Draw, SplitKind, SplitOptions, re
 from gears.data.splits.split import PARTS, Split, subgroup_name, subgroup_names
 
 __all__ = [
-    "PARTS",
-    "SPLITS",
-    "Draw",
-    "Split",
-    "SplitOptions",
-    "SplitKind",
-    "SplitReport",
-    "check_split",
-    "describe_splits",
-    "folds",
-    "make_split",
-    "prepare_split",
-    "register_split",
-    "subgroup_name",
-    "subgroup_names",
-]
+    "PARTS", "SPLITS", "Draw", "Split", "SplitOptions", "SplitKind", "SplitReport", "check_split", "describe_splits",
+    "folds", "make_split", "prepare_split", "register_split", "subgroup_name", "subgroup_names",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Looking for leaks in any split: this package's, a published one, or a user's own."""
+"""Looking for leaks in any split: this package's, a published or a custom one."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **argum
         plain = {label: table.condition[each[0]].plain for label, each in members.items()}
         return in_all_contexts(make_split(Labels(tuple(plain), plain), name, **arguments), members, table)
     settings = SplitOptions(**arguments)
-    idle = [name for name in settings.changed() if name not in kind.uses | ALWAYS_USED | {"seed"}]
+    idle = [name for name in settings.changed() if name not in {*kind.uses, *ALWAYS_USED, "seed"}]
     if idle:
         logger.warning("split %r makes no use of %s", name, ", ".join(idle))
     draw = kind.draw_by(table, settings)

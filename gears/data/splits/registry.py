@@ -137,7 +137,7 @@ class SplitKind:
         (labels, arguments) -> Draw.
     description : str
         What can be in the test part, what is held out.
-    uses : frozenset of str
+    uses : tuple of str
         Arguments that have an effect.
     parts : tuple of str
         Parts that it must fill.
@@ -152,7 +152,7 @@ class SplitKind:
     name: str
     draw: DrawFunction
     description: str
-    uses: frozenset[str] = frozenset()
+    uses: tuple[str, ...] = ()
     parts: tuple[str, ...] = PARTS
     needs: str = ""
     exact: bool = False
@@ -169,20 +169,11 @@ STRICT: Registry[DrawFunction] = Registry("strict split")
 """How the kinds are drawn in strict mode, where that differs."""
 
 
-def register_split(
-    name: str,
-    description: str,
-    *,
-    uses: tuple[str, ...] = (),
-    parts: tuple[str, ...] = PARTS,
-    needs: str = "",
-    exact: bool = False,
-    by_setting: bool = False,
-) -> Callable[[DrawFunction], DrawFunction]:
-    """Decorate a drawing function to add a kind of split."""
+def register_split(name: str, description: str, **fields: Any) -> Callable[[DrawFunction], DrawFunction]:
+    """Decorate a drawing function to add a kind of split; `fields` are further ones of :class:`SplitKind`."""
 
     def register(draw: DrawFunction) -> DrawFunction:
-        SPLITS.add(name, SplitKind(name, draw, description, frozenset(uses), parts, needs, exact, by_setting))
+        SPLITS.add(name, SplitKind(name, draw, description, **fields))
         return draw
 
     return register

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import CONTROL_LABEL, Condition, conditions_of
 from gears.core.messages import shorten, unknown_name
 from gears.files.formats import content_hash, read_json, write_json
-from gears.files.paths import check_output
+from gears.files.paths import check_output, reading, user_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,11 +163,8 @@ class Split:
             If there is none, or the file was changed since it was written.
         """
         plain = read_json(path)
-        try:
+        with reading(user_path(path), "a split", "it may be damaged: draw the split again"):
             split = cls.from_dict(plain, parsed)
-        except (ValueError, TypeError, AttributeError) as error:
-            msg = f"{path} cannot be read as a split ({error}); it may be damaged: draw the split again"
-            raise ValueError(msg) from error
         if plain.get("hash", split.hash) != split.hash:
             msg = (
                 f"{path} was changed after it was written (its hash does not fit); draw the split again, or give the "

@@ -20,7 +20,7 @@ from gears.data.splits.registry import STRICT, Draw, SplitOptions
 VALIDATION_SHARE = 0.1
 
 TEST, VAL = 0, 1
-"""Stages of a draw: each has a stream of random numbers of its own."""
+"""Stages of a draw: each has a separate stream of random numbers."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Conditions:
 
 
 def generator(seed: int, *stage: int) -> np.random.Generator:
-    """A stream of random numbers of its own for each stage of a draw."""
+    """A separate stream of random numbers for each stage of a draw."""
     return np.random.default_rng([seed, *stage])
 
 

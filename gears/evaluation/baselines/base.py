@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core.messages import check_unique
+from gears.core.numbers import clips
 from gears.core.registry import Registry
 from gears.data.screen.statistics import variance_within
+from gears.data.splits.split import Split, perturbed_in
 from gears.evaluation.truth import mean_profile
 from gears.graphs.profiles import control_profiles
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
-    from gears.data.splits.split import Split
     from gears.graphs.annotation import GeneAnnotation
     from gears.graphs.embeddings import GeneEmbedding
 
@@ -65,9 +67,7 @@ class ConditionMeans:
                 "expected one row per condition, one column per gene"
             )
             raise ValueError(msg)
-        if len(set(self.conditions)) != len(self.conditions):
-            msg = "a condition occurs more than once among the conditions; give each one row"
-            raise ValueError(msg)
+        check_unique((condition.name for condition in self.conditions), "conditions of a table of means")
         if Condition() not in self.conditions:
             msg = "the control ('ctrl') is not among the conditions; its mean is the origin of every change"
             raise ValueError(msg)
@@ -167,8 +167,7 @@ class ConditionMeans:
 
 def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[Condition, ...]:
     """Perturbed conditions of some parts of a split, each once; a part that the split lacks has none."""
-    conditions = (c for part in parts if part in split.parts for c in split.conditions(part))
-    return tuple(dict.fromkeys(condition for condition in conditions if not condition.is_control))
+    return tuple(dict.fromkeys(condition for part in parts for condition in perturbed_in(split, part)))
 
 
 class Estimator(Protocol):
@@ -228,7 +227,7 @@ class Baseline(ABC):
         [[2.0, 3.0]]
         """
         self.control_mean_G = means.control_mean_G
-        self._clips = means.nonnegative if self.clip is None else self.clip
+        self._clips = clips(self.clip, means.nonnegative)
         self._fit(means)
         return self
 

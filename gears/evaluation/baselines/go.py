@@ -127,6 +127,7 @@ class GORidge(GONeighbours):
         gram_SS = shared_SS - offset_S[:, None] - offset_S[None, :] + self.mean_term_T @ self.mean_term_T
         square, left_SS = np.linalg.eigh(gram_SS)
         order = np.argsort(-square)[: self.n_components]
+        # centring takes one dimension, and equal rows take more: what is left of those is rounding
         order = order[square[order] > 1e-9 * max(square.max(), 1e-300) * n_genes]
         self.size_k, self.left_Sk = np.sqrt(square[order]), left_SS[:, order]
         self.rows = rows

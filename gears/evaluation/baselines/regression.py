@@ -81,6 +81,7 @@ def fit_ridge(kernel_CC: np.ndarray, size_C: np.ndarray, delta_CG: np.ndarray) -
     scale = float(np.mean(np.diag(kernel_CC))) or 1.0
 
     def error(penalty: float) -> float:
+        # mean of (dual_c / P_cc)^2: the numerator is the diagonal of P delta delta' P, (C,), without its G columns
         weighted_Cr = turn_Cr / (value_r + penalty)
         square_C = ((weighted_Cr @ product_rr) * weighted_Cr).sum(axis=1)
         own_C = (weighted_Cr * turn_Cr).sum(axis=1)

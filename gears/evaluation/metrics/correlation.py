@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from gears.evaluation.metrics.errors import PUBLISHED
@@ -72,57 +74,34 @@ def pearson_delta_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     return _pearson_from(predicted_UG, truth, truth.reference_mean_G)
 
 
-@register(
-    "direction_accuracy_top20",
-    formula="share of the top 20 differential genes with sign(m - c) = sign(mu - c), signs in {-1, 0, 1}",
-    higher_is_better=True,
-    bounds=(0.0, 1.0),
-    source=PUBLISHED,
-    needs_de=True,
-)
-def direction_accuracy_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Share of top differential genes that change in the right direction, (U,)."""
-    return _sign_distance_share(predicted_UG, truth, 0)
-
-
-@register(
-    "opposite_direction_top20",
-    formula="share of the top 20 differential genes whose signs of (m - c) and (mu - c) differ by 2",
-    higher_is_better=False,
-    bounds=(0.0, 1.0),
-    source=PUBLISHED,
-    needs_de=True,
-)
-def opposite_direction_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Share of top differential genes that change the other way, (U,)."""
-    return _sign_distance_share(predicted_UG, truth, 2)
-
-
-@register(
-    "half_direction_top20",
-    formula="share of the top 20 differential genes where one of (m - c) and (mu - c) is 0, the other not",
-    higher_is_better=False,
-    bounds=(0.0, 1.0),
-    source=PUBLISHED,
-    needs_de=True,
-)
-def half_direction_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Share of top differential genes that change on one side only, (U,)."""
-    return _sign_distance_share(predicted_UG, truth, 1)
-
-
 def sign_distance(predicted_delta: np.ndarray, true_delta: np.ndarray) -> np.ndarray:
     """How far two directions lie apart: 0 equal, 1 one of them without change, 2 opposite."""
     return np.abs(np.sign(predicted_delta) - np.sign(true_delta))
 
 
-def _sign_distance_share(predicted_UG: np.ndarray, truth: Truth, distance: int) -> np.ndarray:
+def direction_share_top_de(predicted_UG: np.ndarray, truth: Truth, distance: int) -> np.ndarray:
+    """Share of top differential genes whose predicted and true direction are `distance` (0, 1, 2) apart, (U,)."""
     apart_UG = sign_distance(
         changes(predicted_UG, truth.control_mean_G)[0], changes(truth.mean_UG, truth.control_mean_G)[0]
     )
     index_UK, present_UK = padded(truth.top_de)
     hit_UK = np.take_along_axis(apart_UG, index_UK, axis=1) == distance
     return mean_rows(hit_UK.astype(np.float64), present_UK)
+
+
+for _name, _distance, _which in (
+    ("direction_accuracy_top20", 0, "with sign(m - c) = sign(mu - c), signs in {-1, 0, 1}"),
+    ("opposite_direction_top20", 2, "whose signs of (m - c) and (mu - c) differ by 2"),
+    ("half_direction_top20", 1, "where one of (m - c) and (mu - c) is 0, the other not"),
+):
+    register(
+        _name,
+        formula=f"share of the top 20 differential genes {_which}",
+        higher_is_better=_distance == 0,
+        bounds=(0.0, 1.0),
+        source=PUBLISHED,
+        needs_de=True,
+    )(partial(direction_share_top_de, distance=_distance))
 
 
 def _pearson_from(predicted_UG: np.ndarray, truth: Truth, origin_G: np.ndarray) -> np.ndarray:

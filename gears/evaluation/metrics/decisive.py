@@ -13,7 +13,7 @@ import numpy as np
 
 from gears.core.numbers import unit_rows
 from gears.evaluation.metrics.differential import FALSE_DISCOVERY_RATE
-from gears.evaluation.metrics.ranking import TIE
+from gears.evaluation.metrics.ranking import TIE, place_among
 from gears.evaluation.metrics.registry import register
 from gears.evaluation.rows import changes, mean_rows, weighted_rows
 from gears.evaluation.truth import Truth
@@ -42,11 +42,7 @@ def discrimination_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     kept_G = np.setdiff1d(np.arange(len(origin_G)), truth.panel_targets)
     predicted_UK = unit_rows(changes(predicted_UG, origin_G)[0][:, kept_G])
     true_VK = unit_rows(changes(truth.panel_mean_VG, origin_G)[0][:, kept_G])
-    cosine_UV = predicted_UK @ true_VK.T
-    own_U1 = cosine_UV[np.arange(len(predicted_UG)), truth.panel_row_U][:, None]
-    below_U = (cosine_UV < own_U1 - TIE).sum(axis=1)
-    tied_U = (np.abs(cosine_UV - own_U1) <= TIE).sum(axis=1) - 1
-    return (below_U + 0.5 * tied_U) / (n_panel - 1)
+    return place_among(predicted_UK @ true_VK.T, truth.panel_row_U, TIE) / (n_panel - 1)
 
 
 @register(
@@ -155,7 +151,9 @@ def size_recall(predicted_UG: np.ndarray, truth: Truth, share: float) -> np.ndar
 
 def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
     """How surely each row is among the first `share` of its column by descending size, 0 to 1 (ties share)."""
-    n_first = math.ceil(share * len(size_UK) - 1e-9)
+    n_first = math.ceil(
+        share * len(size_UK) - 1e-9
+    )  # 10 % of 30 is 3, whatever 0.1 x 30 is in floating point
     ascending_UK = np.sort(size_UK, axis=0)
     found_UK = np.empty_like(size_UK)
     for column in range(size_UK.shape[1]):
@@ -163,6 +161,7 @@ def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
         n_not_above = np.searchsorted(ascending_UK[:, column], sizes_U, side="right")
         n_below = np.searchsorted(ascending_UK[:, column], sizes_U, side="left")
         n_above, n_tied = len(sizes_U) - n_not_above, n_not_above - n_below
+        # the places left after all larger values, shared by those that tie
         found_UK[:, column] = np.clip((n_first - n_above) / n_tied, 0.0, 1.0)
     return found_UK
 

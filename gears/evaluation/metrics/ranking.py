@@ -24,11 +24,13 @@ TIE = 1e-9  # cosine distances nearer than this are equal: matrix products round
 )
 def discrimination(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Perturbation discrimination score among the panel, the condition's own target genes excluded, (U,)."""
-    scores_U = np.full(len(predicted_UG), np.nan)
-    for row, own_row in enumerate(truth.panel_row_U):
-        distance_V = _l1_without(predicted_UG[row], truth.panel_mean_VG, truth.targets[row])
-        scores_U[row] = 1.0 - _rank(distance_V, own_row) / len(distance_V)
-    return scores_U
+    # each row without its own targets: one matrix of distances would need the same genes in all rows
+    distances = [
+        _l1_without(row_G, truth.panel_mean_VG, targets)
+        for row_G, targets in zip(predicted_UG, truth.targets, strict=True)
+    ]
+    n_panel = len(truth.panel_mean_VG)
+    return 1.0 - place_among(np.reshape(distances, (-1, n_panel)), truth.panel_row_U) / n_panel
 
 
 @register(
@@ -48,13 +50,11 @@ def centroid_accuracy(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
         return np.full(len(predicted_UG), np.nan)
     from scipy.spatial.distance import cdist  # a worker does without it
 
+    # over all genes at once, then minus each row's targets: a squared distance is a sum over genes
     square_UV = cdist(predicted_UG, truth.panel_mean_VG, "sqeuclidean")
-    ranks = []
-    for row, own_row in enumerate(truth.panel_row_U):
-        genes = truth.targets[row]
-        of_targets_V = ((truth.panel_mean_VG[:, genes] - predicted_UG[row, genes]) ** 2).sum(axis=1)
-        ranks.append(_rank(square_UV[row] - of_targets_V, own_row))
-    return 1.0 - np.array(ranks, dtype=np.float64) / n_others
+    for row, genes in enumerate(truth.targets):
+        square_UV[row] -= ((truth.panel_mean_VG[:, genes] - predicted_UG[row, genes]) ** 2).sum(axis=1)
+    return 1.0 - place_among(square_UV, truth.panel_row_U) / n_others
 
 
 @register(
@@ -76,10 +76,7 @@ def rank(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     predicted_UG = unit_rows(changes(predicted_UG, truth.control_mean_G)[0])
     true_UG = unit_rows(changes(truth.mean_UG, truth.control_mean_G)[0])
     distance_UU = 1.0 - true_UG @ predicted_UG.T  # row: true condition, column: prediction
-    own_U1 = np.diag(distance_UU)[:, None]
-    closer_U = (distance_UU < own_U1 - TIE).sum(axis=1)
-    tied_U = (np.abs(distance_UU - own_U1) <= TIE).sum(axis=1) - 1
-    return (closer_U + 0.5 * tied_U) / (n_conditions - 1)
+    return place_among(distance_UU, np.arange(n_conditions), TIE) / (n_conditions - 1)
 
 
 @register(
@@ -100,10 +97,12 @@ def spread(predicted_UG: np.ndarray, truth: Truth) -> float:
     return float(pdist(predicted_UG).mean()) / true_spread if true_spread > 0 else float("nan")
 
 
-def _rank(distance_V: np.ndarray, row: int) -> float:
-    closer = int((distance_V < distance_V[row]).sum())
-    tied = int((distance_V == distance_V[row]).sum()) - 1
-    return closer + 0.5 * tied
+def place_among(values_UV: np.ndarray, own_U: np.ndarray, tie: float = 0.0) -> np.ndarray:
+    """Number of values of each row below the one in column `own_U`, plus half of the others within `tie`, (U,)."""
+    own_U1 = np.take_along_axis(values_UV, own_U[:, None], axis=1)
+    below_U = (values_UV < own_U1 - tie).sum(axis=1)
+    tied_U = (np.abs(values_UV - own_U1) <= tie).sum(axis=1) - 1
+    return below_U + 0.5 * tied_U
 
 
 def _l1_without(predicted_G: np.ndarray, panel_VG: np.ndarray, excluded: np.ndarray) -> np.ndarray:

@@ -91,26 +91,15 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric")
 
 
-def register(
-    name: str,
-    *,
-    formula: str,
-    higher_is_better: bool | None,
-    bounds: tuple[float, float],
-    source: str,
-    needs_all: bool = False,
-    needs_de: bool = False,
-    scope: str = "condition",
-    needs_cells: bool = False,
-    needs_sd: bool = False,
-    ideal: float | None = None,
-) -> Callable[[MetricFunction], MetricFunction]:
-    """Add a function to :data:`METRICS`; the decorated function itself is returned unchanged."""
+def register(name: str, **description: Any) -> Callable[[MetricFunction], MetricFunction]:
+    """Add a function to :data:`METRICS`; the decorated function itself is returned unchanged.
+
+    `description` are the other fields of :class:`Metric`: ``formula``, ``higher_is_better``, ``bounds`` and ``source``
+    are required.
+    """
 
     def add(function: MetricFunction) -> MetricFunction:
-        needs = (needs_all, needs_de, scope, needs_cells, needs_sd)
-        metric = Metric(name, function, formula, higher_is_better, bounds, source, *needs, ideal)
-        METRICS.add(name, metric)
+        METRICS.add(name, Metric(name, function, **description))
         return function
 
     return add
