@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as torch_mp
 
-from gears.core.progress import Report, show, watched
+from gears.core.progress import Report, show
 from gears.distributed.group import check_timeout
 from gears.distributed.signals import SignalWatch, signal_name
 from gears.distributed.worker import ChildSetup, run_child
@@ -90,8 +90,7 @@ class Worker:
                 self.channel.close()
                 return
             if kind == "progress":
-                if watched():
-                    show(Report(*content[0]))
+                show(Report(*content[0]))
             elif kind == "result":
                 self.result, self.finished = content[0], True
             elif kind == "left":
