@@ -27,6 +27,11 @@ INSPECT_EPILOG = """examples:
 Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
 """
 SCREEN, SCORES = "the screen", "the scores"
+FIRST = (
+    "work_dir", "guides", "guide_targets", "condition_key", "ctrl_label", "sep", "cell_type_key", "gene_key", "layer",
+    "normalize", "min_cells",
+)  # fmt: skip
+"""Options in the short help of the commands that read a screen."""
 SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
 
 PREPARE_EPILOG = """examples:
@@ -154,7 +159,9 @@ def inspect_parser() -> CommandParser:
     from gears.data.checks.options import ProcessingOptions
     from gears.data.reading.open import KINDS
 
-    parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG)
+    parser = CommandParser(
+        "inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG, first=FIRST
+    )
     parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
     add_guide_tables(parser)
     add_annotation(parser)
@@ -202,7 +209,7 @@ def prepare_parser() -> CommandParser:
     from gears.pertdata import PertData
 
     parser = CommandParser(
-        "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG
+        "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG, first=FIRST
     )
     parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or the name of a published screen")
     add_work_dir(parser)

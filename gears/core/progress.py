@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Advance(Protocol):
     """Reports that `n` more is done; `note` ("loss 0.3") stays beside the bar until the next one."""
 
-    def __call__(self, n: int, note: str | None = None, /) -> None: ...  # noqa: D102
+    def __call__(self, n: int, note: str | None = None, /) -> None: ...
 
 
 class Report(NamedTuple):

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from gears.core.progress import send_progress
+from gears.distributed.doctor import cores
 from gears.distributed.group import cleanup_ddp, join_group, use_loopback
 from gears.distributed.log import HANDLER, attach
 from gears.distributed.signals import die_with_parent, listen_for_stop
@@ -87,13 +88,6 @@ def configure_worker_logging(rank: int, label: str = "") -> None:
     over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
     attach(logging.StreamHandler(sys.stderr), rank, f"{over_bar}{label}")
     logger.propagate = False
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _with_hint(error: BaseException) -> str:

@@ -82,7 +82,11 @@ def test_nothing_before_two_seconds(terminal: Terminal, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("where", ["terminal", "log"])
 @pytest.mark.parametrize("why", ["no INFO lines", "verbose=False"])
 def test_quiet(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str, where: str
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+    where: str,
 ) -> None:
     shown = terminal if where == "terminal" else write_to(io.StringIO(), monkeypatch)
     if why == "no INFO lines":
