@@ -183,7 +183,7 @@ class CommandParser(ArgumentParser):
         for name, check in self._checks.items():
             if not check.valid(options[name]):
                 problems.append(self._wrong_value(name, options[name]))
-            elif float in _kinds(self._hints[name]) and type(options[name]) is int:
+            elif float in _kinds(self._hints.get(name)) and type(options[name]) is int:
                 options[name] = float(options[name])
         if problems:
             raise Problems(problems)
@@ -245,7 +245,8 @@ class CommandParser(ArgumentParser):
             if name in omit or (only is not None and name not in only):
                 continue
             hint, option, text = hints[name], _option(name), help_texts.get(name, "")
-            self._hints[name] = hint
+            if name not in lists:
+                self._hints[name] = hint
             if _kinds(hint) & _LISTS and not _is_list(hint):
                 text += "; several: [A,B]"
             if name in checks:

@@ -95,6 +95,8 @@ def add_scores(parser: CommandParser) -> None:
 
     parser.add_options(SCORES, CompareOptions, only=SCORES_SHOWN, lists=("metrics", "baselines"))
     parser.add_argument("--halvings", type=int | None, help=argparse.SUPPRESS)
+    text = "show every metric, also those that do not decide (the report and --json always have them)"
+    parser.add_argument("--all-metrics", action="store_true", help=text)
     parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
 
 
