@@ -23,7 +23,7 @@ from jsonargparse import ActionYesNo, ArgumentParser, Namespace
 from gears.core.installation import torch_problem
 from gears.core.messages import nearest, shorten, unknown_name
 from gears.core.options import Check, Options
-from gears.distributed.log import HANDLER, show_progress
+from gears.distributed.log import HANDLER, Once, show_progress
 from gears.files.untrusted import check_config_files
 
 COMMON = ("help", "help_all", "config", "json", "quiet")
@@ -192,6 +192,7 @@ class CommandParser(ArgumentParser):
             for handler in logging.getLogger("gears").handlers:
                 if handler.name == HANDLER and not isinstance(handler.formatter, _OptionLines):
                     handler.setFormatter(_OptionLines(handler.formatter))
+                    handler.addFilter(Once())
         return options
 
     def _as_yaml(self, arguments: Sequence[str]) -> list[str]:

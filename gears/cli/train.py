@@ -106,6 +106,8 @@ def run_train(arguments: list[str]) -> None:
         result = train_multi_gpu(
             folder, dataset, values[SPLIT], args, gpu_ids=gpu_ids, data_config=data_config, **devices
         )
+    from gears.evaluation.metrics.registry import DECISIVE
+
     if result.rank != 0:  # rank 0 of torchrun's workers prints
         return
     value = {
@@ -115,8 +117,12 @@ def run_train(arguments: list[str]) -> None:
         "test_metrics": result.test_metrics,
         "history": result.history,
     }
-    lines = [f"model       {result.save_path}", f"best epoch  {result.best_epoch}"]
-    lines += [f"test {name:<24}{number:.4f}" for name, number in result.test_metrics.items()]
+    used = f"best epoch  {result.best_epoch}"
+    if result.network_weight == 0:
+        used = "network     weight 0: predictions are those of the prior alone"
+    lines = [f"model       {result.save_path}", used]
+    decisive = [name for name in DECISIVE if name in result.test_metrics] or list(result.test_metrics)
+    lines += [f"test {name:<24}{result.test_metrics[name]:.4f}" for name in decisive]
     show(options, value, "\n".join(lines))
 
 

@@ -34,12 +34,12 @@ class Advance(Protocol):
 
 
 class Report(NamedTuple):
-    """How much of a piece of work is done; `done` is None when the work has ended."""
+    """How much of a piece of work is done; `done` is None when it has ended, `total` where nobody knows its end."""
 
     what: str
     unit: str
     done: int | None
-    total: int
+    total: int | None
     note: str = ""
 
 
@@ -86,15 +86,17 @@ def _log(report: Report) -> None:
     began, due = _lines.setdefault(report.what, (now, now + DELAY))
     if now < due or not report.done:
         return
-    seconds_left = (now - began) * (report.total - report.done) / report.done
-    if seconds_left < DELAY:  # it ends before the line is read
-        return
     from tqdm import tqdm
 
+    text = f"{report.done} {report.unit}"
+    if report.total is not None:
+        seconds_left = (now - began) * (report.total - report.done) / report.done
+        if seconds_left < DELAY:  # it ends before the line is read
+            return
+        share = f"{report.done} of {report.total} {report.unit} ({report.done / report.total:.0%})"
+        text = f"{share}, about {tqdm.format_interval(seconds_left)} left"
     _lines[report.what] = (began, now + LINE_EVERY)
-    left = tqdm.format_interval(seconds_left)
-    share = f"{report.done} of {report.total} {report.unit} ({report.done / report.total:.0%})"
-    logger.info("%s: %s, about %s left%s", report.what, share, left, report.note and f"; {report.note}")
+    logger.info("%s: %s%s", report.what, text, report.note and f"; {report.note}")
 
 
 def _draw(report: Report) -> None:
@@ -132,10 +134,11 @@ def _size() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def progress(total: int, what: str, unit: str, *, enabled: bool = True) -> Iterator[Advance]:
+def progress(total: int | None, what: str, unit: str, *, enabled: bool = True) -> Iterator[Advance]:
     """Show the progress of a piece of work; yields a function to call with the amount done since its last call.
 
     `what` and `unit` label the work ("training", "steps"); without `enabled` nothing is shown (``verbose=False``).
+    A `total` of None is unknown.
 
     Examples
     --------

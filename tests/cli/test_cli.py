@@ -493,6 +493,39 @@ def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_a_warning_is_shown_once(screen: Path) -> None:
+    """The command prepares a screen and opens it again for training: both find the gene without annotation."""
+    adata = anndata.read_h5ad(screen)
+    gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
+    adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, f"{gene}XY")
+    adata.write_h5ad(screen)
+    options = [
+        "--save-path",
+        "model",
+        "--device",
+        "cpu",
+        "--n-gpus",
+        1,
+        "--epochs",
+        0,
+        "--no-default-pert-graph",
+    ]
+    told = gears("train", screen, *options, "--hidden-size", 4, folder=screen.parent).stderr
+    assert told.count("not in the annotation") == 1
+
+
+def test_inspect_names_the_gene_that_may_be_meant(screen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adata = anndata.read_h5ad(screen)
+    gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
+    adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, f"{gene[0]}{gene}")
+    adata.write_h5ad(screen)
+    assert main(["inspect", str(screen), "--json"]) == 0
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["severity"] == "warning"
+    assert f"1 perturbed gene neither measured nor annotated: {gene[0]}{gene} (near: " in finding["what"]
+    assert gene in finding["what"].partition("near: ")[2]
+
+
 def test_log_lines_speak_of_options(screen: Path) -> None:
     adata = anndata.read_h5ad(screen)
     adata.layers["logged"] = adata.X.copy()

@@ -115,6 +115,18 @@ def test_a_log_gets_lines(
     assert caplog.records[1].message == "training: 132 of 400 steps (33%), about 01:04 left; loss 32"
 
 
+def test_work_whose_end_nobody_knows_is_counted(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with progress(None, "fitting the prior", "iterations") as advance:
+        advance(3)
+        assert str(module._drawn["fitting the prior"]).startswith("fitting the prior: 3 iterations [")
+    write_to(io.StringIO(), monkeypatch)
+    with progress(None, "fitting the prior", "iterations") as advance:
+        advance(3)
+    assert caplog.messages == ["fitting the prior: 3 iterations"]
+
+
 def test_the_bar_shows_loss_and_validation(terminal: Terminal) -> None:
     with progress(4, "training", "steps") as advance:
         advance(1, "epoch 1, loss 0.5")
