@@ -40,7 +40,10 @@ _TYPES = {
     "list": "a list, such as [A, B]",
 }
 _ARGUMENT = re.compile(r"\b([a-z][a-z0-9_]*)=(True\b|False\b|'[^']*'|\"[^\"]*\"|\[[^\]]*\]|-?[\w.]*\w)?(?!=)")
-_OF_PYTHON = {"see pert_list for what can be predicted": "`gears genes MODEL` lists what can be predicted"}
+_OF_PYTHON = {
+    "see pert_list for what can be predicted": "`gears genes MODEL` lists what can be predicted",
+    "give genes of pert_list": "give genes that `gears genes MODEL` lists",
+}
 """Remedies in Python, and what they are on the command line."""
 
 

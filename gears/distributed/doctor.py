@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.core.installation import __version__, torch_problem
+from gears.core.messages import count
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy", "torch-geometric")
 OPTIONAL = ("tensorboard", "wandb", "nvidia-ml-py", "cell-gears")
@@ -23,6 +24,8 @@ VARIABLES = (
 )  # fmt: skip
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 FEW_FILES = 256
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of a core that a container may use in each period, and the period."""
 INSTALL = "install torch again, in the build for this machine (pytorch.org, Get Started)"
 
 
@@ -111,9 +114,14 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(quota: Path = QUOTA) -> int:
+    """Cores that this process may use: those it may run on, and no more than a container's share of time."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if quota.is_file():
+        time, _, period = quota.read_text().partition(" ")
+        if time != "max":
+            usable = min(usable, max(1, int(time) // int(period)))
+    return usable
 
 
 def look_at_machine() -> dict[str, Any]:
@@ -123,6 +131,8 @@ def look_at_machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "usable_cores": cores(),
     }
+    if hasattr(os, "getloadavg"):
+        values["load"] = round(os.getloadavg()[0], 1)
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         values["memory_bytes"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if importlib.util.find_spec("resource") is not None:
@@ -209,6 +219,9 @@ def findings_of(
         add("note", "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes some releases of torch with gloo: use INFO")
     if "RANK" in variables and "MASTER_ADDR" not in variables:
         add("note", "RANK is set without MASTER_ADDR: left over from a launcher? train_multi_gpu ignores it")
+    if machine.get("load", 0) > 1.5 * machine.get("usable_cores", 1) and "OMP_NUM_THREADS" not in variables:
+        busy = f"{machine['load']:g} processes want {count(machine['usable_cores'], 'core')}"
+        add("note", f"this machine is busy ({busy}): OMP_NUM_THREADS=1 keeps one process to one core")
     if machine.get("open_files", FEW_FILES) < FEW_FILES:
         add("error", f"only {machine['open_files']} files may be open: ulimit -n {FEW_FILES} or more")
     if software.get("cell-gears") is not None:
