@@ -42,6 +42,7 @@ _TYPES = {
 _ARGUMENT = re.compile(r"\b([a-z][a-z0-9_]*)=(True\b|False\b|'[^']*'|\"[^\"]*\"|\[[^\]]*\]|-?[\w.]*\w)?(?!=)")
 _OF_PYTHON = {
     "see pert_list for what can be predicted": "`gears genes MODEL` lists what can be predicted",
+    "give the folder that save_model wrote": "give the --save-path of a training",
     "give genes of pert_list": "give genes that `gears genes MODEL` lists",
 }
 """Remedies in Python, and what they are on the command line."""
@@ -127,7 +128,9 @@ class CommandParser(ArgumentParser):
     def _problems(self, message: str) -> list[str]:
         """What is wrong, a sentence each, from a message of argparse or jsonargparse."""
         if match := re.match(r"the following arguments are required: (.*)", message):
-            named = {action.dest: str(action.metavar or action.dest) for action in self._actions}
+            named = {
+                one.dest: _option(one.dest) if one.option_strings else one.metavar for one in self._actions
+            }
             return [
                 f"{named.get(name, name)} is missing; usage: {self.usage}" for name in match[1].split(", ")
             ]
