@@ -152,7 +152,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     import torch
 
-    from gears.distributed.worker import cores
+    from gears.distributed.doctor import cores
     from gears.simulate import simulate_to_h5ad
 
     if options.device is None:

@@ -177,7 +177,7 @@ class PertData:
         n_perturbed = sum(not condition.is_control for condition in screen.conditions)
         cells = f"{count(len(screen.cells), 'cell')} ({len(screen.control_cells)} of them control)"
         size = f"{count(len(screen.gene_names), 'gene')}, {count(n_perturbed, 'perturbed condition')}"
-        logger.info("screen %s: %s x %s", self.dataset_name, cells, size)
+        logger.info("loaded %s: %s x %s", self.dataset_name, cells, size)
 
     def summary(self) -> ScreenReport:
         """Report on the screen: its content, how it was read, and what was excluded and why."""

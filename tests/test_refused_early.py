@@ -318,5 +318,5 @@ def test_verbose_false_is_silent_but_for_warnings(
         assert [record for record in caplog.records if record.levelno < logging.WARNING] == []
         PertData.from_adata(small_screen_adata, data_path=tmp_path, dataset_name="two", verbose=True)
     said = [record.message for record in caplog.records if record.levelno == logging.INFO]
-    assert sum(line.startswith("screen two: ") for line in said) == 1
+    assert sum(line.startswith("loaded two: ") for line in said) == 1
     assert not [line for line in said if ".npz" in line or "stored" in line]

@@ -38,7 +38,9 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--train-gene-set-size", type=float, default=0.75, help="train_gene_set_size of that split"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the file of the split")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace an existing model or file of the split"
+    )
     return parser
 
 
@@ -81,11 +83,15 @@ def _screen(options: Any) -> tuple[dict[str, Any], str]:
 
 def _model(options: Any) -> tuple[dict[str, Any], str]:
     """Write the model of the source to the output folder, with the names of its screen."""
+    from gears.model.folder import is_model
     from gears.published import load_cell_gears_folder, load_cell_gears_model
 
     if (options.data is None) == (options.names is None):
         msg = "a model of cell-gears holds no gene names; give --data and --dataset (its screen), or --names"
         raise ValueError(msg)
+    if is_model(user_path(options.output)) and not options.overwrite:
+        msg = f"{options.output} holds a model already: give another folder, or --overwrite to replace it"
+        raise FileExistsError(msg)
     if options.names is not None:
         model = load_cell_gears_model(options.source, device="cpu", **_names(user_path(options.names)))
         model.save_model(options.output)

@@ -44,8 +44,8 @@ POWER_EPILOG = """examples:
 SHOWN = 20  # rows of a table on the terminal
 
 
-def run_suggest(arguments: list[str]) -> None:
-    """Choose a batch and print it."""
+def suggest_parser() -> CommandParser:
+    """Options of ``gears suggest``."""
     parser = _model_parser("suggest", "Choose the perturbations to measure next.", SUGGEST_EPILOG)
     parser.add_argument("--n", type=int, default=10, help="size of the batch")
     parser.add_argument("--aim", default="information", help="information, effect or interaction")
@@ -55,7 +55,12 @@ def run_suggest(arguments: list[str]) -> None:
         "--threshold", type=float, help="change of log expression that is a hit, for --aim effect"
     )
     parser.add_argument("--costs", help="CSV of candidates and their costs; 1 for others")
-    options = parser.parse(arguments)
+    return parser
+
+
+def run_suggest(arguments: list[str]) -> None:
+    """Choose a batch and print it."""
+    options = suggest_parser().parse(arguments)
     check_output_of(options)
     costs, readout = None if options.costs is None else _values(options.costs), _readout(options)
     targets = None if options.targets is None else listed_names(options.targets)
@@ -71,13 +76,18 @@ def run_suggest(arguments: list[str]) -> None:
     )  # fmt: skip
 
 
-def run_hits(arguments: list[str]) -> None:
-    """Rank candidates by the probability of a hit."""
+def hits_parser() -> CommandParser:
+    """Options of ``gears hits``."""
     parser = _model_parser("hits", "Rank perturbations by the probability that a readout moves.", HITS_EPILOG)
     _add_readout(parser)
     text = "change of log expression that is a hit: above 0 for a rise, below 0 for a fall"
     parser.add_argument("--threshold", type=float, required=True, help=text)
-    options = parser.parse(arguments)
+    return parser
+
+
+def run_hits(arguments: list[str]) -> None:
+    """Rank candidates by the probability of a hit."""
+    options = hits_parser().parse(arguments)
     check_output_of(options)
     readout, model = _readout(options), _model(options)
     from gears.design.hits import hits
@@ -86,15 +96,20 @@ def run_hits(arguments: list[str]) -> None:
     _show(options, hits(model, candidates, threshold=options.threshold, readout=readout, measured=measured))
 
 
-def run_reverse(arguments: list[str]) -> None:
-    """Rank candidates by the similarity of their change with a wanted one."""
+def reverse_parser() -> CommandParser:
+    """Options of ``gears reverse``."""
     text = "Perturbations whose predicted change is closest to a wanted one."
     parser = _model_parser("reverse", text, REVERSE_EPILOG, measured=False)
     parser.add_argument("--wanted", help="CSV of genes and their wanted changes")
     parser.add_argument("--up", nargs="+", type=str, default=[], help="genes to rise, instead of --wanted")
     parser.add_argument("--down", nargs="+", type=str, default=[], help="genes to fall, instead of --wanted")
     parser.add_argument("--n", type=int, default=SHOWN, help="rows of the table")
-    options = parser.parse(arguments)
+    return parser
+
+
+def run_reverse(arguments: list[str]) -> None:
+    """Rank candidates by the similarity of their change with a wanted one."""
+    options = reverse_parser().parse(arguments)
     check_output_of(options)
     if (options.wanted is None) == (not options.up and not options.down):
         msg = "the wanted change is missing or given twice: give --wanted FILE, or genes by --up and --down"
@@ -106,8 +121,8 @@ def run_reverse(arguments: list[str]) -> None:
     _show(options, reverse(model, wanted, _candidates(options, model), options.n))
 
 
-def run_power(arguments: list[str]) -> None:
-    """Cells that an effect needs, or the effect that cells show, by gene."""
+def power_parser() -> CommandParser:
+    """Options of ``gears power``."""
     text = "Cells per condition that an effect needs, or the effect that given cells show."
     parser = CommandParser("power", "DATA", text, POWER_EPILOG)
     add_data(parser)
@@ -121,7 +136,12 @@ def run_power(arguments: list[str]) -> None:
     parser.add_argument("--level", type=float, default=0.05, help="two-sided level of the test of one gene")
     parser.add_argument("--output", help="write all rows to this CSV file")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
-    options = parser.parse(arguments)
+    return parser
+
+
+def run_power(arguments: list[str]) -> None:
+    """Cells that an effect needs, or the effect that cells show, by gene."""
+    options = power_parser().parse(arguments)
     check_output_of(options)
     from gears.design.power import power
 

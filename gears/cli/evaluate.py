@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import add_data, add_nodes, add_scores, check_scores, open_screen, score_options
+from gears.core.messages import count
 from gears.files.paths import existing_file
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EVALUATE_EPILOG = """examples:
   gears evaluate models/run1 screen.h5ad
@@ -53,7 +57,7 @@ def run_evaluate(arguments: list[str]) -> None:
     from gears.core.messages import unknown_name
     from gears.data.splits.split import PARTS
     from gears.evaluation.summary import summary_table
-    from gears.evaluation.verdict import render_table, verdict
+    from gears.evaluation.verdict import verdict
     from gears.files.paths import need_file
     from gears.jobs.estimators import load_with_screen
 
@@ -69,8 +73,20 @@ def run_evaluate(arguments: list[str]) -> None:
         raise ValueError(msg)
     summary = summary_table(table).to_dict("records")
     value = {"verdict": verdict(table), "report": options.report, "summary": summary}
-    text = render_table(table, subgroups=True)
+    text = _rendered(table, options)
     show(options, value, text + (f"\n\nreport: {options.report}" if options.report else ""))
+
+
+def _rendered(table: pd.DataFrame, options: Any, method: str | None = None) -> str:
+    """The table as text: its decisive metrics, or those of --metrics, or with --all-metrics every one."""
+    from gears.evaluation.metrics.registry import DEFAULT
+    from gears.evaluation.verdict import first_metrics, render_table
+
+    chosen = options.all_metrics or list(options.metrics) != list(DEFAULT)
+    metrics = None if chosen else first_metrics(table)
+    text = render_table(table, method=method, subgroups=True, metrics=metrics)
+    n_others = 0 if metrics is None else table["metric"].nunique() - len(metrics)
+    return f"{text}\n\n{count(n_others, 'further metric')}: --all-metrics" if n_others else text
 
 
 def compare_parser() -> CommandParser:
@@ -107,7 +123,7 @@ def run_compare(arguments: list[str]) -> None:
     from gears.data.splits.registry import SPLITS
     from gears.evaluation.compare import compare
     from gears.evaluation.summary import summary_table
-    from gears.evaluation.verdict import render_table, verdict
+    from gears.evaluation.verdict import verdict
 
     for objective in options.gears:
         if objective not in ("moments", "cells"):
@@ -130,7 +146,7 @@ def run_compare(arguments: list[str]) -> None:
         from gears.report.write import write_report
 
         write_report(result, options.report, title=f"Methods on {pert_data.dataset_name}")
-    text = render_table(result.table, method=result.models[0] if models else None, subgroups=True)
+    text = _rendered(result.table, options, result.models[0] if models else None)
     value: dict[str, Any] = {
         "verdicts": {name: verdict(result.table, method=name) for name in result.models},
         "left_out": result.left_out,

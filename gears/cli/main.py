@@ -1,4 +1,4 @@
-"""Entry point of the `gears` command: run a subcommand, and turn errors into one line and an exit code.
+"""Entry point of the `gears` command: run a subcommand, and turn errors into a message and an exit code.
 
 Heavy packages are imported by the subcommands only, so that ``gears --help`` responds at once.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ COMMANDS = {  # in the order of use
     "prepare": "check a screen and prepare it for training",
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
+    "genes": "list the genes that a trained model can perturb",
     "suggest": "choose the perturbations to measure next",
     "hits": "rank perturbations by the probability that a gene, a signature or everything moves",
     "reverse": "find perturbations whose predicted change is closest to a wanted one",
@@ -31,6 +33,7 @@ COMMANDS = {  # in the order of use
     "compare": "score baselines, and GEARS retrained, over several splits",
     "report": "write the HTML page of a table from evaluate or compare",
     "convert": "convert screens, splits and saved models of cell-gears",
+    "completion": "print a script that completes commands and options in bash, zsh or tcsh",
 }
 
 HELP = f"""usage: gears [--version] [--help] COMMAND ...
@@ -38,7 +41,7 @@ HELP = f"""usage: gears [--version] [--help] COMMAND ...
 Predict how every gene's expression responds to perturbing one or more genes.
 
 commands:
-{chr(10).join(f"  {name:<10}{text}" for name, text in COMMANDS.items())}
+{chr(10).join(f"  {name:<12}{text}" for name, text in COMMANDS.items())}
 
 examples:
   gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20     (to try it without data)
@@ -47,19 +50,20 @@ examples:
   gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
   gears train screen.h5ad --save-path models/run2 --gpu-ids 0 2
   gears train --config run.yaml
-  gears predict models/run1 KLF1 AHR+KLF1 --top 10
-  gears predict models/run1 AHR+KLF1 --output predictions.csv
+  gears genes models/run1
+  gears predict models/run1 GNG4 CDK15+GNG4 --top 10
+  gears predict models/run1 CDK15+GNG4 --output predictions.csv
   gears suggest models/run1 --n 20
   gears evaluate models/run1 screen.h5ad --report reports/run1
   gears compare screen.h5ad --folds 5 --report reports/baselines
 
-`gears COMMAND --help` lists the options of a command. Every command takes --json, --config FILE.yaml, --quiet and
---traceback. Results go to stdout, progress to stderr.
+`gears COMMAND --help` lists the options of a command, --help-all every one. Every command takes --json, --config
+FILE.yaml, --quiet and --traceback. Results go to stdout, progress to stderr.
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 """
 
 
-_HOMES = {
+HOMES = {
     **{name: f"gears.cli.{name}" for name in COMMANDS},
     **dict.fromkeys(("inspect", "prepare"), "gears.cli.screens"),
     **dict.fromkeys(("compare", "report"), "gears.cli.evaluate"),
@@ -88,9 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
-    """Run a subcommand; an error becomes one line and an exit code, or a traceback with --traceback."""
+    """Run a subcommand; an error becomes a message and an exit code, or a traceback with --traceback."""
     try:
-        code = getattr(importlib.import_module(_HOMES[name]), f"run_{name}")(arguments)
+        code = getattr(importlib.import_module(HOMES[name]), f"run_{name}")(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         more = "; --resume continues from the last checkpoint, if one was written" if name == "train" else ""
@@ -101,10 +105,8 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     except Exception as error:
         if traceback:
             raise
-        message, code = one_line(error), exit_code(error)
-        if (
-            "=" in message and code == BAD_INPUT
-        ):  # arguments in messages about the user's input become options
+        message, code = plain_message(error), exit_code(error)
+        if code == BAD_INPUT:  # arguments in messages about the user's input become options
             from gears.cli.parser import as_options
 
             message = as_options(message)
@@ -119,12 +121,17 @@ def exit_code(error: Exception) -> int:
     return BAD_INPUT if isinstance(error, (argparse.ArgumentError, *bad_input)) else FAILURE
 
 
-def one_line(error: Exception) -> str:
-    """The message of an error in one line; a worker's traceback is shown by ``--traceback`` only."""
+def plain_message(error: Exception) -> str:
+    """The message of an error in one line, a list in a line for each; ``--traceback`` alone shows where it arose."""
+    from gears.core.installation import torch_problem
+
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     head, _, more = text.partition("\n\nOriginal traceback")
-    line = " ".join(head.split()) or type(error).__name__
-    return f"{line} (--traceback shows more)" if more or exit_code(error) == FAILURE else line
+    lines = [" ".join(line.split()) for line in re.split(r"\n(?=\s*- )", head)]
+    message = "\n  ".join(lines) or type(error).__name__
+    if exit_code(error) == FAILURE and (problem := torch_problem()) is not None:
+        return f"{problem}; `gears doctor` shows what this machine has"
+    return f"{message} (--traceback shows more)" if more or exit_code(error) == FAILURE else message
 
 
 def _print_error(program: str, message: str, code: int) -> int:

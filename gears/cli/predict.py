@@ -59,7 +59,7 @@ def run_predict(arguments: list[str]) -> None:
     options = make_parser().parse(arguments)
     output = _checked_output(options)
     if options["values"] not in (*VALUES, "logvar"):  # the earlier name of cell_sd, which is reported
-        raise ValueError(unknown_name("values", options["values"], VALUES))
+        raise ValueError(unknown_name("--values", options["values"], VALUES))
     if options.top < 1:
         msg = f"--top is {options.top}; expected a whole number of at least 1"
         raise ValueError(msg)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, add_switch, as_options, show
+from gears.core.findings import Finding
+from gears.core.messages import count, shorten
 from gears.files.paths import named, user_path
 
 if TYPE_CHECKING:
+    from gears.data.checks.report import ScreenReport
+    from gears.graphs.annotation import GeneAnnotation
     from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
@@ -27,6 +33,13 @@ INSPECT_EPILOG = """examples:
 Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
 """
 SCREEN, SCORES = "the screen", "the scores"
+FIRST = (
+    "work_dir", "guides", "guide_targets", "condition_key", "ctrl_label", "sep", "cell_type_key", "gene_key", "layer",
+    "normalize", "min_cells",
+)  # fmt: skip
+"""Options in the short help of the commands that read a screen."""
+N_NEAR = 8
+"""Unknown genes for which near names are looked up: it takes 0.1 s each."""
 SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
 
 PREPARE_EPILOG = """examples:
@@ -90,6 +103,8 @@ def add_scores(parser: CommandParser) -> None:
 
     parser.add_options(SCORES, CompareOptions, only=SCORES_SHOWN, lists=("metrics", "baselines"))
     parser.add_argument("--halvings", type=int | None, help=argparse.SUPPRESS)
+    text = "show every metric, also those that do not decide (the report and --json always have them)"
+    parser.add_argument("--all-metrics", action="store_true", help=text)
     parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
 
 
@@ -154,7 +169,9 @@ def inspect_parser() -> CommandParser:
     from gears.data.checks.options import ProcessingOptions
     from gears.data.reading.open import KINDS
 
-    parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG)
+    parser = CommandParser(
+        "inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG, first=FIRST
+    )
     parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
     add_guide_tables(parser)
     add_annotation(parser)
@@ -166,19 +183,36 @@ def run_inspect(arguments: list[str]) -> int:
     """Report; the exit code is 0 if the screen can be prepared."""
     parser = inspect_parser()
     options = parser.parse(arguments)
-    report = _report(options, parser.changed(options, SCREEN))
+    from gears.graphs.annotation import annotation_from
+
+    annotation = annotation_from(options.gene2go)
+    report = _report(options, parser.changed(options, SCREEN), annotation)
+    report = replace(report, findings=(*report.findings, *_near_names(report, annotation.genes)))
     show(options, report.to_dict(), as_options(str(report)))
     return 0 if report.ok else 2
 
 
-def _report(options: Any, processing: dict[str, Any]) -> Any:
+def _near_names(report: ScreenReport, genes: Sequence[str]) -> list[Finding]:
+    """A warning about perturbed genes that are neither measured nor annotated, with the genes that may be meant."""
+    from gears.graphs.symbols import near_symbols
+
+    facts = report.facts
+    unknown = sorted(set(facts.get("not_measured", ())) & set(facts.get("not_annotated", ())))
+    if not unknown:
+        return []
+    near = {name: ", ".join(near_symbols(name, genes)) or "none" for name in unknown[:N_NEAR]}
+    names = [f"{name} (near: {near[name]})" if name in near else name for name in unknown]
+    what = f"{count(len(unknown), 'perturbed gene')} neither measured nor annotated: {shorten(names, N_NEAR)}"
+    remedy = "correct the labels where a name is misspelt; of a gene without annotation only its own cells are known"
+    return [Finding("unknown-gene", what, remedy, len(unknown), unknown[0], "warning")]
+
+
+def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation) -> ScreenReport:
     from gears.data.checks.report import inspect_screen, summarise
     from gears.data.reading.open import open_screen
     from gears.data.screen.files import is_prepared
     from gears.data.screen.prepare import locate_screen, source_in
-    from gears.graphs.annotation import annotation_from
 
-    annotation = annotation_from(options.gene2go)
     is_gene = (annotation if options.obo is None else annotation.with_ancestors(options.obo)).resolve
     path = locate_screen(options.file)
     if is_prepared(path):
@@ -202,7 +236,7 @@ def prepare_parser() -> CommandParser:
     from gears.pertdata import PertData
 
     parser = CommandParser(
-        "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG
+        "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG, first=FIRST
     )
     parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or the name of a published screen")
     add_work_dir(parser)

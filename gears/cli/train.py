@@ -18,13 +18,19 @@ EPILOG = """examples:
   gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
   gears train data --dataset norman --save-path models/run1 --gpu-ids 0 2
   gears train --config run.yaml --lr 0.003           (options override the file)
-  gears train --print_config > run.yaml              (a file with every option and its default)
+  gears train --print-config > run.yaml              (a file with every option and its default)
   gears train --config models/run1/run.yaml --save-path models/run2 --seed 2   (as before, another seed)
 
 The options of a run are saved beside its model, as run.yaml. Exit codes: 0 done, 1 failed, 2 bad input, 130
 interrupted.
 """
 CONFIG = "run.yaml"
+FIRST = (
+    "save_path", "split", "seed", "epochs", "device", "n_gpus", "gpu_ids", "condition_key", "ctrl_label", "normalize",
+    "resume", "overwrite",
+)  # fmt: skip
+"""Options in the short help."""
+SAVE_PATH = "folder of the model, written whenever an epoch is the best so far"
 CUSTOM_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}
 """Options that take files, and their names in `model_initialize`."""
 SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "training"
@@ -39,12 +45,17 @@ def make_parser() -> CommandParser:
     from gears.training.options import TrainOptions
 
     parser = CommandParser(
-        "train", "DATA --save-path MODEL", "Train a model on a screen and save it.", EPILOG
+        "train", "DATA --save-path MODEL", "Train a model on a screen and save it.", EPILOG, first=FIRST
     )
     add_data(parser)
     add_guide_tables(parser)
     _add_devices(parser)
-    parser.add_options(TRAINING, TrainOptions, omit=("verbose",))
+    parser.add_options(TRAINING, TrainOptions, omit=("verbose",), texts={"save_path": SAVE_PATH})
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the model in --save-path when the new one is complete",
+    )
     _add_loading(parser)
     texts = {
         "split": f"type of split: {', '.join(SPLITS)}",
@@ -83,6 +94,7 @@ def run_train(arguments: list[str]) -> None:
         "model_config": values[MODEL] | custom_graphs,
         **{name: options[name] for name in ("test_batch_size", "num_workers")},
     }
+    _check_replaced(options)
     _check(options, values[SPLIT], args, data_config, gpu_ids)
     from gears.jobs.job import first_on_rank_0, train_multi_gpu
 
@@ -94,6 +106,8 @@ def run_train(arguments: list[str]) -> None:
         result = train_multi_gpu(
             folder, dataset, values[SPLIT], args, gpu_ids=gpu_ids, data_config=data_config, **devices
         )
+    from gears.evaluation.metrics.registry import DECISIVE
+
     if result.rank != 0:  # rank 0 of torchrun's workers prints
         return
     value = {
@@ -103,8 +117,12 @@ def run_train(arguments: list[str]) -> None:
         "test_metrics": result.test_metrics,
         "history": result.history,
     }
-    lines = [f"model       {result.save_path}", f"best epoch  {result.best_epoch}"]
-    lines += [f"test {name:<24}{number:.4f}" for name, number in result.test_metrics.items()]
+    used = f"best epoch  {result.best_epoch}"
+    if result.network_weight == 0:
+        used = "network     weight 0: predictions are those of the prior alone"
+    lines = [f"model       {result.save_path}", used]
+    decisive = [name for name in DECISIVE if name in result.test_metrics] or list(result.test_metrics)
+    lines += [f"test {name:<24}{result.test_metrics[name]:.4f}" for name in decisive]
     show(options, value, "\n".join(lines))
 
 
@@ -197,6 +215,18 @@ def _check(
     check_timeout(options.timeout)
     with quiet():  # training gives the same warnings
         check_devices(options.n_gpus, gpu_ids, options.device)
+
+
+def _check_replaced(options: Any) -> None:
+    """Raise where a model would be replaced that nobody said to replace."""
+    from gears.model.folder import is_model
+
+    if is_model(user_path(options.save_path)) and not (options.resume or options.overwrite):
+        msg = (
+            f"{options.save_path} holds a model already: give another --save-path, --overwrite to replace it, or "
+            "--resume to continue its run"
+        )
+        raise FileExistsError(msg)
 
 
 def _prepared(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:

@@ -53,4 +53,5 @@ def refusal(head: str, findings: Iterable[Finding]) -> str | None:
     if not problems:
         return None
     lines = "\n".join(f"  - {finding}" for finding in problems)
-    return f"{head} ({len(problems)} problem{'s' * (len(problems) > 1)}):\n{lines}"
+    number = f" ({len(problems)} problems)" if len(problems) > 1 else ""
+    return f"{head}{number}:\n{lines}"

@@ -1,4 +1,4 @@
-"""The version of this package, and a check that cell-gears (same import name) is not installed over it."""
+"""The version of this package, and what stands in its way: a broken torch, cell-gears in its folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from pathlib import Path
 
 DISTRIBUTION = "gears-perturb"
 __version__ = "0.1.0"
+
+
+def torch_problem() -> str | None:
+    """Why torch cannot be imported, None where it can."""
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        return f"torch cannot be imported: {error}"
+    except Exception as error:  # a broken build raises OSError, AttributeError, ...
+        return f"torch is installed but cannot be imported ({type(error).__name__}: {error})"
+    return None
 
 
 def check_for_cell_gears() -> None:

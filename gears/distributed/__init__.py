@@ -1,32 +1,41 @@
 """Processes: choosing devices, starting workers, process groups and sums over workers. Knows no biology."""
 
-from gears.distributed.devices import DevicePlan, choose_backend, choose_devices, find_device, plan_devices
-from gears.distributed.group import (
-    check_timeout,
-    cleanup_ddp,
-    join_group,
-    rank_0_first,
-    setup_ddp,
-    setup_ddp_multi_node,
-    setup_distributed,
-)
-from gears.distributed.launch import (
-    Outcome,
-    WorkerError,
-    check_not_daemonic,
-    exit_unguarded_child,
-    launch,
-    launch_many,
-)
-from gears.distributed.world import (
-    GroupReducer,
-    World,
-    barrier,
-    current_world,
-    is_main_process,
-    is_running,
-    reduce_tensor,
-)
+from gears.core.installation import torch_problem
+
+if torch_problem() is None:  # else `gears doctor` says why
+    from gears.distributed.devices import (
+        DevicePlan,
+        choose_backend,
+        choose_devices,
+        find_device,
+        plan_devices,
+    )
+    from gears.distributed.group import (
+        check_timeout,
+        cleanup_ddp,
+        join_group,
+        rank_0_first,
+        setup_ddp,
+        setup_ddp_multi_node,
+        setup_distributed,
+    )
+    from gears.distributed.launch import (
+        Outcome,
+        WorkerError,
+        check_not_daemonic,
+        exit_unguarded_child,
+        launch,
+        launch_many,
+    )
+    from gears.distributed.world import (
+        GroupReducer,
+        World,
+        barrier,
+        current_world,
+        is_main_process,
+        is_running,
+        reduce_tensor,
+    )
 
 __all__ = [
     "DevicePlan",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 
 from gears.core.messages import count
 from gears.core.numbers import is_whole, plain_number
+from gears.distributed.doctor import cores
 from gears.distributed.gpus import GpuIds, check_no_slices, gpu_names, resolve_gpu_ids, warn_about_gpus
 
 logger = logging.getLogger(__name__)
@@ -196,13 +196,6 @@ def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
         raise ValueError(msg)
     logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")
     return ("cpu",)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def check_cpu_processes(n_processes: int, n_cores: int) -> None:

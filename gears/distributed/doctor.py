@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gears.core.installation import __version__
+from gears.core.installation import __version__, torch_problem
+from gears.core.messages import count
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy", "torch-geometric")
 OPTIONAL = ("tensorboard", "wandb", "nvidia-ml-py", "cell-gears")
@@ -23,6 +24,9 @@ VARIABLES = (
 )  # fmt: skip
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 FEW_FILES = 256
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of a core that a container may use in each period, and the period."""
+INSTALL = "install torch again, in the build for this machine (pytorch.org, Get Started)"
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,13 @@ def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
     environment = os.environ if environment is None else environment
     versions: dict[str, str | None] = {"gears": __version__, "python": platform.python_version()}
     versions |= {name: version_of(name) for name in (*PACKAGES, *OPTIONAL)}
-    machine, cuda, gpus = look_at_machine(), look_at_cuda(), look_at_gpus()
+    problem = torch_problem()
+    machine, gpus = look_at_machine(), look_at_gpus()
+    cuda = look_at_cuda() if problem is None else {"devices": []}
     names = sorted(name for name in environment if name in VARIABLES or name.startswith(PREFIXES))
     variables = {name: environment[name] for name in names}
-    findings = [*findings_of(versions, machine, cuda, gpus, variables), *_check_store()]
+    findings = findings_of(versions, machine, cuda, gpus, variables)
+    findings += _check_store() if problem is None else [Finding("error", f"{problem}: {INSTALL}")]
     ordered = sorted(findings, key=lambda finding: finding.level != "error")
     return Diagnosis(versions, machine, cuda, gpus, variables, tuple(ordered))
 
@@ -107,15 +114,25 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def cores(quota: Path = QUOTA) -> int:
+    """Cores that this process may use: those it may run on, and no more than a container's share of time."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if quota.is_file():
+        time, _, period = quota.read_text().partition(" ")
+        if time != "max":
+            usable = min(usable, max(1, int(time) // int(period)))
+    return usable
+
+
 def look_at_machine() -> dict[str, Any]:
     """System, cores, memory and limits."""
-    from gears.distributed.devices import cores
-
     values: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": os.cpu_count(),
         "usable_cores": cores(),
     }
+    if hasattr(os, "getloadavg"):
+        values["load"] = round(os.getloadavg()[0], 1)
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         values["memory_bytes"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if importlib.util.find_spec("resource") is not None:
@@ -177,7 +194,9 @@ def findings_of(
         findings.append(Finding(level, text))
 
     all_gpus = gpus["found"]
-    if all_gpus and cuda["built_for"] is None:
+    if "built_for" not in cuda:
+        pass  # torch cannot be imported, which is an error of its own
+    elif all_gpus and cuda["built_for"] is None:
         add("error", f"there are {len(all_gpus)} GPU(s), but this torch is a CPU build: install one for CUDA")
     elif all_gpus and not cuda["devices"] and variables.get("CUDA_VISIBLE_DEVICES") is not None:
         hides = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']!r} hides"
@@ -186,13 +205,13 @@ def findings_of(
         add("error", "the driver shows GPUs, but torch sees none: the driver may be older than CUDA requires")
     elif not cuda["devices"]:
         add("note", "no GPU: training runs on CPU processes (device='cpu', n_gpus=N)")
-    if cuda["devices"] and cuda["nccl"] is None:
+    if cuda["devices"] and cuda.get("nccl") is None:
         add("note", "this torch has no NCCL: several GPUs are joined by gloo, which is slower")
     for index, gpu in enumerate(all_gpus):
         if gpu["busy"]:
             users = ", ".join(gpu["users"]) or f"{gpu['processes']} process(es)"
             add("note", f"GPU {index} ({gpu['name']}) is busy: {users}; gpu_ids='free:N' avoids it")
-    if not cuda["gloo"]:
+    if not cuda.get("gloo", True):
         add("error", "this torch has no gloo backend: no two processes can train together")
     if "NCCL_TIMEOUT" in variables:
         add("note", "NCCL_TIMEOUT is no variable that anything reads: pass timeout= (seconds)")
@@ -200,6 +219,9 @@ def findings_of(
         add("note", "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes some releases of torch with gloo: use INFO")
     if "RANK" in variables and "MASTER_ADDR" not in variables:
         add("note", "RANK is set without MASTER_ADDR: left over from a launcher? train_multi_gpu ignores it")
+    if machine.get("load", 0) > 1.5 * machine.get("usable_cores", 1) and "OMP_NUM_THREADS" not in variables:
+        busy = f"{machine['load']:g} processes want {count(machine['usable_cores'], 'core')}"
+        add("note", f"this machine is busy ({busy}): OMP_NUM_THREADS=1 keeps one process to one core")
     if machine.get("open_files", FEW_FILES) < FEW_FILES:
         add("error", f"only {machine['open_files']} files may be open: ulimit -n {FEW_FILES} or more")
     if software.get("cell-gears") is not None:

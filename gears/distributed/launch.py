@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as torch_mp
 
-from gears.core.progress import Report, show, watched
+from gears.core.progress import Report, show
 from gears.distributed.group import DEFAULT_TIMEOUT, check_timeout
 from gears.distributed.signals import SignalWatch, signal_name, stopping_signal
 from gears.distributed.worker import LESS_MEMORY, ChildSetup, run_child
@@ -107,8 +107,7 @@ class Worker:
                 self.channel.close()
                 return
             if kind == "progress":
-                if watched():
-                    show(Report(*content[0]))
+                show(Report(*content[0]))
             elif kind == "result":
                 self.result, self.finished = content[0], True
             elif kind == "left":

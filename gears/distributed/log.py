@@ -36,6 +36,21 @@ def attach(handler: logging.Handler, rank: int, prefix: str = "") -> None:
     logger.setLevel(logging.WARNING if rank else logging.INFO)
 
 
+class Once(logging.Filter):
+    """Lets each warning through once; for a process that does one piece of work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._warned: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is shown."""
+        message = record.getMessage()
+        repeated = record.levelno >= logging.WARNING and message in self._warned
+        self._warned.add(message)
+        return not repeated
+
+
 @contextlib.contextmanager
 def shown(verbose: bool = True) -> Iterator[None]:
     """While a public function runs, show its INFO lines on rank 0; without `verbose` warnings alone."""

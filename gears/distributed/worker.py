@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from gears.core.progress import send_progress
-from gears.distributed.devices import cores
+from gears.distributed.doctor import cores
 from gears.distributed.group import cleanup_ddp, join_group, use_loopback
-from gears.distributed.log import HANDLER, attach
+from gears.distributed.log import HANDLER, Once, attach
 from gears.distributed.signals import die_with_parent, listen_for_stop
 from gears.distributed.world import World
 
@@ -89,7 +89,9 @@ def configure_worker_logging(rank: int, label: str = "") -> None:
     for old in [handler for handler in logger.handlers if handler.name == HANDLER]:
         logger.removeHandler(old)
     over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
-    attach(logging.StreamHandler(sys.stderr), rank, f"{over_bar}{label}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(Once())
+    attach(handler, rank, f"{over_bar}{label}")
     logger.propagate = False
 
 

@@ -172,7 +172,7 @@ def _one_split(
         parts = _either(parts, own)
     fitted = fitted_conditions(split, parts)
     settings = settings_of(screen, chosen, fitted) if waiting else []
-    for (name, seed), baseline in waiting.items():
+    for (name, seed), baseline in followed(waiting.items(), len(waiting), "fitting", "baselines"):
         fits.parts[name] = parts
         with _measured(fits, name, seed, split, len(chosen)):
             fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)

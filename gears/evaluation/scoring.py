@@ -13,6 +13,7 @@ import pandas as pd
 from gears.conditions import Condition
 from gears.core.numbers import clips
 from gears.core.options import Options, list_of_names, option, options, switch, whole
+from gears.core.progress import followed
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import subgroup_names
 from gears.evaluation.baselines.base import Baseline, ConditionMeans
@@ -205,7 +206,8 @@ def _scored(
     if setting.screen.suffix:
         predicted_here = {name: own for name, own in predictions.items() if not np.isnan(own.mean_UG).all()}
         predictions = predicted_here or predictions
-    tables = [_scores(name, own, truth, subgroups, options) for name, own in predictions.items()]
+    methods = followed(predictions.items(), len(predictions), "scoring", "methods")
+    tables = [_scores(name, own, truth, subgroups, options) for name, own in methods]
     table = pd.concat(tables, ignore_index=True)
     if options.n_split_half:
         table = _with_scaled(table, predictions, part_screen, truth, setting.means.reference_sd(), options)

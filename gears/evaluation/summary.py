@@ -11,6 +11,7 @@ from gears.evaluation.metrics.registry import ALL, METRICS, summarise
 
 SUMMARY_COLUMNS = ["subgroup", "method", "metric", "mean", "n_conditions", "n_undefined"]
 HELD_OUT, WEAK = ("*", "uses held-out conditions"), ("~", "weak reference")
+WIDTH = 100  # columns of a table of text
 EVERY = "*"  # entry of the column `condition` for a value of a set of conditions
 
 
@@ -80,25 +81,51 @@ def block(
     """Rows of one subgroup of :func:`summary_table` as lines: methods down, metrics across, each aligned.
 
     A number in square brackets counts the conditions where a value is undefined and therefore not in the mean.
-    `methods` and `metrics` are shown in this order, all by default; `labels` are texts for methods.
+    `methods` and `metrics` are shown in this order, all by default; `labels` are texts for methods. Where the table is
+    wider than WIDTH, names of metrics take two lines, and metrics beyond it continue in a table below.
     """
     names = list(dict.fromkeys(rows["metric"])) if metrics is None else list(metrics)
     methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)
-    columns = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
+    fields = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
     cell = {
         (method, name): _cell(mean, undefined, digits)
-        for method, name, mean, undefined in zip(*columns, strict=True)
+        for method, name, mean, undefined in zip(*fields, strict=True)
     }
-    body = [["method", *names], ["better:", *(METRICS[name].direction for name in names)]]
     shown = {method: marked(method) for method in methods} | dict(labels or {})
-    body += [[shown[method], *(cell.get((method, name), "") for name in names)] for method in methods]
-    widths = [max(len(line[column]) for line in body) for column in range(len(names) + 1)]
-    return [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(text.rjust(w) for text, w in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in body
-    ]
+    cells = {
+        name: [METRICS[name].direction, *(cell.get((method, name), "") for method in methods)]
+        for name in names
+    }
+    side = ["method", "better:", *(shown[method] for method in methods)]
+    columns = [side, *([name, *cells[name]] for name in names)]
+    parts = [columns]
+    if sum(map(_width, columns)) - 2 > WIDTH:
+        side = ["method", "", *side[1:]]
+        parts = [[side]]
+        for column in ([*_two_lines(name), *cells[name]] for name in names):
+            if len(parts[-1]) > 1 and sum(map(_width, [*parts[-1], column])) - 2 > WIDTH:
+                parts.append([side])
+            parts[-1].append(column)
+    return "\n\n".join("\n".join(_aligned(part)) for part in parts).split("\n")
+
+
+def _two_lines(name: str) -> tuple[str, str]:
+    """The name of a metric, divided at the underscore that gives the narrowest column."""
+    words = name.split("_")
+    divided = [("_".join(words[:n]), "_".join(words[n:])) for n in range(len(words))]
+    return min(divided, key=lambda lines: max(map(len, lines)))
+
+
+def _width(column: Sequence[str]) -> int:
+    """Width of a column and of the space after it."""
+    return max(map(len, column)) + 2
+
+
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side as lines, the first one aligned left and the others right."""
+    first = [text.ljust(_width(columns[0]) - 2) for text in columns[0]]
+    others = ([text.rjust(_width(column) - 2) for text in column] for column in columns[1:])
+    return ["  ".join(line).rstrip() for line in zip(first, *others, strict=True)]
 
 
 def _cell(mean: float, n_undefined: int, digits: int) -> str:

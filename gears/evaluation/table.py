@@ -10,6 +10,7 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core.messages import count, shorten
+from gears.core.progress import followed
 from gears.data.splits.split import subgroup_names
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import fitted_conditions, make_baseline
@@ -119,7 +120,8 @@ def baseline_predictions(
     if not conditions:
         return predictions, left_out
     settings = settings_of(screen, conditions, fitted)
-    for name in with_embedding(names, embedding):
+    names = with_embedding(names, embedding)
+    for name in followed(names, len(names), "fitting", "baselines"):
         baseline = make_baseline(name, clip=False, annotation=annotation, embedding=embedding)
         try:
             predictions[name], reasons = predict_baseline(baseline, settings, name)

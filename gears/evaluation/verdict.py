@@ -180,8 +180,7 @@ def short_table(table: pd.DataFrame, *, method: str | None = None, digits: int =
     """
     model = model_name(table, method)
     single = table[table["condition"] != EVERY]
-    metrics = [name for name in DECISIVE if name in set(single["metric"])]
-    metrics = metrics or list(dict.fromkeys(single["metric"]))[: len(DECISIVE)]
+    metrics = first_metrics(single)
     summary = _paired_summary(single[single["metric"].isin(metrics)], model)
     models = [name for name in table.attrs.get("models", []) if name != model]
     methods = [model, *models[:N_SHOWN], *_best_baselines(summary, baselines_in(table, model), metrics)]
@@ -191,6 +190,12 @@ def short_table(table: pd.DataFrame, *, method: str | None = None, digits: int =
     lines += _legend(shown, "which are not in the mean (for a baseline they count as 0)")
     left_out = list(table.attrs.get("left_out", {}))
     return "\n".join([*lines, *([f"excluded: {shorten(left_out)}"] if left_out else [])])
+
+
+def first_metrics(table: pd.DataFrame) -> list[str]:
+    """The decisive metrics of a table; without any of them its first metrics."""
+    names = list(dict.fromkeys(table["metric"]))
+    return [name for name in DECISIVE if name in names] or names[: len(DECISIVE)]
 
 
 def _paired_summary(table: pd.DataFrame, model: str) -> pd.DataFrame:
@@ -215,13 +220,21 @@ def _best_baselines(summary: pd.DataFrame, baselines: Sequence[str], metrics: Se
 
 
 def render_table(
-    table: pd.DataFrame, *, method: str | None = None, digits: int = 3, subgroups: bool = False
+    table: pd.DataFrame,
+    *,
+    method: str | None = None,
+    digits: int = 3,
+    subgroups: bool = False,
+    metrics: Sequence[str] | None = None,
 ) -> str:
     """The comparison as plain text: the verdict, what methods were fitted to, and the means of all methods.
 
-    By default `method` is the one that the table evaluates. With `subgroups` a block for each follows that of all.
+    By default `method` is the one that the table evaluates, and every metric is shown. With `subgroups` a block for
+    each follows that of all.
     """
     summary = summary_table(table)
+    if metrics is not None:
+        summary = summary[summary["metric"].isin(metrics)]
     lines = _above(table, method)
     several = subgroups and summary["subgroup"].nunique() > 2  # "all" and another are the same conditions
     for subgroup, rows in summary.groupby("subgroup", sort=False):

@@ -12,12 +12,14 @@ import math
 import pickle
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
 from gears.files.paths import reading, user_path
+
+if TYPE_CHECKING:
+    import torch
 
 _KINDS = "biufcOUS"
 
@@ -81,6 +83,8 @@ class _Makers:
         return _values(kind, (), value)[0]
 
     def storage(self, data: bytes) -> torch.TypedStorage:
+        import torch
+
         try:
             storage = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as error:  # torch's message recommends to load it without restriction
@@ -94,6 +98,8 @@ class _Makers:
     def tensor(
         self, storage: torch.TypedStorage, offset: int, size: Any, stride: Any, *_: Any
     ) -> torch.Tensor:
+        import torch
+
         storage_values = torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage)
         return storage_values.as_strided(size, stride, offset).clone()  # torch raises if this reaches outside
 

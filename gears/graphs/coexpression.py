@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from scipy import sparse
 
+from gears.core.progress import followed
 from gears.graphs.graph import Graph, candidates, check_selection, name_order, strongest
 
 if TYPE_CHECKING:
@@ -150,7 +151,10 @@ def _among_drawn(cells: CellChunks, n_drawn: int, threshold: float, k: int) -> E
 def _absolute(correlation: Correlation) -> Iterator[tuple[int, np.ndarray]]:
     """Absolute correlations of some targets with all genes, -inf with themselves, and the first target's number."""
     n_genes = correlation.n_genes
-    for start, stop in ranges(n_genes, n_genes, _BLOCK_BYTES):
+    blocks = ranges(n_genes, n_genes, _BLOCK_BYTES)
+    for start, stop in followed(
+        blocks, n_genes, "co-expression graph", "genes", lambda block: block[1] - block[0]
+    ):
         block_TS = correlation.rows(start, stop)
         np.abs(block_TS, out=block_TS)
         block_TS[np.arange(stop - start), np.arange(start, stop)] = -np.inf

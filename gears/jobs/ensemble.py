@@ -16,7 +16,8 @@ import torch
 from gears.conditions import Condition
 from gears.core.messages import unknown_name
 from gears.core.numbers import clipped, clips
-from gears.distributed.devices import DeviceLike, cores, parse_device, plan_devices
+from gears.distributed.devices import DeviceLike, parse_device, plan_devices
+from gears.distributed.doctor import cores
 from gears.distributed.gpus import GpuIds
 from gears.distributed.group import check_timeout
 from gears.distributed.launch import WorkerError, check_not_daemonic, exit_unguarded_child, launch_many

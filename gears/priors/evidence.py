@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
+from gears.core.progress import progress
+
 MOST_CONDITIONS = 300
 """With more conditions a fixed sample of this size is used: the weights hardly depend on the others."""
 _START, _NUGGET_START = 0.2, 0.05
@@ -99,7 +101,16 @@ def settle_weights(
     centre, sd = np.zeros(len(start)), np.full(len(start), _PRIOR_SD)
     centre[list(further)], sd[list(further)] = _LOW, _FURTHER_SD
     args = (components, second_moment_CC, centre, sd)
-    optimum = minimize(_negative_evidence, start, args, "L-BFGS-B", jac=True, bounds=bounds)
+    with progress(None, "fitting the prior", "iterations") as advance:
+        optimum = minimize(
+            _negative_evidence,
+            start,
+            args,
+            "L-BFGS-B",
+            jac=True,
+            bounds=bounds,
+            callback=lambda _: advance(1),
+        )
     multipliers = np.exp(optimum.x)
     return Weights(
         tuple(float(scale * weight) for weight in multipliers[:n]),

@@ -15,6 +15,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.numbers import unit_rows
+from gears.core.progress import followed
 from gears.data.screen.statistics import variance_within
 from gears.files.cache import cached_arrays
 from gears.priors.evidence import sample
@@ -99,7 +100,7 @@ def inner_predictions(
     def fit() -> dict[str, np.ndarray]:
         shape = (len(sets), len(screen.gene_names))
         arrays = {name: np.zeros(shape) for name in ("change", "sum", "largest", "strongest")}
-        for fold in range(N_FOLDS):
+        for fold in followed(range(N_FOLDS), N_FOLDS, "fitting the prior to inner folds", "folds"):
             known = [condition for condition, own in zip(conditions, fold_T, strict=True) if own != fold]
             members = np.flatnonzero(fold_C == fold)
             prior = fit_to(pert_data, known, start_PH).prior

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gears.conditions import Condition
+from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.world import Reducer
 from gears.evaluation.truth import Truth
@@ -247,7 +248,10 @@ def _stopped_in_training(
     optimizer = Adam(head.parameters(), lr=RATE, fused=task.device.type in ("cpu", "cuda"))
     rate = learning_rate("one-cycle", Horizon(len(loader), epochs, MOST_STEPS))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
+    n_steps = min(MOST_STEPS, epochs * len(loader))
+    with progress(n_steps, "training the head", "steps", enabled=rank == 0) as advance:
+        engine.on_step_end = lambda _: advance(1)
+        engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
     if engine.progress.epoch == epochs:
         return None
     who = signals.who_was_asked(engine.reducer, engine.device)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gears.core.messages import count
-from gears.core.progress import progress
+from gears.core.progress import Advance, progress
 from gears.distributed import signals
 from gears.distributed.worker import memory_is_full
 from gears.distributed.world import IDENTITY
@@ -185,15 +185,16 @@ def _train(
     optimizer, epochs = engine.optimizer, options.epochs
     assert optimizer is not None
     assert epochs is not None
-    engine.on_epoch_end = _Report(folder, options, task.metric, loggers, validation)
     trace_folder = folder.path if folder is not None and options.profile and engine.is_main else None
     shown = options.verbose and engine.is_main
+    of_prior = validation.of_prior()[0].get(task.metric) if shown else None
     with (
         loggers,
         full_memory_explained(loader, options),
         profiled(trace_folder, engine.device) as trace_step,
         progress(horizon.steps, "training", "steps", enabled=shown) as advance,
     ):
+        engine.on_epoch_end = _Report(folder, options, task.metric, loggers, of_prior, validation, advance)
         advance(engine.progress.total_steps)
 
         def after_step(engine: TrainingEngine) -> None:
@@ -336,13 +337,15 @@ def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
 
 @dataclass
 class _Report:
-    """After each evaluated epoch: a line for the user (rank 0), the files of the run and its loggers."""
+    """After each evaluated epoch: a line for the user (rank 0) and for the bar, the files of the run, its loggers."""
 
     folder: RunFolder | None
     options: TrainOptions
     metric: str
     loggers: RunLoggers
+    of_prior: float | None
     validation: Validation
+    advance: Advance
 
     def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
         if not engine.evaluates(record["epoch"]):
@@ -351,6 +354,7 @@ class _Report:
             engine.progress.condition_scores.append(torch.from_numpy(self.validation.condition_scores))
         if engine.is_main and self.options.verbose:
             logger.info("%s", self._line(record, improved))
+            self.advance(0, self._note(record))
         if self.folder is not None:
             self.folder.epoch_end(engine, record, improved)
         self.loggers.log(engine.progress.history)
@@ -363,5 +367,16 @@ class _Report:
             shown.append(f"network weight {record['network_weight']:g}")
         return (
             f"epoch {record['epoch']:>3}/{self.options.epochs}  train_loss {record['train_loss']:.5f}  "
-            f"{'  '.join(shown)}  {record['seconds']['total']:.1f} s{'  (best)' if improved else ''}"
+            f"{'  '.join(shown)}  {record['seconds']['total']:.1f} s{self._mark(record) if improved else ''}"
         )
+
+    def _mark(self, record: dict[str, Any]) -> str:
+        """What the line of the best epoch so far ends with: the prior alone may still be better than it."""
+        if self.of_prior is None or self.validation.monitor.better(record[self.metric], self.of_prior):
+            return "  (best)"
+        return "  (best epoch, not better than the prior)"
+
+    def _note(self, record: dict[str, Any]) -> str:
+        """Loss and validation for the bar."""
+        note = f"epoch {record['epoch']}, loss {record['train_loss']:.4g}"
+        return f"{note}, {self.metric} {record[self.metric]:.4g}" if self.metric in record else note

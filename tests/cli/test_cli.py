@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 
 from gears.cli import main
+from gears.cli.completion import SHELLS, command_tree, parser_of
 from gears.cli.main import COMMANDS
 from gears.training.options import TrainOptions
 
@@ -36,11 +38,11 @@ def gears(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What a call in this process says on stderr when it refuses its arguments: one line, exit code 2."""
+    """What a call in this process says on stderr when it refuses its arguments: one problem a line, exit code 2."""
     assert main(list(map(str, arguments))) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.count("\n") == 1
+    assert shown.err.count("\n") == 1 or all(line.startswith("  - ") for line in shown.err.splitlines()[1:])
     assert "Traceback" not in shown.err
     return shown.err
 
@@ -87,9 +89,162 @@ def test_the_help_names_everything_that_is_registered(
         "inspect": [KINDS, *STYLES], "train": [KINDS, *STYLES, *SPLITS, *LOGGERS], "compare": [KINDS, *SPLITS],
     }.items():  # fmt: skip
         with pytest.raises(SystemExit):
-            main([command, "--help"])
+            main([command, "--help-all"])
         shown = capsys.readouterr().out
         assert [name for name in names if name not in shown] == [], command
+
+
+JARGON = ("print_config", "(type", "(default: ())", "<class", "Union", "Parser key", "None)", "\\b")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_option_has_its_own_help_and_no_text_of_the_parser(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = parser_of(command)
+    texts = [str(action.help) for action in parser._actions if action.option_strings]
+    assert all(len(text) > 10 for text in texts)
+    assert len(set(texts)) == len(texts)
+    with pytest.raises(SystemExit):
+        main([command, "--help-all"])
+    shown = capsys.readouterr().out
+    assert [word for word in JARGON if word in shown] == []
+    assert not re.search(r"--[\w-]+\+", shown)
+
+
+@pytest.mark.parametrize("command", ["train", "inspect", "prepare"])
+def test_the_short_help_has_the_first_options_and_names_the_others(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: dict[str, set[str]] = {}
+    for word in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main([command, word])
+        text = capsys.readouterr().out.partition("examples:")[0]
+        shown[word] = set(re.findall(r"^  (?:-h, )?(--[\w-]+)", text, flags=re.MULTILINE))
+        if word == "--help":
+            n_others = int(re.findall(r"--help-all` shows the other (\d+) options", text)[0])
+    assert shown["--help"] < shown["--help-all"]
+    assert 10 <= len(shown["--help"]) <= 18
+    assert n_others == len(shown["--help-all"]) - len(shown["--help"])
+
+
+def test_several_problems_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--epochs", -1, "--schedule", "cosin", "--min-cells", "two", "--lr", "0"]
+    assert refused(capsys, "train", "screen.h5ad", "--save-path", "m", *words).splitlines() == [
+        "gears train: error: 4 problems:",
+        "  - --epochs must be a whole number of at least 0, got -1",
+        "  - --lr must be a number above 0, got 0",
+        "  - unknown --schedule 'cosin'; did you mean 'cosine'? (valid: step, constant, cosine, one-cycle)",
+        "  - --min-cells must be a whole number of at least 1, got 'two'",
+    ]
+    assert refused(capsys, "train", "screen.h5ad", "--epoch", 3, "--n-gpu", 2).splitlines()[1:] == [
+        "  - unknown option --epoch; did you mean --epochs?",
+        "  - unknown option --n-gpu; did you mean --n-gpus?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hits", "m"], "--threshold is missing; usage: gears hits MODEL [GENES ...] [options]"),
+        (["predict"], "MODEL is missing; usage: gears predict MODEL [GENES ...] [options]"),
+        (
+            ["inspect", "a.h5ad", "b.h5ad"],
+            "there is nothing to do with 'b.h5ad'; usage: gears inspect FILE [options]",
+        ),
+        (["train", "a.h5ad", "--epochs"], "--epochs needs a value; it is a whole number of at least 0"),
+        (["predict", "m", "--top", "x"], "--top must be a whole number, got 'x'"),
+        (["predict", "m", "--all-pairs=1"], "--all-pairs takes no value, got '1'"),
+        (
+            ["train", "a.h5ad", "--xyz", "1"],
+            "unknown option --xyz; `gears train --help-all` lists the options",
+        ),
+    ],
+)
+def test_errors_of_the_parser_are_sentences(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert refused(capsys, *words) == f"gears {words[0]}: error: {message}\n"
+
+
+def test_errors_of_a_file_of_options_are_sentences(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def of(text: str) -> str:
+        (tmp_path / "run.yaml").write_text(text)
+        return refused(capsys, "train", "--config", tmp_path / "run.yaml", "--save-path", "m")
+
+    assert "in the file of --config: unknown option --epoch; did you mean --epochs?" in of("epoch: 3\n")
+    assert "the file of --config has no options; expected lines such as epochs: 20" in of("- 3\n")
+    assert "--epochs must be a whole number of at least 0, got 'x'" in of("data: a.h5ad\nepochs: x\n")
+    assert "cannot be read as YAML" in of("a: b: c\n")
+    missing = refused(capsys, "train", "--config", tmp_path / "none.yaml")
+    assert f"there is no file '{tmp_path / 'none.yaml'}' of options" in missing
+
+
+def test_lists_are_words_with_commas() -> None:
+    parser = parser_of("train")
+    options = parser.parse(
+        [
+            "a.h5ad",
+            "--control-shares",
+            "0.8,0.1,0.1",
+            "--loggers=wandb",
+            "--ctrl-label",
+            "[NT, safe]",
+            "--quiet",
+        ]
+    )
+    assert list(options.control_shares) == [0.8, 0.1, 0.1]
+    assert options.loggers == ("wandb",)
+    assert options.ctrl_label == ["NT", "safe"]
+
+
+def test_completion_has_every_command_option_and_valid_name(capsys: pytest.CaptureFixture[str]) -> None:
+    tree = command_tree()
+    (commands,) = [action for action in tree._actions if action.dest == "command"]
+    assert set(commands.choices or ()) == set(COMMANDS)
+    train = {name: action for action in commands.choices["train"]._actions for name in action.option_strings}  # type: ignore[call-overload, index]
+    assert {"--epochs", "--no-refit", "--help-all", "--gpu-ids"} < set(train)
+    assert train["--schedule"].choices == ("step", "constant", "cosine", "one-cycle")
+    shtab = pytest.importorskip("shtab")
+    for shell in SHELLS:
+        assert main(["completion", shell]) == 0
+        assert "epochs" in capsys.readouterr().out
+    assert shtab
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "raise OSError('libtorch_cpu.so: cannot open')",
+        "raise ModuleNotFoundError(\"No module named 'torch'\")",
+    ],
+)
+def test_doctor_and_inspect_work_without_torch(screen: Path, tmp_path: Path, broken: str) -> None:
+    (tmp_path / "path" / "torch").mkdir(parents=True)
+    (tmp_path / "path" / "torch" / "__init__.py").write_text(broken)
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(tmp_path / "path"), str(Path(__file__).resolve().parents[2])])
+        return subprocess.run(
+            [sys.executable, "-m", "gears", *map(str, words)],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    doctor = run("doctor")
+    assert doctor.returncode == 1
+    assert "error: torch" in doctor.stdout
+    assert "cannot be imported" in doctor.stdout
+    assert "pytorch.org" in doctor.stdout
+    inspected = run("inspect", screen)
+    assert (inspected.returncode, inspected.stderr) == (0, "")
+    assert "ready to be prepared" in inspected.stdout
+    train = run("train", screen, "--save-path", "model")
+    assert train.returncode == 1
+    assert train.stderr.count("\n") == 1
+    assert "`gears doctor` shows what this machine has" in train.stderr
 
 
 def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +279,9 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "ends in .h5ad" in refused(capsys, "simulate", tmp_path / "a.csv")
     assert "raise n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", 5)
     assert "--n-genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", "many")
-    assert "required: data" in refused(capsys, "train", "--save-path", tmp_path / "m")
+    assert "DATA is missing; usage: gears train DATA" in refused(
+        capsys, "train", "--save-path", tmp_path / "m"
+    )
     assert "--save-path" in refused(capsys, "train", tmp_path)
     assert "--gpu-ids 0 2" in refused(capsys, "train", tmp_path, "--save-path", "m", "--gpu-ids", "x")
     assert "omit one of them" in refused(
@@ -169,7 +326,7 @@ def test_the_base_configuration_is_accepted(capsys: pytest.CaptureFixture[str]) 
 
     base = Path(__file__).resolve().parents[2] / "configs" / "base.yaml"
     with pytest.raises(SystemExit):
-        main(["train", "--config", str(base), "--seed", "7", "--print_config"])
+        main(["train", "--config", str(base), "--seed", "7", "--print-config"])
     taken, given = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(base.read_text())
     assert {name: taken[name] for name in given} == given | {"seed": 7}
     with pytest.raises(SystemExit):
@@ -269,6 +426,42 @@ def test_top_genes_as_json(model: tuple[Path, str], capsys: pytest.CaptureFixtur
     assert set(records[0]) == {"condition", "rank", "gene", "delta", "expression", "informed_by"}
 
 
+def test_genes_says_what_can_be_predicted(
+    model: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, first = str(model[0]), model[1].partition("+")[0]
+    assert main(["genes", folder, "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    names = json.loads((model[0] / "genes.json").read_text())
+    assert sorted(row["gene"] for row in value["genes"]) == sorted(names["pert_names"])
+    assert value["n_measured"] == len(names["gene_names"])
+    trained = [row["gene"] for row in value["genes"] if row["informed_by"] == "training"]
+    assert [row["gene"] for row in value["genes"]][: len(trained)] == trained
+    assert main(["genes", folder]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{value['n_perturbable']} genes can be perturbed" in shown
+    assert f"perturbed in training: {', '.join(trained)}" in shown
+    assert main(["genes", folder, first]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split("\t")[0] == first
+    assert f"did you mean {first!r}" in refused(capsys, "genes", folder, first + "X") or first in refused(
+        capsys, "predict", folder, first + "X"
+    )
+    assert "`gears genes MODEL` lists what can be predicted" in refused(
+        capsys, "predict", folder, first + "X"
+    )
+
+
+def test_a_model_is_replaced_only_on_request(
+    model: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--overwrite to replace it, or --resume" in refused(
+        capsys, "train", tmp_path / "screen.h5ad", "--save-path", model[0]
+    )
+    assert "no file or folder" in refused(
+        capsys, "train", tmp_path / "screen.h5ad", "--save-path", model[0], "--overwrite"
+    )
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
     arguments = ["train", str(screen), "--save-path", "model", "--device", "cpu", "--n-gpus", "2"]
@@ -299,6 +492,39 @@ def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
         "gears train: interrupted; --resume continues from the last checkpoint, if one was written\n"
     )
     assert "Traceback" not in err
+
+
+def test_a_warning_is_shown_once(screen: Path) -> None:
+    """The command prepares a screen and opens it again for training: both find the gene without annotation."""
+    adata = anndata.read_h5ad(screen)
+    gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
+    adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, f"{gene}XY")
+    adata.write_h5ad(screen)
+    options = [
+        "--save-path",
+        "model",
+        "--device",
+        "cpu",
+        "--n-gpus",
+        1,
+        "--epochs",
+        0,
+        "--no-default-pert-graph",
+    ]
+    told = gears("train", screen, *options, "--hidden-size", 4, folder=screen.parent).stderr
+    assert told.count("not in the annotation") == 1
+
+
+def test_inspect_names_the_gene_that_may_be_meant(screen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adata = anndata.read_h5ad(screen)
+    gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
+    adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, f"{gene[0]}{gene}")
+    adata.write_h5ad(screen)
+    assert main(["inspect", str(screen), "--json"]) == 0
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["severity"] == "warning"
+    assert f"1 perturbed gene neither measured nor annotated: {gene[0]}{gene} (near: " in finding["what"]
+    assert gene in finding["what"].partition("near: ")[2]
 
 
 def test_log_lines_speak_of_options(screen: Path) -> None:

@@ -57,6 +57,23 @@ def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsy
     assert value["verdicts"]["gears"] == out.splitlines()[0]
 
 
+def test_decisive_metrics_come_first_and_all_on_request(folder, capsys):
+    words = [
+        "compare",
+        folder / "data" / "screen",
+        "--baselines",
+        "additive",
+        "train_mean",
+        "--n-split-half",
+        0,
+    ]
+    few, every = called(capsys, *words), called(capsys, *words, "--all-metrics")
+    assert "\n9 further metrics: --all-metrics\n" in few
+    assert "top20_de" not in few
+    assert "top20_de" in every
+    assert "--all-metrics" not in every
+
+
 def test_evaluate_takes_the_h5ad_file_too(folder, tmp_path, capsys):
     out = called(
         capsys, "evaluate", folder / "model", folder / "screen.h5ad", "--work-dir", tmp_path,

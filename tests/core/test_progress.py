@@ -1,4 +1,4 @@
-"""Progress bars: where somebody watches, and nowhere else."""
+"""Progress: bars where somebody watches, lines in a log, nothing where nobody wants to know."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -78,17 +79,59 @@ def test_nothing_before_two_seconds(terminal: Terminal, monkeypatch: pytest.Monk
     assert terminal.getvalue() == ""
 
 
-@pytest.mark.parametrize("why", ["no terminal", "no INFO lines", "verbose=False"])
-def test_quiet(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    shown: io.StringIO = terminal
-    if why == "no terminal":
-        shown = write_to(io.StringIO(), monkeypatch)
+@pytest.mark.parametrize("where", ["terminal", "log"])
+@pytest.mark.parametrize("why", ["no INFO lines", "verbose=False"])
+def test_quiet(
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+    where: str,
+) -> None:
+    shown = terminal if where == "terminal" else write_to(io.StringIO(), monkeypatch)
     if why == "no INFO lines":
         logging.getLogger("gears").setLevel(logging.WARNING)
     with progress(2, "training", "steps", enabled=why != "verbose=False") as advance:
         advance(1)
         assert not module._drawn
-    assert shown.getvalue() == ""
+    assert shown.getvalue() == caplog.text == ""
+
+
+def test_a_log_gets_lines(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first after the delay, the next ones LINE_EVERY seconds apart, none at the end."""
+    write_to(io.StringIO(), monkeypatch)
+    now = 0.0
+    monkeypatch.setattr(module, "DELAY", 2.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress(400, "training", "steps") as advance:
+        for now in range(100):
+            advance(4, f"loss {now}")
+    times = [2, 32, 62, 92]
+    assert [record.message.partition(" of ")[0] for record in caplog.records] == [
+        f"training: {4 * (time + 1)}" for time in times
+    ]
+    assert caplog.records[1].message == "training: 132 of 400 steps (33%), about 01:04 left; loss 32"
+
+
+def test_work_whose_end_nobody_knows_is_counted(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with progress(None, "fitting the prior", "iterations") as advance:
+        advance(3)
+        assert str(module._drawn["fitting the prior"]).startswith("fitting the prior: 3 iterations [")
+    write_to(io.StringIO(), monkeypatch)
+    with progress(None, "fitting the prior", "iterations") as advance:
+        advance(3)
+    assert caplog.messages == ["fitting the prior: 3 iterations"]
+
+
+def test_the_bar_shows_loss_and_validation(terminal: Terminal) -> None:
+    with progress(4, "training", "steps") as advance:
+        advance(1, "epoch 1, loss 0.5")
+        advance(1)
+        assert "epoch 1, loss 0.5" in str(module._drawn["training"])
 
 
 def test_a_notebook_counts_as_watching(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +199,9 @@ def test_training_is_followed_and_ends_without_a_bar(
     model.model_initialize(hidden_size=8)
     options: dict[str, Any] = {"objective": "moments", "prior": None, "evaluate_test": False}
     model.train(steps=3, **options)
-    assert [r.done for r in seen if r.what == "training"] == [0, 1, 2, 3, None]
+    assert [r.done for r in seen if r.what == "training"] == [0, 1, 2, 3, 3, None]
+    last = [report for report in seen if report.what == "training"][-2]
+    assert re.fullmatch(r"epoch 1, loss [\d.e-]+, val_mse_top20_de [\d.e-]+", last.note)
     assert any(report.what == "reading cells" for report in seen)
     seen.clear()
     model.train(steps=2, verbose=False, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from gears.distributed import doctor
 from gears.distributed.doctor import Finding, diagnose, findings_of
 
 SOFTWARE = dict.fromkeys(doctor.PACKAGES, "1")
-MACHINE = {"open_files": 1024}
+MACHINE = {"open_files": 1024, "load": 3.0, "usable_cores": 2}
 GPU = {
     "name": "H100", "uuid": "GPU-a", "memory_total": 2**36, "memory_used": 0, "utilisation": 0, "processes": 0,
     "users": (), "busy": False,
@@ -40,6 +41,11 @@ NONE = {"built_for": None, "nccl": None, "gloo": True, "devices": []}
         ({"variables": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}, "note", "use INFO"),
         ({"variables": {"RANK": "0"}}, "note", "left over"),
         ({"machine": {"open_files": 64}}, "error", "only 64 files"),
+        (
+            {"machine": {"load": 9.04, "usable_cores": 2}},
+            "note",
+            "9.04 processes want 2 cores.*OMP_NUM_THREADS=1",
+        ),
         ({"software": SOFTWARE | {"scanpy": None}}, "error", "missing: scanpy"),
         ({"software": SOFTWARE | {"cell-gears": "0.1.2"}}, "note", "another environment"),
     ],
@@ -50,6 +56,19 @@ def test_what_follows_from_the_facts(change: dict, level: str, words: str) -> No
     assert len(found) == 1
     assert found[0].level == level
     assert re.search(words, found[0].text)
+
+
+def test_cores_are_those_of_the_container(tmp_path: Path) -> None:
+    every = doctor.cores(tmp_path / "none")
+    quota = tmp_path / "cpu.max"
+    for text, expected in (
+        ("max 100000", every),
+        ("100000 100000", 1),
+        ("50000 100000", 1),
+        ("9900000 100000", every),
+    ):
+        quota.write_text(text)
+        assert doctor.cores(quota) == expected
 
 
 def test_a_machine_in_order_says_nothing() -> None:

@@ -239,7 +239,7 @@ def test_a_launched_run_logs_what_a_spawned_run_logs(tmp_path: Path, small_scree
     assert alike(said["launched"]) == alike(said["spawned"])
     spawned = said["spawned"]
     assert spawned[:2] == ["verbose False", "verbose True"], "verbose=False logged something"
-    assert spawned[2].startswith("screen small: 640 cells (")
+    assert spawned[2].startswith("loaded small: 640 cells (")
     sizes = r"\d+ training, \d+ validation, \d+ test conditions"
     assert re.fullmatch(f"split simulation, seed 1: {sizes}", spawned[3])
     epochs = [line for line in spawned if line.startswith("epoch ")]

@@ -167,7 +167,7 @@ def test_screen_without_ranking_still_gives_a_table(additive_screen):
         "discrimination_ref",
         "relative_error",
     }
-    assert "mse_top20_de" in render_table(table)
+    assert "top20_de" in render_table(table)
 
 
 def test_further_predictions_and_a_name_for_the_model(additive_screen):

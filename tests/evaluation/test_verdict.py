@@ -10,6 +10,7 @@ import pytest
 
 from gears.evaluation import (
     DECISIVE,
+    DEFAULT,
     METRICS,
     render_table,
     short_table,
@@ -167,8 +168,10 @@ def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     lines = short_table(table).splitlines()
     assert len(lines) <= 20
     head = next(row for row, line in enumerate(lines) if line.startswith("method"))
-    assert lines[head].split()[1:] == list(DECISIVE)
-    assert [line.split("  ")[0] for line in lines[head + 2 : head + 7]] == [
+    names = zip(lines[head].split()[1:], lines[head + 1].split(), strict=True)  # in two lines
+    assert ["_".join(name) for name in names] == list(DECISIVE)
+    assert max(map(len, lines[head:])) <= 100
+    assert [line.split("  ")[0] for line in lines[head + 3 : head + 8]] == [
         "gears (the prior alone)", "prior + network x 0.3", "go_ridge", "additive~", "train_mean~",
     ]  # fmt: skip
     assert lines[head - 2] == table.attrs["notes"][0]
@@ -177,6 +180,20 @@ def test_variants_of_the_model_are_no_baselines_and_stand_in_the_short_table():
     assert table.attrs["notes"][0] in whole
     assert "unseen_single: 6 conditions" in whole
     assert "gears (the prior alone)" in whole
+
+
+def test_tables_fit_a_terminal_of_100_columns():
+    """Metrics that do not fit continue below, under the same methods."""
+    values = {"gears": 0.5, "additive_ridge_coexpression": np.where(np.arange(N) < 1, np.nan, 0.25)}
+    text = render_table(tidy(dict.fromkeys(DEFAULT, values)))
+    lines = text.partition("all: ")[2].splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith("method") for line in lines) > 1
+    shown = [line.split()[1:] for line in lines if line.startswith("additive_ridge_coexpression")]
+    assert sum(map(len, shown)) == 2 * len(DEFAULT)  # "0.250 [1]" are two words
+    few = render_table(tidy(dict.fromkeys(DEFAULT, values)), metrics=DECISIVE)
+    assert sum(line.startswith("method") for line in few.splitlines()) == 1
+    assert "top20" not in few
 
 
 def test_without_decisive_metrics_or_baselines_there_is_no_verdict():

@@ -110,7 +110,17 @@ def declared() -> set[str]:
     extras = project["optional-dependencies"]
     at_run_time = [
         extras[name]
-        for name in ("wandb", "tensorboard", "eval", "gpu", "parquet", "dask", "notebooks", "pyg")
+        for name in (
+            "wandb",
+            "tensorboard",
+            "eval",
+            "gpu",
+            "parquet",
+            "dask",
+            "notebooks",
+            "completion",
+            "pyg",
+        )
     ]
     return {
         distribution(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,22 @@ def test_training_that_does_not_beat_the_prior_ends_early_and_says_why(pert_data
 
 
 # -- the prior ------------------------------------------------------------------------------
+
+
+def test_an_epoch_that_the_prior_beats_is_not_called_best(
+    pert_data: PertData, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="gears"):
+        initialised(pert_data).train(epochs=3, lr=3.0, early_stopping=None, evaluate_test=False)
+    of_prior = float(re.findall(r"validation relative_error ([\d.]+)", caplog.text)[0])
+    best, marks = np.inf, []
+    for score, mark in re.findall(r"val_relative_error ([\d.]+) .*?(\(best.*\))?\n", caplog.text):
+        expected = "(best)" if float(score) < of_prior else "(best epoch, not better than the prior)"
+        assert mark == (expected if float(score) < best else "")
+        best = min(best, float(score))
+        marks.append(mark)
+    assert len(marks) == 3
+    assert "(best epoch, not better than the prior)" in marks
 
 
 def test_no_epochs_give_the_prior_alone(pert_data: PertData, tmp_path: Path) -> None:
