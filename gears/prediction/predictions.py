@@ -10,7 +10,15 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -52,7 +60,10 @@ class Predictions(Mapping[str, np.ndarray]):
 
     A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression* (not the change), shape (G,),
     in the order of `gene_names`. Keys may be ``"A_B"``, ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a
-    key that fits two conditions (gene names that hold "_") is an error.
+    key that fits two conditions (gene names that hold "_") is an error. :meth:`keys` are the names.
+
+    Those of a network with ``uncertainty=True`` unpack into two mappings, as published: ``pred, unc = predictions``,
+    where ``unc`` has a number for each name, exp(-mean log-variance of the genes).
 
     Attributes
     ----------
@@ -89,8 +100,28 @@ class Predictions(Mapping[str, np.ndarray]):
     def __getitem__(self, key: Key) -> np.ndarray:
         return self.expression_UG[self._row(key)]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(condition.key for condition in self.conditions)
+    def __iter__(self) -> Iterator[Any]:
+        if self.cell_sd is None:
+            return iter(condition.key for condition in self.conditions)
+        precision_U = np.exp(-2 * np.log(self.cell_sd).mean(axis=1))
+        return iter((self._means, dict(zip(self._means, precision_U.tolist(), strict=True))))
+
+    @cached_property
+    def _means(self) -> Predictions:
+        """The same without `cell_sd`: iterates over the names."""
+        return replace(self, cell_sd=None)
+
+    def keys(self) -> KeysView[str]:
+        """Names of the conditions ("A_B"), in their order."""
+        return KeysView(self._means)
+
+    def items(self) -> ItemsView[str, np.ndarray]:
+        """Names of the conditions with their predicted expression, (G,)."""
+        return ItemsView(self._means)
+
+    def values(self) -> ValuesView[np.ndarray]:
+        """Predicted expression of each condition, (G,)."""
+        return ValuesView(self._means)
 
     def __len__(self) -> int:
         return len(self.conditions)
