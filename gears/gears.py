@@ -12,12 +12,13 @@ import pandas as pd
 import torch
 
 from gears.cell_gears.folders import is_published, read_published_of
+from gears.cell_gears.moved import ELSEWHERE, GONE
 from gears.cell_gears.names import PublishedNames
 from gears.conditions import Condition
+from gears.core.lazy import lazy_names
 from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
 from gears.distributed.world import World, current_world, is_running, model_device
-from gears.evaluation.interactions import predict_interaction
 from gears.evaluation.scaled import N_SPLIT_HALF
 from gears.evaluation.verdict import short_table
 from gears.model.config import ModelConfig
@@ -43,11 +44,10 @@ from gears.training.run_folder import reserved
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
+__getattr__, __dir__ = lazy_names(__name__, ELSEWHERE[__name__], GONE[__name__])
 
 
 class GEARS(PublishedNames):
@@ -326,35 +326,6 @@ class GEARS(PublishedNames):
         """
         where: Any = {"context": context, "perturbation_type": perturbation_type}
         return stream.predict(*self._predictor(), pert_list, clip=clip, chunk=chunk, **where)
-
-    def GI_predict(
-        self, combo: str | Sequence[str] | Condition, GI_genes_file: str | Path | Iterable[str] | None = None
-    ) -> dict[str, float]:
-        """Scores of the genetic interaction of two genes (:func:`gears.evaluation.interactions.interaction_scores`).
-
-        Returns plain floats: c1, c2, mag, dominance, corr_fit, dcor, dcor_singles, dcor_first, dcor_second, eq_contr.
-
-        Parameters
-        ----------
-        combo
-            The two genes.
-        GI_genes_file
-            Genes to use: names, or a file of names (text, or ``.npy`` of strings); all by default.
-        """
-        return predict_interaction(self, combo, GI_genes_file)
-
-    def plot_perturbation(
-        self,
-        query: str | Sequence[str] | Condition,
-        save_file: str | Path | None = None,
-        *,
-        n_genes: int = 20,
-        ax: Axes | None = None,
-    ) -> Axes:
-        """Draw a condition's cells and prediction over its top genes: :func:`gears.plotting.plot_perturbation`."""
-        from gears.plotting.genes import plot_perturbation
-
-        return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax)
 
     def predict_all_pairs(
         self,

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core.messages import count, shorten
-from gears.data.reading.matrix import read_screen
-from gears.data.screen.files import H5AD
+from gears.core.lazy import Gone
+from gears.core.messages import count
 from gears.data.screen.prepare import folder_name, make_data_path, obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import part_screens
@@ -22,7 +21,7 @@ from gears.data.splits.make import prepare_split
 from gears.data.splits.registry import SplitOptions
 from gears.data.splits.split import Split
 from gears.distributed.log import shown
-from gears.files.paths import named, need_file, user_path
+from gears.files.paths import FolderPath, named, need_file, user_path
 from gears.graphs.annotation import annotation_from
 from gears.graphs.nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
@@ -85,7 +84,7 @@ class PertData:
         gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
         obo: str | Path | None = None,
     ) -> None:
-        self.data_path = make_data_path(data_path)
+        self.data_path = FolderPath(make_data_path(data_path))
         self.gene_set_path = None if gene_set_path is None else user_path(gene_set_path)
         self.default_pert_graph = default_pert_graph and gene_set_path is None
         self._gene_set = None if gene_set_path is None else read_gene_set(gene_set_path)
@@ -143,16 +142,9 @@ class PertData:
     def adata(self) -> AnnData:
         """Cells and annotations in the published layout, ``uns`` lists included."""
         if self._adata is None:
-            from gears.data.published import published_uns
+            from gears.data.published import published_adata
 
-            adata = read_screen(self.whole_screen.checked_file(H5AD))
-            if self.whole_screen.cell_ids is not None:
-                adata = adata[self.whole_screen.cell_ids].copy()
-                for name in ("condition", "condition_name"):
-                    adata.obs[name] = adata.obs[name].cat.remove_unused_categories()
-                adata.obs["condition_id"] = self.whole_screen.cell_condition
-            adata.uns.update(published_uns(self.whole_screen))
-            self._adata = adata
+            self._adata = published_adata(self.whole_screen)
         return self._adata
 
     @property
@@ -170,6 +162,22 @@ class PertData:
 
         everything = np.arange(len(self.screen.cells))
         return CellGraphs(CellDataset(self.screen, everything, self._label_nodes, self.seed or 0))
+
+    def create_dataset_file(self) -> None:
+        """Do nothing: :attr:`dataset_processed` makes its objects when they are read."""
+
+    create_cell_graph_dataset = Gone(
+        "pert_data.dataset_processed[label] holds the cells of a label as graphs"
+    )
+    create_cell_graph = Gone("pert_data.dataset_processed[label][0] is the graph of a cell")
+    set_pert_genes = Gone(
+        "PertData(path, gene_set_path=..., gene2go=..., default_pert_graph=...) sets the nodes"
+    )
+
+    @property
+    def gene2go(self) -> dict[str, set[str]]:
+        """Terms of the nodes of the perturbation graph that have any."""
+        return self.annotation.terms_of(self.pert_names)
 
     def log_screen(self) -> None:
         """Log one line about the screen."""
@@ -476,17 +484,10 @@ class PertData:
 
     def _set_nodes(self, annotation: GeneAnnotation) -> None:
         screen = self.screen
-        perturbed = screen.perturbed_genes
-        if self._gene_set is not None:
-            added = sorted(set(perturbed) - set(self._gene_set))
-            if added:
-                logger.warning(
-                    "added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50)
-                )
         self.pert_names = graph_genes(
             annotation,
             screen.gene_names,
-            perturbed,
+            screen.perturbed_genes,
             gene_set=self._gene_set,
             default_pert_graph=self.default_pert_graph,
         )
