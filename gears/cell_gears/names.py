@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from gears.core.lazy import Gone
 from gears.evaluation.interactions import predict_interaction
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
     from matplotlib.axes import Axes
 
@@ -57,6 +59,7 @@ class PublishedNames(abc.ABC):
     device: torch.device
     gene_list: Any
     pert_list: Any
+    rank_pairs: Any
 
     adata = _OfScreen()
     ctrl_adata = _OfScreen()
@@ -145,6 +148,11 @@ class PublishedNames(abc.ABC):
         from gears.plotting.genes import plot_perturbation
 
         return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax, show=show)
+
+    def screen(self, *args: Any, **options: Any) -> pd.DataFrame:
+        """Name of :meth:`gears.GEARS.rank_pairs` in earlier releases."""
+        warnings.warn("GEARS.screen is called rank_pairs now", DeprecationWarning, stacklevel=2)
+        return self.rank_pairs(*args, **options)
 
     def tunable_parameters(self) -> dict[str, str]:
         """Options of :meth:`model_initialize`, each with its meaning and default."""

@@ -32,7 +32,7 @@ def lazy_names(
             msg = f"{package}.{name} of cell-gears does not exist here: {gone[name]}"
             raise ImportError(msg)
         if name not in homes:
-            public = getattr(sys.modules[package], "__all__", sorted(homes))
+            public = vars(sys.modules[package]).get("__all__", sorted(homes))
             msg = f"module {package!r} has no attribute {name!r}; public names: {', '.join(public)}"
             raise AttributeError(msg)
         return getattr(importlib.import_module(homes[name]), name)
