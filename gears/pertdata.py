@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
 
 logger = logging.getLogger(__name__)
+BESIDE = ("self", "data_name", "data_path", "drop_unmapped")  # not options of processing
 
 
 class PertData:
@@ -319,8 +320,7 @@ class PertData:
         FileNotFoundError, ValueError
             If there is no such screen, or it cannot be used.
         """
-        others = ("self", "data_name", "data_path", "drop_unmapped")
-        given = {name: value for name, value in locals().items() if value is not None and name not in others}
+        given = {name: value for name, value in locals().items() if value is not None and name not in BESIDE}
         screen = obtain_screen(self.data_path, data_name, data_path, given, lambda: self.annotation.resolve)
         self._take(screen, drop_unmapped)
 
