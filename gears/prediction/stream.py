@@ -8,6 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +31,7 @@ from gears.prediction.predictions import (
     Origin,
     Predictions,
     in_contexts,
+    listed_order,
     nodes_of,
     requested_conditions,
     requested_genes,
@@ -199,11 +201,12 @@ def predict(
     warn: bool = True,
 ) -> Predictions:
     """Predict conditions into memory (see :meth:`gears.GEARS.predict`); `warn` once of genes that are hardly known."""
-    units, nodes, control_mean = in_contexts(
-        requested_conditions(conditions, parts), parts, context, perturbation_type
-    )
+    entries = [conditions] if isinstance(conditions, str | Condition) else list(conditions)
+    requested = requested_conditions(entries, parts)
+    units, nodes, control_mean = in_contexts(requested, parts, context, perturbation_type)
     changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))
     predictions = _predictions(parts, units, control_mean, changes, clip, Origin.of(parts))
+    predictions = replace(predictions, gene_order=listed_order(entries))
     if warn:
         predictions.warn_uninformed()
     return predictions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.prediction.predictions import Predictions
+from gears.prediction.predictions import Predictions, listed_order
 
 
 @pytest.fixture
@@ -53,6 +53,20 @@ def test_those_without_iterate_over_the_names(predictions: Predictions) -> None:
     plain = replace(predictions, cell_sd=None)
     assert list(plain) == list(plain.keys()) == ["A", "A_B", "A_B_C", "ctrl"]
     assert list(plain.items())[1][1].tolist() == [3.0, 4.0, 5.0]
+
+
+def test_names_have_the_order_in_which_genes_were_listed(predictions: Predictions) -> None:
+    plain = replace(predictions, cell_sd=None)
+    order = listed_order([["B", "A"], ["A", "ctrl"], "C+B", ["C", "A", "B"], Condition(("D", "C"))])
+    assert order == {("A", "B"): ("B", "A"), ("A", "B", "C"): ("C", "A", "B")}
+    ordered = replace(plain, gene_order=order)
+    assert list(ordered) == list(ordered.keys()) == ["A", "B_A", "C_A_B", "ctrl"]
+    assert [values.tolist() for values in ordered.values()] == plain.expression_UG.tolist()
+    assert ordered["A_B"].tolist() == ordered["B_A"].tolist() == plain["A_B"].tolist()
+    assert ordered.to_frame().index.tolist() == ["A+ctrl", "A+B", "A+B+C", "ctrl"]
+    many = tuple("ABCDEF")
+    long = replace(plain, conditions=(Condition(many), *plain.conditions[1:]), gene_order={many: many[::-1]})
+    assert long["F_E_D_C_B_A"].tolist() == long["A_B_C_D_E_F"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_unknown_key_names_near_ones(predictions: Predictions) -> None:
