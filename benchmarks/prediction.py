@@ -67,7 +67,8 @@ def all_pairs(n_pairs, n_genes, hidden, folder):
     from gears.graphs.graph import Graph
     from gears.model.config import ModelConfig
     from gears.model.folder import ModelParts
-    from gears.prediction.stream import predict_all_pairs
+    from gears.prediction.stream import all_pairs as pairs_of
+    from gears.prediction.stream import predict_to_file
 
     names = tuple(f"G{i:05d}" for i in range(n_genes))
     ring = np.stack([np.arange(n_genes), (np.arange(n_genes) + 1) % n_genes])
@@ -86,7 +87,7 @@ def all_pairs(n_pairs, n_genes, hidden, folder):
     network = parts.network(seed=1).eval()
     chosen = names[: math.isqrt(2 * n_pairs) + 1]
     with Measurement() as block:
-        path = predict_all_pairs(network, parts, chosen, Path(folder) / "pairs.h5ad")
+        path = predict_to_file(network, parts, pairs_of(chosen), Path(folder) / "pairs.h5ad")
     return block.figures | {
         "pairs": math.comb(len(chosen), 2),
         "genes": n_genes,

@@ -31,10 +31,12 @@ def main(folder: Path) -> None:
         others = np.delete(delta_UG, wanted, axis=1)
         return delta_UG[:, wanted].mean(axis=1) - np.abs(others).mean(axis=1)
 
-    best = model.screen(score, top=5)  # pairs of the genes perturbed in training; only the best are kept
+    best = model.rank_pairs(score, top=5)  # pairs of the genes perturbed in training; only the best are kept
     print(best.round(3).to_string(index=False))
 
-    path = model.predict_all_pairs(output=folder / "pairs.h5ad", overwrite=True)  # written chunk by chunk
+    path = model.predict_to_file(
+        model.pairs(), folder / "pairs.h5ad", overwrite=True
+    )  # written chunk by chunk
     n_genes = len(pert_data.screen.perturbed_genes)
     print(f"all {n_genes * (n_genes - 1) // 2} pairs: {path}")
 

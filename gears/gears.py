@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -12,14 +13,23 @@ import pandas as pd
 import torch
 
 from gears.cell_gears.folders import is_published, read_published_of
+from gears.cell_gears.moved import ELSEWHERE, GONE
 from gears.cell_gears.names import PublishedNames
 from gears.conditions import Condition
+from gears.core.lazy import lazy_names
+from gears.core.options import takes
+from gears.distributed.devices import DeviceLike
+from gears.distributed.gpus import GpuIds
 from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
 from gears.distributed.world import World, current_world, is_running, model_device
-from gears.evaluation.interactions import predict_interaction
+from gears.evaluation.baselines import DEFAULT_BASELINES
+from gears.evaluation.metrics.registry import DEFAULT as DEFAULT_METRICS
 from gears.evaluation.scaled import N_SPLIT_HALF
+from gears.evaluation.scoring import ScoreOptions
+from gears.evaluation.truth import MAX_CELLS
 from gears.evaluation.verdict import short_table
+from gears.graphs.embeddings import GeneEmbedding
 from gears.model.config import ModelConfig
 from gears.model.folder import (
     ModelParts,
@@ -43,11 +53,10 @@ from gears.training.run_folder import reserved
 from gears.training.wrapping import unwrap
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
+__getattr__, __dir__ = lazy_names(__name__, ELSEWHERE[__name__], GONE[__name__])
 
 
 class GEARS(PublishedNames):
@@ -180,16 +189,22 @@ class GEARS(PublishedNames):
         self.model = self.parts.network(seed=(pert_data.seed or 0) if seed is None else seed).to(self.device)
         self.best_model = copy.deepcopy(self.model)
 
+    @takes(TrainOptions)
     def train(
-        self,
-        epochs: int | None = None,
-        lr: float | None = None,
-        weight_decay: float | None = None,
-        *,
-        evaluate_test: bool = True,
-        distributed: bool = False,
-        **options: Any,
-    ) -> TrainResult:
+        self, epochs: int | None = None, lr: float | None = None, weight_decay: float | None = None, *,
+        evaluate_test: bool = True, distributed: bool = False, steps: int | None = None, objective: str = "moments",
+        prior: str | None = "auto", refit: bool = True, schedule: str | None = None, batch_size: int | None = None,
+        eval_every: int | None = None, warmup_steps: int = 0, eta_min: float = 0.0, lr_scaling: str = "none",
+        clip_value: float | None = 1.0, clip_norm: float | None = None, accumulation_steps: int = 1,
+        use_amp: bool = False, amp_dtype: str = "bfloat16", init_scale: float = 65536.0, growth_interval: int = 2000,
+        tf32: bool = False, kept_mib: float | None = None, compile: bool = False, cuda_graph: bool = False,
+        profile: bool = False, use_ema: bool = False, ema_decay: float = 0.999,
+        early_stopping: int | str | None = "auto", gradient_compression: str | None = None,
+        check_replicas: bool = False, dtype: str = "float32", monitor: str | None = None,
+        save_path: str | Path | None = None, resume: bool = False, checkpoint_every: int | None = None,
+        checkpoint_every_steps: int | None = None, keep_last: int = 2, loggers: str | Sequence[str] = (),
+        project: str | None = None, name: str | None = None, init_timeout: float = 90.0, verbose: bool = True,
+    ) -> TrainResult:  # fmt: skip
         """Train on the split's training part; keep the best epoch's weights.
 
         A Gaussian-process prior is fitted to the training conditions, in seconds. The network is trained on the
@@ -202,26 +217,23 @@ class GEARS(PublishedNames):
 
         Parameters
         ----------
-        epochs, lr, weight_decay
-            As in :class:`gears.training.options.TrainOptions`.
+        epochs, ..., verbose
+            See :class:`gears.training.options.TrainOptions`.
         evaluate_test
             Score the test part beside the baselines at the end (rank 0).
         distributed
             Train together with the other workers of torchrun (a process group that already runs is always used).
-        **options
-            Further fields of :class:`gears.training.options.TrainOptions`.
 
         Returns
         -------
         TrainResult
             History, devices and test table; printed, it compares the model with the baselines.
         """
+        values = {option: value for option, value in locals().items() if option in TrainOptions.names()}
         pert_data, parts = self._need_data("train"), self._need_model()
         if self.weight_bias_track:
-            options = tracked(options, self.proj_name, self.exp_name)
-        train_options = TrainOptions.from_mapping(
-            {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, **options}
-        )
+            values |= tracked(loggers, project or self.proj_name, name or self.exp_name)
+        train_options = TrainOptions.from_mapping(values)
         with shown(train_options.verbose), reserved(train_options, parts, self.rank):
             seconds = Seconds()
             with joined(self, distributed):
@@ -243,31 +255,32 @@ class GEARS(PublishedNames):
         self.best_model.load_state_dict(fit.run.best_state)
         network.prior = self.best_model.prior = fit.parts.prior
 
+    @takes(ScoreOptions)
     def evaluate(
-        self,
-        split: str = "test",
-        *,
-        clip: bool | None = None,
-        n_split_half: int = N_SPLIT_HALF,
-        report: str | Path | None = None,
-        **options: Any,
-    ) -> pd.DataFrame | None:
+        self, split: str = "test", *, metrics: Sequence[str] = DEFAULT_METRICS,
+        baselines: Sequence[str] = DEFAULT_BASELINES, clip: bool | None = None, n_top: int = 20,
+        n_split_half: int = N_SPLIT_HALF, seed: int = 0, max_cells: int = MAX_CELLS, mask_target: bool | None = None,
+        embedding: GeneEmbedding | None = None, name: str = "gears", report: str | Path | None = None,
+        shown: Sequence[str] = (),
+    ) -> pd.DataFrame | None:  # fmt: skip
         """Score the best model beside the baselines on a part of the split.
 
         Parameters
         ----------
         split
             The part: ``"test"``, ``"val"`` or ``"train"``.
-        clip
-            Set negative predictions to zero, also those of the baselines; by default where the screen has no
-            negative values.
-        n_split_half
-            Number of split-half repeats of the cells for scaled scores; 0 for none.
+        metrics, clip, n_top, n_split_half, seed, max_cells, mask_target
+            See :class:`gears.evaluation.ScoreOptions`; `mask_target` is by default that of the training.
+        baselines
+            Names of baselines (``docs/evaluation.md`` describes each).
+        embedding
+            Gene embeddings for the baseline ``"embedding_ridge"``; by default those that the network started from.
+        name
+            Name of the model in the table.
         report
             Folder for the HTML page, CSV, JSON and figures (:func:`gears.report.write_report`).
-        **options
-            Fields of :class:`gears.evaluation.ScoreOptions`; `baselines`; `embedding` (gene embeddings for the
-            baseline ``"embedding_ridge"``); ``name`` (of the model) and ``shown`` (conditions in the report's figures).
+        shown
+            Conditions in the report's figures.
 
         Returns
         -------
@@ -281,7 +294,10 @@ class GEARS(PublishedNames):
         ValueError
             The split has no such part.
         """
-        return evaluate_model(self, split, clip=clip, n_split_half=n_split_half, report=report, **options)
+        scoring = {option: value for option, value in locals().items() if option in ScoreOptions.names()}
+        options = scoring | {"baselines": baselines, "embedding": embedding}
+        given = {option: value for option, value in options.items() if value is not None}
+        return evaluate_model(self, split, name=name, report=report, shown=shown, **given)
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
         """Score the test part (see :meth:`evaluate`) and log a short table; None where the split has no test part."""
@@ -327,72 +343,9 @@ class GEARS(PublishedNames):
         where: Any = {"context": context, "perturbation_type": perturbation_type}
         return stream.predict(*self._predictor(), pert_list, clip=clip, chunk=chunk, **where)
 
-    def GI_predict(
-        self, combo: str | Sequence[str] | Condition, GI_genes_file: str | Path | Iterable[str] | None = None
-    ) -> dict[str, float]:
-        """Scores of the genetic interaction of two genes (:func:`gears.evaluation.interactions.interaction_scores`).
-
-        Returns plain floats: c1, c2, mag, dominance, corr_fit, dcor, dcor_singles, dcor_first, dcor_second, eq_contr.
-
-        Parameters
-        ----------
-        combo
-            The two genes.
-        GI_genes_file
-            Genes to use: names, or a file of names (text, or ``.npy`` of strings); all by default.
-        """
-        return predict_interaction(self, combo, GI_genes_file)
-
-    def plot_perturbation(
-        self,
-        query: str | Sequence[str] | Condition,
-        save_file: str | Path | None = None,
-        *,
-        n_genes: int = 20,
-        ax: Axes | None = None,
-    ) -> Axes:
-        """Draw a condition's cells and prediction over its top genes: :func:`gears.plotting.plot_perturbation`."""
-        from gears.plotting.genes import plot_perturbation
-
-        return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax)
-
-    def predict_all_pairs(
-        self,
-        genes: Iterable[str] | None = None,
-        output: str | Path | None = None,
-        *,
-        values: str = "expression",
-        clip: bool | None = None,
-        chunk: int | None = None,
-        overwrite: bool = False,
-        **where: Any,
-    ) -> Iterator[pd.DataFrame] | Path:
-        """Predict every pair of genes, chunk by chunk: memory does not grow with their number.
-
-        Parameters
-        ----------
-        genes
-            Genes whose pairs are predicted; those perturbed in training when None.
-        output
-            An ``.h5ad`` or ``.zarr`` path for the content of :meth:`Predictions.to_adata`, in float32.
-        values
-            Content of the frames without `output`: ``"expression"``, ``"delta"``, ``"sd"``, ``"cell_sd"``.
-        clip
-            Set negative predictions to zero; by default where the training screen has no negative values.
-        chunk
-            Conditions at a time; by default as many as fit into 256 MiB.
-        overwrite
-            Replace an existing `output`.
-        **where
-            ``device=`` or ``gpu_ids=``: where the network computes, on several GPUs chunks in turn; else where it is.
-
-        Returns
-        -------
-        iterator of pd.DataFrame, or Path
-            Frames of `chunk` conditions x genes, or the path that was written.
-        """
-        options: Any = {"values": values, "clip": clip, "chunk": chunk, "overwrite": overwrite} | where
-        return stream.predict_all_pairs(*self._predictor(), genes, output, **options)
+    def pairs(self, genes: Iterable[str] | None = None) -> list[Condition]:
+        """Every pair of some genes once, for :meth:`predict_to_file`; by default of those perturbed in training."""
+        return list(stream.all_pairs(stream.candidate_genes(self._need_model(), genes)))
 
     def predict_to_file(
         self,
@@ -402,22 +355,65 @@ class GEARS(PublishedNames):
         clip: bool | None = None,
         chunk: int | None = None,
         overwrite: bool = False,
+        device: DeviceLike = None,
+        gpu_ids: GpuIds = None,
     ) -> Path:
-        """Predict any conditions, as :meth:`predict` takes them, into ``.h5ad`` or ``.zarr``, chunk by chunk."""
-        options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite}
+        """Predict any conditions into a file, chunk by chunk: memory does not grow with their number.
+
+        Parameters
+        ----------
+        pert_list, clip
+            As for :meth:`predict`; ``model.pairs()`` gives every pair.
+        output
+            An ``.h5ad`` or ``.zarr`` path for the content of :meth:`Predictions.to_adata`, in float32; it is returned.
+        chunk
+            Conditions at a time; by default as many as fit into 256 MiB.
+        overwrite
+            Replace an existing `output`.
+        device, gpu_ids
+            Where the network computes, on several GPUs chunks in turn; by default where it is.
+        """
+        options: Any = {
+            "clip": clip,
+            "chunk": chunk,
+            "overwrite": overwrite,
+            "device": device,
+            "gpu_ids": gpu_ids,
+        }
         return stream.predict_to_file(*self._predictor(), pert_list, output, **options)
 
-    def screen(
-        self,
-        score: Callable[[Predictions], Any],
-        genes: Iterable[str] | None = None,
-        *,
-        top: int = 100,
-        largest: bool = True,
-        clip: bool | None = None,
-        chunk: int | None = None,
-        **where: Any,
-    ) -> pd.DataFrame:
+    def predict_all_pairs(
+        self, genes: Iterable[str] | None = None, output: str | Path | None = None, *, values: str = "expression",
+        clip: bool | None = None, chunk: int | None = None, overwrite: bool = False, device: DeviceLike = None,
+        gpu_ids: GpuIds = None,
+    ) -> Iterator[pd.DataFrame] | Path:  # fmt: skip
+        """Predict every pair of genes, frame by frame of `chunk` conditions x genes.
+
+        Parameters
+        ----------
+        genes
+            Genes whose pairs are predicted; those perturbed in training when None.
+        output, overwrite
+            Deprecated: :meth:`predict_to_file` writes predictions.
+        values
+            ``"expression"``, ``"delta"``, ``"sd"`` or ``"cell_sd"``.
+        clip, chunk, device, gpu_ids
+            As for :meth:`predict_to_file`.
+        """
+        where: Any = {"clip": clip, "chunk": chunk, "device": device, "gpu_ids": gpu_ids}
+        if output is None:
+            return stream.predict_all_pairs(*self._predictor(), genes, values=values, **where)
+        msg = (
+            "predict_all_pairs(output=...) will be removed; write predict_to_file(model.pairs(genes), output)"
+        )
+        warnings.warn(msg, DeprecationWarning, stacklevel=2)
+        return self.predict_to_file(self.pairs(genes), output, overwrite=overwrite, **where)
+
+    def rank_pairs(
+        self, score: Callable[[Predictions], Any], genes: Iterable[str] | None = None, *, top: int = 100,
+        largest: bool = True, clip: bool | None = None, chunk: int | None = None, device: DeviceLike = None,
+        gpu_ids: GpuIds = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """Rank every pair of genes by a function of its prediction; only the best are kept.
 
         Parameters
@@ -425,7 +421,7 @@ class GEARS(PublishedNames):
         score
             Called with the :class:`Predictions` of a chunk (``conditions``, ``expression_UG``,
             ``delta_UG``), such as ``lambda p: p.delta_UG[:, 0]``; returns a number per condition. NaN is excluded.
-        genes, clip, chunk, **where
+        genes, clip, chunk, device, gpu_ids
             As for :meth:`predict_all_pairs`.
         top, largest
             Number of pairs to keep, and whether the largest scores are best.
@@ -435,8 +431,8 @@ class GEARS(PublishedNames):
         pd.DataFrame
             Columns rank, condition, gene_1, gene_2, score, best first; equal scores in the pairs' order.
         """
-        options: Any = {"top": top, "largest": largest, "clip": clip, "chunk": chunk} | where
-        return stream.screen(*self._predictor(), score, genes, **options)
+        where: Any = {"clip": clip, "chunk": chunk, "device": device, "gpu_ids": gpu_ids}
+        return stream.rank_pairs(*self._predictor(), score, genes, top=top, largest=largest, **where)
 
     def save_model(self, path: str | Path) -> None:
         """Write the best model as a complete folder: a new one, or one with a model of the same screen."""

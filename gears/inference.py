@@ -7,6 +7,8 @@ from gears.cell_gears.analysis import (
     non_zero_analysis,
 )
 from gears.cell_gears.helpers import evaluate
+from gears.cell_gears.moved import GONE
+from gears.core.lazy import lazy_names
 
 __all__ = [
     "compute_metrics",
@@ -15,3 +17,5 @@ __all__ = [
     "non_dropout_analysis",
     "non_zero_analysis",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, {}, GONE[__name__])

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core.messages import count, shorten
-from gears.data.reading.matrix import read_screen
-from gears.data.screen.files import H5AD
+from gears.core.lazy import Gone
+from gears.core.messages import count
+from gears.core.options import takes
+from gears.data.checks.options import ProcessingOptions
 from gears.data.screen.prepare import folder_name, make_data_path, obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import part_screens
@@ -22,7 +23,7 @@ from gears.data.splits.make import prepare_split
 from gears.data.splits.registry import SplitOptions
 from gears.data.splits.split import Split
 from gears.distributed.log import shown
-from gears.files.paths import named, need_file, user_path
+from gears.files.paths import FolderPath, named, need_file, user_path
 from gears.graphs.annotation import annotation_from
 from gears.graphs.nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
 
 logger = logging.getLogger(__name__)
+BESIDE = ("self", "data_name", "data_path", "drop_unmapped")  # not options of processing
 
 
 class PertData:
@@ -85,7 +87,7 @@ class PertData:
         gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
         obo: str | Path | None = None,
     ) -> None:
-        self.data_path = make_data_path(data_path)
+        self.data_path = FolderPath(make_data_path(data_path))
         self.gene_set_path = None if gene_set_path is None else user_path(gene_set_path)
         self.default_pert_graph = default_pert_graph and gene_set_path is None
         self._gene_set = None if gene_set_path is None else read_gene_set(gene_set_path)
@@ -143,16 +145,9 @@ class PertData:
     def adata(self) -> AnnData:
         """Cells and annotations in the published layout, ``uns`` lists included."""
         if self._adata is None:
-            from gears.data.published import published_uns
+            from gears.data.published import published_adata
 
-            adata = read_screen(self.whole_screen.checked_file(H5AD))
-            if self.whole_screen.cell_ids is not None:
-                adata = adata[self.whole_screen.cell_ids].copy()
-                for name in ("condition", "condition_name"):
-                    adata.obs[name] = adata.obs[name].cat.remove_unused_categories()
-                adata.obs["condition_id"] = self.whole_screen.cell_condition
-            adata.uns.update(published_uns(self.whole_screen))
-            self._adata = adata
+            self._adata = published_adata(self.whole_screen)
         return self._adata
 
     @property
@@ -168,8 +163,24 @@ class PertData:
         from gears.data.loaders import CellDataset
         from gears.data.published import CellGraphs
 
-        everything = np.arange(len(self.screen.cells))
-        return CellGraphs(CellDataset(self.screen, everything, self._label_nodes, self.seed or 0))
+        rows = np.arange(len(self.screen.cells))
+        return CellGraphs(CellDataset(self.screen, rows, self._label_nodes, self.seed or 0))
+
+    def create_dataset_file(self) -> None:
+        """Do nothing: :attr:`dataset_processed` makes its objects when they are read."""
+
+    create_cell_graph_dataset = Gone(
+        "pert_data.dataset_processed[label] holds the cells of a label as graphs"
+    )
+    create_cell_graph = Gone("pert_data.dataset_processed[label][0] is the graph of a cell")
+    set_pert_genes = Gone(
+        "PertData(path, gene_set_path=..., gene2go=..., default_pert_graph=...) sets the nodes"
+    )
+
+    @property
+    def gene2go(self) -> dict[str, set[str]]:
+        """Terms of the nodes of the perturbation graph that have any."""
+        return self.annotation.terms_of(self.pert_names)
 
     def log_screen(self) -> None:
         """Log one line about the screen."""
@@ -269,14 +280,20 @@ class PertData:
             data.log_screen()
         return data
 
+    @takes(ProcessingOptions)
     def load(
-        self,
-        data_name: str | None = None,
-        data_path: str | Path | None = None,
-        *,
-        drop_unmapped: bool = False,
-        **processing: Any,
-    ) -> None:
+        self, data_name: str | None = None, data_path: str | Path | None = None, *, drop_unmapped: bool = False,
+        normalize: bool | None = None, layer: str | None = None, scale: str | None = None,
+        style: str | None = None, condition_key: str | None = None, cell_type_key: str | None = None,
+        gene_key: str | None = None, ctrl_label: str | list[str] | None = None, sep: str | None = None,
+        as_genes: list[str] | None = None, drop_labels: list[str] | None = None, unknown_labels: str | None = None,
+        unique_genes: bool | None = None, min_cells: int | None = None, doublet_key: str | None = None,
+        guide_count_key: str | None = None, max_residual: float | None = None, max_cell_residual: float | None = None,
+        batch_key: list[str] | None = None, context_key: str | None = None, perturbation_type_key: str | None = None,
+        pool_cell_types: bool | None = None, skip_calc_de: bool | None = None, workers: int | None = None,
+        guides: str | Path | pd.DataFrame | Sequence[str | Path] | None = None,
+        guide_targets: str | Path | pd.DataFrame | Mapping[str, str] | None = None, dask: str | None = None,
+    ) -> None:  # fmt: skip
         """Load a prepared screen, or prepare one from a file.
 
         Parameters
@@ -291,20 +308,20 @@ class PertData:
             this object's `data_path`, never beside the file. Where nothing is there, a name as `data_name`.
         drop_unmapped
             As in :meth:`new_data_process`.
-        **processing
-            Options of :class:`gears.data.ProcessingOptions` for a file, and `guides`, `guide_targets`
-            (:func:`gears.data.add_guides`), `workers` (processes that read the cells), `dask` (address of a dask
-            scheduler whose workers read the h5ad file or zarr store). For a prepared folder the
-            processing options must be those it was prepared with.
+        normalize, ..., skip_calc_de
+            Options of :class:`gears.data.ProcessingOptions`; None is that class's default, or the value that a prepared
+            folder was prepared with. Other values must be those of the prepared folder.
+        guides, guide_targets, workers, dask
+            See :func:`gears.data.add_guides`; processes that read the cells (1); address of a dask scheduler whose
+            workers read the h5ad file or zarr store.
 
         Raises
         ------
         FileNotFoundError, ValueError
             If there is no such screen, or it cannot be used.
         """
-        screen = obtain_screen(
-            self.data_path, data_name, data_path, processing, lambda: self.annotation.resolve
-        )
+        given = {name: value for name, value in locals().items() if value is not None and name not in BESIDE}
+        screen = obtain_screen(self.data_path, data_name, data_path, given, lambda: self.annotation.resolve)
         self._take(screen, drop_unmapped)
 
     def _take(self, screen: PreparedScreen, drop_unmapped: bool) -> None:
@@ -476,20 +493,8 @@ class PertData:
 
     def _set_nodes(self, annotation: GeneAnnotation) -> None:
         screen = self.screen
-        perturbed = screen.perturbed_genes
-        if self._gene_set is not None:
-            added = sorted(set(perturbed) - set(self._gene_set))
-            if added:
-                logger.warning(
-                    "added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50)
-                )
-        self.pert_names = graph_genes(
-            annotation,
-            screen.gene_names,
-            perturbed,
-            gene_set=self._gene_set,
-            default_pert_graph=self.default_pert_graph,
-        )
+        options: Any = {"gene_set": self._gene_set, "default_pert_graph": self.default_pert_graph}
+        self.pert_names = graph_genes(annotation, screen.gene_names, screen.perturbed_genes, **options)
         self._nodes = PerturbationNodes(self.pert_names, self.whole_screen)
         self.node_map_pert = self._nodes.number
         self._label_nodes = [self._nodes.of_label(*named) for named in screen.condition_of_label.items()]

@@ -89,7 +89,7 @@ def test_contexts_and_types_from_training_to_a_saved_model(
         loaded.predict(["GX00"], context="L3")
     with pytest.raises(ValueError, match="4 contexts or types"):
         loaded.GI_predict(["GX00", "GX01"])
-    loaded.predict_all_pairs(["GX00", "GX01"], output=tmp_path / "pairs.h5ad", chunk=1)
+    loaded.predict_to_file(loaded.pairs(["GX00", "GX01"]), tmp_path / "pairs.h5ad", chunk=1)
     written = anndata.read_h5ad(tmp_path / "pairs.h5ad")
     assert written.obs["context"].tolist() == ["L1", "L1", "L2", "L2"]
     chunks = list(loaded.predict_all_pairs(["GX00", "GX01"]))

@@ -120,7 +120,7 @@ def test_functions_replace_no_file_without_overwrite(
             path, n_genes=20, n_singles=3, n_pairs=1, cells_per_condition=4, n_control=5, **how
         ),
         "predicted.h5ad": lambda path, **how: model.predict_to_file(genes, path, **how),
-        "pairs.h5ad": lambda path, **how: model.predict_all_pairs(genes, path, **how),
+        "pairs.h5ad": lambda path, **how: model.predict_to_file(model.pairs(genes), path, **how),
         "split.json": pert_data.split.save,
         "graph.npz": model._need_model().go.save,
     }

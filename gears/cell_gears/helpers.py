@@ -1,6 +1,6 @@
 """Helper functions of cell-gears' ``gears.utils`` and ``gears.inference``.
 
-``docs/cell_gears.md`` lists those that do not exist any more and their replacements.
+``gears/cell_gears/moved.py`` lists those that do not exist any more and their replacements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
+from gears.data.reading.download import download_file
 from gears.evaluation.interactions import interaction_scores
+from gears.files.paths import user_path
 from gears.graphs.nodes import read_gene_set
 
 if TYPE_CHECKING:
@@ -117,6 +119,13 @@ def get_GI_params(preds: Mapping[str, np.ndarray], combo: Sequence[str]) -> dict
 def print_sys(s: object) -> None:
     """Print on stderr."""
     print(s, flush=True, file=sys.stderr)
+
+
+def dataverse_download(url: str, save_path: str | Path) -> None:
+    """Download a file, unless `save_path` is there; published screens are downloaded by ``PertData.load(name)``."""
+    path = user_path(save_path)
+    if not path.exists():
+        download_file(url, path.parent, path.name)
 
 
 def evaluate(

@@ -1,17 +1,29 @@
-"""Attributes of a model that scripts for cell-gears use."""
+"""Attributes and methods of a model under their names in cell-gears."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
+from gears.conditions import Condition
+from gears.core.lazy import Gone
+from gears.evaluation.interactions import predict_interaction
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+    from matplotlib.axes import Axes
+
+    from gears.model.folder import ModelParts
     from gears.pertdata import PertData
+
+NOT_STORED = "predictions are not stored; keep the result of predict"
 
 
 class _OfScreen:
@@ -25,12 +37,29 @@ class _OfScreen:
         return self if model is None else getattr(model._need_data(self.name), self.name)
 
 
+class _OfGraph:
+    """Edges of a graph of the model, (2, E) int64, or their weights, (E,) float32."""
+
+    def __init__(self, graph: str, array: str) -> None:
+        self.graph, self.array = graph, array
+        self.__doc__ = f"``{array}`` of the model's {graph} graph, a tensor on its device."
+
+    def __get__(self, model: PublishedNames | None, owner: type) -> Any:
+        if model is None:
+            return self
+        import torch
+
+        array = getattr(getattr(model._need_model(), self.graph), self.array)
+        return torch.tensor(array, dtype=None if array.ndim == 2 else torch.float32, device=model.device)
+
+
 class PublishedNames(abc.ABC):
-    """The published attributes of ``GEARS``; new code uses ``model.pert_data``."""
+    """Published names of ``GEARS``: attributes of its screen and graphs, and functions of other rooms as methods."""
 
     device: torch.device
     gene_list: Any
     pert_list: Any
+    rank_pairs: Any
 
     adata = _OfScreen()
     ctrl_adata = _OfScreen()
@@ -45,9 +74,18 @@ class PublishedNames(abc.ABC):
     set2conditions = _OfScreen()
     subgroup = _OfScreen()
     default_pert_graph = _OfScreen()
+    G_go, G_go_weight = _OfGraph("go", "edge_index"), _OfGraph("go", "weight")
+    G_coexpress, G_coexpress_weight = _OfGraph("coexpress", "edge_index"), _OfGraph("coexpress", "weight")
+
+    saved_pred = Gone(NOT_STORED)
+    saved_logvar_sum = Gone(NOT_STORED)
+    wandb = Gone("train(loggers=['wandb']) logs to Weights & Biases")
 
     @abc.abstractmethod
     def _need_data(self, what: str) -> PertData: ...
+
+    @abc.abstractmethod
+    def _need_model(self) -> ModelParts: ...
 
     @property
     def num_genes(self) -> int:
@@ -81,11 +119,40 @@ class PublishedNames(abc.ABC):
         column = {gene: i for i, gene in enumerate(self.gene_list)}
         return {node: column[gene] for node, gene in enumerate(self.pert_list) if gene in column}
 
-    @property
-    def saved_pred(self) -> dict[str, np.ndarray]:
-        """Raises: predictions are not stored."""
-        msg = "saved_pred does not exist any more: predictions are not stored; keep the result of predict"
-        raise AttributeError(msg)
+    def GI_predict(
+        self, combo: str | Sequence[str] | Condition, GI_genes_file: str | Path | Iterable[str] | None = None
+    ) -> dict[str, float]:
+        """Scores of the genetic interaction of two genes (:func:`gears.evaluation.interactions.interaction_scores`).
+
+        Returns plain floats: c1, c2, mag, dominance, corr_fit, dcor, dcor_singles, dcor_first, dcor_second, eq_contr.
+
+        Parameters
+        ----------
+        combo
+            The two genes.
+        GI_genes_file
+            Genes to use: names, or a file of names (text, or ``.npy`` of strings); all by default.
+        """
+        return predict_interaction(self, combo, GI_genes_file)
+
+    def plot_perturbation(
+        self,
+        query: str | Sequence[str] | Condition,
+        save_file: str | Path | None = None,
+        *,
+        n_genes: int = 20,
+        ax: Axes | None = None,
+        show: bool | None = None,
+    ) -> Axes:
+        """Draw a condition's cells and prediction over its top genes: :func:`gears.plotting.plot_perturbation`."""
+        from gears.plotting.genes import plot_perturbation
+
+        return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax, show=show)
+
+    def screen(self, *args: Any, **options: Any) -> pd.DataFrame:
+        """Name of :meth:`gears.GEARS.rank_pairs` in earlier releases."""
+        warnings.warn("GEARS.screen is called rank_pairs now", DeprecationWarning, stacklevel=2)
+        return self.rank_pairs(*args, **options)
 
     def tunable_parameters(self) -> dict[str, str]:
         """Options of :meth:`model_initialize`, each with its meaning and default."""

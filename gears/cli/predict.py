@@ -105,11 +105,9 @@ def _checked_output(options: Any) -> Path | None:
 def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> int:
     """Write the predictions; returns the number of conditions."""
     if options.all_pairs:
-        from gears.prediction.stream import candidate_genes
-
-        genes = candidate_genes(model._need_model(), perturbations or None)
-        model.predict_all_pairs(genes, path, clip=options.clip, overwrite=options.overwrite)
-        return len(genes) * (len(genes) - 1) // 2
+        pairs = model.pairs(perturbations or None)
+        model.predict_to_file(pairs, path, clip=options.clip, overwrite=options.overwrite)
+        return len(pairs)
     from gears.prediction.predictions import requested_conditions
 
     conditions = requested_conditions(perturbations, model._need_model())

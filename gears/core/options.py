@@ -16,12 +16,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, ParamSpec, Self, TypeVar, dataclass_transform
 
 from gears.core.messages import unknown_name
 from gears.core.numbers import is_number, is_whole, plain_number
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Bound = float | None
 
 
@@ -173,31 +174,61 @@ def options(cls: type[T]) -> type[T]:
     """Make a frozen dataclass of options; its fields are listed in its docstring."""
     options_class = dataclass(frozen=True)(cls)
     lines = [inspect.cleandoc(cls.__doc__ or ""), "", "Attributes", "----------"]
-    former: dict[str, str] = {}
     for field in dataclasses.fields(options_class):  # type: ignore[arg-type]
         lines.append(field.name)
         lines += textwrap.wrap(field.metadata["help"], 110, initial_indent="    ", subsequent_indent="    ")
-        if field.metadata["formerly"]:
-            former[field.metadata["formerly"]] = field.name
     options_class.__doc__ = "\n".join(lines)
-    if former:
+    if former := _former_names(options_class):
         options_class.__init__ = _with_former_names(options_class.__init__, former)  # type: ignore[method-assign]
     return options_class
+
+
+def _former_names(options_class: type) -> dict[str, str]:
+    """Former name -> name of the option."""
+    fields = dataclasses.fields(options_class)
+    return {old: field.name for field in fields if (old := field.metadata["formerly"])}
 
 
 def _with_former_names(init: Callable[..., None], former: Mapping[str, str]) -> Callable[..., None]:
     @functools.wraps(init)
     def renamed(self: Any, *args: Any, **values: Any) -> None:
-        for old in former.keys() & values.keys():
-            caller, depth = sys._getframe(1), 2
-            while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("gears."):
-                caller, depth = caller.f_back, depth + 1
-            msg = f"{old} is called {former[old]} now; the old name will be removed in a later release"
-            warnings.warn(msg, DeprecationWarning, stacklevel=depth)
-            values[former[old]] = values.pop(old)
-        init(self, *args, **values)
+        init(self, *args, **_renamed(values, former))
 
     return renamed
+
+
+def _renamed(values: dict[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments under their names of today, with a warning where the user called the caller of this function."""
+    for old in former.keys() & values.keys():
+        caller, depth = sys._getframe(2), 3
+        while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("gears."):
+            caller, depth = caller.f_back, depth + 1
+        msg = f"{old} is called {former[old]} now; the old name will be removed in a later release"
+        warnings.warn(msg, DeprecationWarning, stacklevel=depth)
+        values[former[old]] = values.pop(old)
+    return values
+
+
+def takes(options_class: type[Options]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function that takes these options as named arguments.
+
+    An unknown name is a ValueError with the nearest one, as it is for the options class itself; former names work.
+    """
+    former = _former_names(options_class)
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        valid = [name for name in inspect.signature(function).parameters if name != "self"]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **values: P.kwargs) -> T:
+            for name in values:
+                if name not in valid and name not in former:
+                    raise ValueError(unknown_name(options_class.kind, name, valid))
+            return function(*args, **_renamed(values, former))  # type: ignore[arg-type]
+
+        return checked
+
+    return decorate
 
 
 class Options:

@@ -11,6 +11,8 @@ import torch
 
 from gears.conditions import CONTROL_LABEL, Condition
 from gears.core.messages import nearest, shorten
+from gears.data.reading.matrix import read_screen
+from gears.data.screen.files import H5AD
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import rank_genes, statistics_of
 from gears.data.splits.labels import Labels
@@ -71,6 +73,18 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
         for key, value in entries.items():
             uns.setdefault(key, {})[name] = value
     return uns
+
+
+def published_adata(screen: PreparedScreen) -> AnnData:
+    """Cells and annotations of a prepared screen, with :func:`published_uns`."""
+    adata = read_screen(screen.checked_file(H5AD))
+    if screen.cell_ids is not None:
+        adata = adata[screen.cell_ids].copy()
+        for name in ("condition", "condition_name"):
+            adata.obs[name] = adata.obs[name].cat.remove_unused_categories()
+        adata.obs["condition_id"] = screen.cell_condition
+    adata.uns.update(published_uns(screen))
+    return adata
 
 
 def create_cell_graph_dataset_for_prediction(

@@ -21,6 +21,13 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         raise ValueError(msg) from error
 
 
+class FolderPath(type(Path())):  # type: ignore[misc]
+    """A path that ``+`` joins to a string, as a script does whose path was a string: ``path + "/norman"``."""
+
+    def __add__(self, text: str) -> str:
+        return f"{self}{text}"
+
+
 def named(path: Path) -> Path:
     """The absolute path without "." and ".."; links keep their own names."""
     return Path(os.path.abspath(path))

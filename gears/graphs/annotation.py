@@ -125,6 +125,13 @@ class GeneAnnotation:
         rows.sort_indices()
         return rows
 
+    def terms_of(self, symbols: Iterable[str]) -> dict[str, set[str]]:
+        """Symbol -> its terms, for symbols that have any."""
+        names = list(symbols)
+        rows = self.rows(names)
+        terms = ({self.terms[i] for i in rows[row].indices} for row in range(len(names)))
+        return {name: found for name, found in zip(names, terms, strict=True) if found}
+
     @classmethod
     def human(cls) -> GeneAnnotation:
         """The packaged human Gene Ontology annotation (direct annotations, without evidence ND).

@@ -86,6 +86,11 @@ def graph_genes(
     Every annotated gene, or the measured ones, or a given list; in each case
     with every gene that the screen perturbs, so that no condition is lost.
     """
+    added = [] if gene_set is None else sorted(set(perturbed) - set(gene_set))
+    if added:
+        logger.warning(
+            "added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50)
+        )
     base = gene_set if gene_set is not None else annotation.genes if default_pert_graph else measured
     return np.unique(np.asarray([*base, *perturbed], dtype=str))
 

@@ -12,4 +12,8 @@ if TYPE_CHECKING:
 __all__ = ["ModelConfig"]
 
 _HOMES = {"ModelConfig": "gears.model.config"}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_PUBLISHED = {
+    "GEARS_Model": "model.model is the network (gears.model.network.GEARSNetwork), made by model_initialize(...)",
+    "MLP": "gears.model.layers.MLP(sizes) has the published layers, with batch norms over weighted rows",
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _PUBLISHED)

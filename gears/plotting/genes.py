@@ -10,7 +10,18 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core.messages import count
-from gears.plotting.style import FONT, MARKS, bare, names_of, new_axes, per_gene, positions, save_figure
+from gears.plotting.style import (
+    FONT,
+    MARKS,
+    bare,
+    in_notebook,
+    names_of,
+    new_axes,
+    per_gene,
+    positions,
+    save_figure,
+    shown_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +91,7 @@ def gene_changes(
     if genes is None:
         genes = np.argsort(-np.abs(true_G), kind="stable")[:n_genes]
     columns = positions(genes, names)
-    ax = new_axes(max(4.0, 0.36 * len(columns) + 2.2), 3.3) if ax is None else ax
+    ax = new_axes(*_size(len(columns))) if ax is None else ax
     x = np.arange(len(columns))
     ax.axhline(0, color="black", linewidth=0.8, zorder=1)
     if cells_delta_NG is not None:
@@ -100,6 +111,11 @@ def gene_changes(
     ax.set_title(title, fontsize=FONT + 2)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=FONT, frameon=False)
     return ax
+
+
+def _size(n_genes: int) -> tuple[float, float]:
+    """Width and height of a figure, inches."""
+    return max(4.0, 0.36 * n_genes + 2.2), 3.3
 
 
 def _cells(ax: Axes, x: np.ndarray, cells: np.ndarray, columns: np.ndarray, true_G: np.ndarray) -> None:
@@ -132,6 +148,7 @@ def plot_perturbation(
     *,
     n_genes: int = 20,
     ax: Axes | None = None,
+    show: bool | None = None,
 ) -> Axes:
     """Plot the cells of a condition over its top differential genes, and what a model predicts.
 
@@ -146,6 +163,8 @@ def plot_perturbation(
         Write the figure to this file as well (PNG, SVG or PDF by its suffix).
     n_genes
         Top differential genes (without drop-outs, as published) that are drawn.
+    show
+        Show the figure, in a notebook below its cell, else in a window; by default in a notebook where `ax` is omitted.
 
     Raises
     ------
@@ -169,6 +188,9 @@ def plot_perturbation(
     predictions = model.predict([condition])
     cells_NG = dense_rows(screen, screen.cells_of(row)) - truth.control_mean_G
     genes = truth.top_de_non_dropout[0]
+    show = in_notebook() and ax is None if show is None else show
+    if show and ax is None:
+        ax = shown_axes(*_size(len(genes) or n_genes))
     ax = gene_changes(
         truth.delta_UG[0],
         {"predicted": predictions.delta(condition)},
@@ -182,4 +204,8 @@ def plot_perturbation(
     figure = ax.get_figure(root=True)
     if save_file is not None and figure is not None:
         save_figure(figure, save_file)
+    if show:
+        from matplotlib import pyplot
+
+        pyplot.show()
     return ax

@@ -7,6 +7,7 @@ are similar, so each colour is combined with a mark, a line style or a sign.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,19 @@ def new_figure(width: float, height: float) -> Figure:
 def new_axes(width: float = 5.6, height: float = 4.2) -> Axes:
     """The Axes of a new figure without a window; sizes in inches."""
     return new_figure(width, height).subplots()
+
+
+def in_notebook() -> bool:
+    """Whether the code runs in the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def shown_axes(width: float, height: float) -> Axes:
+    """The Axes of a new figure of pyplot, for ``pyplot.show()``; sizes in inches."""
+    from matplotlib import pyplot
+
+    return pyplot.figure(figsize=(width, height), layout="constrained").subplots()
 
 
 def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:

@@ -10,7 +10,15 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.conditions import Condition
+from gears.conditions import CONTROL_LABEL, Condition
 from gears.core.installation import __version__
 from gears.core.messages import count, shorten, unknown_name
 from gears.core.numbers import whole_number
@@ -52,7 +60,9 @@ class Predictions(Mapping[str, np.ndarray]):
 
     A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression* (not the change), shape (G,),
     in the order of `gene_names`. Keys may be ``"A_B"``, ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a
-    key that fits two conditions (gene names that hold "_") is an error.
+    key that fits two conditions (gene names that hold "_") is an error. :meth:`keys` are the names.
+    Those of a network with ``uncertainty=True`` unpack into two mappings, as published: ``pred, unc = predictions``,
+    where ``unc`` has a number for each name, exp(-mean log-variance of the genes).
 
     Attributes
     ----------
@@ -75,6 +85,8 @@ class Predictions(Mapping[str, np.ndarray]):
         Standard deviation of the predicted mean change, (U, G), by the prior: intervals of 1.64 ``sd`` on both sides
         hold 90 % of the true means. None for a model without a prior (``prior=None``). A measured mean has sampling
         noise beside it, the variance of cells divided by their number.
+    gene_order
+        Genes of a condition -> the order in which a caller listed them, where it differs: :meth:`keys` have it.
     """
 
     conditions: tuple[Condition, ...]
@@ -85,12 +97,37 @@ class Predictions(Mapping[str, np.ndarray]):
     clip: bool = True
     origin: Origin | None = None
     sd: np.ndarray | None = None
+    gene_order: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, key: Key) -> np.ndarray:
         return self.expression_UG[self._row(key)]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(condition.key for condition in self.conditions)
+    def __iter__(self) -> Iterator[Any]:
+        if self.cell_sd is None:
+            order = self.gene_order
+            return (
+                "_".join(order[one.genes]) + one.suffix if one.genes in order else one.key
+                for one in self.conditions
+            )
+        precision_U = np.exp(-2 * np.log(self.cell_sd).mean(axis=1))
+        return iter((self._means, dict(zip(self._means, precision_U.tolist(), strict=True))))
+
+    @cached_property
+    def _means(self) -> Predictions:
+        """The same without `cell_sd`: iterates over the names."""
+        return replace(self, cell_sd=None)
+
+    def keys(self) -> KeysView[str]:
+        """Names of the conditions ("A_B"), in their order."""
+        return KeysView(self._means)
+
+    def items(self) -> ItemsView[str, np.ndarray]:
+        """Names of the conditions with their predicted expression, (G,)."""
+        return ItemsView(self._means)
+
+    def values(self) -> ValuesView[np.ndarray]:
+        """Predicted expression of each condition, (G,)."""
+        return ValuesView(self._means)
 
     def __len__(self) -> int:
         return len(self.conditions)
@@ -235,7 +272,12 @@ class Predictions(Mapping[str, np.ndarray]):
         """Rows of each "_"-joined key of a condition, genes in any order."""
         joined: dict[str, set[int]] = {}
         for condition, row in self._rows.items():
-            orders = itertools.permutations(condition.genes) if len(condition) <= 5 else [condition.genes]
+            genes = condition.genes
+            orders = (
+                itertools.permutations(genes)
+                if len(genes) <= 5
+                else {genes, self.gene_order.get(genes, genes)}
+            )
             for genes in orders:
                 key = "_".join(genes) + condition.suffix if genes else condition.key
                 joined.setdefault(key, set()).add(row)
@@ -333,6 +375,15 @@ def requested_conditions(
     names = _names_in_model((gene for condition in conditions for gene in condition.genes), parts)
     renamed = (replace(one, genes=tuple(names.get(gene, gene) for gene in one.genes)) for one in conditions)
     return tuple(dict.fromkeys(renamed))
+
+
+def listed_order(
+    entries: Iterable[str | Sequence[str] | Condition],
+) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """:attr:`Predictions.gene_order` of conditions that are given as lists of genes."""
+    lists = (entry for entry in entries if not isinstance(entry, str | Condition))
+    genes = [tuple(gene for gene in entry if gene != CONTROL_LABEL) for entry in lists]
+    return {tuple(sorted(listed)): listed for listed in genes if list(listed) != sorted(listed)}
 
 
 def requested_genes(genes: Iterable[str], parts: ModelParts) -> list[str]:

@@ -8,6 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +31,7 @@ from gears.prediction.predictions import (
     Origin,
     Predictions,
     in_contexts,
+    listed_order,
     nodes_of,
     requested_conditions,
     requested_genes,
@@ -199,11 +201,12 @@ def predict(
     warn: bool = True,
 ) -> Predictions:
     """Predict conditions into memory (see :meth:`gears.GEARS.predict`); `warn` once of genes that are hardly known."""
-    units, nodes, control_mean = in_contexts(
-        requested_conditions(conditions, parts), parts, context, perturbation_type
-    )
+    entries = [conditions] if isinstance(conditions, str | Condition) else list(conditions)
+    requested = requested_conditions(entries, parts)
+    units, nodes, control_mean = in_contexts(requested, parts, context, perturbation_type)
     changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))
     predictions = _predictions(parts, units, control_mean, changes, clip, Origin.of(parts))
+    predictions = replace(predictions, gene_order=listed_order(entries))
     if warn:
         predictions.warn_uninformed()
     return predictions
@@ -254,24 +257,17 @@ def predict_all_pairs(
     network: GEARSNetwork,
     parts: ModelParts,
     genes: Iterable[str] | None = None,
-    output: str | Path | None = None,
     *,
     values: str = "expression",
     clip: bool | None = None,
     chunk: int | None = None,
-    overwrite: bool = False,
     device: DeviceLike = None,
     gpu_ids: GpuIds = None,
-) -> Iterator[pd.DataFrame] | Path:
+) -> Iterator[pd.DataFrame]:
     """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
     candidates, devices = candidate_genes(parts, genes), devices_of(device, gpu_ids)
-    pairs = all_pairs(candidates)
-    if output is not None:
-        return _to_file(
-            network, parts, list(pairs), output, clip=clip, chunk=chunk, overwrite=overwrite, devices=devices
-        )
     _warn_of(parts, candidates)
-    chunks = stream(network, parts, pairs, clip=clip, chunk=chunk, devices=devices)
+    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk, devices=devices)
     return (predictions.to_frame(values) for predictions in chunks)
 
 
@@ -284,26 +280,20 @@ def predict_to_file(
     clip: bool | None = None,
     chunk: int | None = None,
     overwrite: bool = False,
+    device: DeviceLike = None,
+    gpu_ids: GpuIds = None,
 ) -> Path:
-    """Predict any conditions (as for :meth:`gears.GEARS.predict`) into an h5ad or zarr file."""
-    requested = requested_conditions(conditions, parts)
+    """Predict any conditions, in every context and with every type of the model, into an h5ad or zarr file."""
+    requested, devices = requested_conditions(conditions, parts), devices_of(device, gpu_ids)
     nodes_of(requested, parts.pert_names)  # raises for an unknown gene before a file is written
-    return _to_file(network, parts, requested, output, clip=clip, chunk=chunk, overwrite=overwrite)
-
-
-def _to_file(
-    network: GEARSNetwork, parts: ModelParts, conditions: Sequence[Condition], output: str | Path, *,
-    clip: bool | None, chunk: int | None, overwrite: bool, devices: Sequence[str] = (),
-) -> Path:  # fmt: skip
-    """Predict conditions, in every context and with every type of the model, into a file."""
-    units = conditions if parts.contexts is None else parts.contexts.placed(conditions, None, None)
-    warn_uninformed(conditions, source_of_genes(parts))
-    chunks = stream(network, parts, conditions, clip=clip, chunk=chunk, devices=devices)
+    units = requested if parts.contexts is None else parts.contexts.placed(requested, None, None)
+    warn_uninformed(requested, source_of_genes(parts))
+    chunks = stream(network, parts, requested, clip=clip, chunk=chunk, devices=devices)
     chunks = followed(chunks, len(units), "predicting", "conditions", len)
     return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
 
 
-def screen(
+def rank_pairs(
     network: GEARSNetwork,
     parts: ModelParts,
     score: Score,
@@ -316,7 +306,7 @@ def screen(
     device: DeviceLike = None,
     gpu_ids: GpuIds = None,
 ) -> pd.DataFrame:
-    """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.screen`."""
+    """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.rank_pairs`."""
     best, candidates = _Best(whole_number("top", top), largest), candidate_genes(parts, genes)
     devices = devices_of(device, gpu_ids)
     _warn_of(parts, candidates)

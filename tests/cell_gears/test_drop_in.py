@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from old_screens import SYMBOLS, few_genes, put_norman, renamed
 
 from gears import GEARS, PertData
 
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.graphs import GeneAnnotation
-
-# real symbols in place of the toy screen's, so that the packaged annotation knows them
-# fmt: off
-SYMBOLS = [
-    "CBL", "CNN1", "FEV", "KLF1", "AHR", "CEBPA", "TBX2", "SET", "FOXA1", "SAMD1", "BAK1", "BCL2",
-    "CDKN1A", "CDKN1B", "CEBPB", "CEBPE", "COL1A1", "EGR1", "ETS2", "FOSB", "FOXO4", "GLB1L2",
-    "HES7", "HK2", "HOXB9", "IER5L", "IKZF3", "IRF1", "JUN", "KIF18B",
-]
-# fmt: on
 
 # the README of cell-gears 0.1.2, but for the device and the length of the training
 README = """
@@ -61,17 +53,6 @@ pert_data.load(data_path = './data/XXX')
 """
 
 
-def renamed(adata: AnnData) -> AnnData:
-    """The toy screen with real gene symbols."""
-    new = dict(zip(adata.var["gene_name"], SYMBOLS, strict=True)) | {"ctrl": "ctrl"}
-    labels = [
-        "+".join(new[token] for token in label.split("+")) for label in adata.obs["condition"].astype(str)
-    ]
-    adata.obs["condition"] = labels
-    adata.var["gene_name"] = SYMBOLS
-    return adata
-
-
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
     here = Path.cwd()
@@ -84,15 +65,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def annotation() -> GeneAnnotation:
-    """The packaged annotation of few genes: the graph of all would take most of the time."""
-    from gears.graphs import annotation as module
-
-    whole = module.GeneAnnotation.human()
-    genes = [*SYMBOLS, *whole.genes[:100]]
-    rows = whole.rows(genes)
-    return module.GeneAnnotation.from_dict(
-        {gene: {whole.terms[i] for i in rows[row].indices} for row, gene in enumerate(genes)}
-    )
+    return few_genes()
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +74,7 @@ def script(
 ) -> dict[str, Any]:
     """The names of the README, run as it stands where cell-gears had put a screen."""
     folder, adata = tmp_path_factory.mktemp("drop_in"), renamed(toy_template.copy())
-    (folder / "data" / "norman").mkdir(parents=True)
-    adata.write_h5ad(folder / "data" / "norman" / "perturb_processed.h5ad")
+    put_norman(folder, adata)
     names: dict[str, Any] = {"adata": adata.copy(), "folder": folder}
     with inside(folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr("gears.graphs.annotation._human", lambda: annotation)
@@ -453,8 +425,7 @@ def test_interaction_helpers(model: GEARS, pert_data: PertData, tmp_path: Path) 
 @pytest.mark.long
 def test_the_readme_with_the_whole_annotation(tmp_path: Path, toy_template: AnnData) -> None:
     adata = renamed(toy_template.copy())
-    (tmp_path / "data" / "norman").mkdir(parents=True)
-    adata.write_h5ad(tmp_path / "data" / "norman" / "perturb_processed.h5ad")
+    put_norman(tmp_path, adata)
     names: dict[str, Any] = {"adata": adata}
     with inside(tmp_path):
         exec(README.replace("epochs = 1)", "epochs = 20)"), names)

@@ -95,9 +95,9 @@ def ranked_on_two(folder: Path) -> dict[str, Any]:
     model = GEARS(prepared(folder), device="cpu")
     model.model_initialize(hidden_size=8, seed=1)
     genes = model.pert_list[:8]
-    expected = model.screen(lambda one: one.delta_UG.mean(1), genes, chunk=5)
+    expected = model.rank_pairs(lambda one: one.delta_UG.mean(1), genes, chunk=5)
     fakecuda.reset()
-    found = model.screen(lambda one: one.delta_UG.mean(1), genes, chunk=5, gpu_ids=[1, 0])
+    found = model.rank_pairs(lambda one: one.delta_UG.mean(1), genes, chunk=5, gpu_ids=[1, 0])
     counts = fakecuda.report()
     same = found["condition"].tolist() == expected["condition"].tolist()
     return {"same": same, "kernels": sum(counts["kernels"].values()), "mixed": counts["mixed"]}

@@ -98,6 +98,29 @@ def test_the_published_figure_of_fewer_genes_and_of_genes_as_a_list(model):
     assert ax.get_title() == "GX03+ctrl"
 
 
+def test_the_published_figure_is_shown_on_request_and_in_a_notebook(model, monkeypatch):
+    from types import SimpleNamespace
+
+    import IPython
+    from matplotlib import pyplot
+
+    shown = []
+    monkeypatch.setattr(pyplot, "show", lambda: shown.append(pyplot.gcf()))
+    assert model.plot_perturbation("GX03", n_genes=5).get_figure() not in map(
+        pyplot.figure, pyplot.get_fignums()
+    )
+    assert not shown
+    ax = model.plot_perturbation("GX03", n_genes=5, show=True)
+    assert shown == [ax.get_figure()]
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=None))
+    other = model.plot_perturbation("GX03", n_genes=5)
+    assert shown == [ax.get_figure(), other.get_figure()]
+    model.plot_perturbation("GX03", n_genes=5, show=False)
+    model.plot_perturbation("GX03", n_genes=5, ax=ax)
+    assert len(shown) == 2
+    pyplot.close("all")
+
+
 def test_the_published_figure_needs_a_perturbed_condition_of_the_screen(model):
     with pytest.raises(KeyError, match="no condition 'GX00\\+GX07'"):
         model.plot_perturbation("GX00+GX07")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.prediction.predictions import Predictions
+from gears.prediction.predictions import Predictions, listed_order
 
 
 @pytest.fixture
@@ -29,8 +31,42 @@ def test_singles_triples_and_control(predictions: Predictions) -> None:
     assert predictions["A"].tolist() == predictions["A+ctrl"].tolist() == [0.0, 1.0, 2.0]
     assert predictions["B_C_A"].tolist() == [6.0, 7.0, 8.0]
     assert predictions["ctrl"].tolist() == [9.0, 10.0, 11.0]
-    assert list(predictions) == ["A", "A_B", "A_B_C", "ctrl"]
+    assert list(predictions.keys()) == ["A", "A_B", "A_B_C", "ctrl"]
     assert len(predictions) == 4
+
+
+def test_those_with_a_spread_of_cells_unpack_into_two_mappings(predictions: Predictions) -> None:
+    """As published: expression, and exp(-mean log-variance), also of two conditions."""
+    pred, unc = predictions
+    assert list(pred) == list(unc) == list(predictions.keys()) == ["A", "A_B", "A_B_C", "ctrl"]
+    assert pred["A_B"].tolist() == predictions["B_A"].tolist()
+    assert list(unc.values()) == pytest.approx([0.25] * 4)
+    uneven = replace(predictions, cell_sd=np.tile([1.0, 2.0, 4.0], (4, 1)))
+    assert next(reversed(list(uneven)))["A"] == pytest.approx(np.exp(-np.log([1, 4, 16]).mean()))
+    assert {name: values.tolist() for name, values in predictions.items()} == {
+        name: values.tolist() for name, values in dict(predictions).items()
+    }
+    assert np.array_equal(list(predictions.values()), predictions.expression_UG)
+
+
+def test_those_without_iterate_over_the_names(predictions: Predictions) -> None:
+    plain = replace(predictions, cell_sd=None)
+    assert list(plain) == list(plain.keys()) == ["A", "A_B", "A_B_C", "ctrl"]
+    assert list(plain.items())[1][1].tolist() == [3.0, 4.0, 5.0]
+
+
+def test_names_have_the_order_in_which_genes_were_listed(predictions: Predictions) -> None:
+    plain = replace(predictions, cell_sd=None)
+    order = listed_order([["B", "A"], ["A", "ctrl"], "C+B", ["C", "A", "B"], Condition(("D", "C"))])
+    assert order == {("A", "B"): ("B", "A"), ("A", "B", "C"): ("C", "A", "B")}
+    ordered = replace(plain, gene_order=order)
+    assert list(ordered) == list(ordered.keys()) == ["A", "B_A", "C_A_B", "ctrl"]
+    assert [values.tolist() for values in ordered.values()] == plain.expression_UG.tolist()
+    assert ordered["A_B"].tolist() == ordered["B_A"].tolist() == plain["A_B"].tolist()
+    assert ordered.to_frame().index.tolist() == ["A+ctrl", "A+B", "A+B+C", "ctrl"]
+    many = tuple("ABCDEF")
+    long = replace(plain, conditions=(Condition(many), *plain.conditions[1:]), gene_order={many: many[::-1]})
+    assert long["F_E_D_C_B_A"].tolist() == long["A_B_C_D_E_F"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_unknown_key_names_near_ones(predictions: Predictions) -> None:

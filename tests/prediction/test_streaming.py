@@ -78,7 +78,7 @@ def test_files_hold_what_to_adata_holds(tmp_path: Path, suffix: str, uncertainty
     model = model_of(30, uncertainty=uncertainty)
     genes = model.pert_list[:9]
     path = tmp_path / f"pairs{suffix}"
-    assert model.predict_all_pairs(genes, path, chunk=10) == path
+    assert model.predict_to_file(model.pairs(genes), path, chunk=10) == path
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     read = anndata.read_h5ad(path) if suffix == ".h5ad" else anndata.read_zarr(path)
     expected = model.predict(list(stream.all_pairs(genes))).to_adata()
@@ -126,7 +126,7 @@ def test_a_failure_leaves_the_old_file(model: GEARS, genes: list[str], tmp_path:
 
 
 @pytest.mark.parametrize("largest", [True, False])
-def test_screen_keeps_the_best(model: GEARS, genes: list[str], largest: bool) -> None:
+def test_ranking_keeps_the_best(model: GEARS, genes: list[str], largest: bool) -> None:
     seen = []
 
     def score(part: Predictions) -> np.ndarray:
@@ -134,7 +134,7 @@ def test_screen_keeps_the_best(model: GEARS, genes: list[str], largest: bool) ->
         assert part.delta_UG.shape == part.expression_UG.shape == (len(part), 30)
         return part.delta_UG[:, 3]
 
-    table = model.screen(score, genes, top=5, largest=largest, chunk=8)
+    table = model.rank_pairs(score, genes, top=5, largest=largest, chunk=8)
     conditions = list(stream.all_pairs(genes))
     assert seen == conditions
     values = model.predict(conditions).delta_UG[:, 3]
@@ -145,13 +145,13 @@ def test_screen_keeps_the_best(model: GEARS, genes: list[str], largest: bool) ->
     assert list(table["gene_1"] + "+" + table["gene_2"]) == list(table["condition"])
 
 
-def test_screen_ties_nan_and_fewer_than_top(model: GEARS, genes: list[str]) -> None:
+def test_ranking_with_ties_nan_and_fewer_than_top(model: GEARS, genes: list[str]) -> None:
     def score(part: Predictions) -> list[float]:
         return [float("nan") if "P0000" in condition.genes else 1.0 for condition in part.conditions]
 
     kept = [c.name for c in stream.all_pairs(genes) if "P0000" not in c.genes]
-    assert list(model.screen(score, genes, top=3, chunk=5)["condition"]) == kept[:3]
-    assert len(model.screen(score, genes, chunk=5)) == len(kept)
+    assert list(model.rank_pairs(score, genes, top=3, chunk=5)["condition"]) == kept[:3]
+    assert len(model.rank_pairs(score, genes, chunk=5)) == len(kept)
 
 
 @pytest.mark.parametrize("largest", [True, False])
@@ -164,7 +164,7 @@ def test_equal_scores_keep_the_order_of_the_pairs(model: GEARS, largest: bool, c
 
     pairs = list(stream.all_pairs(model.pert_list))
     expected = sorted(pairs, key=lambda pair: -value(pair) if largest else value(pair))
-    table = model.screen(
+    table = model.rank_pairs(
         lambda part: [value(pair) for pair in part.conditions], top=600, largest=largest, chunk=chunk,
         genes=model.pert_list,
     )  # fmt: skip
@@ -204,7 +204,7 @@ def test_all_ways_to_predict_add_the_network_to_the_prior(
     np.testing.assert_allclose(frame.to_numpy(), expected_UG, rtol=1e-5, atol=1e-6)
     read = anndata.read_h5ad(model.predict_to_file(pairs, tmp_path / "pairs.h5ad", clip=False, chunk=10))
     np.testing.assert_allclose(read.X, expected_UG, rtol=1e-5, atol=1e-6)
-    best = model.screen(lambda part: part.expression_UG[:, 3], genes, top=1, clip=False)
+    best = model.rank_pairs(lambda part: part.expression_UG[:, 3], genes, top=1, clip=False)
     assert best["condition"].tolist() == [pairs[int(expected_UG[:, 3].argmax())].name]
     if uncertainty:
         np.testing.assert_allclose(predictions.cell_sd, cell_sd_UG, rtol=1e-6)
@@ -225,7 +225,7 @@ def test_a_network_of_weight_0_is_not_run(
     assert len(model.predict(pairs)) == len(pairs)
     assert sum(map(len, model.predict_all_pairs(genes, chunk=7))) == len(pairs)  # type: ignore[arg-type]
     assert model.predict_to_file(pairs, tmp_path / "pairs.h5ad").is_file()
-    assert len(model.screen(lambda part: part.delta_UG[:, 0], genes, top=3)) == 3
+    assert len(model.rank_pairs(lambda part: part.delta_UG[:, 0], genes, top=3)) == 3
     with_prior(model, 0.5)
     with pytest.raises(AssertionError, match="was run"):
         model.predict(pairs)
@@ -233,7 +233,7 @@ def test_a_network_of_weight_0_is_not_run(
 
 def test_wrong_requests_say_what_is_expected(model: GEARS, genes: list[str], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="shape"):
-        model.screen(lambda part: part.delta_UG, genes)
+        model.rank_pairs(lambda part: part.delta_UG, genes)
     with pytest.raises(ValueError, match="at least two genes"):
         model.predict_all_pairs(["P0001", "P0001"])
     with pytest.raises(ValueError, match="near: P000"):
@@ -243,12 +243,24 @@ def test_wrong_requests_say_what_is_expected(model: GEARS, genes: list[str], tmp
     with pytest.raises(ValueError, match="no training conditions"):
         model.predict_all_pairs()
     with pytest.raises(ValueError, match=r"\.h5ad"):
-        model.predict_all_pairs(genes, tmp_path / "pairs.csv")
+        model.predict_to_file(model.pairs(genes), tmp_path / "pairs.csv")
     with pytest.raises(ValueError, match="chunk is 0"):
         next(iter(model.predict_all_pairs(genes, chunk=0)))
     with pytest.raises(ValueError, match="top is 0"):
-        model.screen(lambda part: part.delta_UG[:, 0], genes, top=0)
+        model.rank_pairs(lambda part: part.delta_UG[:, 0], genes, top=0)
     assert not list(tmp_path.iterdir())
+
+
+def test_earlier_names_warn(model: GEARS, genes: list[str], tmp_path: Path) -> None:
+    def first(predictions: Predictions) -> np.ndarray:
+        return predictions.delta_UG[:, 0]
+
+    with pytest.warns(DeprecationWarning, match="rank_pairs"):
+        former = model.screen(first, genes, top=3)
+    pd.testing.assert_frame_equal(former, model.rank_pairs(first, genes, top=3))
+    with pytest.warns(DeprecationWarning, match=r"predict_to_file\(model.pairs\(genes\), output\)"):
+        path = model.predict_all_pairs(genes, tmp_path / "pairs.h5ad")
+    assert anndata.read_h5ad(path).obs_names.tolist() == [pair.name for pair in model.pairs(genes)]
 
 
 def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
@@ -263,11 +275,11 @@ def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
         tracemalloc.stop()
         return peak
 
-    model.screen(lambda part: part.delta_UG[:, 0], chunk=16, genes=model.pert_list[:3])  # imports
-    peak = peak_of(lambda: model.screen(lambda part: part.delta_UG[:, 0], model.pert_list, chunk=16))
+    model.rank_pairs(lambda part: part.delta_UG[:, 0], chunk=16, genes=model.pert_list[:3])  # imports
+    peak = peak_of(lambda: model.rank_pairs(lambda part: part.delta_UG[:, 0], model.pert_list, chunk=16))
     assert peak < chunk_bytes + 1e6
     path = tmp_path / "pairs.h5ad"
-    peak = peak_of(lambda: model.predict_all_pairs(model.pert_list, path, chunk=16))
+    peak = peak_of(lambda: model.predict_to_file(model.pairs(model.pert_list), path, chunk=16))
     assert path.stat().st_size > 2 * 780 * 2000 * 4
     assert peak < chunk_bytes + 4e6
 
@@ -291,8 +303,8 @@ def test_ranking_computes_where_the_caller_says(model: GEARS) -> None:
         return predictions.delta_UG.mean(1)
 
     genes = model.pert_list[:6]
-    pd.testing.assert_frame_equal(model.screen(mean, genes, device="cpu"), model.screen(mean, genes))
+    pd.testing.assert_frame_equal(model.rank_pairs(mean, genes, device="cpu"), model.rank_pairs(mean, genes))
     with pytest.raises(ValueError, match="gpu_ids=\\[7\\]"):
-        model.screen(mean, genes, gpu_ids=[7])
+        model.rank_pairs(mean, genes, gpu_ids=[7])
     with pytest.raises(ValueError, match="gpu_ids=\\[7\\]"):
         model.predict_all_pairs(genes, gpu_ids=[7])

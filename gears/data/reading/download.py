@@ -79,7 +79,7 @@ def published_screen(
             by_hand = (data_path / f"{name}{suffix}" for suffix in (".zip", ".tar.gz", ".tgz", ".tar"))
             archive = next(filter(is_archive, by_hand), None)
             try:
-                archive = archive or _download(url, incoming, f"{name}.download", retries, timeout)
+                archive = archive or download_file(url, incoming, f"{name}.download", retries, timeout)
                 screen = extract_file(archive, H5AD, incoming) if is_archive(archive) else archive
                 if kind_of(screen) != "h5ad":
                     msg = f"{screen.name} is neither an archive nor an h5ad file"
@@ -98,11 +98,11 @@ def published_screen(
     return target
 
 
-def _download(url: str, folder: Path, name: str, retries: int, timeout: float) -> Path:
-    """Download a file whole; a web page in its place is an error."""
+def download_file(url: str, folder: Path, name: str, retries: int = 3, timeout: float = 60.0) -> Path:
+    """Download a file whole, as `name` in `folder`; a web page in its place is an error."""
     import pooch
 
-    logger.info("downloading %s (once; kept in %s)", url, folder.parent)
+    logger.info("downloading %s (once)", url)
     pooch.get_logger().setLevel(logging.WARNING)
     with ExitStack() as stack:
 

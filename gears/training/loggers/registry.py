@@ -88,11 +88,10 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
             raise ValueError(msg)
 
 
-def tracked(options: Mapping[str, Any], project: str, name: str) -> dict[str, Any]:
-    """Training options with a wandb run added; an explicit project or name has precedence."""
-    loggers = options.get("loggers") or ()
+def tracked(loggers: str | Sequence[str], project: str, name: str) -> dict[str, Any]:
+    """Training options that add a wandb run to other loggers."""
     names = (loggers,) if isinstance(loggers, str) else tuple(loggers)
-    return {"project": project, "name": name, **options, "loggers": (*names, "wandb")}
+    return {"project": project, "name": name, "loggers": (*names, "wandb")}
 
 
 def flat(record: Record) -> dict[str, float]:
