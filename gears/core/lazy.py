@@ -14,7 +14,8 @@ def lazy_names(
     """``__getattr__`` and ``__dir__`` of a package, so that importing it imports none of its modules.
 
     `homes` names the module that each public name is imported from; a module is its own home. `gone` says what
-    replaces names of cell-gears. These raise an ImportError: of an AttributeError, ``from package import name`` would not show the message.
+    replaces names of cell-gears: these raise an ImportError, since of an AttributeError
+    ``from package import name`` would not show the message.
 
     Examples
     --------
