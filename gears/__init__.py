@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gears.jobs.ensemble import Ensemble, train_many
     from gears.jobs.job import train_multi_gpu
     from gears.pertdata import PertData
+    from gears.perturbation_model import PerturbationModel
     from gears.simulate.screen import simulated_screen
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Condition",
     "Ensemble",
     "PertData",
+    "PerturbationModel",
     "__version__",
     "pl",
     "simulated_screen",
@@ -37,6 +39,7 @@ _HOMES = {
     "Ensemble": "gears.jobs.ensemble",
     "GEARS": "gears.gears",
     "PertData": "gears.pertdata",
+    "PerturbationModel": "gears.perturbation_model",
     "pl": "gears.pl",
     "simulated_screen": "gears.simulate",
     "train_many": "gears.jobs.ensemble",

@@ -7,7 +7,7 @@ import itertools
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +127,7 @@ def _refuse_relatives(path: Path, file: Any) -> None:
     """Raise ValueError for a MuData or a loom file, with what makes an h5ad file of it."""
     if "mod" in file:
         names = sorted(file["mod"])
-        rna = next((name for name in names if "rna" in name.lower() or "gex" in name.lower()), "rna")
+        rna = _rna_among(names) or "rna"
         msg = (
             f"{path} is a MuData file (h5mu) with the modalities {shorten(names)}; write the expression to an h5ad "
             f"file: mudata.read_h5mu({path.name!r}).mod[{rna!r}].write_h5ad('screen.h5ad')"
@@ -292,10 +292,13 @@ def open_lean(path: Path, layer: str | None, near: Path) -> AnnData:
 def in_reach(adata: AnnData, near: Path) -> AnnData:
     """An AnnData whose values can be used like those in memory; one that is backed by a file is treated as the file.
 
-    TypeError if it is no AnnData.
+    Of a MuData the RNA modality is taken, with the annotation of its cells that the whole has beside it. TypeError if
+    it is neither.
     """
     from anndata import AnnData
 
+    if isinstance(getattr(adata, "mod", None), Mapping):
+        adata = _rna_of(adata)
     if not isinstance(adata, AnnData):
         msg = f"expected an AnnData object, found {type(adata).__name__}; to read a file use load(data_path=...)"
         raise TypeError(msg)
@@ -311,6 +314,29 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
     values = {name: _brought(matrix, near) for name, matrix in stored.items()}
     raw = None if adata.raw is None else {"X": values["raw"], "var": adata.raw.var}
     return AnnData(X=values["X"], obs=adata.obs, var=adata.var, layers=dict(adata.layers), raw=raw)
+
+
+def _rna_among(names: Iterable[str]) -> str | None:
+    """The modality of a MuData that holds RNA, by its name."""
+    return next((name for name in names if "rna" in name.lower() or "gex" in name.lower()), None)
+
+
+def _rna_of(mdata: Any) -> AnnData:
+    """The RNA modality of a MuData, with the columns of ``mdata.obs`` that belong to no modality and that it lacks."""
+    from anndata import AnnData
+
+    name = _rna_among(mdata.mod)
+    if name is None:
+        msg = (
+            f"none of the modalities {shorten(list(mdata.mod))} of the MuData is called rna or gex; pass the AnnData "
+            "with the expression: mdata.mod[NAME]"
+        )
+        raise ValueError(msg)
+    rna = mdata.mod[name]
+    others = [key for key in mdata.obs if ":" not in str(key) and key not in rna.obs]
+    obs = rna.obs.join(mdata.obs.loc[rna.obs_names, others])
+    raw = None if rna.raw is None else {"X": rna.raw.X, "var": rna.raw.var}
+    return AnnData(X=rna.X, obs=obs, var=rna.var, layers=dict(rna.layers), raw=raw)
 
 
 def _lean(path: Path, layer: str | None, near: Path) -> AnnData | None:

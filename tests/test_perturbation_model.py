@@ -1,0 +1,61 @@
+"""From AnnData to AnnData in three lines, without files that stay."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pytest
+
+from gears import GEARS, PerturbationModel, simulated_screen
+
+QUIET = {"epochs": 1, "verbose": False, "evaluate_test": False}
+
+
+@pytest.fixture(scope="module")
+def adata() -> anndata.AnnData:
+    return simulated_screen(
+        n_genes=60, n_singles=14, n_pairs=8, cells_per_condition=10, n_control=40, seed=0
+    )[0]
+
+
+def test_three_lines_and_nothing_stays_on_disk(
+    adata: anndata.AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = adata.copy()
+    model = PerturbationModel(adata, device="cpu", network={"hidden_size": 8}, verbose=False)
+    model.train(**QUIET)
+    pair = next(label for label in adata.obs["condition"].unique() if "ctrl" not in label)
+    predicted = model.predict([pair])
+    assert isinstance(predicted, anndata.AnnData)
+    assert predicted.shape == (1, 60)
+    assert {"delta", "sd"} <= set(predicted.layers)
+    assert "gears" in predicted.uns
+    model.save(tmp_path / "kept")
+    saved = GEARS.from_pretrained(tmp_path / "kept", device="cpu")
+    np.testing.assert_allclose(saved.predict([pair]).expression_UG, predicted.X, rtol=1e-5)
+    np.testing.assert_array_equal(adata.X.toarray(), before.X.toarray())
+    assert list(adata.obs) == list(before.obs)
+    del model
+    gc.collect()
+    assert not list(tmp_path.glob("gears-*"))
+
+
+def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(
+    adata: anndata.AnnData, tmp_path: Path
+) -> None:
+    mudata = pytest.importorskip("mudata", reason="mudata is not installed")
+    rna = adata.copy()
+    labels = rna.obs.pop("condition")
+    protein = anndata.AnnData(np.ones((adata.n_obs, 2), dtype=np.float32), obs=adata.obs[[]])
+    mudata.set_options(pull_on_update=False)
+    mdata = mudata.MuData({"protein": protein, "rna": rna})
+    mdata.obs["condition"] = labels
+    model = PerturbationModel(mdata, device="cpu", folder=tmp_path, network={"hidden_size": 8}, verbose=False)
+    assert model.gears.gene_list == list(adata.var["gene_name"])
+    with pytest.raises(ValueError, match=r"none of the modalities \['protein'\].*pass the AnnData"):
+        PerturbationModel(mudata.MuData({"protein": protein}), folder=tmp_path / "other")
