@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
 
 
