@@ -200,7 +200,7 @@ class GEARS(PublishedNames):
         tf32: bool = False, kept_mib: float | None = None, compile: bool = False, cuda_graph: bool = False,
         profile: bool = False, use_ema: bool = False, ema_decay: float = 0.999,
         early_stopping: int | str | None = "auto", gradient_compression: str | None = None,
-        check_replicas: bool = False, dtype: str = "float32", monitor: str | None = None,
+        check_replicas: bool = False, reproducible: bool = False, dtype: str = "float32", monitor: str | None = None,
         save_path: str | Path | None = None, resume: bool = False, checkpoint_every: int | None = None,
         checkpoint_every_steps: int | None = None, keep_last: int = 2, loggers: str | Sequence[str] = (),
         project: str | None = None, name: str | None = None, init_timeout: float = 90.0, verbose: bool = True,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,8 +70,8 @@ class PerturbationModel:
         **processing: Any,
     ) -> None:
         if folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="gears-")  # removed with this object
-            folder = self._temporary.name
+            folder = tempfile.mkdtemp(prefix="gears-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         pert_data = PertData.from_adata(adata, data_path=folder, **processing)
         pert_data.prepare_split(split=split, seed=seed)
         self.gears = GEARS(pert_data, device=device)

@@ -57,5 +57,5 @@ def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(
     mdata.obs["condition"] = labels
     model = PerturbationModel(mdata, device="cpu", folder=tmp_path, network={"hidden_size": 8}, verbose=False)
     assert model.gears.gene_list == list(adata.var["gene_name"])
-    with pytest.raises(ValueError, match=r"none of the modalities \['protein'\].*pass the AnnData"):
+    with pytest.raises(ValueError, match=r"none of the modalities protein of the MuData.*pass the AnnData"):
         PerturbationModel(mudata.MuData({"protein": protein}), folder=tmp_path / "other")
