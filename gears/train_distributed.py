@@ -2,7 +2,7 @@
 
 :func:`train_multi_gpu` prepares the screen once, starts one worker per device, and returns the
 model's folder, its history and its test scores. The result is the same for any number of workers
-at the same global batch.
+at the same global batch, up to rounding (bit for bit with ``reproducible=True``).
 """
 
 from __future__ import annotations

@@ -403,8 +403,8 @@ class TrainingEngine:
     def load_checkpoint(self, path: str | Path) -> dict[str, Any]:
         """Continue from a checkpoint, at the step at which it was written; returns its metadata.
 
-        On the CPU, with the same number of workers, the run continues bit for bit if the order of a loader's
-        batches depends on the epoch alone (samplers with ``set_epoch``).
+        On the CPU, with the same number of workers (any, with ``reproducible=True``), the run continues bit for bit if
+        the order of a loader's batches depends on the epoch alone (samplers with ``set_epoch``).
         """
         content = checkpoints.read(path, self.device)
         checkpoints.restore(self, content)

@@ -20,6 +20,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
     "cells --model uncertainty=True": {"operators": 572, "copies": 4},
     "moments --model uncertainty=True": {"operators": 577, "copies": 2},
     "cells --train use_amp=True": {"operators": 520, "copies": 4},
+    "moments --train reproducible=True": {"operators": 5561, "copies": 24},  # twelve shards
 }
 STEPS = 16
 
