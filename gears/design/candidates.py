@@ -115,9 +115,12 @@ def read_candidates(
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
     every = (Condition((name,)) for name in parts.pert_names)
-    names = {"", *(() if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds))}
+    setting_names = {
+        "",
+        *(() if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds)),
+    }
     for entry in every if candidates is None else map(Condition.of, candidates):
-        condition = entry.plain if {entry.context, entry.kind} <= names else entry
+        condition = entry.plain if {entry.context, entry.kind} <= setting_names else entry
         reason = _reason(condition, node_of, known, unknown_source)
         if reason:
             excluded[condition.name] = reason

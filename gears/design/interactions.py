@@ -116,7 +116,7 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     nodes = np.unique(pairs.node_CK)
     singles = [Condition((pairs.pert_names[node],)) for node in nodes.tolist()]
     true_change = prior.uncertainty.true_change
-    shift_G, more_G = (0.0, 0.0)
+    shift_G = more_G = np.zeros(len(parts.gene_names))
     if true_change is not None:
         shift_G, more_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
     single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)]) - shift_G

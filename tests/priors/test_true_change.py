@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -66,6 +67,8 @@ def test_conditions_of_several_genes_have_numbers_of_their_own() -> None:
     # without enough conditions a group has the numbers of the same size
     assert a_4[1] == a_4[0]
     assert a_4[3] == a_4[2]
+    unseen = dataclasses.replace(both, group_R=np.where(both.group_R == 2, 3, 0))
+    np.testing.assert_array_equal(fitted(unseen).groups[:, 0], a_4)
 
 
 def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_shows_it() -> None:
