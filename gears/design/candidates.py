@@ -132,8 +132,8 @@ def read_candidates(
         msg = f"no candidate is left ({reasons}); give genes of pert_list that were not measured"
         raise ValueError(msg)
     if candidates is not None and excluded:
-        n, names = count(len(excluded), "candidate"), shorten(excluded, 5)
-        logger.warning('%s excluded, listed with the reason in attrs["excluded"]: %s', n, names)
+        n, shown = count(len(excluded), "candidate"), shorten(excluded, 5)
+        logger.warning('%s excluded, listed with the reason in attrs["excluded"]: %s', n, shown)
     return Candidates(parts.pert_names, node_CK, excluded)
 
 
