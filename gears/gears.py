@@ -16,6 +16,7 @@ from gears.cell_gears.folders import is_published, read_published_of
 from gears.cell_gears.moved import ELSEWHERE, GONE
 from gears.cell_gears.names import PublishedNames
 from gears.conditions import Condition
+from gears.core.html import Shown
 from gears.core.lazy import lazy_names
 from gears.core.options import takes
 from gears.distributed.devices import DeviceLike
@@ -59,7 +60,7 @@ logger = logging.getLogger(__name__)
 __getattr__, __dir__ = lazy_names(__name__, ELSEWHERE[__name__], GONE[__name__])
 
 
-class GEARS(PublishedNames):
+class GEARS(PublishedNames, Shown):
     """Predicts the expression of every gene after perturbing one or more genes.
 
     Parameters
@@ -107,6 +108,9 @@ class GEARS(PublishedNames):
         self.weight_bias_track, self.proj_name, self.exp_name = weight_bias_track, proj_name, exp_name
         if weight_bias_track:
             check_loggers(["wandb"])
+
+    def __repr__(self) -> str:
+        return f"GEARS({'not initialised' if self.parts is None else self.parts}, on {self.device})"
 
     @property
     def config(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
+from gears.core.html import Shown
 from gears.core.lazy import Gone
 from gears.core.messages import count
 from gears.core.options import takes
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 BESIDE = ("self", "data_name", "data_path", "drop_unmapped")  # not options of processing
 
 
-class PertData:
+class PertData(Shown):
     """A Perturb-seq screen ready for training.
 
     Parameters
@@ -121,8 +122,7 @@ class PertData:
         self.dataloader: dict[str, CellLoader] | None = None
 
     def __repr__(self) -> str:
-        content = repr(self._screen) if self._screen else f"{str(self.data_path)!r}, no screen yet"
-        return f"PertData({content})"
+        return f"PertData({self._screen or f'{str(self.data_path)!r}, no screen yet'})"
 
     @property
     def whole_screen(self) -> PreparedScreen:

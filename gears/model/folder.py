@@ -106,6 +106,15 @@ class ModelParts:
     start_PH: np.ndarray | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __str__(self) -> str:
+        predicting = "network alone"
+        if self.prior is not None:
+            weight = self.prior.network_weight
+            predicting = f"prior + {weight:g} x network" if weight else "prior alone"
+        return (
+            f"{predicting}, {len(self.pert_names)} genes to perturb, {len(self.gene_names)} genes predicted"
+        )
+
     def network(self, *, seed: int = 0) -> GEARSNetwork:
         """A new network with initial weights from `seed`."""
         network = GEARSNetwork(

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition
+from gears.core.html import html_of
 from gears.core.installation import __version__
 from gears.core.messages import count, shorten, unknown_name
 from gears.core.numbers import whole_number
@@ -142,6 +143,9 @@ class Predictions(Mapping[str, np.ndarray]):
     def __repr__(self) -> str:
         return f"Predictions({len(self.conditions)} conditions x {len(self.gene_names)} genes)"
 
+    def _repr_html_(self) -> str:
+        return html_of(self, self.top(3) if self.conditions else None)
+
     @property
     def informed_by(self) -> list[str]:
         """What is known of each condition's least known gene, one of :data:`gears.prediction.information.SOURCES`.
@@ -206,11 +210,8 @@ class Predictions(Mapping[str, np.ndarray]):
         from anndata import AnnData
 
         layers = {"delta": self.delta_UG}
-        layers |= {
-            name: values.copy()
-            for name, values in (("sd", self.sd), ("cell_sd", self.cell_sd))
-            if values is not None
-        }
+        spreads = {"sd": self.sd, "cell_sd": self.cell_sd}
+        layers |= {name: values.copy() for name, values in spreads.items() if values is not None}
         one_control_mean = self.control_mean_G.ndim == 1
         if not one_control_mean:
             layers["control_mean"] = self.control_mean_G.copy()
@@ -256,12 +257,11 @@ class Predictions(Mapping[str, np.ndarray]):
             return 2 * np.log(self._values("cell_sd"))
         if values not in VALUES:
             raise ValueError(unknown_name("values", values, VALUES))
-        table = {
-            "expression": self.expression_UG, "delta": self.delta_UG, "sd": self.sd, "cell_sd": self.cell_sd,
-        }[values]  # fmt: skip
+        names = {"expression": "expression_UG", "delta": "delta_UG"}
+        table = getattr(self, names.get(values, values))
         if table is None:
             raise ValueError(_MISSING[values])
-        return table
+        return np.asarray(table)
 
     @cached_property
     def _rows(self) -> dict[Condition, int]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
+from gears.core.html import Shown
 from gears.core.messages import count
 from gears.evaluation.summary import summary_table
 from gears.evaluation.verdict import short_table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class TrainResult:
+class TrainResult(Shown):
     """Result of :meth:`gears.GEARS.train` and :func:`gears.train_multi_gpu`; printed, it compares with the baselines.
 
     Attributes
@@ -105,9 +105,6 @@ class TrainResult:
     def __repr__(self) -> str:
         table = "test part: not scored" if self.table is None else short_table(self.table)
         return "\n".join([table, "", *self._facts()])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
     def _facts(self) -> list[str]:
         best = f", best {self.best_epoch}" if self.best_epoch and self.network_weight != 0 else ""

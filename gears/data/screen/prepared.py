@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core.html import Shown
 from gears.core.messages import shorten, suggestion, unknown_name
 from gears.data.screen.cells import CellMatrix, map_array
 from gears.data.screen.contexts import ModelContexts
@@ -49,7 +50,7 @@ def joined_otherwise(name: str, genes: Container[str]) -> Condition | None:
     return None
 
 
-class PreparedScreen:
+class PreparedScreen(Shown):
     """A screen as :func:`gears.data.screen.prepare.prepare_screen` wrote it.
 
     Opening reads two small JSON files; arrays are mapped into memory when they

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import CONTROL_LABEL, Condition, conditions_of
+from gears.core.html import html_of
 from gears.core.messages import shorten, unknown_name
 from gears.files.formats import content_hash, read_json, write_json
 from gears.files.paths import check_output, reading, user_path
@@ -172,6 +174,17 @@ class Split:
             )
             raise ValueError(msg)
         return split
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(labels)} {part}" for part, labels in self.parts.items())
+        return f"Split({self.name!r}, seed {self.seed}: {sizes}, {len(self.excluded)} excluded)"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        counts = {part: Counter(self.subgroup_of(part).values()) for part in self.parts}
+        rows = [(part, group, n) for part, groups in counts.items() for group, n in groups.items()]
+        return html_of(self, pd.DataFrame(rows, columns=["part", "subgroup", "conditions"]))
 
     def summary(self, screen: PreparedScreen) -> pd.DataFrame:
         """One row per label: condition, part, subgroup, n_cells, reason (for excluded labels)."""

@@ -1,0 +1,19 @@
+"""HTML of objects, as notebooks show them at the end of a cell."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+
+def html_of(thing: object, table: Any = None) -> str:
+    """The text of an object as it stands; below it a table (a pandas DataFrame)."""
+    rows = "" if table is None else table.to_html(index=False, border=0, float_format="{:.3g}".format)
+    return f"<pre>{escape(repr(thing))}</pre>{rows}"
+
+
+class Shown:
+    """Objects that a notebook shows by the text of their repr, with its lines."""
+
+    def _repr_html_(self) -> str:
+        return html_of(self)

@@ -1,0 +1,49 @@
+"""What objects say of themselves at the end of a cell, as text and as HTML."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gears import GEARS, PertData, simulated_screen
+from gears.core.html import html_of
+
+
+@pytest.fixture(scope="module")
+def pert_data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
+    adata, _ = simulated_screen(
+        n_genes=40, n_singles=12, n_pairs=6, cells_per_condition=8, n_control=30, seed=0
+    )
+    data = PertData(tmp_path_factory.mktemp("reprs"), default_pert_graph=False)
+    data.new_data_process("small", adata)
+    data.prepare_split(split="simulation", seed=1)
+    return data
+
+
+def test_text_is_short_and_html_shows_it_escaped(pert_data: PertData) -> None:
+    model = GEARS(pert_data, device="cpu")
+    assert repr(model) == "GEARS(not initialised, on cpu)"
+    model.model_initialize(hidden_size=8)
+    genes = f"{len(model.pert_list)} genes to perturb, 40 genes predicted"
+    assert repr(model) == f"GEARS(network alone, {genes}, on cpu)"
+    result = model.train(epochs=0, verbose=False)
+    assert repr(model) == f"GEARS(prior alone, {genes}, on cpu)"
+    predictions = model.predict(pert_data.split.conditions("test")[:2])
+    for thing in (model, pert_data, pert_data.screen, pert_data.split, predictions, result):
+        html = thing._repr_html_()
+        assert html.startswith("<pre>")
+        assert len(repr(thing).splitlines()[0]) < 160
+    assert html_of("<b>") == "<pre>&#x27;&lt;b&gt;&#x27;</pre>"
+
+
+def test_tables_of_splits_and_predictions(pert_data: PertData) -> None:
+    parts = {part: len(labels) for part, labels in pert_data.split.parts.items()}
+    assert repr(pert_data.split).startswith("Split('simulation', seed 1: ")
+    assert f"{parts['train']} train" in repr(pert_data.split)
+    assert len(re.findall("<tr>", pert_data.split._repr_html_())) > 1
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    pair = pert_data.split.conditions("test")[0]
+    html = model.predict([pair])._repr_html_()
+    assert html.count(f"<td>{pair.name}</td>") == 3
