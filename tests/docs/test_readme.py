@@ -37,6 +37,17 @@ def test_the_ten_lines_run(
 
 
 @pytest.mark.slow
+def test_the_three_lines_from_adata_to_adata_run() -> None:
+    from gears.simulate import simulated_screen
+
+    adata, _ = simulated_screen(n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
+    lines = BLOCKS[1].replace("PerturbationModel(adata)", "PerturbationModel(adata, device='cpu')")
+    names = {"adata": adata}
+    exec(compile(lines.replace("train()", "train(epochs=1)"), "README.md", "exec"), names)
+    assert {"delta", "sd"} <= set(names["predicted"].layers)
+
+
+@pytest.mark.slow
 def test_the_lines_for_several_processes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two CPU processes, and a small graph, instead of the GPUs that they name."""
     from gears.simulate import simulate_to_h5ad
@@ -51,7 +62,7 @@ def test_the_lines_for_several_processes_run(tmp_path: Path, monkeypatch: pytest
         n_control=40,
     )
     small = 'device="cpu", n_gpus=2, data_config={"default_pert_graph": False}'
-    lines = BLOCKS[1].replace("gpu_ids=[0, 2]", small).replace("cuda:0", "cpu")
+    lines = BLOCKS[2].replace("gpu_ids=[0, 2]", small).replace("cuda:0", "cpu")
     lines = lines.replace('"epochs": 20, "batch_size": 32', '"epochs": 1, "batch_size": 8')
     exec(compile(lines, "README.md", "exec"), {"__name__": "__main__"})
     assert (tmp_path / "predictions.csv").read_text().count("\n") == 3
