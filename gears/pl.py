@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gears import plotting
-from gears.plotting.style import image_bytes, save_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gears.plotting.style import in_notebook, save_figure, show_figure
 
 _OPTIONS = {"show": None, "save": None, "return_fig": False}
 
 
 def _scanpy_like(plot: Callable[..., Any]) -> Callable[..., Any]:
     """The same plot with `show`, `save` and `return_fig`."""
+    taken = inspect.signature(plot)
+    own = {"show": False} if "show" in taken.parameters else {}
 
     @functools.wraps(plot)
     def drawn(
@@ -38,44 +36,23 @@ def _scanpy_like(plot: Callable[..., Any]) -> Callable[..., Any]:
         return_fig: bool = False,
         **options: Any,
     ) -> Any:
-        ax = plot(*args, **options)
+        ax = plot(*args, **options | own)
         figure = ax if hasattr(ax, "savefig") else ax.get_figure(root=True)
         if save is not None:
             save_figure(figure, save)
         is_whole = options.get("ax") is None and not return_fig
-        if show or (show is None and is_whole and _in_notebook()):
-            _show(figure)
+        if show or (show is None and is_whole and in_notebook()):
+            show_figure(figure)
             ax = None
         return figure if return_fig else ax
 
-    kinds = inspect.signature(plot)
-    more = [
+    parameters = [one for name, one in taken.parameters.items() if name not in _OPTIONS]
+    parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
         for name, value in _OPTIONS.items()
     ]
-    drawn.__signature__ = kinds.replace(parameters=[*kinds.parameters.values(), *more])  # type: ignore[attr-defined]
+    drawn.__signature__ = taken.replace(parameters=parameters)  # type: ignore[attr-defined]
     return drawn
-
-
-def _in_notebook() -> bool:
-    """Whether the caller is a notebook's kernel."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return hasattr(shell, "kernel")
-
-
-def _show(figure: Figure) -> None:
-    if _in_notebook():
-        from IPython.display import Image, display
-
-        display(Image(data=image_bytes(figure)))
-        return
-    from matplotlib import pyplot
-
-    window = pyplot.figure()
-    assert window.canvas.manager is not None
-    window.canvas.manager.canvas.figure = figure
-    figure.set_canvas(window.canvas)
-    pyplot.show()
 
 
 coverage_curve = _scanpy_like(plotting.coverage_curve)

@@ -20,7 +20,7 @@ from gears.plotting.style import (
     per_gene,
     positions,
     save_figure,
-    shown_axes,
+    show_figure,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def gene_changes(
     if genes is None:
         genes = np.argsort(-np.abs(true_G), kind="stable")[:n_genes]
     columns = positions(genes, names)
-    ax = new_axes(*_size(len(columns))) if ax is None else ax
+    ax = new_axes(max(4.0, 0.36 * len(columns) + 2.2), 3.3) if ax is None else ax
     x = np.arange(len(columns))
     ax.axhline(0, color="black", linewidth=0.8, zorder=1)
     if cells_delta_NG is not None:
@@ -111,11 +111,6 @@ def gene_changes(
     ax.set_title(title, fontsize=FONT + 2)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=FONT, frameon=False)
     return ax
-
-
-def _size(n_genes: int) -> tuple[float, float]:
-    """Width and height of a figure, inches."""
-    return max(4.0, 0.36 * n_genes + 2.2), 3.3
 
 
 def _cells(ax: Axes, x: np.ndarray, cells: np.ndarray, columns: np.ndarray, true_G: np.ndarray) -> None:
@@ -189,8 +184,6 @@ def plot_perturbation(
     cells_NG = dense_rows(screen, screen.cells_of(row)) - truth.control_mean_G
     genes = truth.top_de_non_dropout[0]
     show = in_notebook() and ax is None if show is None else show
-    if show and ax is None:
-        ax = shown_axes(*_size(len(genes) or n_genes))
     ax = gene_changes(
         truth.delta_UG[0],
         {"predicted": predictions.delta(condition)},
@@ -202,10 +195,9 @@ def plot_perturbation(
         ax=ax,
     )
     figure = ax.get_figure(root=True)
-    if save_file is not None and figure is not None:
+    assert figure is not None
+    if save_file is not None:
         save_figure(figure, save_file)
     if show:
-        from matplotlib import pyplot
-
-        pyplot.show()
+        show_figure(figure)
     return ax

@@ -47,11 +47,20 @@ def in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def shown_axes(width: float, height: float) -> Axes:
-    """The Axes of a new figure of pyplot, for ``pyplot.show()``; sizes in inches."""
+def show_figure(figure: Figure) -> None:
+    """Show a figure: below the cell of a notebook, elsewhere in a window of pyplot."""
+    if in_notebook():
+        from IPython.display import Image, display
+
+        display(Image(data=image_bytes(figure)))
+        return
     from matplotlib import pyplot
 
-    return pyplot.figure(figsize=(width, height), layout="constrained").subplots()
+    window = pyplot.figure()
+    assert window.canvas.manager is not None
+    window.canvas.manager.canvas.figure = figure
+    figure.set_canvas(window.canvas)
+    pyplot.show()
 
 
 def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:

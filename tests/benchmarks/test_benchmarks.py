@@ -395,6 +395,6 @@ def test_speed_up_is_against_the_fewest_workers(benchmark, tmp_path: Path) -> No
     assert [row["efficiency"] for row in rows] == [1.0, 0.8, 1.0, 1.0]
     scaling.write(rows, argparse.Namespace(results=tmp_path, size="tiny", device="cpu"))
     text = (tmp_path / "scaling-cpu-tiny.md").read_text()
-    assert "| cells | 32 | 2 | 5.000 | 20 cells | 1.60 | 80% | 10% | 60% | 20% | 2.0 | 0.500000 |" in text
+    assert "| cells | 32 | 2 | 5.000 | 20 cells | 1.60 |  | 80% | 10% | 60% | 20% | 2.0 | 0.500000 |" in text
     assert json.loads((tmp_path / "scaling-cpu-tiny.json").read_text())["rows"] == rows
     assert (tmp_path / "scaling-cpu-tiny.png").read_bytes().startswith(b"\x89PNG")

@@ -101,23 +101,23 @@ def test_the_published_figure_of_fewer_genes_and_of_genes_as_a_list(model):
 def test_the_published_figure_is_shown_on_request_and_in_a_notebook(model, monkeypatch):
     from types import SimpleNamespace
 
-    import IPython
+    import IPython.display
     from matplotlib import pyplot
 
-    shown = []
-    monkeypatch.setattr(pyplot, "show", lambda: shown.append(pyplot.gcf()))
-    assert model.plot_perturbation("GX03", n_genes=5).get_figure() not in map(
-        pyplot.figure, pyplot.get_fignums()
-    )
-    assert not shown
+    windows, displayed = [], []
+    monkeypatch.setattr(pyplot, "show", lambda: windows.append(pyplot.gcf().canvas.manager.canvas.figure))
+    monkeypatch.setattr(IPython.display, "display", displayed.append)
+    model.plot_perturbation("GX03", n_genes=5)
+    assert not pyplot.get_fignums()
     ax = model.plot_perturbation("GX03", n_genes=5, show=True)
-    assert shown == [ax.get_figure()]
+    assert windows == [ax.get_figure()]
     monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=None))
-    other = model.plot_perturbation("GX03", n_genes=5)
-    assert shown == [ax.get_figure(), other.get_figure()]
+    model.plot_perturbation("GX03", n_genes=5)
+    assert len(displayed) == 1
+    assert displayed[0].data.startswith(b"\x89PNG")
     model.plot_perturbation("GX03", n_genes=5, show=False)
     model.plot_perturbation("GX03", n_genes=5, ax=ax)
-    assert len(shown) == 2
+    assert len(displayed) == len(windows) == 1
     pyplot.close("all")
 
 
