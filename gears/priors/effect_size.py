@@ -40,8 +40,9 @@ def log_size(square_CG: np.ndarray, noise_CG: np.ndarray) -> tuple[np.ndarray, n
     variance_C = variance_CG.mean(axis=1) * CORRELATED_GENES / square_CG.shape[1]
     # no smaller than its error: below, the logarithm would be that of chance
     mean_C = np.maximum(mean_C, np.sqrt(variance_C))
-    mean_C = np.maximum(mean_C, np.finfo(float).tiny)
-    return 0.5 * np.log(mean_C), 0.25 * variance_C / mean_C**2
+    tiny = np.finfo(float).tiny
+    mean_C = np.maximum(mean_C, tiny)
+    return 0.5 * np.log(mean_C), 0.25 * variance_C / np.maximum(mean_C**2, tiny)
 
 
 def fit_size(
