@@ -11,7 +11,7 @@ URL = os.environ["FILES_URL"]  # the test's server in place of the Harvard Datav
 
 dataverse_download(f"{URL}/6979957", "norman_umi_go.tar.gz")
 with tarfile.open("norman_umi_go.tar.gz", "r:gz") as tar:
-    tar.extractall(filter="data")
+    tar.extractall(**({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # not in Python 3.11.2
 dataverse_download(f"{URL}/10457098", "model.zip")
 with ZipFile("model.zip", "r") as archive:
     archive.extractall(path="./")
