@@ -21,3 +21,11 @@ def found_by(driver: Path, *arguments: Any) -> dict[str, Any]:
     print(line)
     found: dict[str, Any] = json.loads(line[6:])
     return found
+
+
+def cut_off(path: Path, within: str) -> None:
+    """Leave no checkpoint after the first one within an epoch."""
+    files = sorted((path / "checkpoints").iterdir())
+    last = next(file for file in files if file.name.startswith(within) and "step-0000000" not in file.name)
+    for file in files[files.index(last) + 1 :]:
+        file.unlink()

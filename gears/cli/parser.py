@@ -325,7 +325,7 @@ def _option(name: str) -> str:
 
 
 def _metavar(name: str, hint: Any) -> str:
-    """What stands for the value of an option in the help: N, X, or the last word of its name."""
+    """What the help shows for the value of an option: N, X, or the last word of its name."""
     if _kinds(hint) & {int, float} and str not in _kinds(hint):
         return "N" if int in _kinds(hint) else "X"
     return name.rpartition("_")[2].upper()

@@ -261,7 +261,7 @@ class Scorer:
 def sum_sd(sd_UG: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Standard deviation of weighted sums over genes whose errors go together in groups, (U,).
 
-    `weight` is (G,), or (U, G) for a sum of its own in each row.
+    `weight` is (G,), or (U, G) for a separate sum in each row.
     """
     apart_U = CORRELATED_GENES * (weight**2 * sd_UG**2).sum(axis=1)
     together_U = (np.abs(weight) * sd_UG).sum(axis=1)

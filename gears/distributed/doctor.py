@@ -195,7 +195,7 @@ def findings_of(
 
     all_gpus = gpus["found"]
     if "built_for" not in cuda:
-        pass  # torch cannot be imported, which is an error of its own
+        pass  # torch cannot be imported, which is a separate error
     elif all_gpus and cuda["built_for"] is None:
         add("error", f"there are {len(all_gpus)} GPU(s), but this torch is a CPU build: install one for CUDA")
     elif all_gpus and not cuda["devices"] and variables.get("CUDA_VISIBLE_DEVICES") is not None:

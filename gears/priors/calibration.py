@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.9
 """Level of the intervals that are calibrated."""
-_MOST_VALUES = 1 << 22  # left-out predictions x genes that the scales are fitted to
+_MOST_VALUES = 1 << 22  # held-out predictions x genes that the scales are fitted to
 _FEWEST_ROWS = 100
 _TRIED_VALUES = 1 << 17  # of these, what candidates are compared on
 _SHRUNK_BY = 2.0  # conditions that the mean of the genes counts as in a gene's scale; 0.5 to 5 score alike
@@ -102,7 +102,7 @@ def _log_sizes(data: PriorData) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class _Errors:
-    """Errors of the left-out predictions of R conditions (a fixed sample of many), 0 for perturbed genes themselves.
+    """Errors of the held-out predictions of R conditions (a fixed sample of many), 0 for perturbed genes themselves.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ def _target_error(
 def _true_change(
     found: LeftOut, errors: _Errors, variance_R: np.ndarray, gene_G: np.ndarray, share: float
 ) -> TrueChange:
-    """:attr:`Uncertainty.true_change`, by the same left-out predictions."""
+    """:attr:`Uncertainty.true_change`, by the same held-out predictions."""
     data, at = found.data, np.ix_(errors.rows, errors.genes)
     sets = [data.sets[row] for row in errors.rows.tolist()]
     there_RT = share * gene_G.mean() * errors.change_RT / errors.mean_R[:, None]

@@ -52,12 +52,12 @@ class FittedPrior:
 
 
 def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None = None) -> FittedPrior:
-    """Fit by evidence, then choose factor and slope by predictions of left-out conditions.
+    """Fit by evidence, then choose factor and slope by predictions of held-out conditions.
 
     Parameters
     ----------
     criterion
-        Error of left-out predictions, lower is better; decides whether departures from
+        Error of held-out predictions, lower is better; decides whether departures from
         additivity are predicted, whether the mean alone is better, and the slope.
     judged
         Rows of the conditions whose predictions `criterion` takes; all by default.

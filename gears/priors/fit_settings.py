@@ -39,7 +39,7 @@ MOST_FOLDS = 10
 FEW_FOLDS = 3  # of very many conditions, which fewer folds predict as well
 CARRIES = (1.0, 0.0)
 NEAR_SLOPES = tuple(slope for slope in SLOPES if slope >= 1)
-"""Slopes that are tried. Left-out groups say how far unseen genes carry over, not how far a gene that other contexts
+"""Slopes that are tried. Held-out groups say how far unseen genes carry over, not how far a gene that other contexts
 show does: there nothing is shrunk."""
 FAR_SLOPES = (0.25, 0.5, 0.75, 0.9)
 """Slopes that are tried besides for contexts that training never sees: little carries over to them."""

@@ -2,7 +2,7 @@
 
 The training conditions are divided into folds, singles and combinations evenly. A prior fitted to the other folds
 predicts each fold, so that the head sees the errors that the prior makes on unseen conditions. (The prior's predictions
-of a condition that was left out alone do not say what the genes of a condition would do alone.)
+of a condition that was held out alone do not say what the genes of a condition would do alone.)
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def group_of(size_U: np.ndarray, unseen_U: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Values:
-    """Left-out predictions of R conditions and their measured changes, for a sample of T genes.
+    """Held-out predictions of R conditions and their measured changes, for a sample of T genes.
 
     Attributes
     ----------

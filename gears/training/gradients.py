@@ -16,7 +16,7 @@ class SharedGradients:
     """Gradients of all parameters as parts of one vector, which is reduced once per optimiser step.
 
     A hook per parameter, as DistributedDataParallel has it, could send a part while the others are still computed; but
-    the parts are small beside the layers' activations, and each would be copied by an operator of its own.
+    the parts are small beside the layers' activations, and each would be copied by a separate operator.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], reducer: Reducer, compression: str | None) -> None:
@@ -42,7 +42,7 @@ class SharedGradients:
         return flat
 
     def _find_used(self) -> None:
-        """Leave out parameters that have no gradient on any worker (once: it waits for the device)."""
+        """Omit parameters that have no gradient on any worker (once: it waits for the device)."""
         device = self._parameters[0].device
         has_gradient = torch.tensor([float(p.grad is not None) for p in self._parameters], device=device)
         used = self._reducer.sum(has_gradient).tolist()

@@ -4,7 +4,7 @@ Member k of the head predicts the conditions of fold k, without which it was tra
 prior's residuals r the least-squares weight is ``sum r f / sum f f``. The candidate is the lower 5 % bound of it
 (bootstrap over conditions), between 0 and 1. The head gets the largest quarter of it (4/4, 3/4, 2/4, 1/4) with which
 both decisive errors are beyond chance smaller than the prior's, and perturbations are told apart no worse on the
-average; or 0. Conditions of one gene and of several have weights of their own: the head can help with one kind alone.
+average; or 0. Conditions of one gene and of several have separate weights: the head can help with one kind alone.
 ``benchmarks/head.py`` measures this rule.
 """
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from driving import cut_off
 from exact_cases import (
     EVALUATION_WINDOWS,
     GLOBAL_BATCH,
@@ -57,14 +58,6 @@ def alone(data: PertData, out: Path) -> dict[str, Any]:
     found = {name: run(data, name, **(one if name == "cells" else {})) for name in RUNS}
     cut_off(out / "one", "epoch-00001-step-")
     return found
-
-
-def cut_off(path: Path, within: str) -> None:
-    """Leave no checkpoint after the first one within an epoch."""
-    files = sorted((path / "checkpoints").iterdir())
-    last = next(file for file in files if file.name.startswith(within) and "step-0000000" not in file.name)
-    for file in files[files.index(last) + 1 :]:
-        file.unlink()
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from driving import cut_off
 from reproducible_cases import CASES, opened, trained, work
 from threadpoolctl import threadpool_info
 from torch import Tensor, nn
@@ -50,10 +51,7 @@ def alone(data: PertData, out: Path) -> dict[str, dict[str, str]]:
     found = {}
     for name in CASES:
         found[name] = trained(data, name, save_path=str(out / name), checkpoint_every_steps=1, keep_last=100)
-        files = sorted((out / name / "checkpoints").iterdir())
-        last = next(file for file in files if file.name.endswith("epoch-00001-step-0000002.pt"))
-        for file in files[files.index(last) + 1 :]:
-            file.unlink()
+        cut_off(out / name, "epoch-00001-step-0000002")
     return found
 
 
