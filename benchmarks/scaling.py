@@ -67,14 +67,14 @@ def measure(folder, save_path, batch, objective, workers, options):
 
 
 def apart(folder, place, batch, objective, workers, options):
-    """Seconds of an epoch of the slowest of `workers` trainings at once, each alone with its part of the batch."""
+    """Cells or conditions a second of `workers` trainings at once, together, each alone with its part of the batch."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         runs = [
             pool.submit(measure, folder, f"{place}-apart-{n}", batch // workers, objective, 1, options)
             for n in range(workers)
         ]
-        return max(run.result()["epoch_s"] for run in runs)
+        return sum(run.result()["rate"] for run in runs)
 
 
 def with_speedup(rows):
@@ -82,9 +82,9 @@ def with_speedup(rows):
     first = {}
     for row in rows:
         base = first.setdefault((row["objective"], row["batch"]), row)
-        speedup = base["epoch_s"] / row["epoch_s"]
-        if "apart_s" in row:
-            row["ceiling"] = base["epoch_s"] / row["apart_s"]
+        speedup = row["rate"] / base["rate"]
+        if "apart_rate" in row:
+            row["ceiling"] = row["apart_rate"] / base["rate"]
         row |= {"speedup": speedup, "efficiency": speedup * base["workers"] / row["workers"]}
     return rows
 
@@ -168,7 +168,7 @@ def main(arguments=None):
                 place = f"{folder}/{objective}-{batch}-{workers}"
                 rows.append(measure(folder, place, batch, objective, workers, options))
                 if options.apart and workers > 1:
-                    rows[-1]["apart_s"] = apart(folder, place, batch, objective, workers, options)
+                    rows[-1]["apart_rate"] = apart(folder, place, batch, objective, workers, options)
                 print(shown(with_speedup(rows)[-1]), flush=True)
     write(with_speedup(rows), options)
 

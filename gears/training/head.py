@@ -15,6 +15,7 @@ from gears.conditions import Condition
 from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.world import Reducer
+from gears.evaluation.metrics.decisive import changed_genes
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
 from gears.priors.fit import FittedPrior, mean_of_others
@@ -201,7 +202,7 @@ def training_truth(pert_data: PertData, conditions: Sequence[Condition]) -> Trai
     evidence_CG[evidence_CG.sum(axis=1) == 0] = 1.0
     delta_CG = truth.delta_UG
     least_G = -truth.control_mean_G if screen.nonnegative else np.full(delta_CG.shape[1], -np.inf)
-    return TrainingTruth(delta_CG, mean_of_others(delta_CG), evidence_CG, least_G)
+    return TrainingTruth(delta_CG, mean_of_others(delta_CG), evidence_CG, changed_genes(truth), least_G)
 
 
 def kept_conditions(fold_C: np.ndarray) -> np.ndarray:

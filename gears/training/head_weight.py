@@ -3,8 +3,9 @@
 Member k of the head predicts the conditions of fold k, without which it was trained. On these predictions f of the
 prior's residuals r the least-squares weight is ``sum r f / sum f f``. The candidate is the lower 5 % bound of it
 (bootstrap over conditions), between 0 and 1. The head gets the largest quarter of it (4/4, 3/4, 2/4, 1/4) with which
-both decisive errors are beyond chance smaller than the prior's, and perturbations are told apart no worse on the
-average; or 0. Conditions of one gene and of several have separate weights: the head can help with one kind alone.
+both decisive errors are beyond chance smaller than the prior's, and on the average perturbations are told apart no
+worse and no fewer changed genes get the right direction; or 0. Conditions of one gene and of several have separate
+weights: the head can help with one kind alone.
 ``benchmarks/head.py`` measures this rule.
 """
 
@@ -40,6 +41,8 @@ class TrainingTruth:
         Mean change of the other conditions.
     evidence_CG
         Evidence that a gene changes (:attr:`gears.evaluation.Truth.evidence_UG`).
+    is_changed_CG
+        Genes that change (:func:`gears.evaluation.metrics.decisive.changed_genes`).
     least_G
         Changes below it are negative expression, which prediction sets to zero.
     """
@@ -47,6 +50,7 @@ class TrainingTruth:
     delta_CG: np.ndarray
     known_CG: np.ndarray
     evidence_CG: np.ndarray
+    is_changed_CG: np.ndarray
     least_G: np.ndarray
 
     def loss_weights(self) -> np.ndarray:
@@ -64,17 +68,20 @@ class TrainingTruth:
         return np.asarray(weight_CG / (weight_CG.mean() or 1.0))
 
     def scores(self, change_CG: np.ndarray) -> np.ndarray:
-        """Decisive metrics of predicted changes, higher is better, (C, 3).
+        """Decisive metrics of predicted changes, higher is better, (C, 4).
 
-        ``pearson_delta_ref``, minus ``relative_error``, and ``discrimination_ref`` among these conditions, each with
-        the mean of the other conditions as reference.
+        ``pearson_delta_ref``, minus ``relative_error``, ``discrimination_ref`` among these conditions, each with the
+        mean of the other conditions as reference, and ``direction_changed``, 0 where no gene changes.
         """
         change_CG = np.maximum(change_CG, self.least_G)
         predicted_CG, true_CG = change_CG - self.known_CG, self.delta_CG - self.known_CG
         pearson_C = np.nan_to_num(pearson_rows(predicted_CG, true_CG))
         error_C = weighted_rows((change_CG - self.delta_CG) ** 2, self.evidence_CG)
         relative_C = error_C / (weighted_rows(true_CG**2, self.evidence_CG).mean() or 1.0)
-        return np.stack([pearson_C, -relative_C, self._discrimination(predicted_CG)], axis=1)
+        right_CG = 0.5 + 0.5 * np.sign(change_CG) * np.sign(self.delta_CG)
+        n_changed_C = np.maximum(self.is_changed_CG.sum(axis=1), 1)
+        direction_C = (right_CG * self.is_changed_CG).sum(axis=1) / n_changed_C
+        return np.stack([pearson_C, -relative_C, self._discrimination(predicted_CG), direction_C], axis=1)
 
     def _discrimination(self, predicted_CG: np.ndarray) -> np.ndarray:
         """Share of the other conditions whose specific change is less like the prediction than the own one, (C,).
@@ -99,7 +106,7 @@ class HeadWeight:
     least_squares
         Least-squares weight on predictions of unseen conditions; its lower bound is the candidate.
     gains
-        Mean gains in the three decisive metrics at the weight, or at the candidate where the weight is 0; positive is
+        Mean gains in the four decisive metrics at the weight, or at the candidate where the weight is 0; positive is
         better.
     """
 
@@ -110,12 +117,12 @@ class HeadWeight:
 
     def report(self) -> dict[str, Any]:
         """Plain values for the saved model."""
-        names = ("gain_pearson_delta_ref", "gain_relative_error", "gain_discrimination_ref")
+        metrics = ("pearson_delta_ref", "relative_error", "discrimination_ref", "direction_changed")
         return {
             "weight": self.weight,
             "least_squares": self.least_squares,
             "conditions": self.n_conditions,
-            **dict(zip(names, self.gains, strict=False)),
+            **{f"gain_{metric}": gain for metric, gain in zip(metrics, self.gains, strict=False)},
         }
 
 
@@ -144,14 +151,14 @@ def earned_weight(
     bound = float(np.quantile(product_R[picks_DR].sum(axis=1) / total_D, LEVEL))
     candidate = min(max(bound, 0.0), 1.0)
     least_squares = float(product_R.sum() / square_R.sum())
-    without_R3 = truth.scores(prior_CG)[rows]
+    without_R4 = truth.scores(prior_CG)[rows]
     refused = HeadWeight(0.0, least_squares, n_conditions=len(rows))
     for share in SHARES if candidate else ():
-        gain_R3 = truth.scores(prior_CG + share * candidate * head_CG)[rows] - without_R3
-        gain_3 = gain_R3.mean(axis=0)
-        gains = tuple(float(gain) for gain in gain_3)
-        low_2 = np.quantile(gain_R3[picks_DR, :2].mean(axis=1), LEVEL, axis=0)
-        if (low_2 > 0).all() and gain_3[2] >= 0:
+        gain_R4 = truth.scores(prior_CG + share * candidate * head_CG)[rows] - without_R4
+        gain_4 = gain_R4.mean(axis=0)
+        gains = tuple(float(gain) for gain in gain_4)
+        low_2 = np.quantile(gain_R4[picks_DR, :2].mean(axis=1), LEVEL, axis=0)
+        if (low_2 > 0).all() and (gain_4[2:] >= 0).all():
             return HeadWeight(share * candidate, least_squares, gains, len(rows))
         if share == 1.0:
             refused = dataclasses.replace(refused, gains=gains)

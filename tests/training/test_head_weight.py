@@ -20,8 +20,9 @@ def planted(seed: int = 0, noise: float = 0.2) -> tuple[TrainingTruth, np.ndarra
     effect_CG = rng.standard_normal((N_CONDITIONS, N_GENES)) * (rng.random((N_CONDITIONS, N_GENES)) < 0.3)
     delta_CG = effect_CG + 0.05 * rng.standard_normal(effect_CG.shape)
     prior_CG = 0.6 * effect_CG + noise * rng.standard_normal(effect_CG.shape)
+    is_changed_CG = np.abs(delta_CG) > 0.2
     truth = TrainingTruth(
-        delta_CG, mean_of_others(delta_CG), (np.abs(delta_CG) > 0.2).astype(float), np.full(N_GENES, -np.inf)
+        delta_CG, mean_of_others(delta_CG), is_changed_CG.astype(float), is_changed_CG, np.full(N_GENES, -np.inf)
     )
     return truth, prior_CG, effect_CG - prior_CG
 
@@ -94,12 +95,24 @@ def test_a_gain_that_makes_perturbations_alike_gets_only_the_part_that_does_not(
     prior_CG += 0.5 * np.random.default_rng(2).standard_normal(prior_CG.shape)
     head_CG = 0.35 * truth.delta_CG + 0.65 * other_CG - prior_CG
     found = earned_weight(truth, prior_CG, head_CG, truth.loss_weights(), ALL)
-    whole_3 = truth.scores(prior_CG + found.least_squares * head_CG).mean(axis=0)
-    without_3 = truth.scores(prior_CG).mean(axis=0)
-    assert whole_3[1] > without_3[1]
-    assert whole_3[2] < without_3[2]
+    whole_4 = truth.scores(prior_CG + found.least_squares * head_CG).mean(axis=0)
+    without_4 = truth.scores(prior_CG).mean(axis=0)
+    assert whole_4[1] > without_4[1]
+    assert whole_4[2] < without_4[2]
     assert 0 < found.weight <= 0.5 * found.least_squares
     assert min(found.gains) >= 0
+
+
+def test_smaller_errors_with_more_wrong_directions_get_no_weight() -> None:
+    """Most genes come closer to their truth; the small changes go through zero to the other side."""
+    truth, prior_CG, residual_CG = planted()
+    is_small_CG = truth.is_changed_CG & (np.abs(truth.delta_CG) < 0.6)
+    head_CG = np.where(is_small_CG, -prior_CG - 0.1 * np.sign(truth.delta_CG), residual_CG)
+    found = earned_weight(truth, prior_CG, head_CG, truth.loss_weights(), ALL)
+    assert min(found.gains[:2]) > 0
+    assert found.gains[2] >= 0
+    assert found.gains[3] < 0
+    assert found.weight == 0.0
 
 
 @pytest.mark.parametrize("row", [0, 7])
@@ -114,6 +127,9 @@ def test_scores_are_the_decisive_metrics_with_the_other_conditions_as_reference(
     ]
     scores = truth.scores(prior_CG)[row]
     np.testing.assert_allclose([scores[0], scores[2]], expected, atol=1e-12)
+    is_changed_G = truth.is_changed_CG[row]
+    is_right_G = np.sign(prior_CG[row]) == np.sign(truth.delta_CG[row])
+    assert scores[3] == pytest.approx(is_right_G[is_changed_G].mean())
 
     def errors(prediction_CG: np.ndarray) -> np.ndarray:
         return np.average((prediction_CG - truth.delta_CG) ** 2, axis=1, weights=truth.evidence_CG)
