@@ -24,6 +24,7 @@ from gears.priors.head_inputs import NAMES
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
 from gears.priors.prior import GenePrior, Prior
 from gears.priors.source import perturbed_conditions
+from gears.training.batches import moved
 from gears.training.engine import TrainingEngine
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
@@ -82,8 +83,7 @@ class HeadTask:
         dtype: torch.dtype,
     ) -> None:
         self.inner, self.device, self.dtype = inner, device, dtype
-        self.residual_CG, self.weight_CG = residual_CG, weight_CG
-        self.keep_MC = torch.from_numpy(keep_MC).to(device, dtype)
+        self.residual_CG, self.weight_CG, self.keep_MC = residual_CG, weight_CG, keep_MC
 
     def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> float:
         """Weight of one condition on this worker; every worker knows it without asking the others."""
@@ -92,14 +92,16 @@ class HeadTask:
     def loss(self, model: nn.Module, batch: ConditionBatch, window: float, position: int) -> Tensor:
         """This worker's part of the mean over conditions and genes, times the number of workers."""
         rows = batch.ids.numpy()
-        inputs_UGF = torch.from_numpy(self.inner.inputs_of(rows)).to(self.device, self.dtype)
-        residual_UG, weight_UG = (
-            torch.from_numpy(table[rows]).to(self.device, self.dtype)
-            for table in (self.residual_CG, self.weight_CG)
-        )
-        error_MUG = model(inputs_UGF).to(self.dtype) - residual_UG
-        loss_MU = (weight_UG * error_MUG**2).sum(dim=2) / residual_UG.shape[1]
-        return window * (self.keep_MC[:, batch.ids.to(self.device)] * loss_MU).sum()
+        arrays = {
+            "inputs_UGF": self.inner.inputs_of(rows),
+            "residual_UG": self.residual_CG[rows],
+            "weight_UG": self.weight_CG[rows],
+            "keep_MU": self.keep_MC[:, rows],
+        }
+        tensors = moved(arrays, self.device, self.dtype)
+        error_MUG = model(tensors["inputs_UGF"]).to(self.dtype) - tensors["residual_UG"]
+        loss_MU = (tensors["weight_UG"] * error_MUG**2).sum(dim=2) / error_MUG.shape[2]
+        return window * (tensors["keep_MU"] * loss_MU).sum()
 
     def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
         """Nothing: the weights are found at the end, on conditions that each member has not seen."""
