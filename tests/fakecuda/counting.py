@@ -1,6 +1,6 @@
 """Count what a training step asks of a GPU, on the pretended one: operators, waits, copies, peak memory.
 
-    python tests/fakecuda/counting.py [cells|moments] [--steps 16] [--lines] [--genes 120] [--train KEY=VALUE ...]
+    python tests/fakecuda/counting.py [cells|moments|head] [--steps 16] [--lines] [--genes 120] [--train KEY=VALUE ...]
 
 A run of `steps` steps is compared with one of twice as many, both of one epoch: the difference is that of the steps
 alone, with everything that belongs to them and without the start and the evaluation. By ``--lines`` operators are
@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves
 
 import gears
 from gears import GEARS, PertData
-from gears.training import shards
+from gears.training import head, shards
 
 PACKAGE = Path(gears.__file__).parent
 # They start no kernel.
@@ -85,8 +85,12 @@ def run(data: PertData, steps: int, model: dict[str, Any], train: dict[str, Any]
     gears_model = GEARS(data, device="cuda:0")
     gears_model.model_initialize(**{"hidden_size": 16, "seed": 1, **model})
     fakecuda.reset()
-    with Operators() as operators, mock.patch.object(shards, "_begin_thread", beginning(operators)):
-        gears_model.train(**DEFAULTS, **train, steps=steps)
+    with (
+        Operators() as operators,
+        mock.patch.object(shards, "_begin_thread", beginning(operators)),
+        mock.patch.object(head, "MOST_STEPS", steps),
+    ):
+        gears_model.train(**{**DEFAULTS, "steps": steps, **train})
     counts = fakecuda.report()
     return {
         "operators": operators.names,
@@ -126,7 +130,7 @@ def per_step(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("objective", nargs="?", default="cells", choices=["cells", "moments"])
+    parser.add_argument("objective", nargs="?", default="cells", choices=["cells", "moments", "head"])
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--genes", type=int, default=120)
     parser.add_argument("--batch", type=int, default=32, help="cells or conditions a step")
@@ -140,7 +144,10 @@ def main() -> None:
         {key: ast.literal_eval(value) for key, value in (entry.split("=", 1) for entry in entries)}
         for entries in (options.model, options.train)
     )
-    train = {"objective": options.objective, **train}
+    if options.objective == "head":  # the steps of the network stay the same
+        train = {"prior": "auto", "steps": 1, **train}
+    else:
+        train = {"objective": options.objective, **train}
     if options.objective == "moments":
         train = {"batch_size": options.batch, **train}
     with tempfile.TemporaryDirectory() as folder:
