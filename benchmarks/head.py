@@ -2,7 +2,7 @@
 
     python benchmarks/head.py                                  (one screen of each simulated kind)
     python benchmarks/head.py --seeds 0 1 2 3 4                (five screens of each: these seeds for development)
-    python benchmarks/head.py --seeds 200 201 202 203 204      (and these for published tables)
+    python benchmarks/head.py --seeds 300 301 302 303 304      (and these for published tables)
     python benchmarks/head.py --data FOLDER --simulated        (the real subsets found there)
 
 Folds are over conditions. The head is trained on the training part; with and without it the prior is fitted to the

@@ -22,7 +22,11 @@ def planted(seed: int = 0, noise: float = 0.2) -> tuple[TrainingTruth, np.ndarra
     prior_CG = 0.6 * effect_CG + noise * rng.standard_normal(effect_CG.shape)
     is_changed_CG = np.abs(delta_CG) > 0.2
     truth = TrainingTruth(
-        delta_CG, mean_of_others(delta_CG), is_changed_CG.astype(float), is_changed_CG, np.full(N_GENES, -np.inf)
+        delta_CG,
+        mean_of_others(delta_CG),
+        is_changed_CG.astype(float),
+        is_changed_CG,
+        np.full(N_GENES, -np.inf),
     )
     return truth, prior_CG, effect_CG - prior_CG
 
