@@ -34,6 +34,7 @@ from gears.design.candidates import (
     Candidates,
     Entries,
     Model,
+    entries_of,
     fitted_plain,
     need_sd,
     parts_of,
@@ -105,7 +106,7 @@ def suggest(
     """
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
-    n, measured = whole_number("n", n), list(measured)
+    n, measured = whole_number("n", n), list(entries_of(measured))
     _check_arguments(aim, targets, readout, threshold)
     need_sd(model)
     parts = parts_of(model)
@@ -174,7 +175,9 @@ def _by_information(
         raise ValueError(msg)
     uncertainty = parts.prior.uncertainty
     assert uncertainty is not None
-    all_targets = candidates if targets is None else read_candidates(model, targets, keep_measured=True)
+    all_targets = (
+        candidates if targets is None else read_candidates(model, targets, keep_measured=True, what="target")
+    )
     since_SK = _measured_since(parts, measured)
     nodes = np.unique(
         np.concatenate([candidates.node_CK.ravel(), all_targets.node_CK.ravel(), since_SK.ravel()])
