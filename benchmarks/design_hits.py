@@ -227,14 +227,16 @@ def score_figure(scores: dict[str, pd.DataFrame]) -> Figure:
     n_rows = len(scores) // 2 + 1
     figure = new_figure(4.4, 1.7 * n_rows)
     panels = figure.subplots(n_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
-    for ax, (name, table) in zip(panels, scores.items(), strict=False):
-        drawn = table.assign(observed=table["observed"].where(table["n"] >= FEWEST))
+    drawn_in = {name: table[table["n"] >= FEWEST] for name, table in scores.items()}
+    top = max([MOST_SCORE, *(table["observed"].max() for table in drawn_in.values() if len(table))])
+    for ax, (name, drawn) in zip(panels, drawn_in.items(), strict=False):
         absent = pd.DataFrame({"readout": order, "expected": np.nan, "observed": np.nan, "n": 1})
         rows = pd.concat([absent, drawn], ignore_index=True)  # one colour for a readout in all panels
         rate_calibration(rows, title=name, ax=ax).get_legend().remove()
-        ax.set(xlabel="", ylabel="", xlim=(-0.01, MOST_SCORE + 0.01), ylim=(-0.02, MOST_SCORE + 0.1))
+        ax.set(xlabel="", ylabel="", xlim=(-0.01, MOST_SCORE + 0.01), ylim=(-0.03, top + 0.05))
     for ax in panels[len(scores) :]:
         ax.axis("off")
+    panels[max(len(scores) - 2, 0)].tick_params(labelbottom=True)  # above an empty panel
     panels[len(scores)].legend(
         *panels[0].get_legend_handles_labels(), loc="center", fontsize=8, frameon=False
     )
