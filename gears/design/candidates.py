@@ -154,10 +154,8 @@ def _known_conditions(measured: Entries, node_of: dict[str, int]) -> set[Conditi
     conditions = {Condition.of(one).plain for one in entries_of(measured)}
     unknown = sorted(one.name for one in conditions if not node_of.keys() >= set(one.genes))
     if unknown:
-        logger.warning(
-            "%s ignored, with genes that are not in the perturbation graph: %s",
-            count(len(unknown), "measured condition"), shorten(unknown, 5),
-        )  # fmt: skip
+        n = count(len(unknown), "measured condition")
+        logger.warning("%s ignored, as the perturbation graph lacks their genes: %s", n, shorten(unknown, 5))
     return conditions
 
 

@@ -10,6 +10,7 @@ deviations of c (:func:`gears.design.hits.sum_sd`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ from gears.design.hits import Z_90, numbers_by_gene, sum_sd, weights_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+logger = logging.getLogger(__name__)
 
 _LEAST = 1e-12  # norms below this are those of no change
 
@@ -76,6 +79,14 @@ def reverse(
     need_sd(model)
     wanted_G = _wanted(wanted, parts_of(model).gene_names)
     named = np.arange(len(wanted_G)) if isinstance(wanted, np.ndarray) else np.flatnonzero(wanted_G)
+    if len(named) == 1:
+        gene = parts_of(model).gene_names[named[0]]
+        logger.warning(
+            "the wanted change names %s alone, so every similarity is -1 or 1; "
+            "hits(model, readout=%r, threshold=...) ranks by the size of the change",
+            gene,
+            gene,
+        )
     found = read_candidates(model, candidates, keep_measured=measured)
     blocks = []
     for predictions in predicted(model, found):

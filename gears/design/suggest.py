@@ -63,7 +63,7 @@ def suggest(
     targets: Entries | None = None,
     readout: Readout = None,
     threshold: float | None = None,
-    costs: Mapping[str, float] | None = None,
+    costs: Mapping[str, float] | pd.Series | None = None,
     measured: Entries = (),
 ) -> pd.DataFrame:
     """Choose the n perturbations to measure next.
@@ -140,11 +140,16 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
         raise ValueError(msg)
 
 
-def _costs(candidates: Candidates, costs: Mapping[str, float] | None) -> np.ndarray:
+def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None) -> np.ndarray:
     """Cost of each candidate, (C,); raises for costs that are not above 0 and for names that are no candidate."""
     cost_C = np.ones(len(candidates))
-    if not costs:
+    if costs is None:
         return cost_C
+    if not isinstance(costs, Mapping | pd.Series):
+        msg = (
+            f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
+        )
+        raise ValueError(msg)
     cost_of = {Condition.of(name): plain_number(cost) for name, cost in costs.items()}
     wrong = [f"{one.name}: {cost!r}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]
     if wrong:
