@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 _CANDIDATES = """
 Candidates are GENES (a gene, or genes joined by +), those of --file (one a line), with --all-pairs every pair of them
-(or of the genes perturbed in training), and all genes of the perturbation graph where nothing is given.
+(or of the genes perturbed in training). Where nothing is given they are all genes of the perturbation graph.
 """
 SUGGEST_EPILOG = f"""examples:
   gears suggest models/run1 --n 20
   gears suggest models/run1 KLF1 AHR CEBPA GATA1 --all-pairs --n 5 --costs costs.csv
   gears suggest models/run1 --file library.txt --aim effect --threshold 0.5 --readout HBG1
-  gears suggest models/run1 --all-pairs --aim interaction --output batch.csv
-{_CANDIDATES}"""
+  gears suggest models/run1 --aim interaction --output batch.csv
+{_CANDIDATES}For --aim interaction they are all pairs of the genes perturbed in training.
+"""
 HITS_EPILOG = f"""examples:
   gears hits models/run1 --readout HBG1 --threshold 0.5
   gears hits models/run1 --signature signature.csv --threshold -0.2 --all-pairs
@@ -203,6 +204,9 @@ def _model(options: Any) -> GEARS:
 
 def _candidates(options: Any, model: GEARS) -> Iterable[Any] | None:
     names = list(options.genes) + ([] if options.file is None else listed_names(options.file))
+    if options.file is not None and not names:
+        msg = f"{options.file} names no candidate; give one a line"
+        raise ValueError(msg)
     if not options.all_pairs:
         return names or None
     from gears.prediction.stream import all_pairs, candidate_genes

@@ -140,12 +140,12 @@ def read_candidates(
     node_CK = _padded(by_size)
     if not len(node_CK):
         reasons = shorten([f"{name}: {reason}" for name, reason in excluded.items()], 3) or "none was given"
-        remedy = "" if keep_measured else " that were not measured"
+        remedy = "" if keep_measured else ", without measured ones"
         msg = f"no {what} is left ({reasons}); give genes of pert_list{remedy}"
         raise ValueError(msg)
     if candidates is not None and excluded:
-        n, shown = count(len(excluded), what), shorten(excluded, 5)
-        logger.warning('%s excluded, listed with the reason in attrs["excluded"]: %s', n, shown)
+        shown = shorten([f"{name} ({reason})" for name, reason in excluded.items()], 3)
+        logger.warning("%s excluded: %s", count(len(excluded), what), shown)
     return Candidates(parts.pert_names, node_CK, excluded)
 
 

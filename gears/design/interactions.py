@@ -20,7 +20,7 @@ conditions, are those of a sum over genes whose errors go together in groups (:f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -82,10 +82,7 @@ def interactions_table(
         A pair has another number of genes, the model has no standard deviations, or no pair is left.
     """
     need_sd(model)
-    if pairs is None:
-        parts = parts_of(model)
-        pairs = all_pairs(sorted(parts.pert_names[node] for node in parts.trained_nodes()))
-    found = read_candidates(model, pairs, keep_measured=True)
+    found = read_candidates(model, trained_pairs(model) if pairs is None else pairs, keep_measured=True)
     table = departures(model, found).reset_index(drop=True)
     if scores:
         table = table.merge(
@@ -95,6 +92,12 @@ def interactions_table(
         observed = observed_interactions(screen).set_index("condition")["strength"]
         table["observed_strength"] = table["condition"].map(observed)
     return with_excluded(table, found)
+
+
+def trained_pairs(model: Model) -> Iterator[Condition]:
+    """All pairs of the genes perturbed in training."""
+    parts = parts_of(model)
+    return all_pairs(sorted(parts.pert_names[node] for node in parts.trained_nodes()))
 
 
 def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
@@ -201,5 +204,5 @@ def _check_pairs(pairs: Candidates) -> None:
     if pairs.node_CK.shape[1] != 2 or (pairs.node_CK < 0).any():
         is_other = (pairs.node_CK >= 0).sum(axis=1) != 2
         name = pairs.condition(int(np.argmax(is_other))).name
-        msg = f"interactions are of pairs of genes; {name!r} is none: give pairs, such as all_pairs(genes)"
+        msg = f"interactions are of pairs of genes; {name!r} is none: give pairs only, such as 'A+B'"
         raise ValueError(msg)

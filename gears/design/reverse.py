@@ -80,12 +80,9 @@ def reverse(
     wanted_G = _wanted(wanted, parts_of(model).gene_names)
     named = np.arange(len(wanted_G)) if isinstance(wanted, np.ndarray) else np.flatnonzero(wanted_G)
     if len(named) == 1:
-        gene = parts_of(model).gene_names[named[0]]
         logger.warning(
-            "the wanted change names %s alone, so every similarity is -1 or 1; "
-            "hits(model, readout=%r, threshold=...) ranks by the size of the change",
-            gene,
-            gene,
+            "the wanted change names %s alone, so every similarity is -1 or 1: use hits, which ranks by its change",
+            parts_of(model).gene_names[named[0]],
         )
     found = read_candidates(model, candidates, keep_measured=measured)
     blocks = []

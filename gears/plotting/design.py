@@ -26,8 +26,6 @@ def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None
     ValueError
         If columns are missing.
     """
-    from matplotlib.ticker import MaxNLocator
-
     columns_of(table, ("aim", "repeat", "n_measured", "error"), "the records of a replay, one a round")
     ax = new_axes(4.6, 3.4) if ax is None else ax
     n_aims, width = table["aim"].nunique(), np.ptp(table["n_measured"].to_numpy(dtype=float))
@@ -41,7 +39,7 @@ def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None
             mean.index + beside, mean, error, color=colour, marker=mark, linestyle=style, linewidth=1.3,
             elinewidth=0.9, markersize=4, label=str(aim),
         )  # fmt: skip
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xticks(sorted(set(table["n_measured"])))
     return finish(ax, "measured conditions", "error on held-out conditions", title)
 
 

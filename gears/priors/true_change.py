@@ -112,8 +112,10 @@ class TrueChange:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TrueChange:
         """What :meth:`arrays` describes."""
-        found = (arrays[f"true_{name}"] for name in ("groups", "shift", "control", "least"))
-        return cls(*found, float(arrays.get("true_along", 1.0)))
+        groups, shift_G, control_G, least_G = (
+            arrays[f"true_{name}"] for name in ("groups", "shift", "control", "least")
+        )
+        return cls(groups, shift_G, control_G, least_G, float(arrays.get("true_along", 1.0)))
 
 
 def group_of(size_U: np.ndarray, unseen_U: np.ndarray) -> np.ndarray:

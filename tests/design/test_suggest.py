@@ -150,7 +150,8 @@ def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
     cheaper = suggest(model, genes, 5, "effect", threshold=0.1, costs={table["condition"][4]: 0.01})
     assert cheaper["condition"][0] == table["condition"][4]
     pairs = list(all_pairs(sorted({gene for one in model.parts.fitted_conditions() for gene in one.genes})))
-    table = suggest(model, pairs, 5, "interaction")
+    table = suggest(model, None, 5, "interaction")
+    pd.testing.assert_frame_equal(table, suggest(model, pairs, 5, "interaction"))
     assert list(table["rank"]) == [1, 2, 3, 4, 5]
     assert (np.diff(table["probability"]) <= 0).all()
 
