@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 RATES, BUDGETS = (0.05, 0.1, 0.2), (0.05, 0.1, 0.2)
 BINS = np.linspace(0, 1, 11)
 MOST_SCORE = 0.5  # of the bins of scores
-FEWEST = 50  # candidates of a bin that is drawn
+FEWEST = 20  # candidates of a bin that is drawn
 SEEDS = (100, 101, 102)
 
 
@@ -281,7 +281,8 @@ def write(
         record[name] = {"rates": table.to_dict("index"), "first_by_profile": first}
         record[name] |= {"probabilities": bins(each).to_dict("records")}
         record[name] |= {"scores": score_bins(each).to_dict("records"), "departures": inside}
-        image = image_bytes(rate_calibration(bins(each), title=name).figure)
+        drawn = bins(each)
+        image = image_bytes(rate_calibration(drawn[drawn["n"] >= FEWEST], title=name).figure)
         (folder / f"design_hits_{name.replace(' ', '_')}.png").write_bytes(image)
     figure = score_figure({name: score_bins(each) for name, each in rates.items()})
     (folder / "design_hits_scores.png").write_bytes(image_bytes(figure))
