@@ -197,16 +197,17 @@ def replay_table(replayed: pd.DataFrame) -> pd.DataFrame:
 def write(options: argparse.Namespace, replays: dict[str, pd.DataFrame]) -> None:
     """Tables, records and figures into the folder."""
     options.output.mkdir(parents=True, exist_ok=True)
-    seeds = ", ".join(map(str, options.seeds))
+    seeds = options.seeds if options.kinds else options.seeds[-1:]
+    listed = ", ".join(map(str, seeds))
     lines = ["# Replay: error on held-out conditions by choice of the measured ones", ""]
-    lines += [f"Seeds {seeds}, starts on each screen: {options.repeats}. `benchmarks/design.py`", ""]
+    lines += [f"Seeds {listed}, starts on each screen: {options.repeats}. `benchmarks/design.py`", ""]
     for name, replayed in replays.items():
         lines += [f"## {name}", "", *markdown(replay_table(replayed)), ""]
         image = image_bytes(replay_curve(replayed, title=name).figure)
         (options.output / f"design_replay_{name.replace(' ', '_')}.png").write_bytes(image)
     stem = "design" if options.kinds else "design-real"
     write_text(options.output / f"{stem}.md", "\n".join(lines))
-    settings = {"seeds": options.seeds, "repeats": options.repeats}
+    settings = {"seeds": seeds, "repeats": options.repeats}
     tables = {name: replay_table(one).to_dict("index") for name, one in replays.items()}
     write_json(options.output / f"{stem}.json", {"settings": settings, "replay": tables})
     records = pd.concat([one.assign(screen=name) for name, one in replays.items()])

@@ -4,7 +4,8 @@
     python benchmarks/design_hits.py --kinds additive --seeds 0 1 --folds 5 --output benchmarks/results
 
 Five folds over conditions of simulated screens; every measured gene up and down as a readout, random signatures of 20
-genes, the effect size, and departures of pairs from additivity. Thresholds are quantiles of the expected changes. The
+genes, the effect size, and departures of pairs from additivity with the share of them that lie in their interval of
+90 %. Thresholds are quantiles of the expected changes. The
 stated rate is the score at which candidates are taken, the observed one the share of them that the expected means of
 the simulation do not confirm. Held-out conditions are also sought by their measured
 change (:func:`gears.design.reverse`).
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -30,15 +31,18 @@ from gears.design.hits import Scorer, TrueChanges
 from gears.design.interactions import MARGIN
 from gears.design.reverse import similarity
 from gears.files.formats import write_json, write_text
-from gears.plotting import image_bytes
+from gears.plotting import image_bytes, new_figure
 from gears.plotting.design import rate_calibration
 from gears.prediction.predictions import Predictions
 from gears.simulate import Truth
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RATES, BUDGETS = (0.05, 0.1, 0.2), (0.05, 0.1, 0.2)
 BINS = np.linspace(0, 1, 11)
-MOST_RATIO = 1.3  # of the observed rate to the stated one
-FEWEST_TAKEN = 50  # candidates for an observed rate with a verdict
+MOST_SCORE = 0.5  # of the bins of scores
+FEWEST = 20  # candidates of a bin that is drawn
 SEEDS = (100, 101, 102)
 
 
@@ -51,18 +55,30 @@ def main() -> None:
     quiet()
     rates: dict[str, list[pd.DataFrame]] = {}
     found: dict[str, list[float]] = {}
+    departed: dict[str, list[pd.DataFrame]] = {}
     for name, seed, data, truth in screens(options):
         assert truth is not None
         for split in folds(data.screen, options.folds, 1, 1):
             held = [one for one in split.conditions("test") if not one.is_control]
             parts = [split.conditions("train"), split.conditions("val")]
             model = fitted(data, [one for part in parts for one in part if not one.is_control], held)
-            rates.setdefault(name, []).extend(hit_rates(data, truth, model, held))
+            departures = departure_table(data, truth, model, [one for one in held if len(one) == 2])
+            departed.setdefault(name, []).append(departures)
+            rates.setdefault(name, []).extend(
+                [*hit_rates(data, truth, model, held), departure_rates(departures)]
+            )
             found.setdefault(name, []).extend(ranks_by_profile(data, model, held))
         if seed == options.seeds[-1]:
             print(f"{name}\n{rate_table(pd.concat(rates[name])).to_string()}", flush=True)
             if options.output:
-                write(options.output, options, {kind: pd.concat(each) for kind, each in rates.items()}, found)
+                tables = {kind: pd.concat(each) for kind, each in rates.items()}
+                write(
+                    options.output,
+                    options,
+                    tables,
+                    found,
+                    {kind: pd.concat(each) for kind, each in departed.items()},
+                )
 
 
 def hit_rates(data: PertData, truth: Truth, model: GEARS, held: Sequence[Condition]) -> list[pd.DataFrame]:
@@ -70,7 +86,7 @@ def hit_rates(data: PertData, truth: Truth, model: GEARS, held: Sequence[Conditi
     predictions = model.predict(held, clip=False)
     true_UG, names = changes(data, truth, held), tuple(predictions.gene_names)
     size = float(np.quantile(np.abs(true_UG), 0.95))
-    found = departure_rates(data, truth, model, [one for one in held if len(one) == 2])
+    found = []
     is_other_UG = np.array([[gene not in one.genes for gene in names] for one in held])
     true_changes = TrueChanges.of(model.parts, predictions)
     for sign in (1, -1):
@@ -97,22 +113,33 @@ def probability(model: GEARS, predictions: Predictions, readout: Any, threshold:
     return Scorer.of(readout, threshold, tuple(predictions.gene_names))(model.parts, predictions)[2]
 
 
-def departure_rates(
-    data: PertData, truth: Truth, model: GEARS, pairs: Sequence[Condition]
-) -> list[pd.DataFrame]:
-    """Probable departures of held-out pairs from additivity, against those of the expected changes; or nothing."""
+def departure_table(data: PertData, truth: Truth, model: GEARS, pairs: Sequence[Condition]) -> pd.DataFrame:
+    """Departures of held-out pairs from additivity, and the expected ones as ``true``, NaN where the sum is 0."""
     if not pairs:
-        return []
+        return pd.DataFrame(columns=["departure", "low", "high", "probability", "true"], dtype=float)
     table = interactions_table(model, pairs, scores=False)
-    is_hit = []
-    for gene_1, gene_2, departure in zip(table["gene_1"], table["gene_2"], table["departure"], strict=True):
+    expected = []
+    for gene_1, gene_2 in zip(table["gene_1"], table["gene_2"], strict=True):
         first_G, second_G, double_G = changes(
             data, truth, [Condition((gene_1,)), Condition((gene_2,)), Condition((gene_1, gene_2))]
         )
         sum_G = first_G + second_G
-        size = max(float(sum_G @ sum_G), np.finfo(float).tiny)
-        is_hit.append(bool(sum_G.any()) and np.sign(departure) * (double_G @ sum_G / size - 1) > MARGIN)
-    return [readouts("interaction", table[["probability"]].to_numpy(), np.array(is_hit)[:, None])]
+        expected.append(double_G @ sum_G / (sum_G @ sum_G) - 1 if sum_G.any() else np.nan)
+    return table[["departure", "low", "high", "probability"]].assign(true=expected)
+
+
+def departure_rates(departures: pd.DataFrame) -> pd.DataFrame:
+    """Probable departures, most probable first, and whether the expected ones are as large in the same direction."""
+    is_hit_U = np.sign(departures["departure"]) * departures["true"] > MARGIN
+    return readouts("interaction", departures[["probability"]].to_numpy(), is_hit_U.to_numpy()[:, None])
+
+
+def coverage(departures: pd.DataFrame) -> dict[str, float]:
+    """Number of defined departures, the share of them in their interval of 90 %, and the median width of it."""
+    known = departures[departures["true"].notna()]
+    is_inside = (known["low"] <= known["true"]) & (known["true"] <= known["high"])
+    width = float((known["high"] - known["low"]).median())
+    return {"n": len(known), "in_interval": float(is_inside.mean()), "width": width}
 
 
 def ranks_by_profile(data: PertData, model: GEARS, held: Sequence[Condition]) -> list[float]:
@@ -179,12 +206,12 @@ def bins(rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def score_bins(rates: pd.DataFrame) -> pd.DataFrame:
-    """Mean score and share of false ones in ten bins of the score, by readout, of candidates that would be taken.
+    """Mean score and share of false ones in ten bins of the score up to 0.5, by readout.
 
     Each candidate counts with the share of false ones among it and those above it in its readout.
     """
-    rates = rates[rates["rate"] <= 0.5]
-    place = pd.cut(rates["rate"], np.linspace(0, 0.5, 11), include_lowest=True, labels=False)
+    rates = rates[rates["rate"] <= MOST_SCORE]
+    place = pd.cut(rates["rate"], MOST_SCORE * BINS, include_lowest=True, labels=False)
     table = rates.groupby(["readout", place])[["rate", "false_share"]].agg(["mean", "size"])
     columns = {
         "expected": table["rate", "mean"],
@@ -194,8 +221,36 @@ def score_bins(rates: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).reset_index(level=0)
 
 
+def score_figure(scores: dict[str, pd.DataFrame]) -> Figure:
+    """Observed share of false hits against the score for every kind, with one legend; small bins are not drawn."""
+    order = ["gene", "signature", "effect size", "interaction"]
+    n_rows = len(scores) // 2 + 1
+    figure = new_figure(4.4, 1.7 * n_rows)
+    panels = figure.subplots(n_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
+    drawn_in = {name: table[table["n"] >= FEWEST] for name, table in scores.items()}
+    top = max([MOST_SCORE, *(table["observed"].max() for table in drawn_in.values() if len(table))])
+    for ax, (name, drawn) in zip(panels, drawn_in.items(), strict=False):
+        absent = pd.DataFrame({"readout": order, "expected": np.nan, "observed": np.nan, "n": 1})
+        rows = pd.concat([absent, drawn], ignore_index=True)  # one colour for a readout in all panels
+        rate_calibration(rows, title=name, ax=ax).get_legend().remove()
+        ax.set(xlabel="", ylabel="", xlim=(-0.01, MOST_SCORE + 0.01), ylim=(-0.03, top + 0.05))
+    for ax in panels[len(scores) :]:
+        ax.axis("off")
+    panels[max(len(scores) - 2, 0)].tick_params(labelbottom=True)  # above an empty panel
+    panels[len(scores)].legend(
+        *panels[0].get_legend_handles_labels(), loc="center", fontsize=8, frameon=False
+    )
+    figure.supxlabel("score (stated share of false hits)", fontsize=9)
+    figure.supylabel("observed share of false hits", fontsize=9)
+    return figure
+
+
 def write(
-    folder: Path, options: argparse.Namespace, rates: dict[str, pd.DataFrame], found: dict[str, list[float]]
+    folder: Path,
+    options: argparse.Namespace,
+    rates: dict[str, pd.DataFrame],
+    found: dict[str, list[float]],
+    departed: dict[str, pd.DataFrame],
 ) -> None:
     """Tables and figures into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -209,6 +264,11 @@ def write(
     record: dict[str, Any] = {}
     for name, each in rates.items():
         table, first = rate_table(each), float(np.mean(np.equal(found[name], 0)))
+        inside = coverage(departed[name])
+        of_pairs = (
+            f"Departures of held-out pairs in their interval of 90 %: {inside['in_interval']:.1%} of {inside['n']}; "
+            f"median width {inside['width']:.2f}."
+        )
         lines += [
             f"## {name}",
             "",
@@ -216,12 +276,16 @@ def write(
             "",
             f"First by their own measured change: {first:.0%}.",
             "",
+            *([of_pairs, ""] if inside["n"] else []),
         ]
         record[name] = {"rates": table.to_dict("index"), "first_by_profile": first}
         record[name] |= {"probabilities": bins(each).to_dict("records")}
-        record[name] |= {"scores": score_bins(each).to_dict("records")}
-        image = image_bytes(rate_calibration(bins(each), title=name).figure)
+        record[name] |= {"scores": score_bins(each).to_dict("records"), "departures": inside}
+        drawn = bins(each)
+        image = image_bytes(rate_calibration(drawn[drawn["n"] >= FEWEST], title=name).figure)
         (folder / f"design_hits_{name.replace(' ', '_')}.png").write_bytes(image)
+    figure = score_figure({name: score_bins(each) for name, each in rates.items()})
+    (folder / "design_hits_scores.png").write_bytes(image_bytes(figure))
     write_text(folder / "design_hits.md", "\n".join(lines))
     write_json(folder / "design_hits.json", {"seeds": options.seeds, "folds": options.folds, "kinds": record})
 

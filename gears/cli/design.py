@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import add_data, add_nodes, open_screen
-from gears.core.messages import count
+from gears.core.messages import count, shorten
 from gears.files.formats import write_text
 from gears.files.paths import check_output
 from gears.files.untrusted import listed_names
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 _CANDIDATES = """
 Candidates are GENES (a gene, or genes joined by +), those of --file (one a line), with --all-pairs every pair of them
-(or of the genes perturbed in training), and all genes of the perturbation graph where nothing is given.
+(or of the genes perturbed in training). Where nothing is given they are all genes of the perturbation graph.
 """
 SUGGEST_EPILOG = f"""examples:
   gears suggest models/run1 --n 20
   gears suggest models/run1 KLF1 AHR CEBPA GATA1 --all-pairs --n 5 --costs costs.csv
   gears suggest models/run1 --file library.txt --aim effect --threshold 0.5 --readout HBG1
-  gears suggest models/run1 --all-pairs --aim interaction --output batch.csv
-{_CANDIDATES}"""
+  gears suggest models/run1 --aim interaction --output batch.csv
+{_CANDIDATES}For --aim interaction they are all pairs of the genes perturbed in training.
+"""
 HITS_EPILOG = f"""examples:
   gears hits models/run1 --readout HBG1 --threshold 0.5
   gears hits models/run1 --signature signature.csv --threshold -0.2 --all-pairs
@@ -49,7 +50,10 @@ def suggest_parser() -> CommandParser:
     parser = _model_parser("suggest", "Choose the perturbations to measure next.", SUGGEST_EPILOG)
     parser.add_argument("--n", type=int, default=10, help="size of the batch")
     parser.add_argument("--aim", default="information", help="information, effect or interaction")
-    parser.add_argument("--targets", help="file of conditions whose predictions are to become certain")
+    parser.add_argument(
+        "--targets",
+        help="file of conditions whose predictions are to become certain; default: the candidates (--aim information)",
+    )
     _add_readout(parser)
     parser.add_argument(
         "--threshold", type=float, help="change of log expression that is a hit, for --aim effect"
@@ -114,6 +118,10 @@ def run_reverse(arguments: list[str]) -> None:
     if (options.wanted is None) == (not options.up and not options.down):
         msg = "the wanted change is missing or given twice: give --wanted FILE, or genes by --up and --down"
         raise ValueError(msg)
+    both = sorted(set(options.up) & set(options.down))
+    if both:
+        msg = f"{shorten(both, 3)} cannot rise and fall: found in --up and in --down; give each gene in one of them"
+        raise ValueError(msg)
     signs = dict.fromkeys(options.up, 1.0) | dict.fromkeys(options.down, -1.0)
     wanted, model = signs if options.wanted is None else _values(options.wanted), _model(options)
     from gears.design.reverse import reverse
@@ -154,11 +162,15 @@ def _model_parser(name: str, description: str, epilog: str, *, measured: bool = 
     """Options that the commands with a model share."""
     parser = CommandParser(name, "MODEL [GENES ...]", description, epilog)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help="candidates")
+    parser.add_argument(
+        "genes", metavar="GENES", nargs="*", default=[], help="candidates, such as KLF1 or AHR+KLF1"
+    )
     parser.add_argument("--file", help="file with one candidate a line, beside or instead of GENES")
     parser.add_argument("--all-pairs", action="store_true", help="every pair of the candidates")
     if measured:
-        parser.add_argument("--measured", help="file of conditions measured since the model was trained")
+        parser.add_argument(
+            "--measured", help="file of conditions measured since the model was trained, one a line"
+        )
     parser.add_argument("--output", help="write all rows to this CSV file")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
     text = "cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
@@ -170,7 +182,9 @@ def _add_readout(parser: CommandParser) -> None:
     parser.add_argument(
         "--readout", help="measured gene that is to move; default: the effect size of all genes"
     )
-    parser.add_argument("--signature", help="CSV of genes and weights, instead of --readout")
+    parser.add_argument(
+        "--signature", help="CSV of genes and weights, instead of --readout: its weighted mean is to move"
+    )
 
 
 def check_output_of(options: Any) -> None:
@@ -190,6 +204,9 @@ def _model(options: Any) -> GEARS:
 
 def _candidates(options: Any, model: GEARS) -> Iterable[Any] | None:
     names = list(options.genes) + ([] if options.file is None else listed_names(options.file))
+    if options.file is not None and not names:
+        msg = f"{options.file} names no candidate; give one a line"
+        raise ValueError(msg)
     if not options.all_pairs:
         return names or None
     from gears.prediction.stream import all_pairs, candidate_genes
@@ -212,13 +229,19 @@ def _values(path: str) -> dict[str, float]:
     """Names and numbers of a file with two columns, separated by a comma or a tab; a header is skipped."""
     values: dict[str, float] = {}
     for number, line in enumerate(listed_names(path)):
-        name, _, value = line.replace("\t", ",").rpartition(",")
+        name, _, text = line.replace("\t", ",").rpartition(",")
+        name = name.strip()
         try:
-            values[name.strip()] = float(value)
+            value = float(text)
         except ValueError:
             if number:
                 msg = f"{path}: {line!r} is not a name and a number; expected two columns such as HBG1,0.5"
                 raise ValueError(msg) from None
+            continue
+        if name in values:
+            msg = f"{path} names {name} twice; give each name one number"
+            raise ValueError(msg)
+        values[name] = value
     return values
 
 

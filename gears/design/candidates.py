@@ -86,8 +86,18 @@ def fitted_plain(parts: ModelParts) -> set[Condition]:
     return {one.plain for one in parts.fitted_conditions()}
 
 
+def entries_of(entries: Entries) -> Iterable[str | Sequence[str] | Condition]:
+    """Entries to iterate over; a single name or condition is one entry."""
+    return [entries] if isinstance(entries, str | Condition) else entries
+
+
 def read_candidates(
-    model: Model, candidates: Entries | None = None, measured: Entries = (), *, keep_measured: bool = False
+    model: Model,
+    candidates: Entries | None = None,
+    measured: Entries = (),
+    *,
+    keep_measured: bool = False,
+    what: str = "candidate",
 ) -> Candidates:
     """Candidates without those that the model knows nothing of, and without measured ones.
 
@@ -100,6 +110,8 @@ def read_candidates(
         Conditions that were measured, beside those that the model is fitted to.
     keep_measured
         Do not exclude measured conditions.
+    what
+        What messages call the candidates.
 
     Raises
     ------
@@ -107,10 +119,9 @@ def read_candidates(
         No candidate is left.
     """
     parts = parts_of(model)
-    if isinstance(candidates, str):
-        candidates = [candidates]
-    known = set() if keep_measured else {*fitted_plain(parts), *(Condition.of(one).plain for one in measured)}
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
+    name_of_lower = {name.lower(): name for name in parts.pert_names}
+    known = set() if keep_measured else fitted_plain(parts) | _known_conditions(measured, node_of)
     unknown_source = {gene for gene, source in source_of_genes(parts).items() if source == SOURCES[-1]}
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
@@ -119,9 +130,9 @@ def read_candidates(
         "",
         *(() if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds)),
     }
-    for entry in every if candidates is None else map(Condition.of, candidates):
+    for entry in every if candidates is None else map(Condition.of, entries_of(candidates)):
         condition = entry.plain if {entry.context, entry.kind} <= setting_names else entry
-        reason = _reason(condition, node_of, known, unknown_source)
+        reason = _reason(condition, node_of, name_of_lower, known, unknown_source)
         if reason:
             excluded[condition.name] = reason
         else:
@@ -129,16 +140,31 @@ def read_candidates(
     node_CK = _padded(by_size)
     if not len(node_CK):
         reasons = shorten([f"{name}: {reason}" for name, reason in excluded.items()], 3) or "none was given"
-        msg = f"no candidate is left ({reasons}); give genes of pert_list that were not measured"
+        remedy = "" if keep_measured else ", without measured ones"
+        msg = f"no {what} is left ({reasons}); give genes of pert_list{remedy}"
         raise ValueError(msg)
     if candidates is not None and excluded:
-        n, shown = count(len(excluded), "candidate"), shorten(excluded, 5)
-        logger.warning('%s excluded, listed with the reason in attrs["excluded"]: %s', n, shown)
+        shown = shorten([f"{name} ({reason})" for name, reason in excluded.items()], 3)
+        logger.warning("%s excluded: %s", count(len(excluded), what), shown)
     return Candidates(parts.pert_names, node_CK, excluded)
 
 
+def _known_conditions(measured: Entries, node_of: dict[str, int]) -> set[Condition]:
+    """The measured conditions; logs a warning for those with unknown genes."""
+    conditions = {Condition.of(one).plain for one in entries_of(measured)}
+    unknown = sorted(one.name for one in conditions if not node_of.keys() >= set(one.genes))
+    if unknown:
+        n = count(len(unknown), "measured condition")
+        logger.warning("%s ignored, as the perturbation graph lacks their genes: %s", n, shorten(unknown, 5))
+    return conditions
+
+
 def _reason(
-    condition: Condition, node_of: dict[str, int], known: set[Condition], uninformed: set[str]
+    condition: Condition,
+    node_of: dict[str, int],
+    name_of_lower: dict[str, str],
+    known: set[Condition],
+    uninformed: set[str],
 ) -> str:
     """Why a condition is no candidate, or ""."""
     if condition.is_control:
@@ -149,7 +175,9 @@ def _reason(
         return MEASURED
     for gene in condition.genes:
         if gene not in node_of:
-            return f"{gene} is not a gene of the perturbation graph"
+            other = name_of_lower.get(gene.lower())
+            hint = f"; did you mean {other!r}?" if other else ""
+            return f"{gene} is not a gene of the perturbation graph{hint}"
         if gene in uninformed:
             return f"nothing is known of {gene}: it has no neighbours in the graph"
     return ""

@@ -18,7 +18,6 @@ more of the hits are false (``docs/design.md``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,7 +47,7 @@ from gears.priors.uncertainty import unseen
 
 Z_90 = float(half_width(0.9))
 """Standard deviations on both sides that hold 90 % of a Gaussian."""
-Readout = str | Mapping[str, float] | None
+Readout = str | Mapping[str, float] | pd.Series | None
 
 
 def hits(
@@ -107,6 +106,9 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
     rows = np.flatnonzero(is_own_C == 0)  # a gene that is perturbed itself is no discovery
     for row in np.flatnonzero(is_own_C).tolist():
         candidates.excluded[candidates.condition(row).name] = "perturbs the readout itself"
+    if not len(rows):
+        msg = f"no candidate is left (each of them perturbs {scorer.gene} itself); give other candidates"
+        raise ValueError(msg)
     mean_C, sd_C = mean_C[rows], sd_C[rows]
     low_C, high_C = scorer.shown(mean_C - Z_90 * sd_C), scorer.shown(mean_C + Z_90 * sd_C)
     table = pd.DataFrame(
@@ -231,10 +233,8 @@ class Scorer:
             raise ValueError(msg)
         if readout is None:
             return cls(None, threshold**2, True)
-        weights = (
-            {readout: 1.0} if isinstance(readout, str) else {str(g): float(w) for g, w in readout.items()}
-        )
-        weight_G = weights_of(weights, gene_names)
+        weights = {readout: 1.0} if isinstance(readout, str) else numbers_by_gene(readout, "readout")
+        weight_G = weights_of(weights, gene_names, "readout")
         weight_G /= np.abs(weight_G).sum()
         return cls(weight_G, threshold, threshold > 0, readout if isinstance(readout, str) else "")
 
@@ -268,16 +268,33 @@ def sum_sd(sd_UG: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return np.minimum(np.sqrt(apart_U), together_U)
 
 
-def weights_of(weights: Mapping[str, float], gene_names: tuple[str, ...]) -> np.ndarray:
+def numbers_by_gene(values: Mapping[str, float] | pd.Series, what: str) -> dict[str, float]:
+    """Numbers by gene of what a user gives; ValueError where it is something else."""
+    expected = 'expected numbers by gene, such as {"HBG1": 1, "HBB": -1}'
+    if not isinstance(values, Mapping | pd.Series):
+        msg = f"the {what} is a {type(values).__name__}; {expected}"
+        raise ValueError(msg)
+    plain = {str(gene): plain_number(value) for gene, value in values.items()}
+    wrong = [f"{gene}: {value!r}" for gene, value in plain.items() if not is_number(value)]
+    if wrong:
+        msg = f"the {what} has {shorten(wrong, 3)}; {expected}"
+        raise ValueError(msg)
+    return plain
+
+
+def weights_of(weights: Mapping[str, float], gene_names: tuple[str, ...], what: str) -> np.ndarray:
     """Weights of all genes, (G,), from those of some; ValueError for unknown genes, and where all are 0."""
     unknown = sorted(set(weights) - set(gene_names))
     if len(unknown) == 1:
-        raise ValueError(unknown_name("gene of the readout", unknown[0], gene_names))
+        raise ValueError(unknown_name(f"gene of the {what}", unknown[0], gene_names))
     if unknown:
-        msg = f"{len(unknown)} genes are not among the {len(gene_names)} predicted ones: {shorten(unknown)}"
+        msg = (
+            f"{len(unknown)} genes of the {what} are not among the {len(gene_names)} predicted ones: "
+            f"{shorten(unknown)}; omit them, or give measured genes of the screen"
+        )
         raise ValueError(msg)
     weight_G = np.array([weights.get(name, 0.0) for name in gene_names], dtype=np.float64)
-    if not np.isfinite(weight_G).all() or not math.fsum(np.abs(weight_G)) > 0:
-        msg = "the weights of the genes are all 0 or not finite; give at least one number other than 0"
+    if not np.isfinite(weight_G).all() or not weight_G.any():
+        msg = f"the numbers of the {what} are all 0 or not finite; give at least one number other than 0"
         raise ValueError(msg)
     return weight_G

@@ -7,15 +7,20 @@ slope of d over s minus 1,
 
 0 where effects add, above 0 for synergy. Its variance is that of the difference d - s in the prior, which common
 effects of the genes do not enter: nothing but the variance of the level and what is specific to each of the three
-conditions. The standard deviations of d are scaled to it. The errors of all genes go together: a synergy that was
-not expected changes all of them by the same factor. The error of the control mean, which d holds once and s twice, is
-taken off as far as it is known (:mod:`gears.priors.true_change`); what stays unknown of it, and the least variances of
-the three conditions, are added.
+conditions. The standard deviations of d are scaled to it. A synergy that was not expected changes all genes by the same
+factor, so their errors go together, but not all of the error is of this kind: training pairs show which share of it
+lies along their change. With this share q, and the scaled standard deviation t_g of a gene,
+
+    variance = q (sum_g |s_g| t_g / sum_g s_g^2)^2 + that of the control.
+
+The error of the control mean, which d holds once and s twice, is taken off as far as it is known
+(:mod:`gears.priors.true_change`, which finds q too); what stays unknown of it, and the least variances of the three
+conditions, are those of a sum over genes whose errors go together in groups (:func:`gears.design.hits.sum_sd`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -33,7 +38,7 @@ from gears.design.candidates import (
     read_candidates,
     with_excluded,
 )
-from gears.design.hits import Z_90, beyond, ranked
+from gears.design.hits import Z_90, beyond, ranked, sum_sd
 from gears.evaluation.interactions import SUPPRESSION, SYNERGY, interaction_table, observed_interactions
 from gears.prediction.stream import all_pairs
 from gears.priors.uncertainty import Uncertainty, condition_variance
@@ -77,10 +82,7 @@ def interactions_table(
         A pair has another number of genes, the model has no standard deviations, or no pair is left.
     """
     need_sd(model)
-    if pairs is None:
-        parts = parts_of(model)
-        pairs = all_pairs(sorted(parts.pert_names[node] for node in parts.trained_nodes()))
-    found = read_candidates(model, pairs, keep_measured=True)
+    found = read_candidates(model, trained_pairs(model) if pairs is None else pairs, keep_measured=True)
     table = departures(model, found).reset_index(drop=True)
     if scores:
         table = table.merge(
@@ -90,6 +92,12 @@ def interactions_table(
         observed = observed_interactions(screen).set_index("condition")["strength"]
         table["observed_strength"] = table["condition"].map(observed)
     return with_excluded(table, found)
+
+
+def trained_pairs(model: Model) -> Iterator[Condition]:
+    """All pairs of the genes perturbed in training."""
+    parts = parts_of(model)
+    return all_pairs(sorted(parts.pert_names[node] for node in parts.trained_nodes()))
 
 
 def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
@@ -116,9 +124,11 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     nodes = np.unique(pairs.node_CK)
     singles = [Condition((pairs.pert_names[node],)) for node in nodes.tolist()]
     true_change = prior.uncertainty.true_change
-    shift_G = more_G = np.zeros(len(parts.gene_names))
+    shift_G = control_G = np.zeros(len(parts.gene_names))
+    along = 1.0
     if true_change is not None:
-        shift_G, more_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
+        shift_G, control_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
+        along = true_change.along
     single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)]) - shift_G
     trained, start, blocks = fitted_plain(parts), 0, []
     for predictions in predicted(model, pairs):
@@ -126,8 +136,8 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
         node_U2 = pairs.node_CK[start : start + len(predictions)]
         first_UG, second_UG = single_NG[np.searchsorted(nodes, node_U2)].transpose(1, 0, 2)
         share_U = departure_share(prior.uncertainty, node_U2.tolist())
-        sd_UG = np.sqrt(share_U[:, None] * predictions.sd**2 + more_G)
-        block = _block(first_UG, second_UG, predictions.delta_UG - shift_G, sd_UG)
+        sd_UG = np.sqrt(along * share_U)[:, None] * predictions.sd
+        block = _block(first_UG, second_UG, predictions.delta_UG - shift_G, sd_UG, np.sqrt(control_G))
         labels = pd.DataFrame(
             {
                 "condition": [condition.name for condition in predictions.conditions],
@@ -152,13 +162,19 @@ def departure_share(uncertainty: Uncertainty, sets: Sequence[Sequence[int]]) -> 
 
 
 def _block(
-    first_UG: np.ndarray, second_UG: np.ndarray, double_UG: np.ndarray, sd_UG: np.ndarray
+    first_UG: np.ndarray,
+    second_UG: np.ndarray,
+    double_UG: np.ndarray,
+    sd_UG: np.ndarray,
+    control_sd_G: np.ndarray,
 ) -> pd.DataFrame:
-    """Columns of some pairs from their changes and the standard deviations of d - s, (U, G) each."""
+    """Columns of some pairs from their changes, the part of the error along s (U, G), and that of the control, (G,)."""
     sum_UG = first_UG + second_UG
     size_U = np.maximum((sum_UG**2).sum(axis=1), np.finfo(float).tiny)
     slope_U = (double_UG * sum_UG).sum(axis=1) / size_U
-    departure_U, sd_U = slope_U - 1, (np.abs(sum_UG) * sd_UG).sum(axis=1) / size_U
+    together_U = (np.abs(sum_UG) * sd_UG).sum(axis=1) / size_U
+    departure_U = slope_U - 1
+    sd_U = np.hypot(together_U, sum_sd(control_sd_G, sum_UG / size_U[:, None]))
     low_U, high_U = departure_U - Z_90 * sd_U, departure_U + Z_90 * sd_U
     to_single_U = np.minimum(
         ((double_UG - first_UG) ** 2).sum(axis=1), ((double_UG - second_UG) ** 2).sum(axis=1)
@@ -188,5 +204,5 @@ def _check_pairs(pairs: Candidates) -> None:
     if pairs.node_CK.shape[1] != 2 or (pairs.node_CK < 0).any():
         is_other = (pairs.node_CK >= 0).sum(axis=1) != 2
         name = pairs.condition(int(np.argmax(is_other))).name
-        msg = f"interactions are of pairs of genes; {name!r} is none: give pairs, such as all_pairs(genes)"
+        msg = f"interactions are of pairs of genes; {name!r} is none: give pairs only, such as 'A+B'"
         raise ValueError(msg)

@@ -10,6 +10,7 @@ deviations of c (:func:`gears.design.hits.sum_sd`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,12 @@ from gears.design.candidates import (
     read_candidates,
     with_excluded,
 )
-from gears.design.hits import Z_90, sum_sd, weights_of
+from gears.design.hits import Z_90, numbers_by_gene, sum_sd, weights_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+logger = logging.getLogger(__name__)
 
 _LEAST = 1e-12  # norms below this are those of no change
 
@@ -76,6 +79,11 @@ def reverse(
     need_sd(model)
     wanted_G = _wanted(wanted, parts_of(model).gene_names)
     named = np.arange(len(wanted_G)) if isinstance(wanted, np.ndarray) else np.flatnonzero(wanted_G)
+    if len(named) == 1:
+        logger.warning(
+            "the wanted change names %s alone, so every similarity is -1 or 1: use hits, which ranks by its change",
+            parts_of(model).gene_names[named[0]],
+        )
     found = read_candidates(model, candidates, keep_measured=measured)
     blocks = []
     for predictions in predicted(model, found):
@@ -122,7 +130,7 @@ def change_between(
     Raises
     ------
     ValueError
-        No such column or group.
+        No such column or group, or none of the genes is among `gene_names`.
     """
     if key not in adata.obs:
         raise ValueError(unknown_name("column of obs", key, list(map(str, adata.obs.columns))))
@@ -135,7 +143,16 @@ def change_between(
     ]
     names = adata.var.get("gene_name", adata.var_names)
     change = pd.Series(means[1] - means[0], index=pd.Index(names.astype(str)), dtype=np.float64)
-    return change if gene_names is None else change[change.index.isin(gene_names)]
+    if gene_names is None:
+        return change
+    kept = change[change.index.isin(gene_names)]
+    if not len(kept):
+        msg = (
+            f"no gene of the cells ({shorten(change.index, 3)}) is among gene_names ({shorten(gene_names, 3)}); "
+            'name the genes alike, in var["gene_name"] or the index'
+        )
+        raise ValueError(msg)
+    return kept
 
 
 def _wanted(wanted: Mapping[str, float] | pd.Series | np.ndarray, gene_names: tuple[str, ...]) -> np.ndarray:
@@ -143,10 +160,10 @@ def _wanted(wanted: Mapping[str, float] | pd.Series | np.ndarray, gene_names: tu
         if wanted.shape != (len(gene_names),):
             msg = f"the wanted change has shape {wanted.shape}; expected one value per gene, ({len(gene_names)},)"
             raise ValueError(msg)
-        return weights_of(dict(zip(gene_names, wanted.tolist(), strict=True)), gene_names)
-    weights = {str(gene): float(value) for gene, value in wanted.items()}
+        return weights_of(dict(zip(gene_names, wanted.tolist(), strict=True)), gene_names, "wanted change")
+    weights = numbers_by_gene(wanted, "wanted change")
     if len(weights) < len(wanted):
         repeated = pd.Index(wanted.keys())
         msg = f"the wanted change names genes twice: {shorten(repeated[repeated.duplicated()], 3)}"
         raise ValueError(msg)
-    return weights_of(weights, gene_names)
+    return weights_of(weights, gene_names, "wanted change")

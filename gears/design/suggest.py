@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,7 @@ from gears.design.candidates import (
     Candidates,
     Entries,
     Model,
+    entries_of,
     fitted_plain,
     need_sd,
     parts_of,
@@ -41,7 +43,7 @@ from gears.design.candidates import (
     with_excluded,
 )
 from gears.design.hits import Readout, Scorer, probabilities
-from gears.design.interactions import departures
+from gears.design.interactions import departures, trained_pairs
 from gears.jobs.ensemble import Ensemble
 from gears.model.folder import ModelParts
 from gears.priors.joint import JointCovariance
@@ -62,7 +64,7 @@ def suggest(
     targets: Entries | None = None,
     readout: Readout = None,
     threshold: float | None = None,
-    costs: Mapping[str, float] | None = None,
+    costs: Mapping[str, float] | pd.Series | None = None,
     measured: Entries = (),
 ) -> pd.DataFrame:
     """Choose the n perturbations to measure next.
@@ -72,7 +74,8 @@ def suggest(
     model
         A trained model with a prior; for the aims "effect" and "interaction" also an ensemble.
     candidates
-        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None. Pairs for "interaction".
+        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None. For "interaction" pairs; all
+        pairs of the genes perturbed in training when None.
     n
         Size of the batch; all candidates where there are fewer.
     aim
@@ -105,11 +108,13 @@ def suggest(
     """
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
-    n, measured = whole_number("n", n), list(measured)
+    n, measured = whole_number("n", n), list(entries_of(measured))
     _check_arguments(aim, targets, readout, threshold)
     need_sd(model)
     parts = parts_of(model)
     scorer = None if threshold is None else Scorer.of(readout, threshold, parts.gene_names)
+    if candidates is None and aim == "interaction":
+        candidates = trained_pairs(model)
     found = read_candidates(model, candidates, measured)
     cost_C = _costs(found, costs)
     if aim == "information":
@@ -126,8 +131,12 @@ def suggest(
 def _check_arguments(aim: str, targets: Entries | None, readout: Readout, threshold: float | None) -> None:
     """Raise for arguments that the aim needs or does not use."""
     if (threshold is None) == (aim == "effect"):
-        verb = "needs" if aim == "effect" else "does not use"
-        msg = f"aim={aim!r} {verb} threshold=, the change of log expression that is a hit"
+        problem = (
+            "needs threshold=, the change of log expression that is a hit"
+            if aim == "effect"
+            else "does not use threshold=; omit it"
+        )
+        msg = f"aim={aim!r} {problem}"
         raise ValueError(msg)
     unused = {
         "readout": readout is not None and aim != "effect",
@@ -139,12 +148,18 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
         raise ValueError(msg)
 
 
-def _costs(candidates: Candidates, costs: Mapping[str, float] | None) -> np.ndarray:
+def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None) -> np.ndarray:
     """Cost of each candidate, (C,); raises for costs that are not above 0 and for names that are no candidate."""
     cost_C = np.ones(len(candidates))
-    if not costs:
+    if costs is None:
         return cost_C
-    cost_of = {Condition.of(name): plain_number(cost) for name, cost in costs.items()}
+    if not isinstance(costs, Mapping | pd.Series):
+        msg = (
+            f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
+        )
+        raise ValueError(msg)
+    given: dict[Any, Any] = dict(costs)
+    cost_of = {Condition.of(name): plain_number(cost) for name, cost in given.items()}
     wrong = [f"{one.name}: {cost!r}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]
     if wrong:
         msg = f"costs are numbers above 0; found {shorten(wrong, 3)}"
@@ -174,7 +189,9 @@ def _by_information(
         raise ValueError(msg)
     uncertainty = parts.prior.uncertainty
     assert uncertainty is not None
-    all_targets = candidates if targets is None else read_candidates(model, targets, keep_measured=True)
+    all_targets = (
+        candidates if targets is None else read_candidates(model, targets, keep_measured=True, what="target")
+    )
     since_SK = _measured_since(parts, measured)
     nodes = np.unique(
         np.concatenate([candidates.node_CK.ravel(), all_targets.node_CK.ravel(), since_SK.ravel()])

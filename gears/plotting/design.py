@@ -27,14 +27,19 @@ def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None
         If columns are missing.
     """
     columns_of(table, ("aim", "repeat", "n_measured", "error"), "the records of a replay, one a round")
-    ax = new_axes(5.2, 3.6) if ax is None else ax
+    ax = new_axes(4.6, 3.4) if ax is None else ax
+    n_aims, width = table["aim"].nunique(), np.ptp(table["n_measured"].to_numpy(dtype=float))
     for number, (aim, part) in enumerate(table.groupby("aim", sort=False)):
         by_n = part.groupby("n_measured")["error"]
-        mean, error = by_n.mean(), 1.96 * by_n.sem(ddof=1).fillna(0.0)
+        mean, error = by_n.mean(), 1.96 * by_n.sem(ddof=1)
         colour, mark = MARKS[number % len(MARKS)]
         style = LINES[number % len(LINES)]
-        ax.plot(mean.index, mean, color=colour, marker=mark, linestyle=style, markersize=4, label=str(aim))
-        ax.fill_between(mean.index, mean - error, mean + error, color=colour, alpha=0.12, linewidth=0)
+        beside = 0.012 * width * (number - (n_aims - 1) / 2)  # so that intervals do not cover each other
+        ax.errorbar(
+            mean.index + beside, mean, error, color=colour, marker=mark, linestyle=style, linewidth=1.3,
+            elinewidth=0.9, markersize=4, label=str(aim),
+        )  # fmt: skip
+    ax.set_xticks(sorted(set(table["n_measured"])))
     return finish(ax, "measured conditions", "error on held-out conditions", title)
 
 

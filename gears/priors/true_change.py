@@ -17,6 +17,11 @@ conditions alike: of the mean change D over conditions, with variance t between 
 taken off every change, v and w the sampling variances of control and D, and v (t + w) / (t + v + w) stays unknown. And
 no error is known better than as many noisy values show it: the least variance is the noise times (2 / n)^(1/2) for n
 independent values.
+
+Errors of the genes of one condition go together, but not all of them: of the squared error of a pair's change, a share
+lies along the change itself, as where two genes enhance each other. If all genes erred alike, the slope of the true
+change over c would have the standard deviation h = sum_g |c_g| s_g / sum_g c_g^2. The variance of the measured slopes
+of held-out pairs is taken to be the share times h^2, plus sampling noise; the share is found by their likelihood.
 """
 
 from __future__ import annotations
@@ -36,6 +41,8 @@ _START = np.array([-2.0, -0.5, 0.0, 0.01])  # a, log k, log r, b times the typic
 _SD = np.array([2.0, 1.0, 0.5, 0.1])  # of the numbers about these, without training conditions
 _BOUNDS = [(-12.0, 8.0), (-6.0, 1.5), (-1.5, 1.5), (0.0, 1.0)]
 _GAUSSIAN = (-50.0, 1.0, 1.0, 0.0)
+_SHARES = np.geomspace(1e-3, 1.0, 61)  # of a pair's squared error, along its change
+_PRIOR_PAIRS = 2  # pairs of the share 1 that count beside the training pairs
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,15 @@ class TrueChange:
         Variance of what stays unknown of it.
     least_G
         Least variance of a prediction.
+    along
+        Share of a pair's squared error that lies along its change; 1 in files of earlier versions.
     """
 
     groups: np.ndarray
     shift_G: np.ndarray
     control_G: np.ndarray
     least_G: np.ndarray
+    along: float = 1.0
 
     def __call__(
         self, group_U: np.ndarray, change_UG: np.ndarray, sd_UG: np.ndarray, is_own_UG: np.ndarray
@@ -86,7 +96,8 @@ class TrueChange:
 
     def of_genes(self, columns: np.ndarray | slice) -> TrueChange:
         """The same for some genes."""
-        return TrueChange(self.groups, self.shift_G[columns], self.control_G[columns], self.least_G[columns])
+        per_gene = (self.shift_G[columns], self.control_G[columns], self.least_G[columns])
+        return TrueChange(self.groups, *per_gene, self.along)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything, as arrays for a file."""
@@ -95,12 +106,16 @@ class TrueChange:
             "true_shift": self.shift_G,
             "true_control": self.control_G,
             "true_least": self.least_G,
+            "true_along": np.array(self.along),
         }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TrueChange:
         """What :meth:`arrays` describes."""
-        return cls(*(arrays[f"true_{name}"] for name in ("groups", "shift", "control", "least")))
+        groups, shift_G, control_G, least_G = (
+            arrays[f"true_{name}"] for name in ("groups", "shift", "control", "least")
+        )
+        return cls(groups, shift_G, control_G, least_G, float(arrays.get("true_along", 1.0)))
 
 
 def group_of(size_U: np.ndarray, unseen_U: np.ndarray) -> np.ndarray:
@@ -170,7 +185,30 @@ def fit_true_change(
         next((groups[row ^ other] for other in (0, 1, 2, 3) if row ^ other in groups), _GAUSSIAN)
         for row in range(4)
     ]  # of a group with too few conditions the numbers of the same size, then of the other size
-    return TrueChange(np.array(table), shift_G, unknown_G, least_G)
+    return TrueChange(np.array(table), shift_G, unknown_G, least_G, _share_along(values, shift_G))
+
+
+def _share_along(values: Values, shift_G: np.ndarray) -> float:
+    """:attr:`TrueChange.along`, of pairs whose genes occur in other conditions, or of all pairs where these are few."""
+    is_used_R = values.group_R == 2
+    if is_used_R.sum() < _FEWEST:
+        is_used_R = values.group_R >= 2
+    is_counted_PT = values.noise_RT[is_used_R] > 0
+    change_PT = np.where(is_counted_PT, values.change_RT[is_used_R] - shift_G[values.genes_T], 0.0)
+    size_P = (change_PT**2).sum(axis=1)
+    if (size_P > 0).sum() < _FEWEST:
+        return 1.0
+    weight_PT = change_PT[size_P > 0] / size_P[size_P > 0, None]
+    error_PT, sd_PT, noise_PT = (
+        values_RT[is_used_R][size_P > 0]
+        for values_RT in (values.measured_RT - values.change_RT, values.sd_RT, values.noise_RT)
+    )
+    square_P = (weight_PT * error_PT).sum(axis=1) ** 2
+    together_P = (np.abs(weight_PT) * sd_PT).sum(axis=1) ** 2
+    variance_SP = np.outer(_SHARES, together_P) + (weight_PT**2 * noise_PT).sum(axis=1)
+    log_likelihood_S = -0.5 * (np.log(variance_SP) + square_P / variance_SP).sum(axis=1)
+    log_likelihood_S -= 0.5 * _PRIOR_PAIRS * (np.log(_SHARES) + 1 / _SHARES)
+    return float(_SHARES[np.argmax(log_likelihood_S)])
 
 
 def _fit(

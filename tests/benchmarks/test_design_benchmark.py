@@ -60,12 +60,39 @@ def test_rates_are_counted_by_readout(benchmarks, screen) -> None:
     data, truth = screen
     conditions = [one for one in data.screen.conditions if not one.is_control]
     held, measured = design.divided(conditions, 3, np.random.default_rng(0))
-    rates = pd.concat(hits.hit_rates(data, truth, design.fitted(data, measured, held), held))
+    model = design.fitted(data, measured, held)
+    pairs = [one for one in held if len(one) == 2]
+    departures = hits.departure_table(data, truth, model, pairs)
+    rates = pd.concat([*hits.hit_rates(data, truth, model, held), hits.departure_rates(departures)])
     table = hits.rate_table(rates)
     assert set(table.index) == {"gene", "signature", "effect size", "interaction"}
     gene = rates[rates["readout"] == "gene"]
     assert abs(gene["probability"].mean() - gene["is_hit"].mean()) < 0.05
     assert table.loc["gene", "recall 20%"] > 0.4
+
+
+def test_coverage_is_that_of_defined_departures(benchmarks) -> None:
+    _, hits = benchmarks
+    departures = pd.DataFrame(
+        {"low": [-1.0, -1.0, 0.1, 0.0], "high": [1.0, 1.0, 0.2, 5.0], "true": [0.5, -1.0, 0.3, np.nan]}
+    )
+    assert hits.coverage(departures) == {"n": 3, "in_interval": pytest.approx(2 / 3), "width": 2.0}
+
+
+def test_scores_of_every_kind_are_drawn_with_one_legend_and_without_small_bins(benchmarks) -> None:
+    _, hits = benchmarks
+    bins = pd.DataFrame({"expected": [0.1, 0.2], "observed": [0.1, 0.9], "n": [hits.FEWEST, hits.FEWEST - 1]})
+    figure = hits.score_figure(
+        {"with pairs": bins.assign(readout="interaction"), "without": bins.assign(readout="gene")}
+    )
+    first, second, legend, _ = figure.axes
+    assert [text.get_text() for text in legend.get_legend().get_texts()] == [
+        "gene", "signature", "effect size", "interaction",
+    ]  # fmt: skip
+    assert first.get_legend() is None
+    for ax, number in ((first, 3), (second, 0)):  # the same colour for a readout in all panels
+        points = np.ma.masked_invalid(ax.collections[number].get_offsets()).compressed()
+        np.testing.assert_allclose(points, [0.1, 0.1, 0.2][: len(points)])
 
 
 def test_false_rates_and_recall_are_those_of_known_hits(benchmarks) -> None:

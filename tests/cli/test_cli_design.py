@@ -97,6 +97,9 @@ def test_excluded_candidates_are_listed_with_the_reason(folder: Path, model: GEA
     [
         (["suggest", "MODEL", "--aim", "efect"], "did you mean 'effect'"),
         (["suggest", "MODEL", "--aim", "effect"], "needs --threshold"),
+        (["suggest", "MODEL", "--file", "EMPTY"], "empty.txt names no candidate; give one a line"),
+        (["reverse", "MODEL", "--up", "A", "--down", "A"], "A cannot rise and fall"),
+        (["reverse", "MODEL", "--wanted", "TWICE"], "twice.csv names A twice; give each name one number"),
         (["reverse", "MODEL"], "give --wanted FILE, or genes by --up and --down"),
         (["power", "SCREEN"], "give one of them"),
         (["hits", "MODEL", "--threshold", "0.1", "--output", "hits.txt"], "give a name that ends in .csv"),
@@ -104,6 +107,9 @@ def test_excluded_candidates_are_listed_with_the_reason(folder: Path, model: GEA
     ],
 )
 def test_bad_arguments_are_one_line(folder: Path, capsys, arguments: list[str], message: str) -> None:
-    places = {"MODEL": str(folder / "model"), "SCREEN": str(folder / "screen")}
+    places = {name.upper(): str(folder / name) for name in ("model", "screen")}
+    places |= {"TWICE": str(folder / "twice.csv"), "EMPTY": str(folder / "empty.txt")}
+    (folder / "empty.txt").write_text("\n")
+    (folder / "twice.csv").write_text("A,1\nB,1\nA,2\n")
     assert main([places.get(word, word) for word in arguments]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

@@ -76,6 +76,8 @@ def test_the_perturbed_gene_itself_is_no_discovery(model: GEARS) -> None:
     table = hits(model, [gene, f"{gene}+{other}", other], readout=gene, threshold=-0.1)
     assert list(table["condition"]) == [f"{other}+ctrl"]
     assert set(table.attrs["excluded"].values()) == {"perturbs the readout itself"}
+    with pytest.raises(ValueError, match=f"each of them perturbs {gene} itself"):
+        hits(model, [gene], readout=gene, threshold=-0.1)
 
 
 def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
@@ -95,9 +97,11 @@ def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
         ({"threshold": 0.2, "readout": "NOGENE"}, "unknown gene of the readout 'NOGENE'"),
         (
             {"threshold": 0.2, "readout": {"NOGENE": 1, "NONE": 2}},
-            "2 genes are not among the 60 predicted ones",
+            "2 genes of the readout are not among the 60 predicted ones: NOGENE, NONE; omit them",
         ),
-        ({"threshold": 0.2, "readout": {}}, "the weights of the genes are all 0"),
+        ({"threshold": 0.2, "readout": {}}, "the numbers of the readout are all 0"),
+        ({"threshold": 0.2, "readout": ["A", "B"]}, "the readout is a list; expected numbers by gene"),
+        ({"threshold": 0.2, "readout": {"A": "x"}}, "the readout has A: 'x'; expected numbers by gene"),
     ],
 )
 def test_bad_arguments_are_errors(model: GEARS, arguments: dict, message: str) -> None:

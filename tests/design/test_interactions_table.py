@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gears import GEARS, PertData
+from gears import GEARS, Condition, PertData
 from gears.design import interactions_table
 from gears.design.interactions import _block, departure_share
 from gears.evaluation.interactions import observed_interactions, predicted_interactions
@@ -47,6 +47,25 @@ def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_cova
         assert share * (cov_33[0, 0] + unexplained[0]) == pytest.approx(expected, rel=1e-3)
 
 
+def test_the_interval_holds_the_share_of_the_error_along_the_sum_and_the_error_of_the_control(
+    model: GEARS,
+) -> None:
+    parts, uncertainty = model.parts, model.parts.prior.uncertainty
+    true_change = uncertainty.true_change
+    nodes = list(parts.trained_nodes()[:2])
+    pair = Condition(tuple(parts.pert_names[node] for node in nodes))
+    predictions = model.predict([*((gene,) for gene in pair.genes), pair], clip=False)
+    first_G, second_G, _ = predictions.delta_UG - true_change.shift_G
+    weight_G = np.abs(first_G + second_G) / ((first_G + second_G) ** 2).sum()
+    alike = departure_share(uncertainty, [nodes])[0] * (weight_G @ predictions.sd[2]) ** 2
+    control = 5 * weight_G**2 @ (true_change.control_G + 3 * true_change.least_G)
+    row = interactions_table(model, [pair], scores=False).loc[0]
+    assert true_change.along < 1
+    assert ((row["high"] - row["low"]) / 2 / 1.6449) ** 2 == pytest.approx(
+        true_change.along * alike + control, rel=1e-3
+    )
+
+
 def test_kinds_follow_from_the_interval_and_the_nearest_change() -> None:
     rng = np.random.default_rng(1)
     first_G, second_G = rng.normal(size=(2, 200))
@@ -58,11 +77,13 @@ def test_kinds_follow_from_the_interval_and_the_nearest_change() -> None:
     }
     double_UG = np.array(list(doubles.values()))
     firsts, seconds = np.tile(first_G, (4, 1)), np.tile(second_G, (4, 1))
-    table = _block(firsts, seconds, double_UG, np.full((4, 200), 0.05))
+    table = _block(firsts, seconds, double_UG, np.full((4, 200), 0.05), np.zeros(200))
     assert list(table["kind"]) == list(doubles)
     np.testing.assert_allclose(table["departure"][[0, 1, 3]], [0.6, -0.5, 0], atol=1e-9)
     assert table["probability"][0] > 0.99 > 0.01 > table["probability"][3]
-    assert set(_block(firsts, seconds, double_UG, np.full((4, 200), 9.0))["kind"]) == {"neutral"}
+    assert set(_block(firsts, seconds, double_UG, np.full((4, 200), 9.0), np.zeros(200))["kind"]) == {
+        "neutral"
+    }
 
 
 def test_all_pairs_of_training_by_default_and_nothing_but_pairs(model: GEARS) -> None:

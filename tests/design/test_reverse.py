@@ -70,6 +70,10 @@ def test_the_difference_of_two_groups(model: GEARS) -> None:
     assert list(change_between(adata, "state", "a", "b", gene_names=model.gene_list).index) == [
         model.gene_list[1]
     ]
+    with pytest.raises(
+        ValueError, match=r"no gene of the cells .* is among gene_names .*; name the genes alike"
+    ):
+        change_between(adata, "state", "a", "b", gene_names=["ENSG1"])
     with pytest.raises(ValueError, match="unknown group of state 'c'"):
         change_between(adata, "state", "a", "c")
     with pytest.raises(ValueError, match="unknown column of obs 'stat'; did you mean 'state'"):
@@ -81,8 +85,18 @@ def test_bad_wanted_changes_are_errors(model: GEARS) -> None:
     for wanted, message in (
         (np.ones(3), r"shape \(3,\); expected one value per gene, \(60,\)"),
         ({genes[0]: 0}, "are all 0"),
-        ({"NOGENE": 1}, "unknown gene of the readout 'NOGENE'"),
+        ({"NOGENE": 1}, "unknown gene of the wanted change 'NOGENE'"),
         (pd.Series([1, 2], index=[genes[0]] * 2), "names genes twice"),
+        (genes[:2], "the wanted change is a list; expected numbers by gene"),
     ):
         with pytest.raises(ValueError, match=message):
             reverse(model, wanted)
+
+
+def test_a_single_wanted_gene_is_logged_as_no_question_of_similarity(model: GEARS, caplog) -> None:
+    table = reverse(model, {model.gene_list[0]: 1}, model.pert_list[:5])
+    assert set(table["similarity"].abs()) == {1.0}
+    assert "use hits" in caplog.text
+    caplog.clear()
+    reverse(model, dict.fromkeys(model.gene_list[:2], 1), model.pert_list[:5])
+    assert not caplog.text

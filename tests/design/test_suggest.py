@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from design_models import trained
 
@@ -55,7 +56,7 @@ def test_a_batch_is_the_greedy_choice_by_conditional_variance(model: GEARS) -> N
     everything = np.arange(len(candidates))
     costs = np.where(everything % 3 == 0, 2.0, 1.0)
     rows, left = greedy(cov, noise, everything, everything, costs, 6)
-    named = {candidates[row].name: 2.0 for row in everything if row % 3 == 0}
+    named = pd.Series({candidates[row].name: 2.0 for row in everything if row % 3 == 0})
     table = suggest(model, candidates, 6, costs=named)
     assert list(table["condition"]) == [candidates[row].name for row in rows]
     np.testing.assert_allclose(table["remaining"], np.array(left) / np.diag(cov).mean(), rtol=1e-4)
@@ -111,6 +112,24 @@ def test_measured_and_unknown_candidates_are_listed_with_the_reason(model: GEARS
     assert excluded["ctrl"] == "the control"
     with pytest.raises(ValueError, match="no candidate is left"):
         suggest(model, [trained_on])
+    with pytest.raises(ValueError, match=r"no target is left \(none was given\); give genes of pert_list$"):
+        suggest(model, targets=[])
+
+
+def test_names_with_other_capitals_are_listed_with_the_right_one(model: GEARS) -> None:
+    first, second = (one.genes[0] for one in unknown(model, 2))
+    assert first != first.lower()
+    excluded = suggest(model, [first.lower(), second]).attrs["excluded"]
+    assert excluded[f"{first.lower()}+ctrl"].endswith(f"; did you mean {first!r}?")
+
+
+def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model: GEARS, caplog) -> None:
+    known = [one.genes[0] for one in unknown(model, 3)]
+    table = suggest(model, known, measured=known[0])
+    assert set(table["condition"]) == {f"{gene}+ctrl" for gene in known[1:]}
+    assert not any("ignored" in message for message in caplog.messages)
+    suggest(model, known, measured=["NOGENE"])
+    assert caplog.messages[-1].endswith("ignored, as the perturbation graph lacks their genes: NOGENE+ctrl")
 
 
 def test_genes_without_neighbours_are_listed_with_the_reason(model: GEARS, monkeypatch) -> None:
@@ -131,7 +150,8 @@ def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
     cheaper = suggest(model, genes, 5, "effect", threshold=0.1, costs={table["condition"][4]: 0.01})
     assert cheaper["condition"][0] == table["condition"][4]
     pairs = list(all_pairs(sorted({gene for one in model.parts.fitted_conditions() for gene in one.genes})))
-    table = suggest(model, pairs, 5, "interaction")
+    table = suggest(model, None, 5, "interaction")
+    pd.testing.assert_frame_equal(table, suggest(model, pairs, 5, "interaction"))
     assert list(table["rank"]) == [1, 2, 3, 4, 5]
     assert (np.diff(table["probability"]) <= 0).all()
 
@@ -145,6 +165,9 @@ def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
         ({"aim": "interaction", "targets": ["A"]}, "does not use targets=; omit it"),
         ({"n": 0}, "n is 0; expected a whole number of at least 1"),
         ({"costs": {"A": -1}}, "costs are numbers above 0; found A+ctrl: -1"),
+        ({"costs": {"A": 0}}, "costs are numbers above 0; found A+ctrl: 0"),
+        ({"costs": {"A": float("nan")}}, "costs are numbers above 0; found A+ctrl: nan"),
+        ({"costs": [1, 2]}, "costs are a list; expected numbers by candidate"),
         ({"costs": {"NOGENE": 2}}, "costs name NOGENE+ctrl, which are no candidates"),
     ],
 )

@@ -7,7 +7,13 @@ import pandas as pd
 import pytest
 
 from gears.evaluation.uncertainty import calibration
-from gears.plotting import coverage_curve, error_against_spread, method_differences, training_curves
+from gears.plotting import (
+    coverage_curve,
+    error_against_spread,
+    method_differences,
+    replay_curve,
+    training_curves,
+)
 
 HISTORY = [
     {"epoch": 1, "train_loss": 3.0, "val_mse": 0.5, "seconds": {"total": 1.0}},
@@ -98,3 +104,12 @@ def test_wrong_differences_are_refused():
         method_differences(pd.concat([DIFFERENCES, DIFFERENCES]), "mse")
     with pytest.raises(ValueError, match="lacks better"):
         method_differences(DIFFERENCES.drop(columns="better"), "mse")
+
+
+def test_a_replay_has_intervals_where_there_are_repeats_and_ticks_at_the_measured_numbers() -> None:
+    table = pd.DataFrame({"aim": "x", "repeat": [0, 1, 0], "n_measured": [5, 5, 9], "error": [0.5, 0.6, 0.4]})
+    ax = replay_curve(table)
+    assert list(ax.get_xticks()) == [5, 9]
+    (bars,) = ax.collections
+    heights = [np.ptp(segment[:, 1]) for segment in bars.get_segments() if len(segment)]
+    assert heights == pytest.approx([2 * 1.96 * 0.05])  # none of a single repeat

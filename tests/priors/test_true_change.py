@@ -86,6 +86,25 @@ def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_sh
     np.testing.assert_allclose(mean_RT, values.change_RT - alone.shift_G)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.8])
+def test_the_share_of_a_pair_s_error_along_its_change_is_found(share: float) -> None:
+    """Errors of mean square `sd` squared: a share is a factor on the whole change, the others lie across it."""
+    rng = np.random.default_rng(6)
+    change_RT = rng.choice([-1.0, 1.0], (R, T))
+    across_RT = rng.standard_normal((R, T))
+    across_RT -= change_RT * (across_RT * change_RT).mean(axis=1, keepdims=True)
+    along_R1 = rng.standard_normal((R, 1))
+    sd_RT = np.full((R, T), 0.3)
+    error_RT = 0.3 * (np.sqrt(share) * along_R1 * change_RT + np.sqrt(1 - share) * across_RT)
+    measured_RT = change_RT + error_RT + np.sqrt(NOISE) * rng.standard_normal((R, T))
+    noise_RT = np.full((R, T), NOISE)
+    values = Values(np.full(R, 2), np.arange(T), change_RT, sd_RT, measured_RT, noise_RT)
+    assert fitted(values).along == pytest.approx(share + 2 / R * (1 - share), abs=0.15)
+    # pairs with a gene that no other condition perturbs count where there are no others, single genes never
+    assert fitted(dataclasses.replace(values, group_R=np.full(R, 3))).along == fitted(values).along
+    assert fitted(dataclasses.replace(values, group_R=np.zeros(R, dtype=int))).along == 1.0
+
+
 def test_a_perturbed_gene_s_change_is_there() -> None:
     values, _ = drawn(5, 3.0, b=1.0)
     is_own_RT = np.zeros((R, T), dtype=bool)
@@ -101,7 +120,7 @@ def test_a_fitted_prior_has_it_and_keeps_it_in_files(make_data: Callable[..., Pr
     prior = fit_prior(data, lambda left_out_CG: float(((left_out_CG - data.delta_CG) ** 2).mean())).prior
     assert isinstance(prior, GenePrior)
     again = GenePrior.from_arrays(prior.arrays())
-    for name in ("groups", "shift_G", "control_G", "least_G"):
+    for name in ("groups", "shift_G", "control_G", "least_G", "along"):
         first, second = (getattr(one.uncertainty.true_change, name) for one in (prior, again))
         np.testing.assert_array_equal(first, second)
     arrays = {name: array for name, array in prior.arrays().items() if not name.startswith("sd_true_")}
