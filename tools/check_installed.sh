@@ -28,7 +28,7 @@ rm -r "$folder/src/gears"
 cd "$folder/src"
 unset PYTHONPATH
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # several test processes share the cores
-time "$folder/env/bin/python" -W error -c "import gears; print(gears.__file__)"
+time "$folder/env/bin/python" -W "${WARNINGS:-error}" -c "import gears; print(gears.__file__)"
 "$folder/env/bin/gears" --version
 "$folder/env/bin/python" -c '
 from importlib.metadata import version
