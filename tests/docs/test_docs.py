@@ -53,6 +53,12 @@ def kept_at(target: Path) -> Path:
     return target
 
 
+def test_the_citation_names_this_version() -> None:
+    import gears
+
+    assert f"version: {gears.__version__}\n" in text_of(ROOT / "CITATION.cff")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text_of(page)))
