@@ -41,7 +41,10 @@ def test_tables_of_splits_and_predictions(pert_data: PertData) -> None:
     parts = {part: len(labels) for part, labels in pert_data.split.parts.items()}
     assert repr(pert_data.split).startswith("Split('simulation', seed 1: ")
     assert f"{parts['train']} train" in repr(pert_data.split)
-    assert len(re.findall("<tr>", pert_data.split._repr_html_())) > 1
+    table = pert_data.split._repr_html_()
+    for part, n in parts.items():
+        counts = re.findall(rf"<td>{part}</td>\s*<td>\w*</td>\s*<td>(\d+)</td>", table)
+        assert sum(map(int, counts)) == n
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8)
     pair = pert_data.split.conditions("test")[0]
