@@ -133,11 +133,16 @@ def test_the_gallery_can_be_drawn() -> None:
 
 
 @pytest.mark.long
-def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "pictures"), [("picture", ("picture.png", "conditions.png")), ("kernels", ("kernels.png",))]
+)
+def test_the_pictures_of_the_pages_can_be_drawn(
+    script: str, pictures: tuple[str, ...], tmp_path: Path
+) -> None:
     import runpy
 
-    runpy.run_path(str(DOCS / "picture.py"))["main"](tmp_path)
-    for name in ("picture.png", "conditions.png"):
+    runpy.run_path(str(DOCS / f"{script}.py"))["main"](tmp_path)
+    for name in pictures:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
