@@ -21,7 +21,7 @@ pip=("$folder/env/bin/python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" install build
 "$folder/env/bin/python" -m build --outdir "$folder/dist" . > "$folder/build.log" || { cat "$folder/build.log"; exit 1; }
 wheel=$(ls "$folder"/dist/*.whl)
-"${pip[@]}" install "$@" "${wheel}[test]"
+"${pip[@]}" install --no-compile "$@" "${wheel}[test]"
 mkdir "$folder/src"
 tar xzf "$folder"/dist/*.tar.gz -C "$folder/src" --strip-components=1
 rm -r "$folder/src/gears"
