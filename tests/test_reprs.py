@@ -8,6 +8,8 @@ import pytest
 
 from gears import GEARS, PertData, simulated_screen
 from gears.core.html import html_of
+from gears.data.splits import check_split
+from gears.evaluation import compare
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,12 @@ def test_text_is_short_and_html_shows_it_escaped(pert_data: PertData) -> None:
         html = thing._repr_html_()
         assert html.startswith("<pre>")
         assert len(repr(thing).splitlines()[0]) < 160
+    comparison = compare({}, pert_data.screen, pert_data.split, baselines=["no_change", "train_mean"])
+    assert "train_mean" in repr(comparison)
+    assert "condition" not in repr(comparison).splitlines()[-1]
+    assert comparison._repr_html_() == html_of(comparison)
+    leaks = check_split(pert_data.split, pert_data.screen)
+    assert repr(leaks) == str(leaks)
     assert html_of("<b>") == "<pre>&#x27;&lt;b&gt;&#x27;</pre>"
 
 
