@@ -34,15 +34,14 @@ def test_text_is_short_and_html_shows_it_escaped(pert_data: PertData) -> None:
     predictions = model.predict(pert_data.split.conditions("test")[:2])
     for thing in (model, pert_data, pert_data.screen, pert_data.split, predictions, result):
         html = thing._repr_html_()
-        assert html.startswith("<pre>")
+        assert html.startswith('<pre style="white-space: pre-wrap">')
         assert len(repr(thing).splitlines()[0]) < 160
     comparison = compare({}, pert_data.screen, pert_data.split, baselines=["no_change", "train_mean"])
     assert "train_mean" in repr(comparison)
-    assert "condition" not in repr(comparison).splitlines()[-1]
     assert comparison._repr_html_() == html_of(comparison)
     leaks = check_split(pert_data.split, pert_data.screen)
     assert repr(leaks) == str(leaks)
-    assert html_of("<b>") == "<pre>&#x27;&lt;b&gt;&#x27;</pre>"
+    assert html_of("<b>").endswith(">&#x27;&lt;b&gt;&#x27;</pre>")
 
 
 def test_tables_of_splits_and_predictions(pert_data: PertData) -> None:

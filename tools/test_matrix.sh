@@ -17,6 +17,7 @@ trap 'rm -rf "$folder"' EXIT
 sed -n '/^dependencies = \[/,/^\]/s/^ *"\([a-z0-9-]*\)\(\[[a-z]*\]\)\{0,1\}>=\([0-9.]*\)",$/\1==\3/p' \
   "$root/pyproject.toml" > "$folder/oldest.txt"
 : > "$folder/newest.txt"
+cp "$root/constraints.txt" "$folder/pinned.txt"
 # Lower bounds of which a Python has no wheel (h5py 3.12.0 was withdrawn), as the first release that it has.
 raised() {
   case $("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])') in
