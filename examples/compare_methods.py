@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
     pert_data = PertData(folder, default_pert_graph=False)
     pert_data.new_data_process("simulated", adata)
     result = compare(
-        {"half": HalfAdditive, "closed form": PriorEstimator(pert_data)},
+        {"half": HalfAdditive, "prior": PriorEstimator(pert_data)},
         pert_data.screen,
         folds(pert_data.screen, n_folds=3, seed=1),
         baselines=["train_mean", "additive"],

@@ -34,7 +34,7 @@ class PerturbationModel:
         The screen, as :meth:`gears.PertData.from_adata` reads it; of a MuData the RNA modality. It is not modified.
     split, seed
         Kind of split (``"simulation"``, ``"combo_seen2"``, ...) and its seed: conditions that are held out to choose
-        and to test the model. ``split="no_split"`` trains on everything.
+        and to test the model. ``split="no_test"`` keeps none for a test.
     device
         Device of the network; by default the first GPU or the CPU.
     folder

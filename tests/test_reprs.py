@@ -8,6 +8,8 @@ import pytest
 
 from gears import GEARS, PertData, simulated_screen
 from gears.core.html import html_of
+from gears.data.splits import check_split
+from gears.evaluation import compare
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +34,24 @@ def test_text_is_short_and_html_shows_it_escaped(pert_data: PertData) -> None:
     predictions = model.predict(pert_data.split.conditions("test")[:2])
     for thing in (model, pert_data, pert_data.screen, pert_data.split, predictions, result):
         html = thing._repr_html_()
-        assert html.startswith("<pre>")
+        assert html.startswith('<pre style="white-space: pre-wrap">')
         assert len(repr(thing).splitlines()[0]) < 160
-    assert html_of("<b>") == "<pre>&#x27;&lt;b&gt;&#x27;</pre>"
+    comparison = compare({}, pert_data.screen, pert_data.split, baselines=["no_change", "train_mean"])
+    assert "train_mean" in repr(comparison)
+    assert comparison._repr_html_() == html_of(comparison)
+    leaks = check_split(pert_data.split, pert_data.screen)
+    assert repr(leaks) == str(leaks)
+    assert html_of("<b>").endswith(">&#x27;&lt;b&gt;&#x27;</pre>")
 
 
 def test_tables_of_splits_and_predictions(pert_data: PertData) -> None:
     parts = {part: len(labels) for part, labels in pert_data.split.parts.items()}
     assert repr(pert_data.split).startswith("Split('simulation', seed 1: ")
     assert f"{parts['train']} train" in repr(pert_data.split)
-    assert len(re.findall("<tr>", pert_data.split._repr_html_())) > 1
+    table = pert_data.split._repr_html_()
+    for part, n in parts.items():
+        counts = re.findall(rf"<td>{part}</td>\s*<td>\w*</td>\s*<td>(\d+)</td>", table)
+        assert sum(map(int, counts)) == n
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8)
     pair = pert_data.split.conditions("test")[0]

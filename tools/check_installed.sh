@@ -21,14 +21,14 @@ pip=("$folder/env/bin/python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" install build
 "$folder/env/bin/python" -m build --outdir "$folder/dist" . > "$folder/build.log" || { cat "$folder/build.log"; exit 1; }
 wheel=$(ls "$folder"/dist/*.whl)
-"${pip[@]}" install "$@" "${wheel}[test]"
+"${pip[@]}" install --no-compile "$@" "${wheel}[test]"
 mkdir "$folder/src"
 tar xzf "$folder"/dist/*.tar.gz -C "$folder/src" --strip-components=1
 rm -r "$folder/src/gears"
 cd "$folder/src"
 unset PYTHONPATH
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # several test processes share the cores
-time "$folder/env/bin/python" -W error -c "import gears; print(gears.__file__)"
+time "$folder/env/bin/python" -W "${WARNINGS:-error}" -c "import gears; print(gears.__file__)"
 "$folder/env/bin/gears" --version
 "$folder/env/bin/python" -c '
 from importlib.metadata import version

@@ -151,6 +151,9 @@ def run_power(arguments: list[str]) -> None:
     """Cells that an effect needs, or the effect that cells show, by gene."""
     options = power_parser().parse(arguments)
     check_output_of(options)
+    if options.effect is None and options.cells is None:
+        msg = "nothing to compute: give --effect or --cells, the other is computed"
+        raise ValueError(msg)
     from gears.design.power import power
 
     names = ("effect", "cells", "control_cells", "power", "level")

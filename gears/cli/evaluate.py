@@ -170,6 +170,9 @@ def _splits(pert_data: Any, options: Any) -> list[Any]:
     from gears.data.splits.make import prepare_split
 
     if options.folds is not None:
+        if options.folds < 2:
+            msg = f"--folds is {options.folds}; expected a whole number of at least 2"
+            raise ValueError(msg)
         return list(folds(pert_data.screen, options.folds, options.repeats, options.split_seeds[0]))
     return [prepare_split(pert_data.screen, options.split, seed=seed) for seed in options.split_seeds]
 

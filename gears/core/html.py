@@ -7,9 +7,12 @@ from typing import Any
 
 
 def html_of(thing: object, table: Any = None) -> str:
-    """The text of an object as it stands; below it a table (a pandas DataFrame)."""
-    rows = "" if table is None else table.to_html(index=False, border=0, float_format="{:.3g}".format)
-    return f"<pre>{escape(repr(thing))}</pre>{rows}"
+    """The text of an object, long lines wrapped; below it a table (a pandas DataFrame), which scrolls if it is wide."""
+    text = f'<pre style="white-space: pre-wrap">{escape(repr(thing))}</pre>'
+    if table is None:
+        return text
+    rows = table.to_html(index=False, border=0, float_format="{:.3g}".format)
+    return f'{text}<div style="overflow-x: auto">{rows}</div>'
 
 
 class Shown:

@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "gears-perturb"
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 
 def torch_problem() -> str | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gears.conditions import Condition
+from gears.core.html import Shown
 from gears.core.messages import count, unknown_name
 from gears.core.options import list_of_names, option, options, text
 from gears.core.progress import followed
@@ -32,7 +33,7 @@ from gears.evaluation.results import Results, run_costs
 from gears.evaluation.scaled import N_SPLIT_HALF
 from gears.evaluation.scoring import ScoreOptions, predict_baseline, score, settings_of, split_half
 from gears.evaluation.table import count_parts, fitted_line, subgroup_line
-from gears.evaluation.verdict import verdict
+from gears.evaluation.verdict import short_table, verdict
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
@@ -316,8 +317,8 @@ class CompareOptions(ScoreOptions):
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What :func:`compare` returns.
+class Comparison(Shown):
+    """What :func:`compare` returns; printed, it compares the first model with the baselines.
 
     Attributes
     ----------
@@ -338,6 +339,9 @@ class Comparison:
     runs: pd.DataFrame
     models: tuple[str, ...]
     left_out: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return short_table(self.table, method=self._model(None))
 
     def summary(self, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
         """Means and scaled scores with intervals (:func:`gears.evaluation.intervals.interval_table`)."""

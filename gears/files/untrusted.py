@@ -14,7 +14,7 @@ import numpy as np
 
 from gears.core.messages import shorten
 from gears.files.mapped import pieces
-from gears.files.paths import user_path
+from gears.files.paths import existing_file, user_path
 
 REMEDY = "the matrix is damaged or was put together wrongly; restore it or write it again"
 
@@ -113,7 +113,7 @@ def text_lines(path: str | Path) -> Iterator[str]:
 
 def listed_names(path: str | Path) -> list[str]:
     """Lines of a text file (:func:`text_lines`) without surrounding blanks; empty ones are skipped."""
-    return [line.strip() for line in text_lines(path) if line.strip()]
+    return [line.strip() for line in text_lines(existing_file(path)) if line.strip()]
 
 
 def refuse_beyond(path: str | Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gears.core.messages import count, shorten, unknown_name
 from gears.evaluation.uncertainty import Calibration
-from gears.plotting.style import LINES, MARKS, finish, new_axes, new_figure
+from gears.plotting.style import LINES, MARKS, finish, new_axes, new_figure, plain_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +55,8 @@ def training_curves(
     >>> ax.lines[0].get_xydata().tolist()
     [[1.0, 2.0], [2.0, 1.0]]
     """
+    from matplotlib.ticker import MaxNLocator
+
     runs = dict(history) if isinstance(history, Mapping) else {"": history}
     shown_names = [names] if isinstance(names, str) else list(names)
     ax = new_axes(5.2, 3.4) if ax is None else ax
@@ -67,8 +69,10 @@ def training_curves(
             number += 1
     if best_epoch is not None:
         ax.axvline(best_epoch, color="0.35", linewidth=0.9, linestyle=":", label=f"best epoch, {best_epoch}")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log:
         ax.set_yscale("log")
+        plain_log(ax.yaxis)
     shown = shown_names[0] if len(shown_names) == 1 else "value"
     return finish(ax, "epoch", shown, title, legend=number > 1 or best_epoch is not None)
 
@@ -131,6 +135,8 @@ def error_against_spread(judged: Mapping[str, Calibration], *, ax: Axes | None =
         limits = [float(positive.min()), float(positive.max())]
         ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", label="calibrated", zorder=1)
         ax.set(xscale="log", yscale="log")
+        plain_log(ax.xaxis)
+        plain_log(ax.yaxis)
     return finish(ax, "predicted standard deviation", "root mean square error")
 
 

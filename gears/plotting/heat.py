@@ -182,7 +182,7 @@ def method_differences(
     ax.set_xlabel(f"gain of {model}", fontsize=FONT)
     ax.set_yticks(range(len(others)), others)
     if legend:
-        legend_below(ax, columns=2, handles=difference_handles())
+        legend_below(ax, columns=1, handles=difference_handles())
     return ax
 
 

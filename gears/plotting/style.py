@@ -20,6 +20,7 @@ from gears.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#8c4f80", "#6b6b6b"
@@ -84,7 +85,16 @@ def bare(ax: Axes) -> None:
     """Axes without the upper and right frame, small tick labels."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-    ax.tick_params(labelsize=FONT)
+    ax.tick_params(which="both", labelsize=FONT)
+
+
+def plain_log(axis: Axis) -> None:
+    """A logarithmic axis with few labels, as plain numbers: those of matplotlib overlap within a decade."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def finish(ax: Axes, x: str, y: str, title: str = "", *, legend: bool = True) -> Axes:

@@ -292,6 +292,7 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     )
     assert ".csv, .h5ad, .zarr" in refused(capsys, "predict", tmp_path, "KLF1", "--output", "a.txt")
     assert "nothing to predict" in refused(capsys, "predict", tmp_path)
+    assert "there is no folder" in refused(capsys, "predict", tmp_path / "none", "KLF1")
     assert "ends in .h5ad" in refused(capsys, "predict", tmp_path, "--all-pairs")
     assert "ends in .h5ad" in refused(capsys, "predict", tmp_path, "--all-pairs", "--output", "a.csv")
     assert "at least 1" in refused(capsys, "predict", tmp_path, "KLF1", "--top", 0)

@@ -137,6 +137,7 @@ def test_bad_calls_are_one_line(folder, tmp_path, capsys):
     assert "did you mean 'moments'" in refused("compare", screen, "--gears", "moment")
     assert "did you mean 'additive'" in refused("compare", screen, "--baselines", "aditive")
     assert "no saved model" in refused("evaluate", tmp_path, screen)
+    assert "--folds is 1; expected" in refused("compare", screen, "--folds", 1)
     assert "lacks the columns" in refused("report", _csv(tmp_path), tmp_path / "out")
     assert "no file" in refused("report", tmp_path / "none.csv", tmp_path)
     assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import anndata
@@ -11,6 +12,7 @@ import pytest
 from scipy import sparse
 
 from gears.data.reading import open
+from gears.data.reading.matrix import layers_of
 from gears.data.screen import files
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.prepare import obtain_screen, prepare_screen
@@ -65,7 +67,7 @@ def test_what_is_read_of_a_file(toy_file: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(open, "CELLS_OF_OTHERS", 3)
     adata = open.open_lean(toy_file, None, tmp_path)
     assert np.flatnonzero(np.diff(adata.X.indptr)).max() > 200
-    assert list(adata.layers) == ["counts"]
+    assert list(layers_of(adata)) == ["counts"]
     assert np.flatnonzero(np.diff(adata.layers["counts"].indptr)).tolist() == [0, 1, 2]
     assert not adata.obsm
     monkeypatch.setattr(open, "MOST_IN_MEMORY", 0)
@@ -83,6 +85,12 @@ def test_layers_and_their_names_are_found(toy_file: Path, toy_adata: AnnData, tm
     assert screen.content_hash == expected.content_hash
     with pytest.raises(ValueError, match="did you mean 'counts'"):
         obtained(toy_file, tmp_path / "screens", layer="count")
+
+
+def test_x_is_no_layer() -> None:
+    """anndata lists X among the layers from 0.13 on, under the name None."""
+    from_013 = SimpleNamespace(layers={None: np.ones(2), "counts": np.zeros(2)})
+    assert list(layers_of(from_013)) == ["counts"]
 
 
 def test_workers_are_an_option_of_loading(

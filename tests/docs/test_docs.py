@@ -53,6 +53,12 @@ def kept_at(target: Path) -> Path:
     return target
 
 
+def test_the_citation_names_this_version() -> None:
+    import gears
+
+    assert f"version: {gears.__version__}\n" in text_of(ROOT / "CITATION.cff")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text_of(page)))
@@ -127,11 +133,16 @@ def test_the_gallery_can_be_drawn() -> None:
 
 
 @pytest.mark.long
-def test_the_picture_of_the_readme_can_be_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "pictures"), [("picture", ("picture.png", "conditions.png")), ("kernels", ("kernels.png",))]
+)
+def test_the_pictures_of_the_pages_can_be_drawn(
+    script: str, pictures: tuple[str, ...], tmp_path: Path
+) -> None:
     import runpy
 
-    runpy.run_path(str(DOCS / "picture.py"))["main"](tmp_path)
-    for name in ("picture.png", "conditions.png"):
+    runpy.run_path(str(DOCS / f"{script}.py"))["main"](tmp_path)
+    for name in pictures:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 

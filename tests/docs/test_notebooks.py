@@ -63,12 +63,13 @@ def test_there_is_a_notebook_for_each_subject() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_are_kept_small_and_clean(name: str) -> None:
+def test_each_begins_with_its_question_and_keeps_small_clean_outputs(name: str) -> None:
     notebook = EXECUTE.read(name)
     assert (FOLDER / f"{name}.ipynb").stat().st_size < 300_000
     shown = [output for cell in outputs(notebook) for output in cell]
     assert any("image/png" in output.get("data", {}) for output in shown)
     assert len(notebook.cells) < 30
+    assert notebook.cells[0].source.split("\n")[2].endswith("?")
     assert [output.output_type for output in shown if output.output_type == "error"] == []
     assert [output.text for output in shown if output.get("name") == "stderr"] == []
     assert re.findall(r"(?:^|[\s'\"(])/(?:tmp|home|root|usr|work|var)/\S*", text_of(notebook)) == []

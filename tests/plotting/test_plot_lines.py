@@ -30,6 +30,7 @@ def test_curves_bridge_epochs_without_a_value(by_label):
     assert drawn["best epoch, 3"].get_xdata() == [3, 3]
     assert drawn["train_loss"].get_linestyle() != drawn["val_mse"].get_linestyle()
     assert ax.get_yscale() == "log"
+    assert all(tick == int(tick) for tick in ax.get_xticks())
 
 
 def test_runs_beside_each_other(by_label):
@@ -61,7 +62,11 @@ def test_calibration_lines_are_what_was_judged(judged, by_label):
         np.testing.assert_allclose(drawn[name].get_xydata(), one.coverage[["level", "observed"]])
     assert drawn["calibrated"].get_xydata().tolist() == [[0, 0], [1, 1]]
     assert drawn["right"].get_marker() != drawn["small"].get_marker()
-    drawn = by_label(error_against_spread(judged))
+    ax = error_against_spread(judged)
+    ax.figure.draw_without_rendering()
+    assert {tick.get_text() for tick in ax.get_xticklabels(minor=True)} <= {""}
+    assert {"0.5", "1", "2"} & {tick.get_text() for tick in ax.get_xticklabels()}
+    drawn = by_label(ax)
     for name, one in judged.items():
         np.testing.assert_allclose(drawn[name].get_xydata(), one.bins[["predicted_sd", "error"]])
 

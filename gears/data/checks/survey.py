@@ -58,7 +58,7 @@ from gears.data.checks.values import (
     small_in_context_findings,
     value_findings,
 )
-from gears.data.reading.matrix import RAW, as_csr, log_normalize, values_of
+from gears.data.reading.matrix import RAW, as_csr, layers_of, log_normalize, values_of
 from gears.files.mapped import pieces
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def check_screen(
 def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     """What is used of an AnnData; where its labels, cell types and gene names are."""
     layout, findings = find_layout(adata.obs, adata.var, options)
-    layers = {str(name): matrix for name, matrix in adata.layers.items()}
+    layers = {str(name): matrix for name, matrix in layers_of(adata).items()}
     raw = None if adata.raw is None else adata.raw.X
     is_raw = options.layer == RAW and RAW not in layers and raw is not None
     is_there = is_raw or options.layer is None or options.layer in layers

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from gears.core.messages import shorten
 from gears.core.progress import followed
-from gears.data.reading.matrix import RAW, as_csr
+from gears.data.reading.matrix import RAW, as_csr, layers_of
 from gears.data.reading.open import kind_of
 from gears.data.screen.cells import CellMatrix
 from gears.files.atomic import scratch_folder
@@ -38,7 +38,7 @@ def from_dask(adata: AnnData, layer: str | None, near: Path) -> AnnData:
     """
     holder = adata._adata_ref if adata.is_view else adata  # a view would copy its values
     raw = None if adata.raw is None else adata.raw.X
-    if not any(map(is_dask, (holder.X, *holder.layers.values(), raw))):
+    if not any(map(is_dask, (holder.X, *layers_of(holder).values(), raw))):
         return adata
     from anndata import AnnData
 
@@ -56,7 +56,7 @@ def from_dask(adata: AnnData, layer: str | None, near: Path) -> AnnData:
         X=values(None),
         obs=_in_memory(adata.obs),
         var=_in_memory(adata.var),
-        layers={name: values(name) for name in adata.layers},
+        layers={name: values(name) for name in layers_of(adata)},
         raw=None if raw is None else {"X": brought(raw, is_raw), "var": _in_memory(adata.raw.var)},
     )
 

@@ -69,11 +69,16 @@ def missing_filters(path: Path) -> str:
 def check_matrices(path: Path, adata: AnnData) -> None:
     """Raise ValueError for a screen from a file with a sparse matrix whose arrays do not fit together."""
     matrices = {"X": None if adata.isbacked else adata.X}
-    matrices |= {f"layers/{name}": matrix for name, matrix in adata.layers.items()}
+    matrices |= {f"layers/{name}": matrix for name, matrix in layers_of(adata).items()}
     if adata.raw is not None and not adata.isbacked:
         matrices["raw/X"] = adata.raw.X
     for name, matrix in matrices.items():
         check_compressed(f"{path}: {name}", matrix)
+
+
+def layers_of(adata: AnnData) -> dict[str, Any]:
+    """The layers by name, without X, which anndata lists among them from 0.13 on."""
+    return {name: adata.layers[name] for name in adata.layers if name is not None}
 
 
 def values_of(adata: AnnData, layer: str | None = None) -> Any:

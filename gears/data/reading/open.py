@@ -17,7 +17,7 @@ from scipy import sparse
 
 from gears.core.messages import count, shorten
 from gears.data.reading.guides import SOURCE, read_table
-from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, read_screen
+from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, layers_of, read_screen
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
@@ -313,7 +313,7 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
         return adata.to_memory()
     values = {name: _brought(matrix, near) for name, matrix in stored.items()}
     raw = None if adata.raw is None else {"X": values["raw"], "var": adata.raw.var}
-    return AnnData(X=values["X"], obs=adata.obs, var=adata.var, layers=dict(adata.layers), raw=raw)
+    return AnnData(X=values["X"], obs=adata.obs, var=adata.var, layers=layers_of(adata), raw=raw)
 
 
 def _rna_among(names: Iterable[str]) -> str | None:
@@ -336,7 +336,7 @@ def _rna_of(mdata: Any) -> AnnData:
     others = [key for key in mdata.obs if ":" not in str(key) and key not in rna.obs]
     obs = rna.obs.join(mdata.obs.loc[rna.obs_names, others])
     raw = None if rna.raw is None else {"X": rna.raw.X, "var": rna.raw.var}
-    return AnnData(X=rna.X, obs=obs, var=rna.var, layers=dict(rna.layers), raw=raw)
+    return AnnData(X=rna.X, obs=obs, var=rna.var, layers=layers_of(rna), raw=raw)
 
 
 def _lean(path: Path, layer: str | None, near: Path) -> AnnData | None:

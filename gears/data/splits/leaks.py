@@ -41,6 +41,9 @@ class SplitReport:
         lines = [f"perturbed conditions: {sizes}", "no leak found" if self.ok else "this split leaks:"]
         return "\n".join([*lines, *(f"  {finding.severity}: {finding}" for finding in self.findings)])
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def raise_if_leaky(self) -> None:
         """Raise one ValueError that lists every error."""
         message = refusal("this split leaks", self.findings)

@@ -182,8 +182,11 @@ class Split:
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        counts = {part: Counter(self.subgroup_of(part).values()) for part in self.parts}
-        rows = [(part, group, n) for part, groups in counts.items() for group, n in groups.items()]
+        rows: list[tuple[str, str, int]] = []
+        for part, labels in self.parts.items():
+            groups = self.subgroup_of(part)
+            counts = Counter(groups.get(label, "") for label in labels)
+            rows += [(part, group, n) for group, n in counts.items()]
         return html_of(self, pd.DataFrame(rows, columns=["part", "subgroup", "conditions"]))
 
     def summary(self, screen: PreparedScreen) -> pd.DataFrame:
