@@ -178,7 +178,7 @@ def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tu
     wrong = [index for index in ids if not 0 <= index < visible]
     if wrong:
         msg = (
-            f"gpu_ids={ids}: {wrong} not among the visible GPUs (visible: {gpu_names(visible)}); "
+            f"gpu_ids={ids}: {', '.join(map(str, wrong))} not among the visible GPUs (visible: {gpu_names(visible)}); "
             "ids count the devices that CUDA_VISIBLE_DEVICES leaves, from 0; device='cpu' with n_gpus=2 takes processes"
         )
         raise ValueError(msg)
