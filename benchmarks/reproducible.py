@@ -270,7 +270,7 @@ def main() -> None:
     print("\n".join(cost), flush=True)
     about = {
         "machine": machine(),
-        "load when it ended": os.getloadavg()[0],
+        "load when it ended": round(os.getloadavg()[0], 1),
         "versions": versions(("torch", "numpy")),
         "commit": commit(ROOT),
         "command": command(),
