@@ -36,6 +36,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from measuring import command, commit, machine, versions
 
 from gears import GEARS, PertData
+from gears.core.messages import count
 from gears.distributed import launch
 from gears.simulate import simulated_screen
 from gears.training.checkpoints import plain_state
@@ -107,7 +108,7 @@ def equal_runs(rank: int, world_size: int, folder: str, epochs: int) -> dict[str
     for number, (name, case) in enumerate(CASES.items()):
         options = {**case, "epochs": epochs, "reproducible": True}
         for threads in (1, 2):
-            found[name, f"{threads} threads"] = trained(data, rank, world_size, threads, **options)
+            found[name, count(threads, "thread")] = trained(data, rank, world_size, threads, **options)
         path = Path(folder, f"resumed-{number}-{world_size}")
         if world_size == 1:
             saved = Path(folder, f"begun-{number}")
@@ -257,7 +258,7 @@ def main() -> None:
     cost = ["| CPU seconds of 40 steps | ordinary | `reproducible=True` | factor |", "|---" * 4 + "|"]
     for world_size, seconds in used.items():
         plain, exact = (statistics.median(seconds[kind]) for kind in (False, True))
-        cost.append(f"| {world_size} workers | {plain:.2f} | {exact:.2f} | {exact / plain:.1f} |")
+        cost.append(f"| {count(world_size, 'worker')} | {plain:.2f} | {exact:.2f} | {exact / plain:.1f} |")
     if not options.no_gpu:
         gpu = [on_a_pretended_gpu(reproducible) for reproducible in (False, True)]
         for what, label in (
@@ -269,7 +270,7 @@ def main() -> None:
     print("\n".join(cost), flush=True)
     about = {
         "machine": machine(),
-        "load when it ended": os.getloadavg()[0],
+        "load when it ended": round(os.getloadavg()[0], 1),
         "versions": versions(("torch", "numpy")),
         "commit": commit(ROOT),
         "command": command(),

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as torch_mp
 
+from gears.core.messages import count
 from gears.core.progress import Report, show
 from gears.distributed.group import DEFAULT_TIMEOUT, check_timeout
 from gears.distributed.signals import SignalWatch, signal_name, stopping_signal
@@ -341,11 +342,24 @@ def _supervise(
                         free.append(groups.pop(number).devices)
                 waited = 0.0 if asked_to_stop is None else time.monotonic() - asked_to_stop
                 if waited > STOP_GRACE_SECONDS or (asked_to_stop is not None and signals.count > 1):
+                    _warn_of_force(_running(groups.values()), signals)
                     break
         finally:
             _end(groups.values(), grace)
     signals.raise_received()
     return [outcomes[number] for number in range(len(payloads))]
+
+
+def _warn_of_force(running: Sequence[Worker], signals: SignalWatch) -> None:
+    """Log that workers are ended before they have stopped, and from where their training continues."""
+    name, workers = signal_name(signals.received or 0), count(len(running), "worker")
+    why = f"{name} came twice" if signals.count > 1 else f"not stopped {STOP_GRACE_SECONDS:g} s after {name}"
+    if running:
+        logger.warning(
+            "%s ended by force (%s); resume=True continues a training from its newest checkpoint",
+            workers,
+            why,
+        )
 
 
 def _running(groups: Iterable[Group]) -> list[Worker]:

@@ -92,7 +92,8 @@ def run_training(
     elif device.type == "cuda":  # after the weights, before the tables
         network.most_kept = torch.cuda.mem_get_info(device)[0] // KEPT_SHARE
     if options.reproducible:
-        network.most_kept = (network.most_kept or MOST_KEPT) // N_SHARDS
+        most_kept = MOST_KEPT if network.most_kept is None else network.most_kept
+        network.most_kept = most_kept // N_SHARDS
     horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
     rate = learning_rate(
         options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min

@@ -382,9 +382,11 @@ def judged(case: Case, template: Path, folder: Path, reference: dict[str, Any]) 
 
 
 def said(known: dict[str, Any], folder: Path) -> str:
-    """What a caller was told: its exception, and the line of its log that says that training was stopped."""
+    """What a caller was told: its exception, and the line of its log that says how training was stopped."""
     lines = [
-        line for line in (folder / "first.log").read_text().splitlines() if "training was stopped" in line
+        line
+        for line in (folder / "first.log").read_text().splitlines()
+        if "training was stopped" in line or "ended by force" in line
     ]
     words = [f"{known['type']}: {known['message']}"] if known.get("type") else []
     return " / ".join([*words, *lines[-1:]])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,6 +110,26 @@ def test_a_stopped_worker_that_nobody_waits_for_is_named(caplog: pytest.LogCaptu
     ):
         launch(stopped_outside_of_a_collective, ["cpu"] * 2, backend="gloo", timeout=6)
     assert "worker 1 of 2 is stopped by SIGSTOP: `kill -CONT" in caplog.text
+
+
+def signals_and_goes_on(rank: int, world_size: int, n_signals: int) -> None:
+    for _ in range(n_signals):
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(1)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    ("n_signals", "why"), [(1, r"not stopped 0\.5 s after SIGTERM"), (2, "SIGTERM came twice")]
+)
+def test_workers_that_do_not_stop_in_time_are_ended_with_a_warning(
+    n_signals: int, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if n_signals == 1:
+        monkeypatch.setattr(importlib.import_module("gears.distributed.launch"), "STOP_GRACE_SECONDS", 0.5)
+    with caplog.at_level("WARNING", logger="gears"), pytest.raises(SystemExit, match="143"):
+        launch(signals_and_goes_on, ["cpu"], (n_signals,), backend="gloo")
+    assert re.search(rf"1 worker ended by force \({why}\); resume=True continues", caplog.text)
 
 
 def full_of(library: str) -> Callable[[int, int], Any]:

@@ -40,14 +40,21 @@ def trained(pert_data: PertData, hidden_size: int = 16, **options: Any):
     return model, model.train(**{"verbose": False, "evaluate_test": False, "prior": None, **options})
 
 
-def test_results_do_not_depend_on_how_much_is_kept(screens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    n_lent, take = [0], BufferPool.take
+@pytest.fixture
+def n_lent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often a buffer for hidden values was taken; shards without a condition take empty ones."""
+    n, take = [0], BufferPool.take
 
     def counted(pool: BufferPool, *arguments: Any) -> torch.Tensor:
-        n_lent[0] += 1
-        return take(pool, *arguments)
+        buffer = take(pool, *arguments)
+        n[0] += buffer.numel() > 0
+        return buffer
 
     monkeypatch.setattr(BufferPool, "take", counted)
+    return n
+
+
+def test_results_do_not_depend_on_how_much_is_kept(screens: Path, n_lent: list[int]) -> None:
     lent, weights = [], []
     for mib in (0, 0.01, 1, None):
         n_lent[0] = 0
@@ -57,6 +64,11 @@ def test_results_do_not_depend_on_how_much_is_kept(screens: Path, monkeypatch: p
     assert 0 == lent[0] < lent[2] == lent[3]
     for state in weights[1:]:
         assert all(torch.equal(value, weights[0][name]) for name, value in state.items())
+
+
+def test_nothing_is_kept_by_shards_where_nothing_may_be(screens: Path, n_lent: list[int]) -> None:
+    trained(opened(screens), steps=1, kept_mib=0, reproducible=True)
+    assert n_lent == [0]
 
 
 def evaluated(history: list[dict[str, Any]]) -> list[int]:
