@@ -57,7 +57,10 @@ class Check:
         """The same, or None."""
         expected = f"{self.expected}, or {meaning}"
         return dataclasses.replace(
-            self, expected=expected, valid=lambda value: value is None or self.valid(value)
+            self,
+            expected=expected,
+            valid=lambda value: value is None or self.valid(value),
+            names=(*self.names, "None") if self.names else (),
         )
 
 
