@@ -188,7 +188,7 @@ def plot(training, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 4))
+    figure, axes = plt.subplots(figsize=(6, 4.4), layout="constrained")
     for name in ("published", "cells", "moments", "default"):
         if name in training:
             history = training[name]
@@ -201,8 +201,7 @@ def plot(training, path):
             )
     axes.axhline(training["published"][-1]["mse_top20_de"], color="grey", linestyle=":", linewidth=1)
     axes.set(xscale="log", xlabel="CPU seconds of training", ylabel="validation mse_top20_de")
-    axes.legend(frameon=False)
-    figure.tight_layout()
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
