@@ -23,7 +23,7 @@ raised() {
   case $("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])') in
     3.11) echo h5py==3.12.1 ;;
     3.12) echo h5py==3.12.1 pandas==2.1.1 pyyaml==6.0.1 ;;
-    *) echo h5py==3.12.1 numpy==2.1.0 pandas==2.2.3 pyyaml==6.0.2 scanpy==1.10.2 scipy==1.14.1 ;;
+    *) echo h5py==3.12.1 numpy==2.1.0 pandas==2.2.3 pyyaml==6.0.2 scanpy==1.10.3 scipy==1.14.1 ;;
   esac
 }
 
