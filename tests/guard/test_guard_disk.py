@@ -262,7 +262,7 @@ def test_a_folder_that_vanishes(copy: Path) -> None:
     assert np.isfinite(model.predict([["GX00"]])["GX00"]).all()
     with pytest.raises((OSError, ValueError), match="toy"):
         model.train(steps=1, evaluate_test=False, verbose=False, save_path=str(copy / "other"))
-    with pytest.raises(FileNotFoundError, match="there is no folder .*run; give the folder that save_model wrote"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*run; give the folder"):
         GEARS.from_pretrained(copy / "run")
 
 
