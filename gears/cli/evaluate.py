@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gears.cli.parser import CommandParser, show
 from gears.cli.screens import add_data, add_nodes, add_scores, check_scores, open_screen, score_options
 from gears.core.messages import count
+from gears.core.numbers import whole_number
 from gears.files.paths import existing_file
 
 if TYPE_CHECKING:
@@ -170,10 +171,8 @@ def _splits(pert_data: Any, options: Any) -> list[Any]:
     from gears.data.splits.make import prepare_split
 
     if options.folds is not None:
-        if options.folds < 2:
-            msg = f"--folds is {options.folds}; expected a whole number of at least 2"
-            raise ValueError(msg)
-        return list(folds(pert_data.screen, options.folds, options.repeats, options.split_seeds[0]))
+        n_folds = whole_number("--folds", options.folds, 2)
+        return list(folds(pert_data.screen, n_folds, options.repeats, options.split_seeds[0]))
     return [prepare_split(pert_data.screen, options.split, seed=seed) for seed in options.split_seeds]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gears.evaluation.metrics.correlation import direction_share
 from gears.evaluation.rows import pearson_rows, weighted_rows
 
 FEWEST_CONDITIONS = 40
@@ -78,9 +79,7 @@ class TrainingTruth:
         pearson_C = np.nan_to_num(pearson_rows(predicted_CG, true_CG))
         error_C = weighted_rows((change_CG - self.delta_CG) ** 2, self.evidence_CG)
         relative_C = error_C / (weighted_rows(true_CG**2, self.evidence_CG).mean() or 1.0)
-        right_CG = 0.5 + 0.5 * np.sign(change_CG) * np.sign(self.delta_CG)
-        n_changed_C = np.maximum(self.is_changed_CG.sum(axis=1), 1)
-        direction_C = (right_CG * self.is_changed_CG).sum(axis=1) / n_changed_C
+        direction_C = np.nan_to_num(direction_share(change_CG, self.delta_CG, self.is_changed_CG))
         return np.stack([pearson_C, -relative_C, self._discrimination(predicted_CG), direction_C], axis=1)
 
     def _discrimination(self, predicted_CG: np.ndarray) -> np.ndarray:

@@ -79,6 +79,13 @@ def sign_distance(predicted_delta: np.ndarray, true_delta: np.ndarray) -> np.nda
     return np.abs(np.sign(predicted_delta) - np.sign(true_delta))
 
 
+def direction_share(
+    predicted_delta_UG: np.ndarray, delta_UG: np.ndarray, counted_UG: np.ndarray
+) -> np.ndarray:
+    """Share of the counted genes with the right direction, no change half a point, (U,); NaN for a row without any."""
+    return mean_rows(1 - sign_distance(predicted_delta_UG, delta_UG) / 2, counted_UG)
+
+
 def direction_share_top_de(predicted_UG: np.ndarray, truth: Truth, distance: int) -> np.ndarray:
     """Share of top differential genes whose predicted and true direction are `distance` (0, 1, 2) apart, (U,)."""
     apart_UG = sign_distance(

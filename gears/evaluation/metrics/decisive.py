@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from gears.core.numbers import unit_rows
+from gears.evaluation.metrics.correlation import direction_share
 from gears.evaluation.metrics.differential import FALSE_DISCOVERY_RATE
 from gears.evaluation.metrics.ranking import TIE, place_among
 from gears.evaluation.metrics.registry import register
@@ -73,9 +74,8 @@ def relative_error(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 )
 def direction_changed(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Share of the changed genes that are predicted in the right direction, (U,); NaN without changed genes."""
-    predicted_sign_UG = np.sign(changes(predicted_UG, truth.control_mean_G)[0])
-    right_UG = 0.5 + 0.5 * predicted_sign_UG * np.sign(truth.delta_UG)
-    return mean_rows(right_UG, changed_genes(truth))
+    predicted_UG = changes(predicted_UG, truth.control_mean_G)[0]
+    return direction_share(predicted_UG, truth.delta_UG, changed_genes(truth))
 
 
 @register(
