@@ -126,7 +126,8 @@ def _changes(
             yield label, Changes(network_UG, cell_sd_UG)
             continue
         change_UG = prior(nodes)
-        yield label, Changes(prior.complete(change_UG, network_UG), cell_sd_UG, prior.sd(nodes, change_UG))
+        complete_UG = prior.complete(nodes, change_UG, network_UG)
+        yield label, Changes(complete_UG, cell_sd_UG, prior.sd(nodes, change_UG))
 
 
 def devices_of(device: DeviceLike, gpu_ids: GpuIds) -> tuple[str, ...]:

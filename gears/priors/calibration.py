@@ -4,9 +4,10 @@ Squared errors without sampling noise, divided by the posterior variance of the 
 shrunk towards the mean of the genes. The size of a condition's errors relative to these may follow its expected effect
 size: the exponent is chosen by the log score of each condition from the others, separately for conditions whose genes
 are all perturbed in others and for those with an unseen gene; it is 0 where none is better by a margin. The share of
-the variance that lies where the predicted change does is chosen by the score of intervals of 90 %. One factor on all
-scales then lets these intervals hold 90 % of the measured means, whose sampling noise is added. The scales that
-intervals of a condition are judged with are made without its own errors.
+the variance that lies where the predicted change does is chosen by the score of intervals of 90 %. A factor on all
+scales, again separate for the two, then lets these intervals hold 90 % of the measured means, whose sampling noise is
+added; it is 1 for conditions of whose like too few are held out. The scales that intervals of a condition are judged
+with are made without its own errors.
 """
 
 from __future__ import annotations
@@ -79,13 +80,18 @@ def fit_uncertainty(
     expected_R = expected_log_size(left_out_C[errors.rows], errors.mean_R)
     exponents = _fit_exponents(errors, expected_R)
     variance_R = errors.variance_R * size_factor(exponents, expected_R, errors.unseen_R)
-    share, factor = _fit_share(errors, variance_R)
-    gene_G = factor * errors.scales(variance_R)
+    share, factor_2 = _fit_share(errors, variance_R)
+    exponents = np.hstack([exponents, factor_2[:, None]])
+    variance_R = errors.variance_R * size_factor(exponents, expected_R, errors.unseen_R)
+    gene_G = errors.scales(variance_R / factor_2[errors.unseen_R.astype(np.int64)])
     target = _target_error(found, errors, variance_R, gene_G, share)
     true_change = _true_change(found, errors, variance_R, gene_G, share)
+    mean_G = data.delta_CG.mean(axis=0)
+    held = float(found.change_CG.mean(axis=0) @ mean_G) / max(float(mean_G @ mean_G), np.finfo(float).tiny)
     return Uncertainty(
-        covariance, posterior, gene_G, share, size, exponents, errors.least, target, true_change
-    )
+        covariance, posterior, gene_G, share, size, exponents, errors.least, target, true_change,
+        data.variance_G / data.n_control, min(max(held, 0.0), 1.0),
+    )  # fmt: skip
 
 
 def _log_sizes(data: PriorData) -> tuple[np.ndarray, np.ndarray]:
@@ -162,12 +168,17 @@ class _Errors:
         scale_RT = (ratio_RT.sum(axis=0) - ratio_RT + _SHRUNK_BY * mean) / (len(self.rows) - 1 + _SHRUNK_BY)
         return np.maximum(scale_RT, _LEAST_SCALE * mean)
 
-    def scored(self, base_RT: np.ndarray) -> tuple[float, float]:
-        """Mean score of intervals with these variances times what factor they need, and that factor."""
-        is_counted_RT = (self.noise_RT > 0) | (self.error_RT != 0)  # neither perturbed genes nor silent ones
-        factor = _factor(self.error_RT[is_counted_RT], base_RT[is_counted_RT], self.noise_RT[is_counted_RT])
-        sd_RT = np.sqrt(factor * base_RT + self.noise_RT)
-        return float(interval_score(self.error_RT, sd_RT, LEVEL).mean()), factor
+    def scored(self, base_RT: np.ndarray) -> tuple[float, np.ndarray]:
+        """Mean score of intervals with these variances times the factors they need; these, of (known, new) genes."""
+        # neither perturbed genes nor silent ones
+        is_counted_RT = (self.noise_RT > 0) | (self.error_RT != 0)
+        factor_2 = np.ones(2)
+        for row, is_row_R in enumerate((~self.unseen_R, self.unseen_R)):
+            at_RT = is_counted_RT & is_row_R[:, None]
+            if is_row_R.sum() >= min(_FEWEST, len(is_row_R)) and at_RT.any():
+                factor_2[row] = _factor(self.error_RT[at_RT], base_RT[at_RT], self.noise_RT[at_RT])
+        sd_RT = np.sqrt(factor_2[self.unseen_R.astype(np.int64), None] * base_RT + self.noise_RT)
+        return float(interval_score(self.error_RT, sd_RT, LEVEL).mean()), factor_2
 
     def _mean_scale(self, variance_R: np.ndarray) -> float:
         mean = float((self.excess_RG.mean(axis=1) / variance_R).mean())
@@ -195,8 +206,8 @@ def _fit_exponents(errors: _Errors, expected_R: np.ndarray) -> np.ndarray:
     return table
 
 
-def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, float]:
-    """:attr:`Uncertainty.share`, and the factor on all variances."""
+def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, np.ndarray]:
+    """:attr:`Uncertainty.share`, and the factor on all variances of conditions with (known, new) genes."""
     scale_RT = errors.left_out_scales(variance_R)
     change_RT = errors.change_RT * (scale_RT.mean() / errors.mean_R)[:, None]
     found = [

@@ -28,11 +28,13 @@ MOST_CONDITIONS = 300
 _START, _NUGGET_START = 0.2, 0.05
 _LOW, _HIGH = -9.0, 4.0
 _NOISE_BOUNDS = (-0.7, 1.5)  # log; the sampling noise is known except for correlations between cells
+_NOISE_SD = (
+    0.1  # of that logarithm about the known noise: with equal cell numbers noise and own effects look alike
+)
 _PRIOR_SD = 12.0  # of the logarithms: keeps weights finite that the data do not determine
 _FURTHER_SD = (
     6.0  # likewise of further similarities, about no weight: one needs to raise the evidence by 1 per gene
 )
-_MULTIPLE_AT_LEAST = 8  # conditions of several genes for a separate variance of theirs
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Weights:
     noise
         Factor of the known sampling noise.
     nugget
-        Variance that no covariance explains, for every condition.
+        Variance that no covariance explains, for every condition. It is none unless combinations or settings show that
+        what a condition does is not what its genes do elsewhere: in a screen of singles the two are the same.
     multiple
         Additional variance of conditions of several genes: departures from additivity.
     """
@@ -89,7 +92,7 @@ def settle_weights(
 
     scale = float((delta_CG**2).mean())
     is_multiple_C = size_C > 1
-    has_multiple = bool(is_multiple_C.sum() >= _MULTIPLE_AT_LEAST and not is_multiple_C.all())
+    has_multiple = bool(is_multiple_C.any() and not is_multiple_C.all())
     components = [scale * kernel for kernel in kernels]
     components += [np.diag(noise_C), scale * np.eye(len(delta_CG))]
     if has_multiple:
@@ -100,6 +103,7 @@ def settle_weights(
     bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + has_multiple)
     centre, sd = np.zeros(len(start)), np.full(len(start), _PRIOR_SD)
     centre[list(further)], sd[list(further)] = _LOW, _FURTHER_SD
+    sd[n], centre[n + 1] = _NOISE_SD, _LOW
     args = (components, second_moment_CC, centre, sd)
     with progress(None, "fitting the prior", "iterations") as advance:
         optimum = minimize(
@@ -112,11 +116,12 @@ def settle_weights(
             callback=lambda _: advance(1),
         )
     multipliers = np.exp(optimum.x)
+    multiple = float(scale * multipliers[n + 2]) if has_multiple else 0.0
     return Weights(
         tuple(float(scale * weight) for weight in multipliers[:n]),
         float(multipliers[n]),
         float(scale * multipliers[n + 1]),
-        float(scale * multipliers[n + 2]) if has_multiple else 0.0,
+        multiple,
     )
 
 

@@ -18,12 +18,14 @@ from gears.priors.fit import (
     FittedPrior,
     PriorData,
     Process,
+    measured_of,
     mixed_covariance,
     share_of_targets,
     unseen_when_left_out,
 )
 from gears.priors.kernels import (
     MOST_FEATURES,
+    N_KINDS,
     NAMES,
     AdditiveCovariance,
     Features,
@@ -38,7 +40,7 @@ from gears.priors.uncertainty import condition_variance
 MOST_FOLDS = 10
 FEW_FOLDS = 3  # of very many conditions, which fewer folds predict as well
 CARRIES = (1.0, 0.0)
-NEAR_SLOPES = tuple(slope for slope in SLOPES if slope >= 1)
+NEAR_SLOPES = tuple(sorted(slope for slope in SLOPES if slope >= 1))
 """Slopes that are tried. Held-out groups say how far unseen genes carry over, not how far a gene that other contexts
 show does: there nothing is shrunk."""
 FAR_SLOPES = (0.25, 0.5, 0.75, 0.9)
@@ -80,7 +82,7 @@ def fit_context_prior(
     slopes = (*FAR_SLOPES, *NEAR_SLOPES) if _leaves_settings_out(data) else NEAR_SLOPES
     at = slice(None) if judged is None else judged
     tried = {
-        (*choice, slope): criterion(slope * candidate_CG[at] + _kept(slope) * targets_CG[at])
+        (*choice, slope): float(criterion(slope * candidate_CG[at] + _kept(slope) * targets_CG[at]).mean())
         for choice, candidate_CG in candidates.items()
         for slope in slopes
     }
@@ -109,7 +111,9 @@ def fit_context_prior(
         "criterion": tried[best],
         "sd": uncertainty.report(),
     }
-    return FittedPrior(dataclasses.replace(prior, report=report, uncertainty=uncertainty), left_out_CG)
+    measured = measured_of(left_out, uncertainty, (fitted.process.noise_C, fitted.process.noise_G))
+    prior = dataclasses.replace(prior, report=report, uncertainty=uncertainty, measured=measured)
+    return FittedPrior(prior, left_out_CG)
 
 
 def _leaves_settings_out(data: SettingData) -> bool:
@@ -284,7 +288,8 @@ class SettingProcess:
         """The prior for any condition: what settings share, and what each has of its own."""
         shared, own = self._parts
         plain, setting_C, n_kinds = self.data.conditions, self.data.setting_C, self.data.n_kinds
-        nothing_G, more = np.zeros(coefficient_CG.shape[1]), {"column_P": plain.column_P, "slope": slope}
+        nothing_G = np.zeros(coefficient_CG.shape[1])
+        more = {"column_P": plain.column_P, "mean_G": nothing_G, "slope_K": np.full(N_KINDS, slope)}
         pooled = GenePrior.of(shared, plain.sets, coefficient_CG, nothing_G, target_G=nothing_G, **more)
         parts = []
         for setting in range(len(target_SG)):

@@ -173,6 +173,24 @@ def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([len(nodes) for nodes in sets], dtype=np.float64)
 
 
+KINDS = ("one known gene", "one new gene", "known genes", "new genes", "known and new genes")
+"""How far training knows the genes of a condition that it has not measured: known are those that other conditions of it
+perturb."""
+N_KINDS = len(KINDS)
+NEW_ONE, NEW_SEVERAL = 1, 3
+NEW_KINDS = (NEW_ONE, NEW_SEVERAL, 4)
+"""Kinds with a gene that training does not perturb."""
+
+
+def kinds_of_sets(n_known_U: np.ndarray, size_U: np.ndarray) -> np.ndarray:
+    """Place in :data:`KINDS` of each condition, (U,) int64, by the number of its known genes and of all its genes."""
+    return np.select(
+        [size_U <= 1, n_known_U == size_U, n_known_U == 0],
+        [(n_known_U < size_U).astype(np.int64), np.full(len(size_U), 2), np.full(len(size_U), 3)],
+        4,
+    )
+
+
 def target_cells(sets: Sequence[Sequence[int]], column_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the sets and columns of the measured genes where a perturbed gene is measured itself."""
     rows = np.repeat(np.arange(len(sets)), [len(nodes) for nodes in sets])

@@ -12,8 +12,16 @@ from scipy import sparse
 from gears.conditions import contexts_of, kinds_of
 from gears.files.untrusted import check_compressed
 from gears.priors.head import Head
-from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, sizes_of, target_cells
+from gears.priors.kernels import (
+    N_KINDS,
+    AdditiveCovariance,
+    GeneSimilarity,
+    kinds_of_sets,
+    sizes_of,
+    target_cells,
+)
 from gears.priors.magnitude import Magnitude
+from gears.priors.measured import Measured
 from gears.priors.uncertainty import Uncertainty
 
 _HEAD = "head_"
@@ -29,7 +37,8 @@ class GenePrior:
 
     with ``effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the genes t perturbed in
     training, and the change of a perturbed gene itself, where it is measured, as a share of its control mean. It is
-    linear in the genes but for `factor`, and zero for the control.
+    linear in the genes but for `factor`, and zero for the control. A training condition is predicted as measured,
+    shrunk by its sampling noise alone.
 
     Attributes
     ----------
@@ -48,14 +57,18 @@ class GenePrior:
         Change of gene g when it is perturbed itself.
     magnitude
         Departure of several genes from the sum, or None.
-    slope
-        Factor on everything.
+    slope_K
+        Factor on everything, for each of :data:`gears.priors.kernels.KINDS`, (K,).
+    mean_G, mean_only_K
+        Mean change of the training conditions, and the kinds of conditions that are predicted by it instead of the sum.
     network_weight
         Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
     uncertainty
         How far predictions are from the truth; None where it is not known.
     head
         Small network whose change is added (:mod:`gears.priors.head`), or None.
+    measured
+        The training conditions, which are predicted as measured; None in files of earlier versions.
     """
 
     genes: GeneSimilarity
@@ -66,12 +79,15 @@ class GenePrior:
     coefficient_TG: np.ndarray
     column_P: np.ndarray
     target_G: np.ndarray
+    mean_G: np.ndarray
+    slope_K: np.ndarray = field(default_factory=lambda: np.ones(N_KINDS))
+    mean_only_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS, dtype=bool))
     magnitude: Magnitude | None = None
-    slope: float = 1.0
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
     uncertainty: Uncertainty | None = None
     head: Head | None = None
+    measured: Measured | None = None
 
     @classmethod
     def of(
@@ -97,22 +113,32 @@ class GenePrior:
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
         change_UG = self.without_head(sets)
-        return change_UG if self.head is None else change_UG + self.head.change(self.without_head, sets)
+        if self.head is None:
+            return change_UG
+        return self.complete(sets, change_UG, self.head.change(self.without_head, sets), 1.0)
 
     def without_head(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Changes that the Gaussian process alone predicts, (U, G) float64."""
-        summed_UG = self.summed(sets)
+        summed_UG, kind_U = self.summed(sets), self.kinds_of(sets)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
-        return self.slope * summed_UG + self.own_changes(sets)
+        summed_UG[self.mean_only_K[kind_U] & (sizes_of(sets) > 0)] = self.mean_G
+        change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
+        return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
+
+    def kinds_of(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Place of each condition in :data:`gears.priors.kernels.KINDS`, as if it had not been measured, (U,)."""
+        return kinds_of_sets(self.genes.members(sets).getnnz(axis=1), sizes_of(sets))
 
     def own_changes(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """The part of the changes that is the change of perturbed genes themselves, (U, G)."""
-        return self.slope * target_part(sets, self.column_P, self.target_G)
+        return self.slope_K[self.kinds_of(sets), None] * target_part(sets, self.column_P, self.target_G)
 
     def sd(self, sets: Sequence[Sequence[int]], change_UG: np.ndarray) -> np.ndarray | None:
         """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
-        return None if self.uncertainty is None else self.uncertainty(sets, change_UG, self.own_changes(sets))
+        if self.uncertainty is None:
+            return None
+        return self.uncertainty(sets, change_UG, self.own_changes(sets), self.measured)
 
     def summed(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
@@ -124,11 +150,20 @@ class GenePrior:
             + weight_UT @ self.coefficient_TG
         )
 
-    def complete(self, change_UG: np.ndarray, network_UG: np.ndarray | None) -> np.ndarray:
-        """The model's changes, (U, G): the prior's, and the network's (None where it is not run) times its weight."""
-        if self.network_weight == 0 or network_UG is None:
-            return change_UG
-        return change_UG + self.network_weight * network_UG
+    def complete(
+        self,
+        sets: Sequence[Sequence[int]],
+        change_UG: np.ndarray,
+        network_UG: np.ndarray | None,
+        weight: float | None = None,
+    ) -> np.ndarray:
+        """The prior's changes with the weighted ones of a network (None where it is not run), (U, G).
+
+        Nothing is added to measured conditions. The weight is that of the model's network by default.
+        """
+        return completed(
+            self.measured, sets, change_UG, network_UG, self.network_weight if weight is None else weight
+        )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
@@ -140,7 +175,10 @@ class GenePrior:
             "similar_indptr": similar_PT.indptr,
             "offset": self.offset_G,
             "shared": self.shared_G,
-            "scalars": np.array([np.mean(self.own), self.similar, self.slope, self.network_weight]),
+            "scalars": np.array([np.mean(self.own), self.similar, 1.0, self.network_weight]),
+            "slopes": self.slope_K,
+            "mean": self.mean_G,
+            "mean_only": self.mean_only_K,
             "coefficient": self.coefficient_TG,
             "column": self.column_P,
             "target": self.target_G,
@@ -152,7 +190,7 @@ class GenePrior:
             arrays |= {"factor": np.array(settings), "factor_coefficient": self.magnitude.coefficient_T}
         if self.head is not None:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
-        return arrays | _sd_arrays(self.uncertainty)
+        return arrays | _sd_arrays(self.uncertainty) | _measured_arrays(self.measured)
 
     @classmethod
     def from_arrays(
@@ -180,10 +218,25 @@ class GenePrior:
         if head is not None and len(head.inputs.noise_G) != n_genes:
             msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
             raise ValueError(msg)
-        more = (magnitude, slope, network_weight, dict(report or {}), uncertainty, head)
+        if "slopes" in arrays:
+            slope_K, mean_G, mean_only_K = arrays["slopes"], arrays["mean"], arrays["mean_only"]
+        else:  # a file of an earlier version: one slope for all conditions, measured ones too
+            slope_K, mean_G, mean_only_K = (
+                np.full(N_KINDS, slope),
+                np.zeros(n_genes),
+                np.zeros(N_KINDS, dtype=bool),
+            )
+        more = (
+            magnitude,
+            network_weight,
+            dict(report or {}),
+            uncertainty,
+            head,
+            Measured.from_arrays(arrays),
+        )
         return cls(
             genes, arrays["offset"], arrays["shared"], arrays.get("each", own), similar,
-            arrays["coefficient"], arrays["column"], arrays["target"], *more,
+            arrays["coefficient"], arrays["column"], arrays["target"], mean_G, slope_K, mean_only_K, *more,
         )  # fmt: skip
 
 
@@ -191,6 +244,10 @@ def _sd_arrays(uncertainty: Uncertainty | None) -> dict[str, np.ndarray]:
     return (
         {} if uncertainty is None else {f"sd_{name}": array for name, array in uncertainty.arrays().items()}
     )
+
+
+def _measured_arrays(measured: Measured | None) -> dict[str, np.ndarray]:
+    return {} if measured is None else measured.arrays()
 
 
 def _starting(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -204,6 +261,21 @@ def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: n
     rows, columns = target_cells(sets, column_P)
     part_UG[rows, columns] = target_G[columns]
     return part_UG
+
+
+def completed(
+    measured: Measured | None,
+    sets: Sequence[Sequence[int]],
+    change_UG: np.ndarray,
+    network_UG: np.ndarray | None,
+    weight: float,
+) -> np.ndarray:
+    """Changes with the weighted ones of a network, but for measured conditions, (U, G)."""
+    if weight == 0 or network_UG is None:
+        return change_UG
+    if measured is not None:
+        network_UG = np.where(measured.rows(sets)[:, None] < 0, network_UG, 0.0)
+    return np.asarray(change_UG + weight * network_UG)
 
 
 @dataclass(frozen=True)
@@ -222,7 +294,7 @@ class ContextPrior:
         Prior of each setting, number ``context x n_kinds + kind``.
     n_kinds
         Number of types of perturbation, at least 1.
-    network_weight, report, uncertainty
+    network_weight, report, uncertainty, measured
         As in :class:`gears.priors.GenePrior`.
     """
 
@@ -232,6 +304,7 @@ class ContextPrior:
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
     uncertainty: Uncertainty | None = None
+    measured: Measured | None = None
 
     @property
     def column_P(self) -> np.ndarray:
@@ -249,14 +322,15 @@ class ContextPrior:
 
     def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Predicted changes, (U, G) float64."""
-        return self._added(self.pooled(sets), sets, GenePrior.__call__)
+        change_UG = self._added(self.pooled(sets), sets, GenePrior.__call__)
+        return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
 
     def sd(self, sets: Sequence[Sequence[int]], change_UG: np.ndarray) -> np.ndarray | None:
         """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
         if self.uncertainty is None:
             return None
         own_UG = self._added(self.pooled.own_changes(sets), sets, GenePrior.own_changes)
-        return self.uncertainty(sets, change_UG, own_UG)
+        return self.uncertainty(sets, change_UG, own_UG, self.measured)
 
     def _added(
         self,
@@ -271,11 +345,11 @@ class ContextPrior:
             value_UG[rows] += part(self.own[setting], [sets[row] for row in rows.tolist()])
         return value_UG
 
-    def complete(self, change_UG: np.ndarray, network_UG: np.ndarray | None) -> np.ndarray:
-        """The model's changes, (U, G): the prior's, and the network's (None where it is not run) times its weight."""
-        if self.network_weight == 0 or network_UG is None:
-            return change_UG
-        return change_UG + self.network_weight * network_UG
+    def complete(
+        self, sets: Sequence[Sequence[int]], change_UG: np.ndarray, network_UG: np.ndarray | None
+    ) -> np.ndarray:
+        """As :meth:`GenePrior.complete`."""
+        return completed(self.measured, sets, change_UG, network_UG, self.network_weight)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
@@ -291,6 +365,7 @@ class ContextPrior:
             "settings": np.array([len(self.own), self.n_kinds]),
             "network_weight": np.array(self.network_weight),
             **_sd_arrays(self.uncertainty),
+            **_measured_arrays(self.measured),
         }
 
     @classmethod
@@ -309,7 +384,8 @@ class ContextPrior:
         prior, uncertainty = GenePrior.from_arrays(pooled), None
         if sd_arrays := _starting(arrays, "sd_"):
             uncertainty = Uncertainty.from_arrays(sd_arrays, prior.genes, own[0].genes, n_kinds)
-        return cls(prior, own, n_kinds, weight, dict(report or {}), uncertainty)
+        measured = Measured.from_arrays(arrays)
+        return cls(prior, own, n_kinds, weight, dict(report or {}), uncertainty, measured)
 
 
 Prior = GenePrior | ContextPrior

@@ -40,7 +40,7 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
-FORMAT = 14  # raise when a prior of the same key would come out differently
+FORMAT = 15  # raise when a prior of the same key would come out differently
 
 
 def prior_data(
@@ -55,7 +55,7 @@ def prior_data(
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
     plain = PriorData(
-        tuple(tuple(members) for members in nodes),
+        tuple(members if isinstance(members, tuple) else tuple(members) for members in nodes),
         statistics.delta(ids),
         variance_within(statistics, ids),
         np.asarray(statistics.n[ids], dtype=np.float64),
@@ -104,12 +104,15 @@ def fit_to(
             known_mean = means_without(screen, members, deciding)
             parts.append((inside, criterion_of(truth, known_mean, clip=screen.nonnegative)))
 
-    def mean_over_settings(delta_UG: np.ndarray) -> float:
-        return float(sum(len(rows) * part(delta_UG[rows]) for rows, part in parts)) / len(judged)
+    def in_settings(delta_UG: np.ndarray) -> np.ndarray:
+        error_U = np.empty(len(judged))
+        for rows, part in parts:
+            error_U[rows] = part(delta_UG[rows])
+        return error_U
 
     if len(screen.settings) == 1:
         return fit_prior(data.conditions, parts[0][1], judged)
-    return fit_context_prior(data, mean_over_settings, judged)
+    return fit_context_prior(data, in_settings, judged)
 
 
 def further_similarities(
@@ -187,10 +190,10 @@ def go_similarity(
 
 
 def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) -> Criterion:
-    """Error of predicted changes of U conditions, for choices among predictions; lower is better.
+    """Error of predicted changes of U conditions, for choices among predictions, (U,); lower is better.
 
-    ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what is
-    specific to a perturbation. A condition without evidence of change weighs all genes alike.
+    Its mean is ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what
+    is specific to a perturbation. A condition without evidence of change weighs all genes alike.
     Block by block of conditions: small arrays stay in the cache.
 
     Parameters
@@ -210,18 +213,19 @@ def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) 
         of_mean += float((weight_RG * (true_RG - origin_RG) ** 2).sum())
         blocks.append((true_RG, origin_RG, weight_RG, *changes(true_RG, origin_RG)))
 
-    def criterion(delta_UG: np.ndarray) -> float:
-        error, correlation, start = 0.0, 0.0, 0
+    def criterion(delta_UG: np.ndarray) -> np.ndarray:
+        error_U, correlation_U, start = np.empty(len(delta_UG)), np.empty(len(delta_UG)), 0
         for true_RG, origin_RG, weight_RG, specific_RG, noise_R in blocks:
-            predicted_RG = truth.control_mean_G + delta_UG[start : start + len(true_RG)]
+            rows = slice(start, start + len(true_RG))
+            predicted_RG = truth.control_mean_G + delta_UG[rows]
             if clip:
                 predicted_RG = np.maximum(predicted_RG, 0.0)
-            error += float((weight_RG * (predicted_RG - true_RG) ** 2).sum())
+            error_U[rows] = (weight_RG * (predicted_RG - true_RG) ** 2).sum(axis=1)
             departure_RG, noise_of_prediction = changes(predicted_RG, origin_RG)
             pearson_R = pearson_rows(departure_RG, specific_RG, noise_a=noise_of_prediction, noise_b=noise_R)
-            correlation += float(np.nan_to_num(pearson_R).sum())
-            start += len(true_RG)
-        return error / (of_mean or 1.0) - correlation / len(known_mean_UG)
+            correlation_U[rows] = np.nan_to_num(pearson_R)
+            start = rows.stop
+        return error_U * len(error_U) / (of_mean or 1.0) - correlation_U
 
     return criterion
 

@@ -23,6 +23,7 @@ import numpy as np
 from gears.priors.effect_size import predicted_log_size
 from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, Omitted, sizes_of
 from gears.priors.magnitude import Tendency
+from gears.priors.measured import Measured
 from gears.priors.posterior import ConditionCovariance, Posterior
 from gears.priors.true_change import TrueChange
 
@@ -42,8 +43,9 @@ class Uncertainty:
     size
         Process of log effect sizes.
     exponents
-        b, typical log size, and the range of log sizes that training conditions have: one row for conditions whose
-        genes were all perturbed in training, one for others, (2, 4).
+        b, typical log size, the range of log sizes that training conditions have, and a factor on the variance: one row
+        for conditions whose genes were all perturbed in training, one for others, (2, 5); (2, 4) in files of earlier
+        versions, whose scales hold the factor.
     least
         Smallest mean squared change.
     target
@@ -51,6 +53,11 @@ class Uncertainty:
     true_change
         Distribution of the true change, given the predicted one and its standard deviation; None in files of earlier
         versions.
+    control_G
+        Sampling variance of the control mean; None in files of earlier versions.
+    held_level
+        Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
+        what predictions hold of it is an error of changes, the rest one of means.
     """
 
     covariance: ConditionCovariance
@@ -62,9 +69,15 @@ class Uncertainty:
     least: float
     target: float
     true_change: TrueChange | None = None
+    control_G: np.ndarray | None = None
+    held_level: float = 1.0
 
     def __call__(
-        self, sets: Sequence[Sequence[int]], change_UG: np.ndarray, own_UG: np.ndarray
+        self,
+        sets: Sequence[Sequence[int]],
+        change_UG: np.ndarray,
+        own_UG: np.ndarray,
+        measured: Measured | None = None,
     ) -> np.ndarray:
         """Standard deviations, (U, G).
 
@@ -74,21 +87,66 @@ class Uncertainty:
             Perturbation-graph nodes of each condition; 0 for the control, which has none.
         change_UG, own_UG
             Predicted changes, and the part of them that is the change of perturbed genes themselves.
+        measured
+            Training conditions, which are known from the others and from their own cells.
         """
+        variance_U = self.variance(sets, change_UG, own_UG)
+        if measured is not None:
+            row_U = measured.rows(sets)
+            variance_U = np.where(row_U < 0, variance_U, measured.variance_C[row_U])
+        square_UG = self.spread(sets, change_UG, own_UG, variance_U) ** 2
+        if measured is not None:
+            square_UG = measured.known_better(row_U, square_UG)
+        if self.control_G is not None:
+            square_UG[sizes_of(sets) > 0] += (1 - self.held_level) ** 2 * self.control_G
+        return np.sqrt(square_UG, out=square_UG)
+
+    def of_changes(self, sd_UG: np.ndarray) -> np.ndarray:
+        """Standard deviations of changes over the true control mean, from those of means, (U, G)."""
+        if self.control_G is None:
+            return sd_UG
+        held_G = self.held_level * np.sqrt(self.control_G)
+        return np.where(sd_UG > 0, np.hypot(sd_UG, held_G), 0.0)
+
+    def variance(
+        self,
+        sets: Sequence[Sequence[int]],
+        change_UG: np.ndarray,
+        own_UG: np.ndarray,
+        variance_U: np.ndarray | None = None,
+        unseen_U: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Variance of each condition for an average gene, by its expected size, (U,).
+
+        `variance_U` is that by the covariance alone, and `unseen_U` says whether a gene is new; by default those of
+        conditions that were not measured.
+        """
+        if variance_U is None:
+            variance_U = condition_variance(self.covariance, self.posterior, sets)
+        if unseen_U is None:
+            unseen_U = unseen(sets, self.covariance.overall.genes)
+        genes, mean_U = self.covariance.overall.genes, self._mean_square(change_UG, own_UG)
+        expected_U = expected_log_size(predicted_log_size(self.size, sets, genes), mean_U)
+        return variance_U * size_factor(self.exponents, expected_U, unseen_U)
+
+    def spread(
+        self,
+        sets: Sequence[Sequence[int]],
+        change_UG: np.ndarray,
+        own_UG: np.ndarray,
+        variance_U: np.ndarray,
+    ) -> np.ndarray:
+        """Standard deviation of every gene, (U, G), from the variance of each condition for an average one, (U,)."""
         square_UG = (change_UG - own_UG) ** 2
-        mean_U = np.maximum(square_UG.mean(axis=1), self.least)
-        variance_U = condition_variance(self.covariance, self.posterior, sets)
-        unseen_U = unseen(sets, self.covariance.overall.genes)
-        expected_U = expected_log_size(
-            predicted_log_size(self.size, sets, self.covariance.overall.genes), mean_U
-        )
-        variance_U *= size_factor(self.exponents, expected_U, unseen_U)
-        square_UG *= (self.share * self.gene_G.mean() / mean_U)[:, None]
+        square_UG *= (self.share * self.gene_G.mean() / self._mean_square(change_UG, own_UG))[:, None]
         square_UG += (1 - self.share) * self.gene_G
         square_UG *= variance_U[:, None]
         square_UG += (self.target * own_UG) ** 2
         square_UG[sizes_of(sets) == 0] = 0.0
         return np.sqrt(square_UG, out=square_UG)
+
+    def _mean_square(self, change_UG: np.ndarray, own_UG: np.ndarray) -> np.ndarray:
+        return np.maximum(((change_UG - own_UG) ** 2).mean(axis=1), self.least)
 
     def report(self) -> dict[str, Any]:
         """What was chosen, in plain values."""
@@ -118,6 +176,8 @@ class Uncertainty:
             arrays |= {"omitted": omitted.variance_T, "count": omitted.count_T}
         if self.true_change is not None:
             arrays |= self.true_change.arrays()
+        if self.control_G is not None:
+            arrays |= {"control": self.control_G, "held_level": np.array(self.held_level)}
         return arrays if self.posterior is None else arrays | self.posterior.arrays()
 
     @classmethod
@@ -166,6 +226,8 @@ class Uncertainty:
             least,
             target,
             true_change,
+            arrays.get("control"),
+            float(arrays.get("held_level", 1.0)),
         )
 
 
@@ -186,8 +248,9 @@ def expected_log_size(predicted_U: np.ndarray, mean_square_U: np.ndarray) -> np.
 
 def size_factor(exponents: np.ndarray, log_size_U: np.ndarray, unseen_U: np.ndarray) -> np.ndarray:
     """Factor on the variance of each condition by its expected size, (U,), which stays within the range of training."""
-    exponent_U, typical_U, low_U, high_U = exponents[unseen_U.astype(np.int64)].T
-    return np.exp(2 * exponent_U * (np.clip(log_size_U, low_U, high_U) - typical_U))
+    exponent_U, typical_U, low_U, high_U, *factor_U = exponents[unseen_U.astype(np.int64)].T
+    by_size_U = np.exp(2 * exponent_U * (np.clip(log_size_U, low_U, high_U) - typical_U))
+    return np.asarray(by_size_U * factor_U[0] if factor_U else by_size_U)
 
 
 def unseen(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> np.ndarray:
