@@ -25,7 +25,7 @@ FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are wr
 layers delta, sd (of the mean change, where the model has a prior) and cell_sd (spread of cells, with uncertainty).
 """
 SUFFIXES = (".csv", ".h5ad", ".zarr")
-VALUES = ("expression", "delta", "sd", "cell_sd")
+VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
 
 
 def make_parser() -> CommandParser:

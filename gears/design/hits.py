@@ -18,14 +18,16 @@ more of the hits are false (``docs/design.md``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from gears.core.messages import shorten, unknown_name
+from gears.conditions import Condition
+from gears.core.messages import count, shorten, unknown_name
 from gears.core.numbers import is_number, plain_number
 from gears.design.candidates import (
     Candidates,
@@ -37,13 +39,16 @@ from gears.design.candidates import (
     read_candidates,
     with_excluded,
 )
+from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.evaluation.uncertainty import half_width
 from gears.model.folder import ModelParts
 from gears.prediction.predictions import Predictions, nodes_of
 from gears.priors.kernels import sizes_of, target_cells
 from gears.priors.magnitude import CORRELATED_GENES
-from gears.priors.true_change import group_of
+from gears.priors.true_change import MEASURED, group_of
 from gears.priors.uncertainty import unseen
+
+logger = logging.getLogger(__name__)
 
 Z_90 = float(half_width(0.9))
 """Standard deviations on both sides that hold 90 % of a Gaussian."""
@@ -80,7 +85,8 @@ def hits(
     pd.DataFrame
         One row per candidate, most probable first: ``rank``, ``condition``, ``readout`` (predicted), ``low`` and
         ``high`` (90 % interval), ``probability`` and ``fdr_score`` (share of false ones that the
-        model expects among this candidate and those above it). Excluded candidates with reasons are in
+        model expects among this candidate and those above it; NaN, undetermined, for combinations where training has
+        fewer than 8 of them, since nothing shows how far effects add up). Excluded candidates with reasons are in
         ``attrs["excluded"]``.
 
     Raises
@@ -96,11 +102,12 @@ def hits(
 
 def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.DataFrame:
     """The table of :func:`hits`, and the number of each row among the candidates as its index."""
-    mean_C, sd_C, probability_C, is_own_C = (np.empty(len(candidates)) for _ in range(4))
+    mean_C, sd_C, probability_C, is_own_C, is_assumed_C = (np.empty(len(candidates)) for _ in range(5))
     parts, start = parts_of(model), 0
     for predictions in predicted(model, candidates):
         block = slice(start, start + len(predictions))
         mean_C[block], sd_C[block], probability_C[block] = scorer(parts, predictions)
+        is_assumed_C[block] = is_assumed(parts, predictions.conditions)
         is_own_C[block] = [scorer.gene in condition.genes for condition in predictions.conditions]
         start = block.stop
     rows = np.flatnonzero(is_own_C == 0)  # a gene that is perturbed itself is no discovery
@@ -121,15 +128,31 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
         },
         index=rows,
     )
-    return ranked(table)
+    return ranked(table, is_assumed_C[rows] > 0)
 
 
-def ranked(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows by ``probability``, largest first, with ``rank`` and ``fdr_score``."""
-    table = table.sort_values("probability", ascending=False, kind="stable")
+def is_assumed(parts: ModelParts, conditions: Sequence[Condition]) -> np.ndarray:
+    """Whether each is an unmeasured combination of which training does not show how far effects add up, (U,) bool."""
+    if parts.prior is None or parts.prior.measured is None:
+        return np.zeros(len(conditions), dtype=bool)
+    return parts.prior.measured.is_assumed(nodes_of(conditions, parts.pert_names))
+
+
+def ranked(table: pd.DataFrame, is_assumed_C: np.ndarray) -> pd.DataFrame:
+    """Rows by ``probability``, largest first, with ``rank`` and ``fdr_score``; that of `is_assumed_C` is NaN."""
+    if is_assumed_C.any():
+        logger.warning(
+            "fdr_score is undetermined for %s: fewer than %d training conditions have several genes, so nothing "
+            "shows how far effects add up; measure some combinations",
+            count(int(is_assumed_C.sum()), "combination"),
+            FEWEST_COMBINATIONS,
+        )
+    order = np.argsort(-table["probability"].to_numpy(), kind="stable")
+    table, is_known = table.iloc[order], ~is_assumed_C[order]
     table.insert(0, "rank", np.arange(1, len(table) + 1))
-    table["fdr_score"] = expected_rate(table["probability"].to_numpy())
-    return table
+    score = np.full(len(table), np.nan)
+    score[is_known] = expected_rate(table["probability"].to_numpy()[is_known])
+    return table.assign(fdr_score=score)
 
 
 @dataclass(frozen=True)
@@ -163,6 +186,8 @@ class TrueChanges:
         is_own_UG = np.zeros(predictions.sd.shape, dtype=bool)
         is_own_UG[target_cells(sets, parts.prior.column_P)] = True
         groups = group_of(sizes_of(sets), unseen(sets, uncertainty.covariance.overall.genes))
+        if parts.prior.measured is not None:
+            groups = np.where(parts.prior.measured.rows(sets) < 0, groups, MEASURED)
         true_change = uncertainty.true_change.of_genes(columns)
         return cls(*true_change(groups, change_UG, sd_UG, is_own_UG[:, columns]))
 
@@ -213,7 +238,7 @@ class Scorer:
     limit, rises
         What is a hit: x above the limit, or below it. For the effect size the limit is that of its square.
     gene
-        Name of the gene, for a readout that is one; else "".
+        Name of the gene, for a readout of one; else "".
     """
 
     weight_G: np.ndarray | None
@@ -236,7 +261,9 @@ class Scorer:
         weights = {readout: 1.0} if isinstance(readout, str) else numbers_by_gene(readout, "readout")
         weight_G = weights_of(weights, gene_names, "readout")
         weight_G /= np.abs(weight_G).sum()
-        return cls(weight_G, threshold, threshold > 0, readout if isinstance(readout, str) else "")
+        named = np.flatnonzero(weight_G)
+        gene = gene_names[named[0]] if len(named) == 1 else ""
+        return cls(weight_G, threshold, threshold > 0, gene)
 
     def __call__(
         self, parts: ModelParts, predictions: Predictions

@@ -16,6 +16,10 @@ lies along their change. With this share q, and the scaled standard deviation t_
 The error of the control mean, which d holds once and s twice, is taken off as far as it is known
 (:mod:`gears.priors.true_change`, which finds q too); what stays unknown of it, and the least variances of the three
 conditions, are those of a sum over genes whose errors go together in groups (:func:`gears.design.hits.sum_sd`).
+
+Where all three conditions were measured, d - s errs by their sampling noise alone, and the variance is that of such a
+sum of the three posterior variances, plus the square of the share that noise has in sum_g s_g^2, by which it may lower
+the slope.
 """
 
 from __future__ import annotations
@@ -31,21 +35,30 @@ from gears.design.candidates import (
     Candidates,
     Entries,
     Model,
-    fitted_plain,
     need_sd,
     parts_of,
     predicted,
     read_candidates,
     with_excluded,
 )
-from gears.design.hits import Z_90, beyond, ranked, sum_sd
-from gears.evaluation.interactions import SUPPRESSION, SYNERGY, interaction_table, observed_interactions
+from gears.design.hits import Z_90, beyond, is_assumed, ranked, sum_sd
+from gears.evaluation.interactions import (
+    SUPPRESSION,
+    SYNERGY,
+    UNDETERMINED,
+    interaction_table,
+    observed_interactions,
+)
+from gears.model.folder import ModelParts
+from gears.prediction.predictions import nodes_of
 from gears.prediction.stream import all_pairs
 from gears.priors.uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2
 """Departures of at most this size count as none, as in :func:`gears.evaluation.interactions.interaction_kind`."""
 NEUTRAL, MASKING = "neutral", "masking"
+WIDE = 0.5
+"""A departure that may be larger than this, or 0, is undetermined."""
 _PAIRS = 512  # whose scores are computed at once
 
 
@@ -73,8 +86,9 @@ def interactions_table(
         ``effect_1``, ``effect_2``, ``additive``, ``predicted`` (root mean square changes by each gene, of their sum and
         by both), ``departure`` (relative to the sum; -1 where nothing is left of it) with ``low`` and ``high`` (90 %),
         ``probability`` (of a departure of more than 0.2 in the predicted direction), ``fdr_score``, ``kind``
-        ("neutral" where the interval holds 0, else "synergy", "suppression", or "masking", where the change by both is
-        nearer to that by one gene alone than to the best multiple of the sum), and the scores.
+        ("neutral" where the interval holds 0, "undetermined" where it then reaches beyond 0.5 or no training condition
+        shows how far effects add up, else "synergy", "suppression", or "masking", where the change by both is nearer to
+        that by one gene alone than to the best multiple of the sum), and the scores.
 
     Raises
     ------
@@ -129,26 +143,49 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     if true_change is not None:
         shift_G, control_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
         along = true_change.along
-    single_NG = np.concatenate([part.delta_UG for part in predicted(model, singles)]) - shift_G
-    trained, start, blocks = fitted_plain(parts), 0, []
+    of_singles = list(predicted(model, singles))
+    single_NG = np.concatenate([part.delta_UG for part in of_singles]) - shift_G
+    square_NG = np.concatenate([np.square(part.sd) for part in of_singles if part.sd is not None])
+    single_row_N, assumed, start, blocks = _measured_rows(parts, singles), [], 0, []
     for predictions in predicted(model, pairs):
         assert predictions.sd is not None
         node_U2 = pairs.node_CK[start : start + len(predictions)]
-        first_UG, second_UG = single_NG[np.searchsorted(nodes, node_U2)].transpose(1, 0, 2)
+        place_U2 = np.searchsorted(nodes, node_U2)
+        first_UG, second_UG = single_NG[place_U2].transpose(1, 0, 2)
+        is_measured_U = _measured_rows(parts, predictions.conditions) >= 0
+        is_known_U = is_measured_U & (single_row_N[place_U2] >= 0).all(axis=1)
         share_U = departure_share(prior.uncertainty, node_U2.tolist())
         sd_UG = np.sqrt(along * share_U)[:, None] * predictions.sd
-        block = _block(first_UG, second_UG, predictions.delta_UG - shift_G, sd_UG, np.sqrt(control_G))
+        noise_UG = square_NG[place_U2].sum(axis=1) * is_known_U[:, None]
+        apart_UG = noise_UG + is_known_U[:, None] * predictions.sd**2 + control_G
+        assumed.append(is_assumed(parts, predictions.conditions))
+        block = _block(
+            first_UG,
+            second_UG,
+            predictions.delta_UG - shift_G,
+            np.where(is_known_U[:, None], 0.0, sd_UG),
+            np.sqrt(apart_UG),
+            noise_UG.sum(axis=1),
+            assumed[-1],
+        )
         labels = pd.DataFrame(
             {
                 "condition": [condition.name for condition in predictions.conditions],
                 "gene_1": [condition.genes[0] for condition in predictions.conditions],
                 "gene_2": [condition.genes[1] for condition in predictions.conditions],
-                "measured": [condition in trained for condition in predictions.conditions],
+                "measured": is_measured_U,
             }
         )
         blocks.append(pd.concat([labels, block], axis=1))
         start += len(predictions)
-    return ranked(pd.concat(blocks, ignore_index=True))
+    return ranked(pd.concat(blocks, ignore_index=True), np.concatenate(assumed))
+
+
+def _measured_rows(parts: ModelParts, conditions: Sequence[Condition]) -> np.ndarray:
+    """Row of each condition among those that the prior was fitted to, -1 for others, (U,)."""
+    measured = None if parts.prior is None else parts.prior.measured
+    sets = nodes_of(conditions, parts.pert_names)
+    return np.full(len(sets), -1) if measured is None else measured.rows(sets)
 
 
 def departure_share(uncertainty: Uncertainty, sets: Sequence[Sequence[int]]) -> np.ndarray:
@@ -166,21 +203,26 @@ def _block(
     second_UG: np.ndarray,
     double_UG: np.ndarray,
     sd_UG: np.ndarray,
-    control_sd_G: np.ndarray,
+    apart_sd_UG: np.ndarray,
+    noise_U: np.ndarray,
+    is_assumed_U: np.ndarray,
 ) -> pd.DataFrame:
-    """Columns of some pairs from their changes, the part of the error along s (U, G), and that of the control, (G,)."""
+    """Columns of some pairs from their changes and the errors: along s, of genes in groups (U, G), of the size of s."""
     sum_UG = first_UG + second_UG
     size_U = np.maximum((sum_UG**2).sum(axis=1), np.finfo(float).tiny)
     slope_U = (double_UG * sum_UG).sum(axis=1) / size_U
     together_U = (np.abs(sum_UG) * sd_UG).sum(axis=1) / size_U
     departure_U = slope_U - 1
-    sd_U = np.hypot(together_U, sum_sd(control_sd_G, sum_UG / size_U[:, None]))
+    apart_U = sum_sd(apart_sd_UG, sum_UG / size_U[:, None])
+    sd_U = np.sqrt(together_U**2 + apart_U**2 + (noise_U / size_U) ** 2)
     low_U, high_U = departure_U - Z_90 * sd_U, departure_U + Z_90 * sd_U
     to_single_U = np.minimum(
         ((double_UG - first_UG) ** 2).sum(axis=1), ((double_UG - second_UG) ** 2).sum(axis=1)
     )
     is_masked_U = to_single_U < ((double_UG - slope_U[:, None] * sum_UG) ** 2).sum(axis=1)
     kind_U = np.where(is_masked_U, MASKING, np.where(departure_U > 0, SYNERGY, SUPPRESSION))
+    is_wide_U = np.maximum(-low_U, high_U) > WIDE
+    kind_U = np.where((low_U <= 0) & (high_U >= 0), np.where(is_wide_U, UNDETERMINED, NEUTRAL), kind_U)
 
     def sizes(change_UG: np.ndarray) -> np.ndarray:
         return np.sqrt((change_UG**2).mean(axis=1))
@@ -195,7 +237,7 @@ def _block(
             "low": low_U,
             "high": high_U,
             "probability": beyond(np.abs(departure_U), sd_U, MARGIN),
-            "kind": np.where((low_U <= 0) & (high_U >= 0), NEUTRAL, kind_U),
+            "kind": np.where(is_assumed_U, UNDETERMINED, kind_U),
         }
     )
 

@@ -1,22 +1,27 @@
 """How many cells show an effect of given size, from a screen's own variances.
 
-The change of a gene's mean is tested against 0 by Welch's test (its normal limit, two-sided). With n cells of the
+The change of a gene's mean is tested against 0 by Welch's test (two-sided; its normal limit). With n cells of the
 condition of variance v, m control cells of variance u, and z the normal quantiles of the level and the power,
 
     error^2 = v / n + u / m,      effect = (z(1 - level / 2) + z(power)) error,
 
-solved for the effect or for n.
+solved for the effect or for n. Below :data:`EXACT_BELOW` cells the variance itself is known badly: there the sum of
+quantiles is the noncentrality with which a t of Welch's degrees of freedom reaches its critical value with the wanted
+power.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+from scipy.special import nctdtrinc, ndtri, stdtrit
 
 from gears.core.numbers import is_number, plain_number, whole_number
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
+
+EXACT_BELOW = 15
+"""Cells of a condition below which the t distribution replaces its normal limit."""
 
 
 def power(
@@ -95,10 +100,24 @@ def power(
         effect_G = np.full(len(table), size)
         left_G = (size / quantile) ** 2 - control_variance_G / n_control
         exact_G = np.divide(variance_G, left_G, out=np.full(len(table), np.inf), where=left_G > 0)
-        cells_G = np.maximum(np.ceil(exact_G), 2.0)
+        cells_G = np.maximum(np.ceil(exact_G), EXACT_BELOW)
+        for n in range(EXACT_BELOW - 1, 1, -1):  # the smallest number that suffices is set last
+            needed_G = _noncentrality(
+                variance_G / n, control_variance_G / n_control, n, n_control, level, power
+            )
+            is_enough_G = needed_G * np.sqrt(variance_G / n + control_variance_G / n_control) <= size
+            cells_G = np.where(is_enough_G, n, cells_G)
     else:
         cells_G = np.full(len(table), float(whole_number("cells", cells, least=2)))
-        effect_G = quantile * np.sqrt(variance_G / cells_G + control_variance_G / n_control)
+        error_G = np.sqrt(variance_G / cells_G + control_variance_G / n_control)
+        n = int(cells_G[0]) if len(cells_G) else EXACT_BELOW
+        if n < EXACT_BELOW:
+            needed_G = _noncentrality(
+                variance_G / n, control_variance_G / n_control, n, n_control, level, power
+            )
+            effect_G = needed_G * error_G
+        else:
+            effect_G = quantile * error_G
     least_G = np.divide(
         control_variance_G * quantile**2, effect_G**2, out=np.zeros(len(table)), where=effect_G > 0
     )
@@ -108,3 +127,13 @@ def power(
         control_cells=int(n_control),
         least_control_cells=np.floor(least_G) + 1,
     )
+
+
+def _noncentrality(
+    square_G: np.ndarray, control_square_G: np.ndarray, n: int, n_control: float, level: float, power: float
+) -> np.ndarray:
+    """Effect in standard errors that Welch's test sees with the power, (G,), from the squared errors of both means."""
+    total_G = square_G + control_square_G
+    parts_G = square_G**2 / (n - 1) + control_square_G**2 / max(n_control - 1, 1)
+    freedom_G = np.divide(total_G**2, parts_G, out=np.full(len(total_G), 1e6), where=parts_G > 0)
+    return np.asarray(nctdtrinc(freedom_G, 1 - power, stdtrit(freedom_G, 1 - level / 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
     from gears.prediction.predictions import Predictions
 
+logger = logging.getLogger(__name__)
+
 SCORES = (
     "c1", "c2", "mag", "strength", "dominance", "corr_fit", "dcor", "dcor_singles", "dcor_first", "dcor_second",
     "eq_contr",
@@ -27,6 +30,9 @@ SCORES = (
 SMALLEST = 1e-3  # coefficients below this count as this in the dominance, which is thus always a number
 MAX_PAIRS = 100_000
 ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
+UNDETERMINED = "undetermined"
+FEWEST_COMBINATIONS = 8
+"""Measured combinations that show how far effects add up; with fewer the kind of an unmeasured pair is undetermined."""
 
 BLOCK = 1024  # rows of distances that are held at once
 
@@ -221,8 +227,24 @@ def observed_interactions(screen: PreparedScreen, *, by: str = "strength") -> pd
 
 
 def predicted_interactions(predictions: Predictions, *, by: str = "strength") -> pd.DataFrame:
-    """:func:`interaction_table` of predictions that hold pairs and their singles."""
-    return interaction_table(dict(zip(predictions.conditions, predictions.delta_UG, strict=True)), by=by)
+    """:func:`interaction_table` of predictions that hold pairs and their singles.
+
+    The kind of a pair that was not measured is "undetermined" where the model is fitted to fewer than 8 combinations.
+    """
+    table = interaction_table(dict(zip(predictions.conditions, predictions.delta_UG, strict=True)), by=by)
+    is_assumed = [_is_assumed(predictions, Condition.parse(name)) for name in table["condition"]]
+    table.loc[np.array(is_assumed, dtype=bool), "kind"] = UNDETERMINED
+    return table
+
+
+def _is_assumed(predictions: Predictions, pair: Condition) -> bool:
+    """Whether nothing that the model is fitted to shows how far the effects of a pair add up."""
+    fitted = None if predictions.origin is None else predictions.origin.fitted_to
+    return (
+        fitted is not None
+        and pair not in fitted
+        and sum(len(one) > 1 for one in fitted) < FEWEST_COMBINATIONS
+    )
 
 
 def predict_interaction(
@@ -246,6 +268,13 @@ def predict_interaction(
             "interaction_scores over the delta_UG of model.predict(..., context=..., clip=False)"
         )
         raise ValueError(msg)
+    if _is_assumed(predictions, predictions.conditions[2]):
+        logger.warning(
+            "the interaction of %s is undetermined: the model is fitted to fewer than %d combinations, so nothing "
+            "shows how far effects add up",
+            predictions.conditions[2].name,
+            FEWEST_COMBINATIONS,
+        )
     positions = slice(None) if genes is None else _positions(genes, list(predictions.gene_names))
     delta_UG, singles = predictions.delta_UG[:, positions], [0, 1]
     if isinstance(combo, str | Condition):  # without an order of its genes

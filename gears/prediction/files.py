@@ -48,7 +48,7 @@ def write_predictions(
     shell = _shell(conditions, parts, clip)
     layers = ["delta"]
     if parts.prior is not None and parts.prior.uncertainty is not None:
-        layers.append("sd")
+        layers += ["sd", "sd_change"]
     if parts.config.uncertainty:
         layers.append("cell_sd")
     need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
@@ -113,7 +113,7 @@ def _fill(
 ) -> None:
     """Create X and layers and write the chunks into them; raises if rows are missing."""
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
-    of_layer = {"delta": "delta_UG", "sd": "sd", "cell_sd": "cell_sd"}
+    of_layer = {"delta": "delta_UG", "sd": "sd", "sd_change": "sd_change", "cell_sd": "cell_sd"}
     fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
     arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
     row = 0

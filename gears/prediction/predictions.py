@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Key = str | Condition | Sequence[str]
-VALUES = ("expression", "delta", "sd", "cell_sd")
+VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
 
 CONTENT = "predicted mean expression"
 _MISSING = {
     "sd": 'this model predicts no sd of its mean changes; train one with a prior: train(prior="auto")',
+    "sd_change": 'this model predicts no sd of its mean changes; train one with a prior: train(prior="auto")',
     "cell_sd": "this model predicts no spread of cells; train one with model_initialize(uncertainty=True)",
 }
 
@@ -83,11 +84,13 @@ class Predictions(Mapping[str, np.ndarray]):
     origin
         Facts about the model and its screen, or None.
     sd
-        Standard deviation of the predicted mean change, (U, G), by the prior: intervals of 1.64 ``sd`` on both sides
-        hold 90 % of the true means. None for a model without a prior (``prior=None``). A measured mean has sampling
-        noise beside it, the variance of cells divided by their number.
+        Standard deviation of the predicted mean expression, (U, G), by the prior: intervals of 1.64 ``sd`` on both
+        sides hold 90 % of the true means. None for a model without a prior (``prior=None``). A measured mean has
+        sampling noise beside it, the variance of cells divided by their number. See `sd_change` for changes.
     gene_order
         Genes of a condition -> the order in which a caller listed them, where it differs: :meth:`keys` have it.
+    control_sd
+        Standard error of the control mean in predicted changes, (G,); None where it is not known.
     """
 
     conditions: tuple[Condition, ...]
@@ -99,6 +102,17 @@ class Predictions(Mapping[str, np.ndarray]):
     origin: Origin | None = None
     sd: np.ndarray | None = None
     gene_order: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    control_sd: np.ndarray | None = None
+
+    @property
+    def sd_change(self) -> np.ndarray | None:
+        """Standard deviation of the predicted change, (U, G): as `sd`, with the error of the control mean.
+
+        Intervals of 1.64 ``sd_change`` on both sides of ``delta_UG`` hold 90 % of the true changes.
+        """
+        if self.sd is None or self.control_sd is None:
+            return self.sd
+        return np.where(self.sd > 0, np.hypot(self.sd, self.control_sd), 0.0)
 
     def __getitem__(self, key: Key) -> np.ndarray:
         return self.expression_UG[self._row(key)]
@@ -210,7 +224,7 @@ class Predictions(Mapping[str, np.ndarray]):
         from anndata import AnnData
 
         layers = {"delta": self.delta_UG}
-        spreads = {"sd": self.sd, "cell_sd": self.cell_sd}
+        spreads = {"sd": self.sd, "sd_change": self.sd_change, "cell_sd": self.cell_sd}
         layers |= {name: values.copy() for name, values in spreads.items() if values is not None}
         one_control_mean = self.control_mean_G.ndim == 1
         if not one_control_mean:

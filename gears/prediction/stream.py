@@ -187,6 +187,7 @@ def _predictions(
         clip,
         origin,
         changes.sd_UG,
+        control_sd=None if parts.prior is None else parts.prior.control_sd,
     )
 
 

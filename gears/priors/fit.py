@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.files.mapped import row_blocks
 from gears.priors.calibration import LeftOut, fit_uncertainty
 from gears.priors.evidence import Weights, sample, settle_weights
@@ -54,7 +55,6 @@ _NOISE_FLOOR = 1e-3
 DEPARTURE_SHARE = 0.15
 """Variance of the departure of several genes from the sum of their effects, as a share of that of the sum, as long as
 training has no combinations. Changes of Norman's pairs have a cosine of 0.93 with the sum, and 1 - 0.93^2 = 0.14."""
-_MANY_COMBINATIONS = 8  # that show the departure alone
 _SHARE_COUNTS_AS = 4.0  # combinations, where training has fewer
 
 
@@ -354,7 +354,7 @@ def _with_departures(weights: Weights, size_C: np.ndarray, gene: float) -> Weigh
     `gene` is the variance of a single gene's effects.
     """
     n = int((size_C > 1).sum())
-    if n >= _MANY_COMBINATIONS or n == len(size_C):
+    if n >= FEWEST_COMBINATIONS or n == len(size_C):
         return weights
     variance = n * weights.multiple + _SHARE_COUNTS_AS * DEPARTURE_SHARE * 2 * gene
     return dataclasses.replace(weights, multiple=variance / (n + _SHARE_COUNTS_AS))

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from gears.conditions import NodeSet, contexts_of, kinds_of
+from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.files.mapped import row_blocks
 
 _TABLES = ("change", "variance", "noise", "gene_noise")
@@ -85,6 +86,17 @@ class Measured:
     @cached_property
     def _row_of(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
         return {key: row for row, key in enumerate(_keys(self.sets))}
+
+    @property
+    def shows_departures(self) -> bool:
+        """Whether enough training conditions have several genes to show how far these depart from additivity."""
+        return sum(len(nodes) > 1 for nodes in self.sets) >= FEWEST_COMBINATIONS
+
+    def is_assumed(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Whether each is an unmeasured combination whose departure from the sum no training condition shows, (U,)."""
+        if self.shows_departures:
+            return np.zeros(len(sets), dtype=bool)
+        return np.array([len(nodes) > 1 for nodes in sets], dtype=bool) & (self.rows(sets) < 0)
 
     def rows(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Row of each set among the training conditions, -1 where it is none of them, (U,) int64."""

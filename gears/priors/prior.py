@@ -140,6 +140,11 @@ class GenePrior:
             return None
         return self.uncertainty(sets, change_UG, self.own_changes(sets), self.measured)
 
+    @property
+    def control_sd(self) -> np.ndarray | None:
+        """Standard error of the control mean in predicted changes, (G,); None where it is not known."""
+        return None if self.uncertainty is None else self.uncertainty.control_sd_G
+
     def summed(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
         size_U1 = sizes_of(sets)[:, None]
@@ -331,6 +336,11 @@ class ContextPrior:
             return None
         own_UG = self._added(self.pooled.own_changes(sets), sets, GenePrior.own_changes)
         return self.uncertainty(sets, change_UG, own_UG, self.measured)
+
+    @property
+    def control_sd(self) -> np.ndarray | None:
+        """As :attr:`GenePrior.control_sd`."""
+        return None if self.uncertainty is None else self.uncertainty.control_sd_G
 
     def _added(
         self,

@@ -53,7 +53,7 @@ class TrueChange:
     ----------
     groups
         a, k, r and b of conditions of one gene, of one gene that was not perturbed in training, of several genes, and
-        of several with such a gene, (4, 4).
+        of several with such a gene; a fifth row of measured conditions, whose errors are Gaussian, (5, 4).
     shift_G
         Error of the control mean that is taken off.
     control_G
@@ -115,7 +115,12 @@ class TrueChange:
         groups, shift_G, control_G, least_G = (
             arrays[f"true_{name}"] for name in ("groups", "shift", "control", "least")
         )
+        groups = np.vstack([groups, _GAUSSIAN])[: MEASURED + 1]  # files of earlier versions have four rows
         return cls(groups, shift_G, control_G, least_G, float(arrays.get("true_along", 1.0)))
+
+
+MEASURED = 4
+"""Row of :attr:`TrueChange.groups` of conditions that were measured."""
 
 
 def group_of(size_U: np.ndarray, unseen_U: np.ndarray) -> np.ndarray:
@@ -181,10 +186,9 @@ def fit_true_change(
             values.measured_RT[at_RT] - shift_G[column_N],
             values.noise_RT[at_RT],
         )
-    table = [
-        next((groups[row ^ other] for other in (0, 1, 2, 3) if row ^ other in groups), _GAUSSIAN)
-        for row in range(4)
-    ]  # of a group with too few conditions the numbers of the same size, then of the other size
+    # new genes with too few held-out conditions: as such of the other size; known genes: as their cells say
+    like = {1: groups.get(3, _GAUSSIAN), 3: groups.get(1, _GAUSSIAN)}
+    table = [groups.get(row, like.get(row, _GAUSSIAN)) for row in range(MEASURED + 1)]
     return TrueChange(np.array(table), shift_G, unknown_G, least_G, _share_along(values, shift_G))
 
 

@@ -101,12 +101,10 @@ class Uncertainty:
             square_UG[sizes_of(sets) > 0] += (1 - self.held_level) ** 2 * self.control_G
         return np.sqrt(square_UG, out=square_UG)
 
-    def of_changes(self, sd_UG: np.ndarray) -> np.ndarray:
-        """Standard deviations of changes over the true control mean, from those of means, (U, G)."""
-        if self.control_G is None:
-            return sd_UG
-        held_G = self.held_level * np.sqrt(self.control_G)
-        return np.where(sd_UG > 0, np.hypot(sd_UG, held_G), 0.0)
+    @property
+    def control_sd_G(self) -> np.ndarray | None:
+        """Standard error of the control mean, as far as predicted changes hold it; None where it is not known."""
+        return None if self.control_G is None else self.held_level * np.sqrt(self.control_G)
 
     def variance(
         self,
