@@ -5,12 +5,15 @@
     python benchmarks/accuracy.py --seeds 100 101 102 103 104                 (and these for published tables)
     python benchmarks/accuracy.py --data FOLDER            (and the real subsets found there)
     python benchmarks/accuracy.py --methods prior gears published --repeats 1 --epochs-published 3
+    python benchmarks/accuracy.py --situations 0 2 5 --methods prior --name accuracy_from_singles
 
 Folds are over conditions; every condition is tested once in each repeat. Figures of a simulated kind are means
 over the conditions of all its screens, and so are their intervals. Methods: ``prior`` is the
 prior alone, ``gears`` the whole model (``prior="auto"``), ``published`` the network alone on
 cells, ``moments`` the network alone on moments. Each method is compared with baselines that are fitted to the same
-conditions as it. What is undefined for one method only, as the reference part of the train mean, counts 0.
+conditions as it. ``--situations`` replaces the folds: training has all singles and so many of the combinations, all
+others are tested; kinds with triples instead of pairs are added. What is undefined for one method only, as the
+reference part of the train mean, counts 0.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ import pandas as pd
 import torch
 
 from gears import PertData
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.folds import folds
+from gears.data.splits.split import Split
 from gears.evaluation import BASELINES, DECISIVE, compare
 from gears.evaluation.metrics import get_metric
 from gears.evaluation.verdict import MIN_CONDITIONS
@@ -91,6 +96,11 @@ SIMULATED: dict[str, dict[str, Any]] = {
         "batch_confounding": 1.0,
     },
 }
+COMBINED: dict[str, dict[str, Any]] = {
+    "additive triples": SIMULATED["additive"] | {"n_singles": 16, "n_pairs": 0, "n_triples": 40},
+    "interacting triples": SIMULATED["interactions"] | {"n_singles": 16, "n_pairs": 0, "n_triples": 40},
+}
+"""Kinds for `--situations` alone."""
 # Measured changes of a confounded screen hold the effects of batches unless controls are matched.
 PREPARED: dict[str, dict[str, Any]] = {"confounded batches": {"batch_key": ["batch"]}}
 REAL = ("norman2019", "papalexi2021", "mcfaline2023")
@@ -119,13 +129,26 @@ class BenchmarkScreen:
     preparation: Mapping[str, Any] = field(default_factory=dict)
 
 
+def from_singles(screen: PreparedScreen, n_combinations: Sequence[int]) -> Iterator[tuple[int, Split]]:
+    """For each number, a split whose training part has all singles and so many combinations; the others are tested."""
+    labels = {one: label for label, one in screen.condition_of_label.items() if not one.is_control}
+    singles = [label for one, label in labels.items() if len(one) == 1]
+    combined = [label for one, label in labels.items() if len(one) > 1]
+    for n in n_combinations:
+        train = (
+            screen.labels[int(np.argmax([one.is_control for one in screen.condition_of_label.values()]))],
+        )
+        train += (*singles, *combined[:n])
+        yield n, Split("custom", n, {}, {"train": train, "test": tuple(combined[n:])})
+
+
 def screens(
     simulated: Sequence[str], data: Path | None, seeds: Sequence[int] = (COMMON["seed"],)
 ) -> Iterator[BenchmarkScreen]:
     """The requested screens: each simulated kind with every seed, then real ones, each cell type alone."""
     for name in simulated:
         for seed in seeds:
-            adata, _ = simulated_screen(**COMMON | SIMULATED[name] | {"seed": seed})
+            adata, _ = simulated_screen(**COMMON | (SIMULATED | COMBINED)[name] | {"seed": seed})
             yield BenchmarkScreen(f"simulated: {name}", seed, adata, PREPARED.get(name, {}))
     for name in REAL if data else ():
         adata = anndata.read_h5ad(data / f"{name}_subset.h5ad")
@@ -135,30 +158,43 @@ def screens(
             yield BenchmarkScreen(label, None, adata[adata.obs["cell_type"] == cell_type].copy())
 
 
-def run(screen: BenchmarkScreen, options: argparse.Namespace) -> pd.DataFrame:
-    """Values by condition of every method on every fold (columns split, condition, method, metric, value)."""
+def run(screen: BenchmarkScreen, options: argparse.Namespace) -> dict[str, pd.DataFrame]:
+    """Values by condition of every method on every fold (columns split, condition, method, metric, value), by name."""
     with tempfile.TemporaryDirectory() as folder:
         pert_data = PertData(folder, default_pert_graph=False)
         pert_data.new_data_process("screen", screen.adata, **screen.preparation)
         n_folds = min(options.folds, len(pert_data.screen.conditions) - 1)
-        splits = list(folds(pert_data.screen, n_folds, options.repeats, options.seed))
-        tables = []
-        for name in options.methods:
-            start = time.perf_counter()
-            result = compare(
-                {name: lambda seed, name=name: method(name, pert_data, seed, options.epochs_published)},
-                pert_data.screen,
-                splits,
-                seeds=(options.seed,),
-                annotation=pert_data.annotation,
-                metrics=(*METRICS, *DESCRIBING),
-                baselines=tuple(name for name in BASELINES if not BASELINES[name].uses_held_out),
-                n_split_half=0,
-            )
-            tables.append(result.table.assign(beside=name))
-            print(f"  {name}: {time.perf_counter() - start:.0f} s", flush=True)
-        seed = "" if screen.seed is None else str(screen.seed)
-        return pd.concat(tables, ignore_index=True).assign(screen_seed=seed)
+        if options.situations:
+            named = {
+                f"{screen.name}, singles and {n} combinations": [split]
+                for n, split in from_singles(pert_data.screen, options.situations)
+            }
+        else:
+            named = {screen.name: list(folds(pert_data.screen, n_folds, options.repeats, options.seed))}
+        return {name: run_splits(screen, pert_data, splits, options) for name, splits in named.items()}
+
+
+def run_splits(
+    screen: BenchmarkScreen, pert_data: PertData, splits: Sequence[Split], options: argparse.Namespace
+) -> pd.DataFrame:
+    """Values by condition of every method on some splits."""
+    tables = []
+    for name in options.methods:
+        start = time.perf_counter()
+        result = compare(
+            {name: lambda seed, name=name: method(name, pert_data, seed, options.epochs_published)},
+            pert_data.screen,
+            splits,
+            seeds=(options.seed,),
+            annotation=pert_data.annotation,
+            metrics=(*METRICS, *DESCRIBING),
+            baselines=tuple(name for name in BASELINES if not BASELINES[name].uses_held_out),
+            n_split_half=0,
+        )
+        tables.append(result.table.assign(beside=name))
+        print(f"  {name}: {time.perf_counter() - start:.0f} s", flush=True)
+    seed = "" if screen.seed is None else str(screen.seed)
+    return pd.concat(tables, ignore_index=True).assign(screen_seed=seed)
 
 
 def wide(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -261,7 +297,13 @@ def main() -> None:
     """Run, and write `accuracy.md` and the values by condition."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad")
-    parser.add_argument("--simulated", nargs="*", default=list(SIMULATED), choices=list(SIMULATED))
+    parser.add_argument(
+        "--simulated",
+        nargs="*",
+        default=list(SIMULATED),
+        choices=[*SIMULATED, *COMBINED],
+        help="kinds of screens",
+    )
     parser.add_argument(
         "--seeds",
         nargs="+",
@@ -273,15 +315,25 @@ def main() -> None:
         "--methods", nargs="+", default=["prior", "gears"], choices=["prior", "gears", "published", "moments"]
     )
     parser.add_argument("--epochs-published", type=int, help="instead of the 20 that are published")
+    parser.add_argument(
+        "--situations",
+        nargs="+",
+        type=int,
+        help="combinations in training beside all singles, instead of folds",
+    )
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1, help="of folds and models")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--name", default="accuracy", help="of the files written")
     options = parser.parse_args()
+    if options.situations and options.simulated == list(SIMULATED):
+        with_pairs = [name for name, chosen in SIMULATED.items() if (COMMON | chosen)["n_pairs"]]
+        options.simulated = [*with_pairs, *COMBINED]
     logging.getLogger("gears").setLevel(logging.ERROR)
     settings = {
         "folds": options.folds,
+        "situations": options.situations,
         "repeats": options.repeats,
         "seed": options.seed,
         "seeds of simulated screens": options.seeds,
@@ -291,8 +343,8 @@ def main() -> None:
     tables: dict[str, pd.DataFrame] = {}
     for number, screen in enumerate(screens(options.simulated, options.data, options.seeds), 1):
         print(f"[{number}] {screen.name}{'' if screen.seed is None else f', seed {screen.seed}'}", flush=True)
-        earlier = [tables[screen.name]] if screen.name in tables else []
-        tables[screen.name] = pd.concat([*earlier, run(screen, options)], ignore_index=True)
+        for name, table in run(screen, options).items():
+            tables[name] = pd.concat([*([tables[name]] if name in tables else []), table], ignore_index=True)
         write(tables, settings, options)
 
 

@@ -22,6 +22,7 @@ from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.files.mapped import row_blocks
 
 _TABLES = ("change", "variance", "noise", "gene_noise")
+_TAIL = 3.0  # degrees of freedom of residuals: few genes change much, and large changes are shrunk less
 _FACTORS = (0.05, 50.0)  # least and largest a
 
 
@@ -76,6 +77,8 @@ class Measured:
             expected_R = np.maximum(variance_RG.sum(axis=1), np.finfo(float).tiny)
             factor_C[rows] = np.clip((residual_RG**2 - noise_RG).sum(axis=1) / expected_R, *_FACTORS)
             variance_RG *= factor_C[rows, None]
+            square_RG = residual_RG**2 / (noise_RG + variance_RG)
+            variance_RG *= (_TAIL + square_RG) / (_TAIL + 1)
             residual_RG *= noise_RG / (noise_RG + variance_RG)  # now what is taken off the measured change
             square_R = np.maximum((delta_CG[rows] ** 2).sum(axis=1), np.finfo(float).tiny)
             off_R = np.maximum((delta_CG[rows] * residual_RG).sum(axis=1) / square_R, np.finfo(float).tiny)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from gears.priors.measured import Measured
 from gears.priors.uncertainty import Uncertainty
 
 _HEAD = "head_"
+_LEAST_NUGGET = 0.01  # share of a gene's variance that is not of the condition alone, but of its gene
 _SHARED = ("trained", "similar_data", "similar_indices", "similar_indptr", "column")
 
 
@@ -120,11 +122,30 @@ class GenePrior:
     def without_head(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Changes that the Gaussian process alone predicts, (U, G) float64."""
         summed_UG, kind_U = self.summed(sets), self.kinds_of(sets)
+        if self.carried_TG is not None:
+            summed_UG += np.where(
+                sizes_of(sets)[:, None] > 1, self.genes.members(sets) @ self.carried_TG, 0.0
+            )
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
         summed_UG[self.mean_only_K[kind_U] & (sizes_of(sets) > 0)] = self.mean_G
         change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
+
+    @cached_property
+    def carried_TG(self) -> np.ndarray | None:
+        """What each measured single shows beyond its gene's effect, (T, G).
+
+        Combinations take it over as long as training has too few of them to show otherwise; else None.
+        """
+        if self.measured is None or self.measured.shows_departures or self.uncertainty is None:
+            return None
+        covariance = self.uncertainty.covariance
+        if covariance.nugget > _LEAST_NUGGET * (covariance.overall.own + covariance.overall.similar):
+            return None
+        singles = [(node,) for node in self.genes.trained_T.tolist()]
+        expected_TG = self.summed(singles) + target_part(singles, self.column_P, self.target_G)
+        return self.measured.insert(singles, expected_TG.copy()) - expected_TG
 
     def kinds_of(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Place of each condition in :data:`gears.priors.kernels.KINDS`, as if it had not been measured, (U,)."""
