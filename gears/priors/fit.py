@@ -45,6 +45,7 @@ SLOPES = (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2)
 _LEAST_TARGETS = 3
 MEAN_MARGIN = 0.02  # that the criterion must gain before means alone are taken
 _FEWEST_OF_KIND = 5  # held-out conditions that decide about the unmeasured ones of their kind
+_FEW_OF_KIND = 8  # up to so many, a gain counts minus its standard error; of more, minus a smaller part of it
 
 Criterion = Callable[[np.ndarray], np.ndarray]
 """Error of each of some held-out predictions, (U, G) to (U,); lower is better, and only the mean counts."""
@@ -201,31 +202,31 @@ def _choose(
     def errors(left_out_RG: np.ndarray) -> np.ndarray:
         return np.stack([criterion(slope * (left_out_RG + target_RG)) for slope in SLOPES])
 
-    mean_SR, choices = errors(mean_CG[rows]), []
-    for place, candidate in enumerate(candidates):
-        slope_K, mean_only_K, total = np.ones(N_KINDS), np.zeros(N_KINDS, dtype=bool), 0.0
-        sum_SR = errors(candidate.left_out(rows))
-        for kind in np.unique(kind_C[rows]).tolist():
-            at = np.flatnonzero(kind_C[rows] == kind)
-            best, of_mean = _best_slope(sum_SR[:, at]), _best_slope(mean_SR[:, at])
-            gain_R = sum_SR[best, at] - mean_SR[of_mean, at]
-            # a gene that other conditions perturb is known: what they show is given up on good evidence only
-            margin = MEAN_MARGIN if kind in NEW_KINDS else max(MEAN_MARGIN, _error_of_mean(gain_R))
-            mean_only_K[kind] = len(at) >= min(_FEWEST_OF_KIND, len(rows)) and gain_R.mean() > margin
-            slope_K[kind] = SLOPES[of_mean if mean_only_K[kind] else best]
-            total += float((mean_SR[of_mean, at] if mean_only_K[kind] else sum_SR[best, at]).sum())
-        if not (kind_C[rows] == NEW_SEVERAL).any():  # what is found for one new gene holds for several
-            slope_K[NEW_SEVERAL], mean_only_K[NEW_SEVERAL] = slope_K[NEW_ONE], mean_only_K[NEW_ONE]
-        choices.append(_Choice(place, kind_C, slope_K, mean_only_K, total / len(rows)))
-    return min(choices, key=lambda choice: (round(choice.value, 9), choice.place))
+    mean_SR = errors(mean_CG[rows])
+    sums = [errors(candidate.left_out(rows)) for candidate in candidates]
+    # one slope for all kinds: the many choices by kind would favour a candidate by chance
+    place = min(range(len(candidates)), key=lambda one: (round(float(sums[one].mean(axis=1).min()), 9), one))
+    sum_SR, slope_K, mean_only_K, total = sums[place], np.ones(N_KINDS), np.zeros(N_KINDS, dtype=bool), 0.0
+    for kind in np.unique(kind_C[rows]).tolist():
+        at = np.flatnonzero(kind_C[rows] == kind)
+        best, of_mean = _best_slope(sum_SR[:, at]), _best_slope(mean_SR[:, at])
+        gain_R = sum_SR[best, at] - mean_SR[of_mean, at]
+        # a gene that other conditions perturb is known: what they show is given up on good evidence only
+        margin = MEAN_MARGIN if kind in NEW_KINDS else max(MEAN_MARGIN, _error_of_mean(gain_R))
+        mean_only_K[kind] = len(at) >= min(_FEWEST_OF_KIND, len(rows)) and gain_R.mean() > margin
+        slope_K[kind] = SLOPES[of_mean if mean_only_K[kind] else best]
+        total += float((mean_SR[of_mean, at] if mean_only_K[kind] else sum_SR[best, at]).sum())
+    if not (kind_C[rows] == NEW_SEVERAL).any():  # what is found for one new gene holds for several
+        slope_K[NEW_SEVERAL], mean_only_K[NEW_SEVERAL] = slope_K[NEW_ONE], mean_only_K[NEW_ONE]
+    return _Choice(place, kind_C, slope_K, mean_only_K, total / len(rows))
 
 
 def _best_slope(error_SR: np.ndarray) -> int:
-    """Place of the slope that is better than 1 by most standard errors' margin: of few conditions 1."""
+    """Place of the best slope; of few conditions 1, unless another gains more than the standard error of its gain."""
     if error_SR.shape[1] < 2:
         return 0
-    gain_SR = error_SR[0] - error_SR
-    sure_S = gain_SR.mean(axis=1) - np.array([_error_of_mean(gain_R) for gain_R in gain_SR])
+    gain_SR, caution = error_SR[0] - error_SR, min(1.0, _FEW_OF_KIND / error_SR.shape[1])
+    sure_S = gain_SR.mean(axis=1) - caution * np.array([_error_of_mean(gain_R) for gain_R in gain_SR])
     return int(np.argmax(sure_S))
 
 
