@@ -22,14 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.core.messages import shorten, unknown_name
+from gears.core.messages import brief, check_unique, shorten, unknown_name
 from gears.core.numbers import is_number, plain_number, whole_number
 from gears.design.candidates import (
     Candidates,
@@ -149,7 +148,7 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
 
 
 def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None) -> np.ndarray:
-    """Cost of each candidate, (C,); raises for costs that are not above 0 and for names that are no candidate."""
+    """Cost of each candidate, (C,); raises for costs not above 0, names given twice, and names of no candidate."""
     cost_C = np.ones(len(candidates))
     if costs is None:
         return cost_C
@@ -158,9 +157,11 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
             f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
         )
         raise ValueError(msg)
-    given: dict[Any, Any] = dict(costs)
-    cost_of = {Condition.of(name): plain_number(cost) for name, cost in given.items()}
-    wrong = [f"{one.name}: {cost!r}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]
+    cost_of = {Condition.of(name): plain_number(cost) for name, cost in costs.items()}
+    check_unique([Condition.of(name).name for name in costs.keys()], "candidates in costs")
+    wrong = [
+        f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0
+    ]
     if wrong:
         msg = f"costs are numbers above 0; found {shorten(wrong, 3)}"
         raise ValueError(msg)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gears.core.messages import shorten, unknown_name
-from gears.files.formats import read_npz
+from gears.files.formats import read_delimited, read_npz
 from gears.files.paths import existing_file, reading
 from gears.graphs.annotation import pack, unpack
 from gears.graphs.graph import Graph, name_order, strongest
@@ -29,7 +29,6 @@ ENDS = (
 SCORES = ("weight", "importance", "combined_score", "score", "mor", "likelihood", "similarity")
 CONFIDENCE = {"A": 1.0, "B": 0.8, "C": 0.6, "D": 0.4, "E": 0.2}
 """Weight of DoRothEA's letters (a choice of this package: equal steps)."""
-_DELIMITERS = {".csv": ",", ".txt": r"\s+", ".links": r"\s+"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
             return pd.DataFrame(ends | {"weight": arrays["weight"]})
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     with reading(path, "a table of edges", "expected CSV or TSV with a header"):
-        table = pd.read_csv(path, sep=_DELIMITERS.get(kind, "\t"), low_memory=False)
+        table = read_delimited(path, sep=" " if kind in (".txt", ".links") else None, low_memory=False)
     table.columns = [str(column).lstrip("#") for column in table.columns]
     if table.shape[1] < 2:
         msg = f"{path} has one column ({shorten(table.columns)}); expected source, target and a score, with a header"

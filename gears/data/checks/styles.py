@@ -40,6 +40,8 @@ _NO_GENE = re.compile(
     r"|multiple|multiplet|multi|doublet|other|perturbed|\*|\?|-+|",
     re.IGNORECASE,
 )
+_POSITIONS = frozenset({*"1234abcd", "first", "second", "third", "fourth"})
+"""Of the guides of a cell, in names of columns."""
 _SYMBOLS = frozenset({"WT1"})
 """Gene symbols that look like a control."""
 
@@ -71,6 +73,18 @@ def may_be_control(token: str) -> bool:
 def is_no_gene(token: str) -> bool:
     """Whether a token says that it is not known what a cell got ("unassigned", "multiple", "nan")."""
     return _NO_GENE.fullmatch(token.strip()) is not None
+
+
+def stem_of(column: str) -> str:
+    """Name of a column without the position of a guide in it, in small letters and without signs.
+
+    Examples
+    --------
+    >>> [stem_of(name) for name in ("guide", "guide2", "sgRNA_A", "target_gene_2", "second_guide")]
+    ['guide', 'guide', 'sgrna', 'targetgene', 'guide']
+    """
+    parts = [part.lower() for part in re.findall(r"\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+", column)]
+    return "".join(part for part in parts if part not in _POSITIONS)
 
 
 @dataclass(frozen=True)
