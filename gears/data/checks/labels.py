@@ -210,7 +210,10 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
         n = n_cells(unknown)
         whole = sorted({label for labels_ in unknown.values() for label in labels_})
         what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
-        remedy = f"these cells are no controls: leave them out with drop_labels={whole[:5]}"
+        remedy = (
+            f"these cells are no controls: leave them out with drop_labels={whole[:5]}, or pass "
+            f"as_genes={sorted(unknown)[:5]} if genes have these names"
+        )
         findings.append(Finding("no-gene-label", what, remedy, n, whole[0]))
     return findings
 
