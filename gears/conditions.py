@@ -101,7 +101,7 @@ class Condition:
             return cls.parse(value)
         genes = list(value) if isinstance(value, Iterable) else [value]
         if not all(isinstance(gene, str) for gene in genes):
-            msg = f"a condition is a label such as 'A+B' or a list of gene names such as ['A', 'B']; found {brief(value)}"
+            msg = f"a condition is a label such as 'A+B' or a list of genes such as ['A', 'B']; found {brief(value)}"
             raise TypeError(msg)
         return cls(tuple(gene.strip() for gene in genes if gene.strip() != CONTROL_LABEL))
 

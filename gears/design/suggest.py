@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -157,8 +158,9 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
             f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
         )
         raise ValueError(msg)
-    cost_of = {Condition.of(name): plain_number(cost) for name, cost in costs.items()}
-    check_unique([Condition.of(name).name for name in costs.keys()], "candidates in costs")
+    given: list[tuple[Any, Any]] = list(costs.items())
+    cost_of = {Condition.of(name): plain_number(cost) for name, cost in given}
+    check_unique([Condition.of(name).name for name, _ in given], "candidates in costs")
     wrong = [
         f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0
     ]

@@ -63,7 +63,7 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
 def plain_adata(obs: pd.DataFrame, var: pd.DataFrame, **more: Any) -> AnnData:
     """An AnnData with these annotations and `more` fields that every version of anndata can write.
 
-    Strings are Python objects, also where pandas infers another type (``future.infer_string``, the default of pandas 3).
+    Strings are Python objects, also where pandas infers another type (``future.infer_string``).
     """
     from anndata import AnnData
 
@@ -77,7 +77,7 @@ def _with_object_strings(frame: pd.DataFrame) -> pd.DataFrame:
         if isinstance(dtype, pd.StringDtype):
             plain[name] = plain[name].astype(object)
         elif isinstance(dtype, pd.CategoricalDtype) and isinstance(dtype.categories.dtype, pd.StringDtype):
-            plain[name] = plain[name].cat.rename_categories(dtype.categories.astype(object))
+            plain[name] = plain[name].cat.rename_categories(dtype.categories.astype(object).tolist())
     return plain
 
 

@@ -93,10 +93,15 @@ def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: n
     n_perturbed = np.bincount(batch_N[~is_control], minlength=len(batches))
     few = np.flatnonzero((n_control > 0) & (n_control < FEW_CONTROLS) & (n_perturbed > 0))
     if len(few):
-        shown = [f"{batches[i]} ({count(int(n_control[i]), 'control cell')} for {n_perturbed[i]})" for i in few]
+        shown = [
+            f"{batches[i]} ({count(int(n_control[i]), 'control cell')} for {n_perturbed[i]})" for i in few
+        ]
         by = ", ".join(options.batch_key)
-        what = f"{count(len(few), 'combination')} of {by} with fewer than {FEW_CONTROLS} control cells: {shorten(shown)}"
-        remedy = "changes there are differences from the mean of these few: give more, or divide by fewer columns"
+        what = f"{count(len(few), 'combination')} of {by} with fewer than {FEW_CONTROLS} control cells: "
+        what += shorten(shown)
+        remedy = (
+            "changes there are differences from the mean of these few: give more, or divide by fewer columns"
+        )
         findings.append(Finding("few-matched-controls", what, remedy, len(few), batches[few[0]], "warning"))
     return findings
 

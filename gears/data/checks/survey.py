@@ -24,10 +24,12 @@ from gears.data.checks import filters
 from gears.data.checks.filters import Dropped
 from gears.data.checks.labels import (
     LabelTable,
+    everywhere_findings,
     guide_number_findings,
     joined_genes,
     label_findings,
     unknown_gene_findings,
+    word_findings,
 )
 from gears.data.checks.layout import INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.checks.names import (
@@ -192,11 +194,18 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     (obs, repeated_obs), (var, repeated_var) = map(_each_column_once, (adata.obs, adata.var))
     layout, findings = find_layout(obs, var, options)
     used = {layout.condition_key, layout.cell_type_key, layout.gene_key, layout.count_key}
-    used |= {options.doublet_key, options.guide_count_key, options.perturbation_type_key, *(options.batch_key or ())}
+    used |= {
+        options.doublet_key,
+        options.guide_count_key,
+        options.perturbation_type_key,
+        *(options.batch_key or ()),
+    }
     for axis, repeated in (("obs", repeated_obs), ("var", repeated_var)):
         for name in repeated:
             what = f"{axis} has the column {name!r} more than once, with different values"
-            severity, remedy = ("error", "keep one of them") if name in used else ("warning", "the first is kept")
+            severity, remedy = (
+                ("error", "keep one of them") if name in used else ("warning", "the first is kept")
+            )
             findings.append(Finding("repeated-column", what, remedy, 1, name, severity))
     if len(others):
         kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
@@ -234,7 +243,9 @@ def _each_column_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         return frame, []
     once = frame.loc[:, ~again]
     others = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns) if again[i]]
-    different = [str(name) for name, values in others if not once[name].astype(str).equals(values.astype(str))]
+    different = [
+        str(name) for name, values in others if not once[name].astype(str).equals(values.astype(str))
+    ]
     return once, list(dict.fromkeys(different))
 
 
@@ -289,6 +300,9 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
 
     texts = own[~lost].astype(object)
     distinct = pd.unique(texts)
+    words = word_findings(distinct, layout, is_symbol)
+    if words:
+        return draft.found(words)
     joined, findings = joined_genes(distinct, layout, known, is_symbol) if options.sep is None else ({}, [])
     mapping = {label: joined.get(label) or layout.standard(label, known) for label in distinct}
     if layout.count_key is not None:
@@ -301,6 +315,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         tokens = tokens_of(mapping.values())
     labels = list(dict.fromkeys(mapping.values()))
     findings += other_name_findings(renamed)
+    findings += everywhere_findings(labels, layout)
     findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
     findings += look_alike_findings(tokens, known, "perturbed gene", "error")
     perturbed = set(tokens)

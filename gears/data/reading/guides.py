@@ -53,9 +53,10 @@ def add_guides(
     guides
         A table (CSV or TSV, may be gzipped) with a column of barcodes (``cell_barcode``, ``barcode``, ...) and one of
         targets (``target_gene``, ``gene``, ``condition``, ...) or of guides (``feature_call``, ``guide``, ...), one
-        row per cell, several joined by ``|``, ``;``, ``,`` or ``+`` or in several columns (``guide_A``, ``guide_B``), or
-        one row per cell and guide. 10x's ``protospacer_calls_per_cell.csv`` is such a table. Of several lanes a table each: a list in the order of the
-        lanes, or the folder that holds them; a table belongs to the lane whose name is in its path.
+        row per cell, several joined by ``|``, ``;``, ``,`` or ``+`` or in several columns (``guide_A``,
+        ``guide_B``), or one row per cell and guide. 10x's ``protospacer_calls_per_cell.csv`` is such a table. Of
+        several lanes a table each: a list in the order of the lanes, or the folder that holds them; a table belongs to
+        the lane whose name is in its path.
     targets
         Target of each guide: a dict, or a table with the columns ``id`` (or ``name``, ``guide``) and
         ``target_gene_name`` (or ``target_gene``), such as 10x's feature reference. Needed where the table names guides;

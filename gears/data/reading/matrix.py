@@ -27,7 +27,13 @@ EXPRESSION = ("geneexpression", "gex", "rna", "gene")
 """What they call genes, without signs: "Gene Expression"."""
 OTHER_KINDS = "capture|antibody|crispr|guide|hashtag|multiplexing|peaks"
 """Parts of what 10x calls other features, for screens in which none is called gene expression."""
-PACKED = {b"\x1f\x8b": "gzip -dk", b"PK\x03\x04": "unzip", b"BZh": "bzip2 -dk", b"\xfd7zXZ": "xz -dk", b"\x28\xb5\x2f\xfd": "unzstd"}
+PACKED = {
+    b"\x1f\x8b": "gzip -dk",
+    b"PK\x03\x04": "unzip",
+    b"BZh": "bzip2 -dk",
+    b"\xfd7zXZ": "xz -dk",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
 """First bytes of compressed files, and what unpacks them."""
 RAW = "raw"
 """Layer that means ``adata.raw``, where no layer has that name."""
@@ -62,7 +68,7 @@ def refuse_packed(path: Path) -> None:
     with open(path, "rb") as file:
         start = file.read(8)
     command = next((command for magic, command in PACKED.items() if start.startswith(magic)), None)
-    if command not in (None, "unzip") and {".tar", ".tgz"} & set(path.suffixes) or tarfile.is_tarfile(path):
+    if tarfile.is_tarfile(path):  # compressed or not
         command = "tar -xf"
     if command is not None:
         msg = f"{path} is compressed or an archive; unpack it ({command} {path.name}) and give what comes out"
@@ -136,7 +142,9 @@ def other_features(var: pd.DataFrame) -> np.ndarray:
             continue
         kinds_G = var[name].astype(object).where(var[name].notna(), "not named").astype(str).str.strip()
         plain_G = kinds_G.str.lower().str.replace(r"[^a-z]", "", regex=True)
-        is_gene_G = plain_G.isin(EXPRESSION) | (~plain_G.str.contains(OTHER_KINDS) & ~plain_G.isin(EXPRESSION).any())
+        is_gene_G = plain_G.isin(EXPRESSION)
+        if not is_gene_G.any():
+            is_gene_G = ~plain_G.str.contains(OTHER_KINDS)
         if not is_gene_G.all():
             return kinds_G.where(~is_gene_G, "").to_numpy(dtype=object)
     return np.full(len(var), "", dtype=object)

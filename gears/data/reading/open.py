@@ -18,7 +18,15 @@ from scipy import sparse
 
 from gears.core.messages import count, shorten
 from gears.data.reading.guides import SOURCE, read_table
-from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, layers_of, other_features, read_screen, refuse_packed
+from gears.data.reading.matrix import (
+    StoredMatrix,
+    as_csr,
+    check_matrices,
+    layers_of,
+    other_features,
+    read_screen,
+    refuse_packed,
+)
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
