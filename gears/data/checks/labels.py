@@ -246,20 +246,29 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
 
 
 def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[str], bool]) -> list[Finding]:
-    """Tokens, or parts of them beside a gene, that say what was done and not to which gene ("AHR KO", "AHR+LPS")."""
-    words: dict[str, str] = {}
+    """Tokens, or parts of them beside a gene, that say what was done and not to which gene ("AHR KO", "AHR+LPS").
+
+    So does a part beside a gene in nearly every label, whatever it is ("AHR_K562", "KLF1_K562").
+    """
+    words: dict[str, list[str]] = {}
+    beside: dict[str, list[str]] = {}
     for label in labels:
         for token in layout.tokens(label):
-            if token in (*layout.controls, *layout.as_genes) or is_symbol(token):
+            if token in (*layout.controls, *layout.as_genes) or is_symbol(token) or is_control_like(token):
                 continue
             parts = [part for part in _SIGN.split(token) if part]
             if not any(map(is_symbol, parts)):
                 parts = [token]
-            words |= {part: label for part in parts if is_word(part) and not is_symbol(part)}
+            for part in parts:
+                if not is_symbol(part):
+                    (words if is_word(part) else beside).setdefault(part, []).append(label)
+    n = len({label for label in labels if set(layout.tokens(label)) - set(layout.controls)})
+    if n >= FEWEST_LABELS:
+        words |= {part: found for part, found in beside.items() if len(found) >= MOST_LABELS * n}
     if not words:
         return []
     names = sorted(words)
-    shown = shorten((f"{word!r} in {words[word]!r}" for word in names), 5)
+    shown = shorten((f"{word!r} in {words[word][0]!r}" for word in names), 5)
     what = f"{count(len(names), 'word')} that may say how, where or when cells were perturbed: {shown}"
     return [Finding("word-in-label", what, _IN_COLUMNS.format(names[:5]), len(names), names[0])]
 

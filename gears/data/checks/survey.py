@@ -211,7 +211,8 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
         what = f"{count(len(others), 'feature')} other than gene expression excluded ({kinds})"
         remedy = "call them 'Gene Expression' in that column of var if they are genes"
-        findings.append(Finding("other-features", what, remedy, len(others), str(others[0]), "warning"))
+        severity = "warning" if is_gene_G.any() else "error"
+        findings.append(Finding("other-features", what, remedy, len(others), str(others[0]), severity))
     raw = None if adata.raw is None else adata.raw.X
     is_raw = options.layer == RAW and RAW not in layers and raw is not None
     is_there = is_raw or options.layer is None or options.layer in layers
@@ -299,7 +300,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
     texts = own[~lost].astype(object)
-    distinct = pd.unique(texts)
+    distinct = list(pd.unique(texts))
     words = word_findings(distinct, layout, is_symbol)
     if words:
         return draft.found(words)
