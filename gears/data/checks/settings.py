@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import AT, Condition
-from gears.core.findings import Finding
+from gears.core.findings import Finding, errors
 from gears.core.messages import count, shorten, suggestion
 from gears.data.checks.labels import LabelTable
 from gears.data.checks.names import in_ascii
@@ -80,7 +80,7 @@ def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: n
         needed.setdefault(options.perturbation_type_key, ~is_control)
     for name, cells in needed.items():
         findings += _one_column(obs, name, cells)
-    if findings or not options.batch_key:
+    if errors(findings) or not options.batch_key:
         return findings
     batch_N, batches = _coded(obs, options.batch_key)
     n_control = np.bincount(batch_N[is_control], minlength=len(batches))

@@ -196,10 +196,8 @@ def _controls_among(
             f"them if they are controls: ctrl_label={[*(controls or ()), *names][:8]}"
         )
         raise ValueError(msg)
-    if guides:
-        logger.warning(
-            "guides without a target, read as controls by their names: %s", shorten(sorted(guides))
-        )
+    if by_name := sorted(guides - set(controls or ())):
+        logger.warning("guides without a target, read as controls by their names: %s", shorten(by_name))
     return dict.fromkeys(guides, CONTROL_LABEL)
 
 
