@@ -34,6 +34,7 @@ from gears.core.numbers import whole_number
 from gears.data.checks.names import model_names
 from gears.data.screen.prepared import joined_otherwise
 from gears.data.splits.split import subgroup_names
+from gears.files.formats import plain_adata
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.symbols import near_symbols
 from gears.prediction.information import SOURCES, informed_by, source_of_genes, warn_uninformed
@@ -221,18 +222,16 @@ class Predictions(Mapping[str, np.ndarray]):
             ``obs`` condition, genes, n_genes, subgroup, trained and informed_by (by the model's split); ``var``
             gene_name, gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
         """
-        from anndata import AnnData
-
         layers = {"delta": self.delta_UG}
         spreads = {"sd": self.sd, "sd_change": self.sd_change, "cell_sd": self.cell_sd}
         layers |= {name: values.copy() for name, values in spreads.items() if values is not None}
         one_control_mean = self.control_mean_G.ndim == 1
         if not one_control_mean:
             layers["control_mean"] = self.control_mean_G.copy()
-        return AnnData(
+        return plain_adata(
+            condition_table(self.conditions, self.origin),
+            gene_table(self.gene_names, self.control_mean_G if one_control_mean else None, self.origin),
             X=self.expression_UG.copy(),
-            obs=condition_table(self.conditions, self.origin),
-            var=gene_table(self.gene_names, self.control_mean_G if one_control_mean else None, self.origin),
             layers=layers,
             uns={"gears": self._provenance()},
         )
