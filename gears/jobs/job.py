@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 
 from gears.core.messages import count, unknown_name
 from gears.core.numbers import plain_number, whole_number
@@ -26,6 +25,7 @@ from gears.distributed.launch import check_not_daemonic, exit_unguarded_child, l
 from gears.distributed.log import only_on_rank_0, quiet, shown
 from gears.distributed.signals import stop_on_signals
 from gears.distributed.world import Ranks, World, is_running, own_device, started_by_launcher
+from gears.files.atomic import locked
 from gears.files.cache import writable_folder
 from gears.files.paths import need_file, user_path
 from gears.gears import GEARS
@@ -301,7 +301,7 @@ def _train(
     with first_on_rank_0():
         job.warn_without_effect()
         # one process of a file system after the other, also of another job
-        with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
+        with locked(job.data_path / f".{job.dataset_name}.training.lock"):
             pert_data, job = job.prepare(ranks.world_size, seconds)
     joined_before = is_running()
     if joined_before and ranks.rank == 0:

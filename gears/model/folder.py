@@ -34,7 +34,7 @@ from gears.files.formats import (
     write_npz,
 )
 from gears.files.manifest import MANIFEST, FolderFormat
-from gears.files.paths import check_folder, user_path
+from gears.files.paths import check_folder, link_target, user_path
 from gears.files.tensors import read_tensors, write_tensors
 from gears.graphs.custom import GraphMaker, embedding_of
 from gears.graphs.graph import Graph
@@ -78,7 +78,7 @@ class ModelParts:
     split
         The split that the model was trained on, if any.
     fitted_parts
-        Parts of the split that the predictions are fitted to: training, and validation after a refit.
+        Parts of the split that the predictions are fitted to: training, and validation after a refit; none before.
     prior
         The prior that the network's change is added to, if any.
     contexts
@@ -107,7 +107,7 @@ class ModelParts:
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        predicting = "network alone"
+        predicting = "network alone" if self.fitted_parts else "not trained"
         if self.prior is not None:
             weight = self.prior.network_weight
             predicting = f"prior + {weight:g} x network" if weight else "prior alone"
@@ -238,7 +238,7 @@ def check_save_path(path: str | Path, parts: ModelParts | None = None) -> Path:
 
     Raises FileExistsError if the path holds something else, OSError if the folder cannot be written.
     """
-    path = check_folder(path, "save_path")
+    path = link_target(check_folder(path, "save_path"))
     check_replaceable(path, parts)
     return path
 
@@ -436,6 +436,7 @@ def build_parts(
         contexts=None if screen.model_contexts.is_plain else screen.model_contexts,
         nonnegative=screen.nonnegative,
         split=pert_data.split,
+        fitted_parts=(),
         start_PH=start_PH,
         provenance={
             "dataset": pert_data.dataset_name,

@@ -144,6 +144,7 @@ class Fit:
             save_model(self.saved_in, self.parts, run.best_state, run=self.run_path if trained else None)
             if trained and self.run_path is not None and self.run_path != self.saved_in:
                 shutil.rmtree(self.run_path, ignore_errors=True)
+            self._log(f"the model was saved in {self.saved_in}")
 
     @property
     def saved_in(self) -> Path | None:
