@@ -286,7 +286,7 @@ class GEARS(PublishedNames, Shown):
     @takes(ScoreOptions)
     def evaluate(
         self, split: str = "test", *, metrics: Sequence[str] = DEFAULT_METRICS,
-        baselines: Sequence[str] = DEFAULT_BASELINES, clip: bool | None = None, n_top: int = 20,
+        baselines: Sequence[str] = DEFAULT_BASELINES, clip: bool | None = None,
         n_split_half: int = N_SPLIT_HALF, seed: int = 0, max_cells: int = MAX_CELLS, mask_target: bool | None = None,
         embedding: GeneEmbedding | None = None, name: str = "gears", report: str | Path | None = None,
         shown: Sequence[str] = (),
@@ -297,7 +297,7 @@ class GEARS(PublishedNames, Shown):
         ----------
         split
             The part: ``"test"``, ``"val"`` or ``"train"``.
-        metrics, clip, n_top, n_split_half, seed, max_cells, mask_target
+        metrics, clip, n_split_half, seed, max_cells, mask_target
             See :class:`gears.evaluation.ScoreOptions`; `mask_target` is by default that of the training.
         baselines
             Names of baselines (``docs/evaluation.md`` describes each).

@@ -32,7 +32,7 @@ from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
 from gears.graphs.custom import BUILT_IN, embedding_of, stored
 from gears.model.config import ModelConfig
-from gears.model.folder import ModelParts, check_replaceable
+from gears.model.folder import ModelParts, check_replaceable, start_rows
 from gears.pertdata import PertData
 from gears.training.fitting import Seconds, fitted_prior
 from gears.training.head import prepare_head
@@ -213,12 +213,9 @@ class TrainingJob:
         seconds.include(result.seconds)
         trained, table = GEARS(pert_data, device=result.devices[0]), None
         trained.load_pretrained(result.save_path)
-        if self.model_config.get("pert_embedding") is not None:  # not saved; a baseline of the table uses it
-            parts, embedding = trained._need_model(), embedding_of(self.model_config["pert_embedding"])
-            start_PH = embedding.start(
-                parts.pert_names, parts.config.hidden_size, pert_data.annotation.resolve
-            )
-            trained.parts = dataclasses.replace(parts, start_PH=start_PH)
+        parts = trained._need_model()  # embeddings are not saved; a baseline of the table uses them
+        start_PH = start_rows(pert_data, self.model_config.get("pert_embedding"), parts.config.hidden_size)
+        trained.parts = dataclasses.replace(parts, start_PH=start_PH)
         if not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)

@@ -422,9 +422,6 @@ def build_parts(
     )
     k = config.num_similar_genes_co_express_graph
     coexpress_maker = GraphMaker(genes, k, annotation, lambda: coexpression_graph_of(pert_data, config))
-    start_PH = None
-    if pert_embedding is not None:
-        start_PH = embedding_of(pert_embedding).start(nodes, config.hidden_size, annotation.resolve)
     return ModelParts(
         config=config,
         gene_names=genes,
@@ -437,13 +434,21 @@ def build_parts(
         nonnegative=screen.nonnegative,
         split=pert_data.split,
         fitted_parts=(),
-        start_PH=start_PH,
+        start_PH=start_rows(pert_data, pert_embedding, config.hidden_size),
         provenance={
             "dataset": pert_data.dataset_name,
             "screen_hash": screen.content_hash,
             "scale": screen.scale,
         },
     )
+
+
+def start_rows(pert_data: PertData, pert_embedding: Any, hidden_size: int) -> np.ndarray | None:
+    """Initial rows of the perturbation embedding, (P, H), which the prior reads too; None without gene embeddings."""
+    if pert_embedding is None:
+        return None
+    nodes = tuple(map(str, pert_data.pert_names))
+    return embedding_of(pert_embedding).start(nodes, hidden_size, pert_data.annotation.resolve)
 
 
 def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:
