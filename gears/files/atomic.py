@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 SECONDS_OF_REST = 24 * 3600.0
 """A temporary folder in which nothing has changed for this long is a leftover."""
 _MORE = 1 << 20
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
@@ -84,7 +84,7 @@ def _acquire(lock: BaseFileLock, *, blocking: bool = True) -> bool:
     """Acquire a lock; False, with a warning, where the disk has no locks (some network disks)."""
     try:
         lock.acquire(blocking=blocking)
-    except (OSError, NotImplementedError) as error:  # the second is filelock's for ENOSYS
+    except (OSError, NotImplementedError) as error:  # the second: earlier releases of filelock, ENOSYS
         if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
             raise
         _warn_without_locks(Path(lock.lock_file).parent, str(error))

@@ -28,10 +28,10 @@ TIE_DIGITS = 9
 POOLED_WEIGHT = 19.0
 """Weight of the pooled variance in the moderated t, in cells of a median condition.
 
-Of the 20 genes of the largest |t|, on simulated screens of 1,000 genes without signal and of a regulatory network (12 to
-50 cells a condition, 0.2 to 1 counts a gene), up to 32 and 26 % had no count in the condition with weight 1, up to 3.3
-and 2.4 % with 19. Without a condition's own variance it is 2.6 and 1.9 %, but up to 14 % of the genes called changed (at
-5 % false discoveries) hardly change, with 19 up to 9 %.
+Of the 20 genes of the largest |t|, on simulated screens of 1,000 genes without signal and of a regulatory network (12
+to 50 cells a condition, 0.2 to 1 counts a gene), up to 32 and 26 % had no count in the condition with weight 1, up to
+3.3 and 2.4 % with 19. Without a condition's own variance it is 2.6 and 1.9 %, but up to 14 % of the genes called
+changed (at 5 % false discoveries) hardly change, with 19 up to 9 %.
 """
 
 
