@@ -66,6 +66,7 @@ def power(
     if (effect is None) == (cells is None):
         msg = f"found effect={effect} and cells={cells}; give one of them, the other is computed"
         raise ValueError(msg)
+    screen = PreparedScreen.of(screen)
     if len(screen.settings) > 1:
         msg = (
             f"the screen has {len(screen.settings)} settings; give one of them: screen.setting(context, type)"

@@ -18,7 +18,7 @@ import numpy as np
 
 from gears.core.messages import count
 from gears.distributed.world import World, is_running
-from gears.files.paths import user_path
+from gears.files.paths import link_target, user_path
 from gears.model.folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.priors.source import prior_of, prior_rows
@@ -142,8 +142,9 @@ class Fit:
         if self.worker.rank == 0 and self.saved_in is not None:
             trained = bool(run.history) or run.stopped
             save_model(self.saved_in, self.parts, run.best_state, run=self.run_path if trained else None)
-            if trained and self.run_path is not None and self.run_path != self.saved_in:
+            if trained and self.run_path is not None and self.run_path != link_target(self.saved_in):
                 shutil.rmtree(self.run_path, ignore_errors=True)
+            self._log(f"the model was saved in {self.saved_in}")
 
     @property
     def saved_in(self) -> Path | None:

@@ -32,7 +32,7 @@ import torch
 from torch import nn, profiler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gears.distributed.world import IDENTITY, Reducer
+from gears.distributed.world import IDENTITY, Reducer, is_main_process
 from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
 from gears.training.gradients import SharedGradients
@@ -290,7 +290,7 @@ def compiled(model: nn.Module, device: torch.device, *, enabled: bool = True) ->
     backward and collectives) are called and not traced.
     """
     reason = no_compiler(device.type) if enabled else None
-    if reason is not None:
+    if reason is not None and is_main_process():
         logger.warning("compile=True has no effect: %s", reason)
     if not enabled or reason is not None:
         yield model
