@@ -75,6 +75,8 @@ def _of_products(options: SimulationOptions, members_CP: np.ndarray, factor_PP: 
     """Effects of combinations, (C, G): the products of their genes' scores times the scores' loadings on genes."""
     rng = stage_generator(options.seed, "products")
     score_PK = factor_PP @ rng.standard_normal((len(factor_PP), _N_SCORES))
+    score_PK -= score_PK.mean(axis=0)  # a gene alone says nothing about the products that it is in
+    score_PK /= np.maximum(np.abs(score_PK).mean(axis=0), 1e-12)
     loading_KG = rng.standard_normal((_N_SCORES, options.genes)) / np.sqrt(_N_SCORES)
     responds_G = rng.random(options.genes) < options.effect_share
     product_CK = np.where(members_CP[:, :, None] > 0, score_PK, 1.0).prod(axis=1)

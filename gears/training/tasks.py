@@ -245,17 +245,17 @@ class ConditionBatch(NamedTuple):
 class ConditionLoader:
     """Batches of condition ids; an epoch is one or more passes over the training conditions.
 
-    The conditions of each pass are permuted by (seed, epoch, pass). Batch s of a pass takes the positions
-    from ``s * per_step`` on, worker r every W-th of them: W workers together see what one
-    worker would. The last batch of a pass may be smaller, and a worker may have none of
-    its conditions; nothing is dropped, and nothing is repeated within a pass.
+    The conditions of each pass are permuted by (seed, epoch, pass) and divided into batches of equal size, differing by
+    one at most: a small last batch would ruin the statistics of batch norms, whose running means and variances count
+    each batch alike. Worker r takes every W-th condition of a batch, so W workers together see what one worker
+    would; a worker may have none of them. Nothing is dropped, and nothing is repeated within a pass.
 
     Parameters
     ----------
     conditions
         Condition ids, (n,).
     per_step
-        Conditions of a batch over all workers.
+        Most conditions of a batch over all workers.
     least
         Batches of an epoch, at least: an epoch is as many whole passes as that takes.
     """
@@ -293,8 +293,7 @@ class ConditionLoader:
         draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
         for _ in range(self.passes):
             order = self.conditions[draw.permutation(len(self.conditions))]
-            for start in range(0, len(order), self.per_step):
-                batch = order[start : start + self.per_step]
+            for batch in np.array_split(order, self._batches_per_pass):
                 shares = [batch[rank :: self.world_size] for rank in range(self.world_size)]
                 yield ConditionBatch(torch.from_numpy(shares[self.rank].copy()), len(batch), shares)
 

@@ -208,7 +208,7 @@ def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
     for epoch in range(2):
         one.set_epoch(epoch)
         steps = [step.ids.tolist() for step in one]
-        assert [len(step) for step in steps] == [6, 6, 1]
+        assert [len(step) for step in steps] == [5, 4, 4]  # equal, whatever the remainder
         assert len(one) == 3
         assert sorted(index for step in steps for index in step) == ids.tolist()
         workers = [ConditionLoader(ids, 6, seed=3, rank=rank, world_size=3) for rank in range(3)]
@@ -217,7 +217,7 @@ def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
         shares = [[step.ids.tolist() for step in worker] for worker in workers]
         for s, whole in enumerate(steps):
             assert [share[s] for share in shares] == [whole[rank::3] for rank in range(3)]
-        assert [len(share[2]) for share in shares] == [1, 0, 0]
+        assert [len(share[2]) for share in shares] == [2, 1, 1]
         orders.append(steps)
     assert orders[0] != orders[1]
     one.set_epoch(0)
