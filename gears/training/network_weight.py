@@ -1,4 +1,4 @@
-"""Choose the network weight, the factor on the network's change beside the prior, on the validation part.
+"""Choose, on the validation part, the epoch to keep and the network weight, the factor on its change beside the prior.
 
 Training records the monitored metric of every validation condition, for every evaluated epoch and every weight of
 :data:`WEIGHTS`. The best epoch and weight are chosen on the same conditions, so their gain over the prior alone is
@@ -102,6 +102,23 @@ def choose_network_weight(
     p_value = chance_of(gain_KU[best], gain_EKU.reshape(-1, len(prior_U))) if gain > 0 else 1.0
     is_significant = len(prior_U) >= FEWEST_CONDITIONS and p_value <= LEVEL
     return NetworkWeight(WEIGHTS[best] if is_significant else 0.0, WEIGHTS[best], gain, p_value, len(prior_U))
+
+
+def kept_epoch(scores_EU: np.ndarray, *, lower_is_better: bool) -> int:
+    """Place of the epoch to keep of a complete run: the last one, unless another is significantly better.
+
+    With few validation conditions the best of many epochs is best by chance, and often one that is hardly trained.
+
+    Parameters
+    ----------
+    scores_EU
+        Monitored metric of each epoch and validation condition.
+    """
+    gain_EU = np.nan_to_num(scores_EU[-1] - scores_EU if lower_is_better else scores_EU - scores_EU[-1])
+    best = int(gain_EU.mean(axis=1).argmax())
+    if gain_EU[best].mean() <= 0 or chance_of(gain_EU[best], gain_EU) > LEVEL:
+        return len(scores_EU) - 1
+    return best
 
 
 def chance_of(gain_U: np.ndarray, candidates_CU: np.ndarray) -> float:

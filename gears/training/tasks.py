@@ -305,20 +305,34 @@ class PairTables:
     conditions are computed in each step from tables that stay where they are (mapped files).
     """
 
-    def __init__(self, statistics: ConditionStatistics) -> None:
-        self._statistics = statistics
+    def __init__(self, statistics: ConditionStatistics, direction: str) -> None:
+        self._statistics, self._direction = statistics, direction
         self._all_C6G: Tensor | None = None
 
     def of(self, ids_U: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Pair moments of U conditions, (U, 6, G): the first six of :class:`PairMoments`."""
         statistics = self._statistics
-        above, below = np.asarray(statistics.above[ids_U]), np.asarray(statistics.below[ids_U])
-        release(statistics.above, statistics.below)
-        tables = (*statistics.pair_moments(ids_U), above - below, above + below)
-        moments_U6G = torch.empty(len(ids_U), len(tables), above.shape[1], dtype=dtype)
+        tables = (*statistics.pair_moments(ids_U), *self._directions(ids_U))
+        moments_U6G = torch.empty(len(ids_U), len(tables), tables[0].shape[1], dtype=dtype)
         for column, values in enumerate(tables):
             moments_U6G[:, column] = torch.from_numpy(values)
         return moments_U6G.to(device, non_blocking=True)
+
+    def _directions(self, ids_U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the observed direction and of its square over all pairs (:mod:`gears.model.losses`), (U, G) each."""
+        statistics = self._statistics
+        is_smooth = self._direction == "smooth"
+        both = (ids_U, statistics.controls_of(ids_U)) if is_smooth else (ids_U,)
+        means, squares = [], []
+        for rows in both:
+            above, below = np.asarray(statistics.above[rows]), np.asarray(statistics.below[rows])
+            means.append(above - below)
+            squares.append(above + below)
+        release(statistics.above, statistics.below)
+        if not is_smooth:
+            return means[0], squares[0]
+        pairs = ~statistics.is_control[ids_U][:, None]  # a control cell is paired with itself
+        return (means[0] - means[1]) * pairs, (squares[0] + squares[1] - 2 * means[0] * means[1]) * pairs
 
     def on_device(self, ids_U: np.ndarray | None, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
         """The same for a step, from the table on the device where there is one."""
@@ -433,6 +447,6 @@ class MomentsTask(Objective):
         return moment_loss(delta_UG, logvar_UG, moments, self.config)
 
 
-def pair_tables(pert_data: PertData) -> PairTables:
-    """Moments of all conditions of a screen."""
-    return PairTables(pert_data.screen.statistics)
+def pair_tables(pert_data: PertData, config: ModelConfig | None = None) -> PairTables:
+    """Moments of all conditions of a screen, for the objective of a model."""
+    return PairTables(pert_data.screen.statistics, (config or ModelConfig()).direction)
