@@ -369,7 +369,11 @@ class TrainingEngine:
         """Whether this epoch is the best so far; its weights are kept."""
         value = float(record.get(task.metric, math.nan))
         improved = self.progress.note(
-            record["epoch"], value, lower_is_better=task.lower_is_better, rule=self.early_stopping
+            record["epoch"],
+            value,
+            lower_is_better=task.lower_is_better,
+            rule=self.early_stopping,
+            after=self.options.best_after,
         )
         if improved:
             self.best_state = checkpoints.plain_state(self.evaluated_model)

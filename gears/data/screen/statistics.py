@@ -96,10 +96,6 @@ class ConditionStatistics:
         table = self.mean if self.v2 is None else self.nonzero
         return np.concatenate([piece != 0 for piece in pieces(table)])
 
-    def loss_mask(self) -> np.ndarray:
-        """Genes that count in the loss of each condition, bool (C, G): mean not 0; every gene for controls."""
-        return self.mean_nonzero | self.is_control[:, None]
-
     def delta(self, conditions: np.ndarray) -> np.ndarray:
         """Change of conditions against their controls, (n, G) float64."""
         change = np.asarray(self.mean[conditions], dtype=np.float64)
