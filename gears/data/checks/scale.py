@@ -95,7 +95,7 @@ def _sample(matrix: sparse.csr_matrix) -> list[np.ndarray]:
 def _are_roots(values: np.ndarray) -> bool:
     """Whether values are roots of whole numbers and not whole numbers all: most of them may be 1 in shallow screens."""
     odd = values[np.abs(values - np.rint(values)) > SAME]
-    return len(odd) > 0 and bool((np.abs(odd**2 - np.rint(odd**2)) < TOLERANCE).all())
+    return len(odd) > 0 and odd.min() > 1 and bool((np.abs(odd**2 - np.rint(odd**2)) < TOLERANCE).all())
 
 
 def _distances(cells: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
