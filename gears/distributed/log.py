@@ -55,12 +55,12 @@ class Once(logging.Filter):
 def shown(verbose: bool = True) -> Iterator[None]:
     """While a public function runs, show its INFO lines on rank 0; without `verbose` warnings alone.
 
-    The other workers do the same work and find the same: they show errors alone.
+    The other workers of a running group do the same work and find the same: they show errors alone.
     """
     rank = _rank()
     if verbose or rank:
         show_progress()
-    level = logging.ERROR if rank else logging.WARNING
+    level = logging.ERROR if rank and _in_group() else logging.WARNING
     with contextlib.nullcontext() if verbose and not rank else quiet(level):
         yield
 
@@ -83,6 +83,12 @@ def _rank() -> int:
     except ValueError:  # raised again where the process group starts
         return 0
     return 0 if ranks is None else ranks.rank
+
+
+def _in_group() -> bool:
+    from gears.distributed.world import is_running
+
+    return is_running()
 
 
 @contextlib.contextmanager

@@ -85,6 +85,19 @@ def test_sums_over_workers(monkeypatch) -> None:
     assert launch(_sums, ["cpu"] * 3, backend="gloo") == expected
 
 
+def _engine_with_batch_norms(rank: int, world_size: int) -> None:
+    from gears.training.engine import TrainingEngine
+
+    TrainingEngine(torch.nn.BatchNorm1d(2), distributed=True, world_size=world_size)
+
+
+def test_what_all_workers_find_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
+    launch(_engine_with_batch_norms, ["cpu"] * 2, backend="gloo")
+    printed = capfd.readouterr().err
+    assert printed.count("the model has batch norms") == 1
+    assert "[rank 1]" not in printed
+
+
 def test_an_interface_that_this_machine_lacks_is_named(monkeypatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nic99")
     for name in ("MASTER_ADDR", "MASTER_PORT"):

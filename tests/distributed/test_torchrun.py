@@ -69,7 +69,9 @@ def test_own_device() -> None:
     assert own_device(place, 4, [5, 7], None, visible=8) == "cuda:7"
     assert own_device(place, 2, None, "cpu", visible=8) == "cpu"
     assert own_device(place, None, None, None, visible=0) == "cpu"
-    with pytest.raises(ValueError, match=r"n_gpus=3, but the launcher started 4 process\(es\), 2 of them"):
+    with pytest.raises(
+        ValueError, match=r"n_gpus=3, but the launcher started 4 process\(es\) \(WORLD_SIZE\), 2 of them"
+    ):
         own_device(place, 3, None, None, visible=8)
     with pytest.raises(ValueError, match="only 1 GPU"):
         own_device(place, None, None, None, visible=1)
