@@ -89,6 +89,17 @@ SIMULATED: dict[str, dict[str, Any]] = {
         "interaction_share": 0.0,
         "null_share": 0.5,
     },
+    "products": {
+        "n_singles": 24,
+        "n_pairs": 270,
+        "effect_size": 1.0,
+        "effect_share": 0.5,
+        "target_effect": 0.0,
+        "common_effect": 0.0,
+        "interaction_share": 1.0,
+        "interaction_size": 1.0,
+        "interaction_kinds": "products",
+    },
     "confounded batches": {
         "interaction_share": 0.0,
         "n_batches": 4,
@@ -105,6 +116,7 @@ COMBINED: dict[str, dict[str, Any]] = {
 PREPARED: dict[str, dict[str, Any]] = {"confounded batches": {"batch_key": ["batch"]}}
 REAL = ("norman2019", "papalexi2021", "mcfaline2023")
 N_BOOTSTRAP = 2000
+PUBLISHED = {"lr": 1e-3, "schedule": "step", "weight_decay": 5e-4}
 
 
 def method(name: str, pert_data: PertData, seed: int, epochs: int | None = None) -> Any:
@@ -114,7 +126,7 @@ def method(name: str, pert_data: PertData, seed: int, epochs: int | None = None)
     training = {
         "gears": {"objective": "moments", "prior": "auto"},
         "moments": {"objective": "moments", "prior": None},
-        "published": {"objective": "cells", "prior": None, "epochs": epochs},
+        "published": {"objective": "cells", "prior": None, "epochs": epochs, **PUBLISHED},
     }[name]
     return GEARSEstimator(pert_data, training=training, seed=seed, device="cpu")
 

@@ -120,14 +120,18 @@ class Screen:
 
         statistics = self.statistics
         return ConditionTables.build(
-            self.condition_nodes, statistics.loss_mask(), statistics.mean[0], device=device, dtype=dtype
+            self.condition_nodes,
+            np.ones(statistics.mean.shape, dtype=bool),
+            statistics.mean[0],
+            device=device,
+            dtype=dtype,
         )
 
     def pairs(self):
         """Moments over pairs of cells."""
         from gears.training.tasks import PairTables
 
-        return PairTables(self.statistics)
+        return PairTables(self.statistics, "smooth")
 
     def held_out(self):
         """Every eighth condition is for validation, the others train."""

@@ -107,7 +107,7 @@ class Fold:
         run = run_training(
             network,
             tables,
-            partial(pair_tables, self.pert_data),
+            partial(pair_tables, self.pert_data, self.parts.config),
             loader,
             self.parts,
             filled,

@@ -165,7 +165,9 @@ def train(objective, epochs):
     log = logging.getLogger("gears")
     log.setLevel(logging.INFO)
     log.addHandler(marks)
-    numbers = {} if epochs is None else {"epochs": epochs, "lr": 1e-3}
+    numbers = (
+        {} if epochs is None else {"epochs": epochs, "lr": 1e-3, "schedule": "step", "weight_decay": 5e-4}
+    )
     how = {} if objective == "default" else {"objective": objective, "prior": None}
     try:
         with Measurement() as block:

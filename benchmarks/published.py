@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from accuracy import PUBLISHED
 
 from gears import PertData
 from gears.data.reading.download import PUBLISHED_FILES
@@ -25,7 +26,7 @@ from gears.files.formats import write_text
 from gears.train_distributed import train_multi_gpu
 
 MODELS: dict[str, dict[str, Any]] = {
-    "published objective": {"prior": None, "objective": "cells"},
+    "published objective": {"prior": None, "objective": "cells", **PUBLISHED},
     "gears": {"prior": "auto"},
 }
 METRICS = ("mse_top20_de", "pearson_delta", "pearson_delta_ref", "discrimination")

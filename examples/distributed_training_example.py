@@ -38,23 +38,23 @@ def main() -> None:
     parser.add_argument("--use-amp", action="store_true")
     parser.add_argument("--use-ema", action="store_true")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="samples per step, over all workers")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per worker and step")
     parser.add_argument("--lr", type=float, default=0.01)
     options = parser.parse_args()
 
-    lr, workers = options.lr, options.world_size if options.distributed else 1
+    lr = options.lr
     settings = {
         "model_fn": make_model,
         "optimizer_fn": lambda parameters: torch.optim.Adam(parameters, lr=lr),
         "criterion_fn": nn.CrossEntropyLoss,
         "train_dataset": lambda: make_data(2048, seed=1),
         "val_dataset": lambda: make_data(512, seed=2),
-        "batch_size": options.batch_size // workers,
+        "batch_size": options.batch_size,
         "engine_kwargs": {"use_amp": options.use_amp, "use_ema": options.use_ema, "ema_decay": 0.9},
         "train_kwargs": {"num_epochs": options.epochs},
     }
     if options.distributed:
-        result = launch_distributed_training(distributed_train_worker, workers, **settings)
+        result = launch_distributed_training(distributed_train_worker, options.world_size, **settings)
     else:
         result = distributed_train_worker(0, 1, **settings)
     for record in result["history"]:

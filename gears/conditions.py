@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from gears.core.messages import brief
+
 CONTROL_LABEL = "ctrl"
 SEPARATOR = "+"
 AT = " @ "
@@ -55,7 +57,7 @@ class Condition:
         genes = tuple(sorted(set(self.genes)))
         for gene in genes:
             if not isinstance(gene, str) or gene != gene.strip() or not gene:
-                msg = f"a condition's genes are non-empty strings without outer blanks; found {gene!r}"
+                msg = f"a condition's genes are non-empty strings without outer blanks; found {brief(gene)}"
                 raise ValueError(msg)
         object.__setattr__(self, "genes", genes)
 
@@ -78,7 +80,7 @@ class Condition:
             If the label is empty or has an empty token ("A+").
         """
         if not isinstance(label, str):
-            msg = f"a condition label is a string such as 'A+B' or 'A+{ctrl_label}'; found {label!r}"
+            msg = f"a condition label is a string such as 'A+B' or 'A+{ctrl_label}'; found {brief(label)}"
             raise ValueError(msg)
         genes, kind, context = _parts(label)
         tokens = [token.strip() for token in genes.split(sep)]
@@ -99,7 +101,7 @@ class Condition:
             return cls.parse(value)
         genes = list(value) if isinstance(value, Iterable) else [value]
         if not all(isinstance(gene, str) for gene in genes):
-            msg = f"a condition is a label such as 'A+B' or a list of gene names such as ['A', 'B']; found {value!r}"
+            msg = f"a condition is a label such as 'A+B' or a list of genes such as ['A', 'B']; found {brief(value)}"
             raise TypeError(msg)
         return cls(tuple(gene.strip() for gene in genes if gene.strip() != CONTROL_LABEL))
 

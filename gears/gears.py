@@ -131,18 +131,42 @@ class GEARS(PublishedNames, Shown):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether this process trains together with others."""
+        """Whether this process trains together with others.
+
+        This, `rank` and `world_size` may be set, as guides do, to what they are; they cannot be changed.
+        """
         return is_running()
+
+    @is_distributed.setter
+    def is_distributed(self, value: bool) -> None:
+        self._check_set("is_distributed", value)
 
     @property
     def rank(self) -> int:
         """Rank of this process among the workers, also after a training with torchrun's workers."""
         return self.joined_as[0] if self.joined_as and not is_running() else current_world().rank
 
+    @rank.setter
+    def rank(self, value: int) -> None:
+        self._check_set("rank", value)
+
     @property
     def world_size(self) -> int:
         """Number of workers, also after a training with torchrun's workers."""
         return self.joined_as[1] if self.joined_as and not is_running() else current_world().world_size
+
+    @world_size.setter
+    def world_size(self, value: int) -> None:
+        self._check_set("world_size", value)
+
+    def _check_set(self, name: str, value: Any) -> None:
+        found = getattr(self, name)
+        if value != found:
+            msg = (
+                f"{name} cannot be set to {value!r}: it is {found!r}, as the running process group says (there is none "
+                "before setup_ddp(rank, world_size))"
+            )
+            raise AttributeError(msg)
 
     def model_initialize(
         self,
@@ -262,7 +286,7 @@ class GEARS(PublishedNames, Shown):
     @takes(ScoreOptions)
     def evaluate(
         self, split: str = "test", *, metrics: Sequence[str] = DEFAULT_METRICS,
-        baselines: Sequence[str] = DEFAULT_BASELINES, clip: bool | None = None, n_top: int = 20,
+        baselines: Sequence[str] = DEFAULT_BASELINES, clip: bool | None = None,
         n_split_half: int = N_SPLIT_HALF, seed: int = 0, max_cells: int = MAX_CELLS, mask_target: bool | None = None,
         embedding: GeneEmbedding | None = None, name: str = "gears", report: str | Path | None = None,
         shown: Sequence[str] = (),
@@ -273,7 +297,7 @@ class GEARS(PublishedNames, Shown):
         ----------
         split
             The part: ``"test"``, ``"val"`` or ``"train"``.
-        metrics, clip, n_top, n_split_half, seed, max_cells, mask_target
+        metrics, clip, n_split_half, seed, max_cells, mask_target
             See :class:`gears.evaluation.ScoreOptions`; `mask_target` is by default that of the training.
         baselines
             Names of baselines (``docs/evaluation.md`` describes each).
@@ -446,6 +470,8 @@ class GEARS(PublishedNames, Shown):
                 logger.info("replacing the model in %s", path)
             state = {key: value.detach().cpu() for key, value in unwrap(network).state_dict().items()}
             save_model(path, parts, state)
+            with shown():
+                logger.info("the model was saved in %s", path)
 
     def load_pretrained(self, path: str | Path) -> None:
         """Load a saved model for this screen; also one of cell-gears (:func:`gears.published.load_cell_gears_model`).
@@ -484,9 +510,14 @@ class GEARS(PublishedNames, Shown):
         return self.pert_data
 
     def _predictor(self) -> tuple[GEARSNetwork, ModelParts]:
-        """The network of the best epoch and the other parts of the model."""
+        """The network of the best epoch and the other parts of the model; a warning for one that was never trained."""
         parts = self._need_model()
         assert self.best_model is not None
+        if not parts.fitted_parts:
+            logger.warning(
+                "this model is not trained: unless you trained its network yourself, predictions come from random "
+                "weights; call train() first"
+            )
         return self.best_model, parts
 
     def _condition(self, query: str | Sequence[str] | Condition) -> Condition:

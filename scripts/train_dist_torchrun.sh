@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train on the GPUs of this machine through torchrun.
 #   scripts/train_dist_torchrun.sh --config configs/base.yaml DATA        (all GPUs)
-#   scripts/train_dist_torchrun.sh --num_gpus 2 --config configs/base.yaml DATA
+#   scripts/train_dist_torchrun.sh --num_gpus 2 --config run.yaml         (the file has a line data: screen.h5ad)
 # Further arguments go to `gears train`. Without a GPU, --num_gpus CPU processes are started.
 set -euo pipefail
 

@@ -252,3 +252,59 @@ def test_model_needs_a_split(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -
     pert_data.new_data_process("toy", toy_adata)
     with pytest.raises(ValueError, match="prepare_split"):
         GEARS(pert_data)
+
+
+def test_a_model_that_was_never_trained_says_so(pert_data: PertData, tmp_path: Path, caplog) -> None:
+    gears = GEARS(pert_data, device="CPU")
+    gears.model_initialize(hidden_size=8)
+    assert "not trained" in repr(gears)
+    for act in (
+        lambda: gears.predict(gears.pert_list[:1]),
+        lambda: gears.evaluate("test", metrics=["mse"], n_split_half=0),
+        lambda: gears.save_model(tmp_path / "model"),
+        lambda: gears.predict_to_file(gears.pert_list[:1], tmp_path / "a.h5ad"),
+        lambda: GEARS.from_pretrained(tmp_path / "model", device="cpu").predict(gears.pert_list[:1]),
+    ):
+        caplog.clear()
+        act()
+        assert caplog.text.count("this model is not trained") == 1
+    gears.train(epochs=1, prior=None, verbose=False, evaluate_test=False)
+    gears.save_model(tmp_path / "model")
+    caplog.clear()
+    gears.predict(gears.pert_list[:1])
+    GEARS.from_pretrained(tmp_path / "model", device="cpu").predict(gears.pert_list[:1])
+    assert "not trained" not in caplog.text + repr(gears)
+
+
+def test_training_works_where_gradients_are_switched_off(pert_data: PertData) -> None:
+    expected = trained(pert_data).model.state_dict()
+    with torch.no_grad():
+        found = trained(pert_data).model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_rank_and_world_size_are_set_to_what_they_are(pert_data: PertData) -> None:
+    gears = GEARS(pert_data, device="cpu")
+    gears.is_distributed, gears.rank, gears.world_size = False, 0, 1
+    for name, wrong in (("is_distributed", True), ("rank", 1), ("world_size", 2)):
+        with pytest.raises(AttributeError, match=f"{name} cannot be set to {wrong}: it is .*process group"):
+            setattr(gears, name, wrong)
+
+
+def test_a_save_path_that_is_a_link_stays_one(pert_data: PertData, tmp_path: Path) -> None:
+    """Also one whose target is not there yet, and in a second training, which writes beside the first model."""
+    link, target = tmp_path / "model", tmp_path / "big_disk" / "model"
+    link.symlink_to(target)
+    for _ in range(2):
+        gears = GEARS(pert_data, device="cpu")
+        gears.model_initialize(hidden_size=8)
+        gears.train(epochs=1, prior=None, save_path=link, verbose=False, evaluate_test=False)
+    assert link.is_symlink()
+    assert (target / "manifest.json").is_file()
+    output = tmp_path / "predicted.h5ad"
+    output.symlink_to(tmp_path / "big_disk" / "predicted.h5ad")
+    gears.predict_to_file(gears.pert_list[:1], output)
+    assert output.is_symlink()
+    assert output.is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big_disk", "data", "model", "predicted.h5ad"]
+    assert sorted(path.name for path in (tmp_path / "big_disk").iterdir()) == ["model", "predicted.h5ad"]

@@ -26,6 +26,20 @@ def _cut(name: str) -> str:
     return name if len(name) <= 300 else f"{name[:60]}... ({len(name)} characters)"
 
 
+def brief(value: object) -> str:
+    """A user's value for a message: one short line, of tables and arrays the type and shape alone.
+
+    Examples
+    --------
+    >>> brief("KLF1"), brief([1, 2])
+    ("'KLF1'", '[1, 2]')
+    """
+    shape = getattr(value, "shape", ())
+    if isinstance(shape, tuple) and shape:
+        return f"an array of the type {type(value).__name__}, {shape}"
+    return _cut(" ".join(repr(value).split()))
+
+
 def check_unique(names: Iterable[str], what: str) -> None:
     """Raise ValueError that lists the names that occur more than once; `what` says whose names they are."""
     twice = [name for name, n in Counter(names).items() if n > 1]

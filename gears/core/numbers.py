@@ -7,6 +7,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from gears.core.messages import brief
+
 
 def plain_number(value: Any) -> Any:
     """A numpy number or truth value (also a 0-d array) as a Python one; anything else unchanged.
@@ -38,7 +40,7 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     """A user's whole number as an ``int``; ValueError where it is none, or below `least`."""
     plain = plain_number(value)
     if not is_whole(plain, least):
-        msg = f"{name} is {plain!r}; expected a whole number of at least {least}"
+        msg = f"{name} is {brief(plain)}; expected a whole number of at least {least}"
         raise ValueError(msg)
     return plain
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, dataclass_transform
 
-from gears.core.messages import unknown_name
+from gears.core.messages import brief, unknown_name
 from gears.core.numbers import is_number, is_whole, plain_number
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Check:
             return
         if self.names and isinstance(value, str):
             raise ValueError(unknown_name(name, value, self.names))
-        msg = f"{name} is {value!r}; expected {self.expected}"
+        msg = f"{name} is {brief(value)}; expected {self.expected}"
         raise ValueError(msg)
 
     def or_none(self, meaning: str = "None") -> Check:
@@ -99,7 +99,11 @@ def switch() -> Check:
 def one_of(names: Sequence[str]) -> Check:
     """One of several names."""
     known = tuple(names)
-    return Check(f"one of {', '.join(map(repr, known))}", lambda value: value in known, known)
+    return Check(
+        f"one of {', '.join(map(repr, known))}",
+        lambda value: isinstance(value, str) and value in known,
+        known,
+    )
 
 
 def text() -> Check:

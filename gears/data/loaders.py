@@ -1,7 +1,7 @@
 """Batches of cells with paired control cells, and their loaders for one or several workers.
 
-A batch is read at once from the memory-mapped cells. Training uses torch's DistributedSampler, with one replica where
-there is one worker, so that step s of W workers with batch b sees the cells of step s of one worker with batch W b.
+A batch is read at once from the memory-mapped cells. Step s of W workers with batch b sees the cells of step s of one
+worker with batch W b (:class:`TrainingSampler`).
 
 Consumers that know batches of the published package find its fields: ``x``, ``y``, ``pert``, ``pert_idx``,
 ``de_idx``, ``batch``, ``num_graphs`` and ``to(device)``; the other fields are this package's own.
@@ -119,17 +119,68 @@ class ShardSampler(Sampler[int]):
         """The order is the same in every epoch."""
 
 
+class TrainingSampler(DistributedSampler):
+    """Order of the training cells by (seed, epoch), in batches of equal size that workers share.
+
+    An epoch has as few batches of at most `batch_size` cells per worker as hold all cells; their sizes over all workers
+    differ by one at most. Worker r takes every W-th cell of a batch. Iterating gives this worker's cells.
+    """
+
+    def __init__(self, dataset: Dataset, batch_size: int, world_size: int, rank: int, seed: int) -> None:
+        super().__init__(dataset, world_size, rank, seed=seed)
+        self.n_cells = len(dataset)  # type: ignore[arg-type]
+        # each worker has a cell of every batch
+        self.n_batches = max(
+            1, min(-(-self.n_cells // (batch_size * world_size)), self.n_cells // world_size)
+        )
+
+    def batches(self, rank: int | None = None) -> list[np.ndarray]:
+        """Places of a worker's cells (by default this worker's) in the data set, batch by batch."""
+        draw = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(self.n_cells, generator=draw).numpy()
+        start = self.rank if rank is None else rank
+        return [batch[start :: self.num_replicas] for batch in np.array_split(order, self.n_batches)]
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(place) for batch in self.batches() for place in batch)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.batches()))
+
+
+class _Batches(Sampler[list[int]]):
+    """Batches of a :class:`TrainingSampler`, for a DataLoader."""
+
+    def __init__(self, sampler: TrainingSampler) -> None:
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch.tolist() for batch in self._sampler.batches())
+
+    def __len__(self) -> int:
+        return self._sampler.n_batches
+
+
 class CellLoader(DataLoader):
     """A DataLoader whose :meth:`set_epoch` sets sampler and pairing together.
 
-    Training cells that are gone through again without it come in the order and pairing of the next
+    `batch_size` of training cells is the largest size of a batch (:class:`TrainingSampler`). Training cells
+    that are gone through again without it come in the order and pairing of the next
     epoch: a loop of the user's own shuffles without knowing of epochs.
     """
 
     _gone_through = False
 
+    def __init__(self, dataset: CellDataset, sampler: Sampler[int], batch_size: int, **options: Any) -> None:
+        if not isinstance(sampler, TrainingSampler):
+            super().__init__(dataset, batch_size, sampler=sampler, **options)
+            return
+        super().__init__(dataset, batch_sampler=_Batches(sampler), **options)
+        # what torch leaves empty beside a batch sampler, and lets nobody set later
+        vars(self).update(sampler=sampler, batch_size=batch_size)
+
     def __iter__(self) -> Any:
-        if self._gone_through and isinstance(self.sampler, DistributedSampler):
+        if self._gone_through and isinstance(self.sampler, TrainingSampler):
             self.set_epoch(self.dataset.epoch + 1)  # type: ignore[attr-defined]
         self._gone_through = True
         return super().__iter__()
@@ -207,15 +258,16 @@ def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
 
 
 def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings) -> CellLoader:
-    train, share = part == "train", (settings.world_size, settings.rank)
+    share, size = (settings.world_size, settings.rank), settings.test_batch_size
     sampler: Sampler = ShardSampler(len(dataset), *share)
-    if train:
-        sampler = DistributedSampler(dataset, *share, shuffle=True, seed=seed, drop_last=True)
+    if part == "train":
+        size = settings.batch_size
+        sampler = TrainingSampler(dataset, size, *share, seed)
+    assert size is not None
     return CellLoader(
         dataset,
-        batch_size=settings.batch_size if train else settings.test_batch_size,
-        sampler=sampler,
-        drop_last=train,
+        sampler,
+        size,
         num_workers=settings.num_workers,
         collate_fn=_as_it_is,
         pin_memory=torch.cuda.is_available(),

@@ -27,7 +27,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from gears.conditions import Condition
-from gears.core.messages import count, shorten, unknown_name
+from gears.core.messages import brief, check_unique, count, shorten, unknown_name
 from gears.core.numbers import is_number, plain_number
 from gears.design.candidates import (
     Candidates,
@@ -254,7 +254,7 @@ class Scorer:
             wanted = (
                 "above 0" if readout is None else "other than 0: above it for a rise, below it for a fall"
             )
-            msg = f"threshold is {threshold!r}; expected a change of log expression {wanted}"
+            msg = f"threshold is {brief(threshold)}; expected a change of log expression {wanted}"
             raise ValueError(msg)
         if readout is None:
             return cls(None, threshold**2, True)
@@ -296,13 +296,14 @@ def sum_sd(sd_UG: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def numbers_by_gene(values: Mapping[str, float] | pd.Series, what: str) -> dict[str, float]:
-    """Numbers by gene of what a user gives; ValueError where it is something else."""
+    """Numbers by gene of what a user gives; ValueError where it is something else, or names a gene twice."""
     expected = 'expected numbers by gene, such as {"HBG1": 1, "HBB": -1}'
     if not isinstance(values, Mapping | pd.Series):
         msg = f"the {what} is a {type(values).__name__}; {expected}"
         raise ValueError(msg)
+    check_unique(map(str, values.keys()), f"genes of the {what}")
     plain = {str(gene): plain_number(value) for gene, value in values.items()}
-    wrong = [f"{gene}: {value!r}" for gene, value in plain.items() if not is_number(value)]
+    wrong = [f"{gene}: {brief(value)}" for gene, value in plain.items() if not is_number(value)]
     if wrong:
         msg = f"the {what} has {shorten(wrong, 3)}; {expected}"
         raise ValueError(msg)

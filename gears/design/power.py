@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import nctdtrinc, ndtri, stdtrit
 
+from gears.core.messages import brief
 from gears.core.numbers import is_number, plain_number, whole_number
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
@@ -65,6 +66,7 @@ def power(
     if (effect is None) == (cells is None):
         msg = f"found effect={effect} and cells={cells}; give one of them, the other is computed"
         raise ValueError(msg)
+    screen = PreparedScreen.of(screen)
     if len(screen.settings) > 1:
         msg = (
             f"the screen has {len(screen.settings)} settings; give one of them: screen.setting(context, type)"
@@ -72,7 +74,7 @@ def power(
         raise ValueError(msg)
     for name, value in (("power", power), ("level", level)):
         if not is_number(plain_number(value)) or not 0 < value < 1:
-            msg = f"{name} is {value!r}; expected a number between 0 and 1"
+            msg = f"{name} is {brief(value)}; expected a number between 0 and 1"
             raise ValueError(msg)
     quantile = float(ndtri(1 - level / 2) + ndtri(power))
     if quantile <= 0:

@@ -161,9 +161,4 @@ def _wanted(wanted: Mapping[str, float] | pd.Series | np.ndarray, gene_names: tu
             msg = f"the wanted change has shape {wanted.shape}; expected one value per gene, ({len(gene_names)},)"
             raise ValueError(msg)
         return weights_of(dict(zip(gene_names, wanted.tolist(), strict=True)), gene_names, "wanted change")
-    weights = numbers_by_gene(wanted, "wanted change")
-    if len(weights) < len(wanted):
-        repeated = pd.Index(wanted.keys())
-        msg = f"the wanted change names genes twice: {shorten(repeated[repeated.duplicated()], 3)}"
-        raise ValueError(msg)
-    return weights_of(weights, gene_names, "wanted change")
+    return weights_of(numbers_by_gene(wanted, "wanted change"), gene_names, "wanted change")

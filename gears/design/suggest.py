@@ -29,7 +29,7 @@ import pandas as pd
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.core.messages import shorten, unknown_name
+from gears.core.messages import brief, check_unique, shorten, unknown_name
 from gears.core.numbers import is_number, plain_number, whole_number
 from gears.design.candidates import (
     Candidates,
@@ -149,7 +149,7 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
 
 
 def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None) -> np.ndarray:
-    """Cost of each candidate, (C,); raises for costs that are not above 0 and for names that are no candidate."""
+    """Cost of each candidate, (C,); raises for costs not above 0, names given twice, and names of no candidate."""
     cost_C = np.ones(len(candidates))
     if costs is None:
         return cost_C
@@ -158,9 +158,12 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
             f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
         )
         raise ValueError(msg)
-    given: dict[Any, Any] = dict(costs)
-    cost_of = {Condition.of(name): plain_number(cost) for name, cost in given.items()}
-    wrong = [f"{one.name}: {cost!r}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]
+    given: list[tuple[Any, Any]] = list(costs.items())
+    cost_of = {Condition.of(name): plain_number(cost) for name, cost in given}
+    check_unique([Condition.of(name).name for name, _ in given], "candidates in costs")
+    wrong = [
+        f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0
+    ]
     if wrong:
         msg = f"costs are numbers above 0; found {shorten(wrong, 3)}"
         raise ValueError(msg)

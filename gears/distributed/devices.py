@@ -129,6 +129,7 @@ def choose_devices(
 def parse_device(device: str | int | torch.device) -> torch.device:
     """A device as a user writes it: "cpu", "cuda", "cuda:1", "mps", the number of a GPU; else ValueError."""
     plain = plain_number(device)
+    plain = plain.strip().lower() if isinstance(plain, str) else plain
     target = None
     with contextlib.suppress(RuntimeError, TypeError):
         target = torch.device(f"cuda:{plain}" if is_whole(plain) else plain)

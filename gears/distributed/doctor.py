@@ -217,8 +217,11 @@ def findings_of(
         add("note", "NCCL_TIMEOUT is no variable that anything reads: pass timeout= (seconds)")
     if variables.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
         add("note", "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes some releases of torch with gloo: use INFO")
-    if "RANK" in variables and "MASTER_ADDR" not in variables:
-        add("note", "RANK is set without MASTER_ADDR: left over from a launcher? train_multi_gpu ignores it")
+    if "RANK" in variables and ("MASTER_ADDR" not in variables or variables.get("WORLD_SIZE") == "1"):
+        add(
+            "note",
+            "RANK is set, but describes no worker: left over from a launcher? train_multi_gpu ignores it",
+        )
     if machine.get("load", 0) > 1.5 * machine.get("usable_cores", 1) and "OMP_NUM_THREADS" not in variables:
         busy = f"{machine['load']:g} processes want {count(machine['usable_cores'], 'core')}"
         add("note", f"this machine is busy ({busy}): OMP_NUM_THREADS=1 keeps one process to one core")

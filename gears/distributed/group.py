@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import gc
+import hashlib
 import itertools
 import logging
+import multiprocessing as mp
 import os
 import platform
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +40,8 @@ from gears.distributed.world import (
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 600.0
+LOWEST_PORT, N_PORTS = 10_000, 20_000
+"""Ports at which workers meet without MASTER_PORT: below those that systems give out by themselves (from 32,768 on)."""
 
 
 def setup_ddp(
@@ -48,8 +54,9 @@ def setup_ddp(
 ) -> World:
     """Join the process group as `rank`; for a worker started by ``torch.multiprocessing.spawn``.
 
-    Uses ``MASTER_ADDR`` and ``MASTER_PORT``. In a worker of :func:`train_multi_gpu` the
-    group is already running and is only checked.
+    Uses ``MASTER_ADDR`` and ``MASTER_PORT``; without them the workers that one call of ``spawn`` started meet on this
+    machine, at a port of their own. In a worker of :func:`train_multi_gpu` the group is already running and is only
+    checked.
 
     Parameters
     ----------
@@ -65,7 +72,8 @@ def setup_ddp(
     Raises
     ------
     RuntimeError
-        The addresses are not set, or another group is running.
+        One of the two variables is set alone; neither is, and `multiprocessing` did not start this process; the port is
+        taken; another group is running.
     """
     if is_running():
         world = current_world()
@@ -76,15 +84,20 @@ def setup_ddp(
             )
             raise RuntimeError(msg)
         return world
+    world = World(rank, rank, world_size, find_device(device) if device is not None else _own_device(rank))
     missing = [name for name in missing_variables() if name.startswith("MASTER_")]
-    if missing:
+    if not missing:
+        return join_group(world, backend=backend, timeout=timeout)
+    if len(missing) == 1 or not (world_size == 1 or mp.current_process()._identity):  # type: ignore[attr-defined]
         msg = (
             f"{' and '.join(missing)} not set; before starting the workers set MASTER_ADDR='127.0.0.1' and "
             "MASTER_PORT to a free port in os.environ, or let gears.train_distributed.train_multi_gpu start them"
         )
         raise RuntimeError(msg)
-    target = find_device(device) if device is not None else _own_device(rank)
-    return join_group(World(rank, rank, world_size, target), backend=backend, timeout=timeout)
+    if world_size > 1:
+        use_loopback()
+    store = dist.PrefixStore(f"gears-{next(_joins)}", _own_store(rank, world_size))
+    return join_group(world, backend=backend, timeout=timeout, store=store)
 
 
 def setup_ddp_multi_node(
@@ -142,6 +155,12 @@ def join_group(
         logger.warning(
             "the variable NCCL_TIMEOUT has no effect (neither torch nor NCCL reads it); use timeout="
         )
+    if "gloo" in backend and (missing := _missing_interfaces()):
+        msg = (
+            f"GLOO_SOCKET_IFNAME names {', '.join(missing)}, which this machine does not have; it has "
+            f"{', '.join(name for _, name in socket.if_nameindex())}: name one of these, or unset the variable"
+        )
+        raise ValueError(msg)
     device_id = None
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
@@ -170,10 +189,49 @@ def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.
     torchrun's store outlives a group: a second group would find the addresses of the first
     one there and wait for them for ever. So would the workers of a restart.
     """
-    store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=limit))
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    with _naming_variables(rank, world_size, address):
+        store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=limit))
     store.set_timeout(limit)
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
+
+
+@functools.cache
+def _own_store(rank: int, world_size: int) -> dist.Store:
+    """Store of workers that one process started by ``multiprocessing``, without MASTER_ADDR and MASTER_PORT.
+
+    Port and keys follow from what the parent gives to its children alone: a random key, and numbers in the order of
+    their start, of which that of rank 0 is the same for all workers of one start. So workers of two jobs, or of two
+    starts, never meet: where both have the same port, rank 0 of the second finds it taken.
+    """
+    process: Any = mp.current_process()
+    first = process._identity[-1] - rank if process._identity else 0
+    start = hashlib.sha256(b"%s %d" % (process.authkey, first))
+    port = LOWEST_PORT + int.from_bytes(start.digest()[:4], "big") % N_PORTS if world_size > 1 else 0
+    limit = datetime.timedelta(seconds=DEFAULT_TIMEOUT)
+    with _naming_variables(rank, world_size, f"127.0.0.1:{port}"):
+        store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=limit, wait_for_workers=False)
+    return dist.PrefixStore(start.hexdigest(), store)
+
+
+@contextlib.contextmanager
+def _naming_variables(rank: int, world_size: int, address: str) -> Iterator[None]:
+    """Turn torch's errors, while workers meet at an address, into one that names the variables to set."""
+    try:
+        yield
+    except dist.DistError as error:
+        reason = str(error).partition("\n")[0]
+        msg = (
+            f"worker {rank} of {world_size} did not meet the others at {address} ({reason}): start all of them, or "
+            "unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT if no launcher has set them"
+        )
+        if "EADDRINUSE" in reason:
+            msg = (
+                f"the port at which the workers meet, {address}, is taken by another process: set MASTER_PORT to a "
+                "free port (and MASTER_ADDR='127.0.0.1' on one machine) before the workers start"
+            )
+        raise RuntimeError(msg) from error
 
 
 _open_stores: list[dist.Store] = []
@@ -188,7 +246,8 @@ def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
     if world_size == 1 or not os.environ.get("MASTER_ADDR"):
         yield
         return
-    store = _fresh_store(rank, world_size, datetime.timedelta(days=1))
+    store = _fresh_store(rank, world_size, datetime.timedelta(seconds=DEFAULT_TIMEOUT))
+    store.set_timeout(datetime.timedelta(days=1))  # what rank 0 does may take long
     _open_stores[:] = [store]  # rank 0 may serve the keys itself: they must live until the next call
     if rank:
         store.wait(["first"])
@@ -221,13 +280,20 @@ def cleanup_ddp() -> None:
 
 
 def use_loopback() -> None:
-    """Let gloo use the loopback interface of this machine, unless the user chose another one.
+    """Let gloo use the loopback interface of this machine, unless the user chose another one that it has.
 
     For worker processes only: it sets a variable of the process's environment.
     """
-    with contextlib.suppress(KeyError):
-        names = {"Linux": "lo", "Darwin": "lo0"}
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[platform.system()])
+    name = {"Linux": "lo", "Darwin": "lo0"}.get(platform.system())
+    if name is not None and (_missing_interfaces() or not os.environ.get("GLOO_SOCKET_IFNAME")):
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def _missing_interfaces() -> list[str]:
+    """Interfaces in GLOO_SOCKET_IFNAME that this machine does not have."""
+    names = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+    there = {name for _, name in socket.if_nameindex()}
+    return [name for name in names if name and name.partition(":")[0] not in there]
 
 
 def _own_device(local_rank: int) -> torch.device:

@@ -53,11 +53,15 @@ class Once(logging.Filter):
 
 @contextlib.contextmanager
 def shown(verbose: bool = True) -> Iterator[None]:
-    """While a public function runs, show its INFO lines on rank 0; without `verbose` warnings alone."""
+    """While a public function runs, show its INFO lines on rank 0; without `verbose` warnings alone.
+
+    The other workers do the same work and find the same: they show errors alone.
+    """
     rank = _rank()
     if verbose or rank:
         show_progress()
-    with contextlib.nullcontext() if verbose and not rank else quiet(logging.WARNING):
+    level = logging.ERROR if rank else logging.WARNING
+    with contextlib.nullcontext() if verbose and not rank else quiet(level):
         yield
 
 

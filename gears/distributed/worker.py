@@ -20,7 +20,7 @@ from gears.distributed.doctor import cores
 from gears.distributed.group import cleanup_ddp, join_group, use_loopback
 from gears.distributed.log import HANDLER, Once, attach
 from gears.distributed.signals import die_with_parent, listen_for_stop
-from gears.distributed.world import World
+from gears.distributed.world import VARIABLES, World
 
 LESS_MEMORY = "use fewer workers, a smaller batch_size, or a machine with more memory"
 
@@ -70,6 +70,9 @@ def run_child(rank: int, setup: ChildSetup, payload: bytes) -> None:
 def _prepare(rank: int, setup: ChildSetup) -> None:
     """Paths, threads, logging and the process group of this worker."""
     sys.path[:] = [*setup.search_path]
+    # what another launcher, or an earlier job, left there: the supervisor knows better
+    for name in (*VARIABLES, "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
     use_loopback()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // (setup.side_by_side or len(setup.devices))))

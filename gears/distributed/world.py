@@ -70,20 +70,22 @@ def barrier() -> None:
         dist.barrier()
 
 
-def reduce_tensor(tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
-    """Sum (or ``"max"``/``"min"``) of a tensor over all workers; the tensor itself in one process.
+def reduce_tensor(tensor: torch.Tensor, op: str = "mean") -> torch.Tensor:
+    """Mean (or ``"sum"``, ``"max"``, ``"min"``) of a tensor over all workers; the tensor itself in one process.
 
-    Reduce sums and counts and divide afterwards: a mean of the workers' means is wrong when their counts differ.
+    A mean of the workers' means is wrong where their counts differ: reduce sums and counts with ``op="sum"``, and
+    divide.
     """
-    operations = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-    if op not in operations:
-        msg = f"unknown reduction {op!r}; expected one of {', '.join(operations)}"
+    return (GroupReducer() if is_running() else IDENTITY).reduce(tensor, op)
+
+
+def _operation(op: str) -> Any:
+    """Operation of ``torch.distributed``; that of a mean is a sum, which is divided afterwards (gloo has no mean)."""
+    names = {"mean": "SUM", "sum": "SUM", "max": "MAX", "min": "MIN"}
+    if op not in names:
+        msg = f"unknown reduction {op!r}; expected one of {', '.join(names)}"
         raise ValueError(msg)
-    if not is_running():
-        return tensor
-    result = tensor.detach().clone()
-    dist.all_reduce(result, op=operations[op])
-    return result
+    return getattr(dist.ReduceOp, names[op])
 
 
 def _need_group() -> None:
@@ -106,6 +108,11 @@ class Reducer:
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers, a new tensor of the same shape."""
         return tensor.detach().clone()
+
+    def reduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
+        """Mean, sum, max or min over workers (see :func:`reduce_tensor`)."""
+        _operation(op)
+        return tensor
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """All workers' tensors, shape (world size, ...), rank by rank."""
@@ -137,6 +144,13 @@ class GroupReducer(Reducer):
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers, a new tensor of the same shape."""
         return self.add_up(tensor.detach().clone())
+
+    def reduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
+        """Mean, sum, max or min over workers, a new tensor of the same shape."""
+        _need_group()
+        result = tensor.detach().clone()
+        dist.all_reduce(result, op=_operation(op))
+        return result / self.world_size if op == "mean" else result
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """All workers' tensors, shape (world size, ...), rank by rank."""
@@ -197,11 +211,12 @@ class Ranks:
 
     @classmethod
     def current(cls) -> Ranks | None:
-        """Ranks in the launcher's world or, without one, in the running process group."""
+        """Ranks in the launcher's world or, without one or in another, in the running process group."""
         ranks = cls.read()
-        if ranks is None and is_running():
+        if is_running():
             world = current_world()
-            return cls(world.rank, world.local_rank, world.world_size, world.world_size)
+            if ranks is None or (ranks.rank, ranks.world_size) != (world.rank, world.world_size):
+                return cls(world.rank, world.local_rank, world.world_size, world.world_size)
         return ranks
 
 
@@ -227,8 +242,21 @@ def _number(values: Mapping[str, str], name: str, default: int | None = None) ->
 
 
 def started_by_launcher() -> bool:
-    """Whether this process is a worker of torchrun (and so must not start workers itself)."""
-    return is_running() or Ranks.read() is not None
+    """Whether this process is a worker of torchrun (and so must not start workers itself).
+
+    A world of one that torchrun did not start is what an image or an earlier job left in the environment; a larger one
+    may be of workers that were started by hand.
+    """
+    ranks = Ranks.read()
+    if is_running() or ranks is None:
+        return is_running()
+    if ranks.world_size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
+        logger.warning(
+            "RANK=0 and WORLD_SIZE=1 are set, but no launcher started this process: they are ignored (unset them to be "
+            "rid of this line)"
+        )
+        return False
+    return True
 
 
 def own_device(
@@ -245,8 +273,9 @@ def own_device(
     """
     if n_gpus is not None and n_gpus not in (ranks.local_world_size, ranks.world_size):
         msg = (
-            f"n_gpus={n_gpus}, but the launcher started {ranks.world_size} process(es), "
-            f"{ranks.local_world_size} of them on this machine; omit n_gpus or start as many"
+            f"n_gpus={n_gpus}, but the launcher started {ranks.world_size} process(es) (WORLD_SIZE), "
+            f"{ranks.local_world_size} of them on this machine; omit n_gpus or start as many, or unset RANK and "
+            "WORLD_SIZE if no launcher set them"
         )
         raise ValueError(msg)
     if visible is None:

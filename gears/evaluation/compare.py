@@ -22,6 +22,7 @@ from gears.core.html import Shown
 from gears.core.messages import count, unknown_name
 from gears.core.options import list_of_names, option, options, text
 from gears.core.progress import followed
+from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import screens_of
 from gears.data.splits.split import PARTS, Split
 from gears.evaluation.baselines import DEFAULT_BASELINES
@@ -36,7 +37,6 @@ from gears.evaluation.table import count_parts, fitted_line, subgroup_line
 from gears.evaluation.verdict import short_table, verdict
 
 if TYPE_CHECKING:
-    from gears.data.screen.prepared import PreparedScreen
     from gears.graphs.annotation import GeneAnnotation
     from gears.graphs.embeddings import GeneEmbedding
 
@@ -105,7 +105,7 @@ def compare(
     baselines = with_embedding(compare_options.baselines, embedding)
     compare_options = dataclasses.replace(compare_options, baselines=baselines)
     baseline_named = partial(make_baseline, clip=False, annotation=annotation, embedding=embedding)
-    named = _named(splits)
+    screen, named = PreparedScreen.of(screen), _named(splits)
     _check_methods(models, compare_options, seeds)
     tables, runs = [], []
     left_out: dict[str, str] = {}

@@ -13,12 +13,12 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core.messages import shorten, unknown_name
+from gears.data.screen.prepared import PreparedScreen
 from gears.files.paths import user_path
 from gears.files.pickles import load_npy
 from gears.files.untrusted import listed_names
 
 if TYPE_CHECKING:
-    from gears.data.screen.prepared import PreparedScreen
     from gears.prediction.predictions import Predictions
 
 logger = logging.getLogger(__name__)
@@ -219,6 +219,7 @@ def interaction_table(
 
 def observed_interactions(screen: PreparedScreen, *, by: str = "strength") -> pd.DataFrame:
     """:func:`interaction_table` of the measured means of a screen."""
+    screen = PreparedScreen.of(screen)
     control_G = screen.statistics.mean[screen.control_id]
     deltas = {
         condition: screen.statistics.mean[row] - control_G for row, condition in enumerate(screen.conditions)

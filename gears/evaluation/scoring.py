@@ -61,7 +61,6 @@ class ScoreOptions(Options):
         check=switch().or_none(),
         help="set negative predictions of every method to zero; by default where the screen has no values below 0",
     )
-    n_top: int = option(default=20, check=whole(1), help="number of top differential genes")
     n_split_half: int = split_half(0)
     seed: int = option(
         default=0, check=whole(0), help="seed of the split-half repeats and of the cells that are drawn"
@@ -198,7 +197,6 @@ def _scored(
     truth = Truth.of(
         part_screen,
         setting.conditions,
-        n_top=options.n_top,
         cells=ScreenCells(part_screen, options.max_cells, options.seed) if with_cells else None,
         reference_mean_G=setting.means.reference_mean(),
     )

@@ -13,7 +13,7 @@ from scipy import special
 
 from gears.conditions import Condition
 from gears.core.messages import check_unique
-from gears.data.screen.statistics import moderated_t, welch_t
+from gears.data.screen.statistics import N_RANKED, moderated_t, welch_t
 from gears.evaluation.rows import adjusted, weighted_rows
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Truth:
     reference_mean_G
         Mean of the training conditions' means, without the control (NaN without training conditions).
     top_de, top_de_non_dropout
-        Per condition its top differential genes (indices), all and without
-        drop-outs; empty where no ranking exists, as for the control.
+        Per condition its differential genes (indices), most differential first, all and without
+        drop-outs; empty where no ranking exists, as for the control. Metrics take the first of them (:meth:`top`).
     targets
         Per condition the measured genes among the perturbed ones (indices).
     panel_mean_VG, panel_row_U
@@ -164,7 +164,6 @@ class Truth:
         conditions: Iterable[Condition | str],
         train_conditions: Iterable[Condition | str] = (),
         *,
-        n_top: int = 20,
         weights: str = "conditions",
         cells: CellSource | None = None,
         reference_mean_G: np.ndarray | None = None,
@@ -180,8 +179,6 @@ class Truth:
             What is evaluated, each condition once.
         train_conditions
             The training conditions, for the reference mean; the control among them is excluded.
-        n_top
-            Number of top differential genes, at most the number of genes.
         weights
             ``"conditions"`` (each training condition once) or ``"cells"``.
         cells
@@ -197,7 +194,7 @@ class Truth:
         statistics = screen.statistics
         control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
         gene_index = {gene: index for index, gene in enumerate(screen.gene_names)}
-        top, top_non_dropout = _top_lists(screen, ids, min(n_top, len(gene_index)))
+        top, top_non_dropout = _top_lists(screen, ids)
         if reference_mean_G is None:
             train = dict.fromkeys(Condition.of(condition) for condition in train_conditions)
             train_ids = [screen.id_of(condition) for condition in train if not condition.is_control]
@@ -226,6 +223,17 @@ class Truth:
             n_control=int(statistics.n[screen.control_id]),
             cells=cells,
         )
+
+    def top(self, n: int = 20, *, dropouts: bool = True) -> GeneLists:
+        """The n most differential genes of each condition (indices), with or without drop-outs.
+
+        ValueError where a screen's ranking, of :data:`N_RANKED` genes, holds fewer.
+        """
+        n_genes = len(self.control_mean_G)
+        if any(N_RANKED <= len(genes) < min(n, n_genes) for genes in self.top_de):
+            msg = f"the ranking holds the top {N_RANKED} genes of each condition, {n} were requested; request fewer"
+            raise ValueError(msg)
+        return tuple(genes[:n] for genes in (self.top_de if dropouts else self.top_de_non_dropout))
 
     def top_moderated(self, n: int = 20) -> np.ndarray:
         """The n genes of the largest moderated t of each condition, (U, n); genes that never vary come last."""
@@ -313,8 +321,8 @@ def mean_profile(
     return (share[:, None] * mean_CG[rows]).sum(axis=0)
 
 
-def _top_lists(screen: PreparedScreen, ids: np.ndarray, n_top: int) -> tuple[GeneLists, GeneLists]:
-    """Top genes of each condition; the second lists leave out genes lost in the condition but present in control."""
+def _top_lists(screen: PreparedScreen, ids: np.ndarray) -> tuple[GeneLists, GeneLists]:
+    """Ranked genes of each condition; the second lists leave out genes lost in the condition but present in control."""
     if screen.de is None:
         return _gene_lists(None, len(ids)), _gene_lists(None, len(ids))
     in_control_G = screen.statistics.mean[screen.control_id] != 0
@@ -323,8 +331,8 @@ def _top_lists(screen: PreparedScreen, ids: np.ndarray, n_top: int) -> tuple[Gen
         order = np.asarray(screen.de.order[condition_id], dtype=np.int64)
         order = order[order >= 0]
         dropout_G = (screen.statistics.mean[condition_id] == 0) & in_control_G
-        top.append(screen.de.top(int(condition_id), n_top))
-        kept.append(order[~dropout_G[order]][:n_top])
+        top.append(order)
+        kept.append(order[~dropout_G[order]])
     return tuple(top), tuple(kept)
 
 

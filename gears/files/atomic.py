@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import logging
 import os
 import re
 import shutil
@@ -16,13 +18,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
-from gears.files.paths import user_path
+from gears.files.paths import link_target, user_path
+
+logger = logging.getLogger(__name__)
 
 SECONDS_OF_REST = 24 * 3600.0
 """A temporary folder in which nothing has changed for this long is a leftover."""
 _MORE = 1 << 20
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
@@ -30,9 +35,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Let ``write(temporary_path)`` fill a temporary file, then rename it to `path`.
 
     A reader sees the old file or the new one, never an incomplete one. The temporary file has the
-    name of `path` (some writers choose the format by it), in a separate folder.
+    name of `path` (some writers choose the format by it), in a separate folder. A link stays: what it points to is
+    written.
     """
-    path = user_path(path)
+    path = link_target(user_path(path))
     with workplace(path) as temporary, naming(path, temporary.parent):
         write(temporary)
         with open(temporary, "rb+") as file:
@@ -47,9 +53,10 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary sibling folder; swap it in as `path` when the block ends without error.
 
     An existing `path` is replaced: on Linux the two folders swap their names in one step; elsewhere
-    the old one is renamed, the new one takes its name, and only then is the old one removed.
+    the old one is renamed, the new one takes its name, and only then is the old one removed. A link stays: the folder
+    that it points to is replaced.
     """
-    path = user_path(path)
+    path = link_target(user_path(path))
     with workplace(path) as temporary:
         with naming(path, temporary.parent):
             temporary.mkdir()
@@ -63,6 +70,37 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def locked(path: str | Path) -> Iterator[None]:
+    """Within the block, let other processes wait that lock the same file; without a lock where the disk has none."""
+    lock = FileLock(path)
+    try:
+        _acquire(lock)
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: BaseFileLock, *, blocking: bool = True) -> bool:
+    """Acquire a lock; False, with a warning, where the disk has no locks (some network disks)."""
+    try:
+        lock.acquire(blocking=blocking)
+    except (OSError, NotImplementedError) as error:  # the second: earlier releases of filelock, ENOSYS
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            raise
+        _warn_without_locks(Path(lock.lock_file).parent, str(error))
+        return False
+    return True
+
+
+@functools.cache
+def _warn_without_locks(folder: Path, reason: str) -> None:
+    logger.warning(
+        "the disk of %s has no file locks (%s): going on without; let no two processes prepare a screen or train in "
+        "this folder at the same time", folder, reason,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
 def only_writer(path: Path, message: str) -> Iterator[None]:
     """Within the block, keep out other processes that write `path` through it (FileExistsError with `message`).
 
@@ -71,10 +109,11 @@ def only_writer(path: Path, message: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(_lock_of(path))
     try:
-        lock.acquire(blocking=False)
-        while not _lock_of(path).exists():  # the one before removed it between our opening and locking it
+        held = _acquire(lock, blocking=False)
+        # the one before may have removed it between our opening and locking it
+        while held and not _lock_of(path).exists():
             lock.release()
-            lock.acquire(blocking=False)
+            held = _acquire(lock, blocking=False)
     except Timeout as error:
         raise FileExistsError(message) from error
     try:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
-from gears.files.atomic import clean_leftovers
+from gears.files.atomic import clean_leftovers, locked
 from gears.files.formats import content_hash, read_npz, write_npz
 
 logger = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ def cached_arrays(
     if arrays is not None:
         return arrays
     path = writable_folder(path.parent) / path.name
-    with FileLock(f"{path}.lock"):
+    with locked(f"{path}.lock"):
         arrays = _read(path, kind, name)
         if arrays is None:
             clean_leftovers(path.parent, path.name, alone=True)

@@ -8,14 +8,18 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gears.core.messages import shorten
 from gears.files.atomic import write_atomically
 from gears.files.mapped import pieces
 from gears.files.paths import reading, user_path
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 LARGEST_UNCHECKED = 1 << 30
 MOST_TIMES = 200
@@ -54,6 +58,81 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     return write_atomically(path, write)
+
+
+def plain_adata(obs: pd.DataFrame, var: pd.DataFrame, **more: Any) -> AnnData:
+    """An AnnData with these annotations and `more` fields that every version of anndata can write.
+
+    Strings are Python objects, also where pandas infers another type (``future.infer_string``).
+    """
+    from anndata import AnnData
+
+    with pd.option_context("future.infer_string", False):
+        return AnnData(obs=_with_object_strings(obs), var=_with_object_strings(var), **more)
+
+
+def _with_object_strings(frame: pd.DataFrame) -> pd.DataFrame:
+    plain = frame.set_axis(frame.index.astype(object)).set_axis(frame.columns.astype(object), axis=1)
+    for name, dtype in plain.dtypes.items():
+        if isinstance(dtype, pd.StringDtype):
+            plain[name] = plain[name].astype(object)
+        elif isinstance(dtype, pd.CategoricalDtype) and isinstance(dtype.categories.dtype, pd.StringDtype):
+            plain[name] = plain[name].cat.rename_categories(dtype.categories.astype(object).tolist())
+    return plain
+
+
+def read_delimited(
+    path: str | Path, *, sep: str | None = None, header: bool = True, **options: Any
+) -> pd.DataFrame:
+    """A table of text, whichever of tab, comma, semicolon and blank separates its columns.
+
+    Parameters
+    ----------
+    path
+        CSV, TSV or text, compressed or not. Lines before the header that begin with "#" are skipped.
+    sep
+        Sign to prefer where the first lines hold several; by default a comma in ``.csv`` files, else a tab.
+    header
+        Whether the first line holds names of columns. It may begin with "#" itself ("#node1").
+    **options
+        Of :func:`pandas.read_csv`.
+    """
+    signs = dict.fromkeys((sep or ("," if ".csv" in Path(path).suffixes else "\t"), "\t", ",", ";", " "))
+    lines = _first_lines(path)
+    start = next((number for number, line in enumerate(lines) if not _is_comment(line)), 0)
+    first, second = (*lines[start:], "", "")[:2]
+    if start and lines[start - 1][1:2].strip(" #"):  # "#node1" begins a header, "# made by ..." does not
+        above = lines[start - 1]
+        if any(sign in first and above.count(sign) == first.count(sign) for sign in signs):
+            first, second, start = above, first, start - 1
+    present = [sign for sign in signs if sign in first]
+    alike = [sign for sign in present if first.count(sign) == second.count(sign)]
+    sign = next(iter(alike or present or signs))
+    where: dict[str, Any] = {"sep": r"\s+" if sign == " " else sign, "skiprows": start}
+    table = pd.read_csv(path, header=0 if header else None, **where, **options)
+    if sign == ";" and "dtype" not in options:  # spreadsheets that write semicolons write decimal commas
+        for name in table.select_dtypes(object):
+            if table[name].astype(str).str.fullmatch(r"-?\d*,\d+(?:[eE][-+]?\d+)?").all():
+                table[name] = table[name].str.replace(",", ".").astype(np.float64)
+    return table
+
+
+def _first_lines(path: str | Path) -> list[str]:
+    """Lines of a file of text up to the second that is no comment."""
+    from pandas.io.common import get_handle
+
+    lines: list[str] = []
+    with get_handle(path, "r", compression="infer", encoding="utf-8-sig") as handles:
+        for line in handles.handle:
+            lines.append(str(line).rstrip("\r\n"))
+            if len(lines) > 1 and not _is_comment(lines[-2]):
+                break
+    return lines
+
+
+def _is_comment(line: str) -> bool:
+    """Whether a line before a table is none of its rows: empty, "# ..." or a spreadsheet's "sep=;"."""
+    return not line.strip() or line.startswith(("#", "sep="))
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:

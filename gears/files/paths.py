@@ -21,6 +21,11 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         raise ValueError(msg) from error
 
 
+def link_target(path: Path) -> Path:
+    """What a link points to, which need not exist yet; any other path unchanged. Writing there keeps the link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 class FolderPath(type(Path())):  # type: ignore[misc]
     """A path that ``+`` joins to a string, as a script does whose path was a string: ``path + "/norman"``."""
 
@@ -91,6 +96,9 @@ def check_folder(path: str | os.PathLike[str], what: str) -> Path:
     its path is a file, and an OSError of the system's class (``PermissionError``, ...) where it cannot be written to.
     """
     folder = user_path(path)
+    if folder.is_symlink():
+        check_folder(link_target(folder), what)
+        return folder
     try:
         above = next(parent for parent in folder.absolute().parents if parent.exists())
         if not above.is_dir():

@@ -14,7 +14,14 @@ import pandas as pd
 from gears.core.messages import unknown_name
 from gears.files.formats import content_hash, read_npz, write_npz
 from gears.files.paths import user_path
-from gears.graphs.edge_tables import EdgeFile, edges_between, read_edge_table, strongest_graph
+from gears.graphs.edge_tables import (
+    SCORES,
+    EdgeFile,
+    edges_between,
+    need_known_score,
+    read_edge_table,
+    strongest_graph,
+)
 from gears.graphs.embeddings import GeneEmbedding
 from gears.graphs.go import go_graph
 from gears.graphs.graph import Graph
@@ -71,6 +78,8 @@ class GraphMaker:
             if isinstance(given, kind):
                 return make(given)
         if hasattr(given, "is_multigraph"):
+            attributes = pd.DataFrame([values for *_, values in given.edges(data=True)])
+            need_known_score(attributes, "the networkx graph", ("weight", "importance"))
             return Graph.from_networkx(given, self.nodes)
         if hasattr(given, "edge_index") and hasattr(given, "num_nodes"):
             return Graph.from_data(given, self.nodes)
@@ -103,6 +112,7 @@ class GraphMaker:
     def _from_frame(self, table: pd.DataFrame) -> Graph:
         """A plain table as it is; one with a database's columns, or with signs, as a file of it."""
         if is_plain(table):
+            need_known_score(table.drop(columns=["source", "target"]), "the edge table")
             return Graph.from_frame(table, self.nodes)
         options = EdgeFile("the edge table")
         return edges_between(table, self.nodes, options, k=self.k, resolve=self.annotation.resolve)
@@ -148,6 +158,8 @@ def is_plain(table: pd.DataFrame) -> bool:
     if not {"source", "target"} <= set(table.columns) or "confidence" in table.columns:
         return False
     weight = next((name for name in ("weight", "importance") if name in table.columns), None)
+    if weight is None and set(SCORES) & {str(name).lower() for name in table.columns}:
+        return False
     return weight is None or bool((table[weight] > 0).all())
 
 

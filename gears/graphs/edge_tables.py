@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gears.core.messages import shorten, unknown_name
-from gears.files.formats import read_npz
+from gears.core.messages import check_unique, shorten, unknown_name
+from gears.files.formats import read_delimited, read_npz
 from gears.files.paths import existing_file, reading
 from gears.graphs.annotation import pack, unpack
 from gears.graphs.graph import Graph, name_order, strongest
@@ -29,7 +29,6 @@ ENDS = (
 SCORES = ("weight", "importance", "combined_score", "score", "mor", "likelihood", "similarity")
 CONFIDENCE = {"A": 1.0, "B": 0.8, "C": 0.6, "D": 0.4, "E": 0.2}
 """Weight of DoRothEA's letters (a choice of this package: equal steps)."""
-_DELIMITERS = {".csv": ",", ".txt": r"\s+", ".links": r"\s+"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ class EdgeFile:
         CSV, TSV or text with a header, ``.gz`` or not. Without `source`, `target` and `score`
         the columns of STRING, OmniPath, DoRothEA and plain tables are found by their names.
     source, target, score
-        Columns, by name. Without any score every edge weighs 1; scores above 1 are divided by the largest
+        Columns, by name. Without a column of numbers every edge weighs 1; where none of several has a known name,
+        `score` must say which is one. Scores above 1 are divided by the largest
         (by 1000 for STRING's ``combined_score``).
     least
         Edges with a lower score, as the file gives it, are excluded (700 for STRING's "high confidence").
@@ -94,7 +94,7 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
             return pd.DataFrame(ends | {"weight": arrays["weight"]})
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     with reading(path, "a table of edges", "expected CSV or TSV with a header"):
-        table = pd.read_csv(path, sep=_DELIMITERS.get(kind, "\t"), low_memory=False)
+        table = read_delimited(path, sep=" " if kind in (".txt", ".links") else None, low_memory=False)
     table.columns = [str(column).lstrip("#") for column in table.columns]
     if table.shape[1] < 2:
         msg = f"{path} has one column ({shorten(table.columns)}); expected source, target and a score, with a header"
@@ -128,7 +128,10 @@ def edges_between(
     resolve
         Symbol of a gene from another name of it.
     """
+    check_unique(map(str, table.columns), f"columns of {options.path}")
     source, target = _ends(table, options)
+    if options.score is None:
+        need_known_score(table.drop(columns=[source, target]), str(options.path))
     size, sign = _scores(table, options)
     if options.signs != "ignore":
         wanted = sign > 0 if options.signs == "positive" else sign < 0
@@ -210,6 +213,35 @@ def _scores(table: pd.DataFrame, options: EdgeFile) -> tuple[np.ndarray, np.ndar
         up, down = (table[by_lower[key]].astype(float) for key in ("is_stimulation", "is_inhibition"))
         sign = (up - down).to_numpy()
     return size, sign
+
+
+def need_known_score(
+    columns: pd.DataFrame, where: str, known: Sequence[str] = (*SCORES, "confidence")
+) -> None:
+    """Raise ValueError where the columns beside an edge's ends hold scores, but none has a known name.
+
+    Numbers that are not whole are scores; whole ones (identifiers, counts of references) are reported and not used.
+    """
+    if any(str(column).lower() in known for column in columns):
+        return
+    numbers = columns.select_dtypes("number")
+    varied = [
+        str(name)
+        for name in numbers
+        if numbers[name].nunique() > 1 and not numbers[name].isin((-1, 0, 1)).all()
+    ]
+    scores = [name for name in varied if (numbers[name].dropna() % 1 != 0).any()]
+    if scores:
+        msg = (
+            f"{where} has no score of a known name ({', '.join(known)}), but the numbers {shorten(scores)}; name the "
+            f"one that is larger for stronger edges: {{'path': ..., 'score': {scores[0]!r}}} (EdgeFile), or call the "
+            "column 'weight'; remove them where all edges weigh 1"
+        )
+        raise ValueError(msg)
+    if varied:
+        logger.warning(
+            "%s: every edge weighs 1; the numbers %s are not used (score= uses one)", where, shorten(varied)
+        )
 
 
 def _numbers(table: pd.DataFrame, name: str, options: EdgeFile) -> np.ndarray:

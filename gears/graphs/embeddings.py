@@ -13,7 +13,7 @@ import pandas as pd
 
 from gears.core.messages import check_unique, shorten
 from gears.core.numbers import unit_rows
-from gears.files.formats import content_hash, read_npz
+from gears.files.formats import content_hash, read_delimited, read_npz
 from gears.files.paths import existing_file, reading
 from gears.files.untrusted import listed_names
 from gears.graphs.annotation import pack, unpack
@@ -201,7 +201,7 @@ def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:
     if suffixes == ".parquet":
         return _from_frame(_read_parquet(path))
     if suffixes in (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz"):
-        return _from_frame(pd.read_csv(path, sep="," if ".csv" in suffixes else "\t"))
+        return _from_frame(read_delimited(path))
     if suffixes == ".h5ad":
         return _from_h5ad(path, key)
     msg = f"cannot read an embedding from {path.name!r}; expected .npz, .npy, .csv, .tsv, .parquet or .h5ad"

@@ -60,7 +60,7 @@ def read_gene_set(path: str | Path) -> list[str]:
 
 
 def _from_text(text: str) -> list[str]:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
         return []
     separator = next((sign for sign in ("\t", ",", ";") if sign in lines[0]), None)

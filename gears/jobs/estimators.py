@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition
 from gears.core.numbers import clipped
 from gears.evaluation.predicted import Predicted
-from gears.model.folder import check_names, check_scale
+from gears.model.config import ModelConfig
+from gears.model.folder import check_names, check_scale, start_rows
 from gears.priors.source import prior_of
 
 if TYPE_CHECKING:
@@ -117,14 +118,25 @@ class PriorEstimator:
     ----------
     pert_data
         The screen; its split stays unchanged.
+    network
+        Arguments of :meth:`gears.GEARS.model_initialize`, of which the prior reads `pert_embedding` and `hidden_size`
+        (to how many numbers embeddings of more are brought).
     clip
         Set negative predictions to zero; by default where the screen has no negative values.
     refit
         Fit to the validation part as well, which is not used to choose anything here.
     """
 
-    def __init__(self, pert_data: PertData, *, clip: bool | None = None, refit: bool = True) -> None:
+    def __init__(
+        self,
+        pert_data: PertData,
+        *,
+        network: Mapping[str, Any] | None = None,
+        clip: bool | None = None,
+        refit: bool = True,
+    ) -> None:
         self.pert_data, self.clip = pert_data, clip
+        self.network = dict(network or {})
         self.fitted_parts: tuple[str, ...] = ("train", "val") if refit else ("train",)
         self.prior: Prior | None = None
 
@@ -132,7 +144,10 @@ class PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
         pert_data = copy.copy(self.pert_data)  # the caller's object keeps its split
         pert_data.use_split(split)
-        fitted = prior_of(pert_data, self.fitted_parts)
+        options = {name: value for name, value in self.network.items() if name in ModelConfig.names()}
+        hidden_size = ModelConfig.from_mapping(options).hidden_size
+        start_PH = start_rows(pert_data, self.network.get("pert_embedding"), hidden_size)
+        fitted = prior_of(pert_data, self.fitted_parts, start_PH)
         if fitted is None:
             msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"
             raise ValueError(msg)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 
 from gears.core.messages import count, unknown_name
 from gears.core.numbers import plain_number, whole_number
@@ -26,13 +25,14 @@ from gears.distributed.launch import check_not_daemonic, exit_unguarded_child, l
 from gears.distributed.log import only_on_rank_0, quiet, shown
 from gears.distributed.signals import stop_on_signals
 from gears.distributed.world import Ranks, World, is_running, own_device, started_by_launcher
+from gears.files.atomic import locked
 from gears.files.cache import writable_folder
 from gears.files.paths import need_file, user_path
 from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
 from gears.graphs.custom import BUILT_IN, embedding_of, stored
 from gears.model.config import ModelConfig
-from gears.model.folder import ModelParts, check_replaceable
+from gears.model.folder import ModelParts, check_replaceable, start_rows
 from gears.pertdata import PertData
 from gears.training.fitting import Seconds, fitted_prior
 from gears.training.head import prepare_head
@@ -213,12 +213,9 @@ class TrainingJob:
         seconds.include(result.seconds)
         trained, table = GEARS(pert_data, device=result.devices[0]), None
         trained.load_pretrained(result.save_path)
-        if self.model_config.get("pert_embedding") is not None:  # not saved; a baseline of the table uses it
-            parts, embedding = trained._need_model(), embedding_of(self.model_config["pert_embedding"])
-            start_PH = embedding.start(
-                parts.pert_names, parts.config.hidden_size, pert_data.annotation.resolve
-            )
-            trained.parts = dataclasses.replace(parts, start_PH=start_PH)
+        parts = trained._need_model()  # embeddings are not saved; a baseline of the table uses them
+        start_PH = start_rows(pert_data, self.model_config.get("pert_embedding"), parts.config.hidden_size)
+        trained.parts = dataclasses.replace(parts, start_PH=start_PH)
         if not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)
@@ -301,7 +298,7 @@ def _train(
     with first_on_rank_0():
         job.warn_without_effect()
         # one process of a file system after the other, also of another job
-        with FileLock(job.data_path / f".{job.dataset_name}.training.lock"):
+        with locked(job.data_path / f".{job.dataset_name}.training.lock"):
             pert_data, job = job.prepare(ranks.world_size, seconds)
     joined_before = is_running()
     if joined_before and ranks.rank == 0:

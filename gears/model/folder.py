@@ -34,7 +34,7 @@ from gears.files.formats import (
     write_npz,
 )
 from gears.files.manifest import MANIFEST, FolderFormat
-from gears.files.paths import check_folder, user_path
+from gears.files.paths import check_folder, link_target, user_path
 from gears.files.tensors import read_tensors, write_tensors
 from gears.graphs.custom import GraphMaker, embedding_of
 from gears.graphs.graph import Graph
@@ -78,7 +78,7 @@ class ModelParts:
     split
         The split that the model was trained on, if any.
     fitted_parts
-        Parts of the split that the predictions are fitted to: training, and validation after a refit.
+        Parts of the split that the predictions are fitted to: training, and validation after a refit; none before.
     prior
         The prior that the network's change is added to, if any.
     contexts
@@ -107,7 +107,7 @@ class ModelParts:
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        predicting = "network alone"
+        predicting = "network alone" if self.fitted_parts else "not trained"
         if self.prior is not None:
             weight = self.prior.network_weight
             predicting = f"prior + {weight:g} x network" if weight else "prior alone"
@@ -238,7 +238,7 @@ def check_save_path(path: str | Path, parts: ModelParts | None = None) -> Path:
 
     Raises FileExistsError if the path holds something else, OSError if the folder cannot be written.
     """
-    path = check_folder(path, "save_path")
+    path = link_target(check_folder(path, "save_path"))
     check_replaceable(path, parts)
     return path
 
@@ -422,9 +422,6 @@ def build_parts(
     )
     k = config.num_similar_genes_co_express_graph
     coexpress_maker = GraphMaker(genes, k, annotation, lambda: coexpression_graph_of(pert_data, config))
-    start_PH = None
-    if pert_embedding is not None:
-        start_PH = embedding_of(pert_embedding).start(nodes, config.hidden_size, annotation.resolve)
     return ModelParts(
         config=config,
         gene_names=genes,
@@ -436,13 +433,22 @@ def build_parts(
         contexts=None if screen.model_contexts.is_plain else screen.model_contexts,
         nonnegative=screen.nonnegative,
         split=pert_data.split,
-        start_PH=start_PH,
+        fitted_parts=(),
+        start_PH=start_rows(pert_data, pert_embedding, config.hidden_size),
         provenance={
             "dataset": pert_data.dataset_name,
             "screen_hash": screen.content_hash,
             "scale": screen.scale,
         },
     )
+
+
+def start_rows(pert_data: PertData, pert_embedding: Any, hidden_size: int) -> np.ndarray | None:
+    """Initial rows of the perturbation embedding, (P, H), which the prior reads too; None without gene embeddings."""
+    if pert_embedding is None:
+        return None
+    nodes = tuple(map(str, pert_data.pert_names))
+    return embedding_of(pert_embedding).start(nodes, hidden_size, pert_data.annotation.resolve)
 
 
 def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:

@@ -3,7 +3,11 @@
 For cell i of condition p, with control expression x, observed expression y and
 prediction x + delta_p, over the genes S_p that the condition expresses,
 
-    l_i = mean over S_p of  (x + delta - y)^4 + uncertainty + lambda (sign(y - mu) - t)^2
+    l_i = mean over S_p of  (x + delta - y)^4 + uncertainty + lambda (a - t)^2
+
+with the observed direction a and the predicted one t. As published, a = sign(y - mu) and t = sign(x + delta - mu),
+which has no gradient. With ``direction="smooth"``, t = tanh(delta / tau) and a = sign(y - mu) - sign(x - mu): most
+cells have no count of a sparse gene and are below its mean, control cells as well, which says nothing about it.
 
 The batch's loss is the mean over conditions of the mean over their cells; the caller passes it as one weight per cell,
 so that batches can be split over workers or accumulated (weight = W / (n_c K): n_c cells of the cell's condition and K
@@ -52,8 +56,8 @@ def cell_loss(
     x_BG, y_BG
         Control expression each cell is paired with, and observed expression (log scale).
     mask_UG
-        bool, genes whose errors are included in each condition: those whose mean over all of its cells in
-        the screen is not 0, all for the control; or weights of the genes. A condition without any has loss 0.
+        bool, genes whose errors are included in each condition, or weights of the genes. A condition without any has
+        loss 0.
     mu_G
         Mean expression of the control cells that training uses; (B, G) where it differs between cells.
     cell_weight_B
@@ -68,11 +72,13 @@ def cell_loss(
         logvar_BG = required_logvar(logvar_UG).index_select(0, row_B)
         term_BG = with_uncertainty(term_BG, square_BG, logvar_BG, config)
     if config.loss != "evidence":
+        observed_BG = torch.sign(y_BG - mu_G)
         if config.direction == "smooth":
+            observed_BG = observed_BG - torch.sign(x_BG - mu_G)
             predicted_BG = smooth_direction(delta_UG, config).index_select(0, row_B)
         else:
             predicted_BG = torch.sign((x_BG + delta_BG).detach() - mu_G)
-        term_BG = term_BG + config.direction_lambda * (torch.sign(y_BG - mu_G) - predicted_BG).square()
+        term_BG = term_BG + config.direction_lambda * (observed_BG - predicted_BG).square()
     gene_weight_BG = gene_weights(mask_UG, dtype).index_select(0, row_B)
     return (gene_weight_BG * term_BG * cell_weight_B.to(dtype).unsqueeze(1)).sum()
 
@@ -119,7 +125,7 @@ class PairMoments(NamedTuple):
     v2, v3, v4
         (U, G) central moments of y - x, see :meth:`gears.data.screen.statistics.ConditionStatistics.pair_moments`.
     sign_mean, sign_sq
-        (U, G) means of sign(y - mu) and of its square.
+        (U, G) means of the observed direction and of its square.
     mask_UG
         Genes that count for each condition, or their weights, as in :func:`gears.model.losses.cell_loss`.
     condition_weight_U
@@ -145,7 +151,7 @@ def moment_loss(
     """
     dtype = delta_UG.dtype
     mean_d, v2, v3, v4, sign_mean, sign_sq = (moment.to(dtype) for moment in moments[:6])
-    # means over all pairs of (delta - d)^2, (delta - d)^4 and (sign(y - mu) - predicted)^2
+    # means over all pairs of (delta - d)^2, (delta - d)^4 and (observed - predicted direction)^2
     error_UG = delta_UG - mean_d
     square_UG = error_UG.square()
     if config.loss == "evidence":

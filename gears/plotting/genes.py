@@ -179,10 +179,10 @@ def plot_perturbation(
     if condition.suffix:  # one context of several, with its own control
         screen = screen.setting(condition.context, condition.kind)
         row = screen.id_of(condition.plain)
-    truth = Truth.of(screen, [condition.plain], n_top=n_genes)
+    truth = Truth.of(screen, [condition.plain])
     predictions = model.predict([condition])
     cells_NG = dense_rows(screen, screen.cells_of(row)) - truth.control_mean_G
-    genes = truth.top_de_non_dropout[0]
+    genes = truth.top(n_genes, dropouts=False)[0]
     show = in_notebook() and ax is None if show is None else show
     ax = gene_changes(
         truth.delta_UG[0],

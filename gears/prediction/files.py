@@ -13,6 +13,7 @@ from gears.conditions import Condition
 from gears.core.messages import unknown_name
 from gears.core.numbers import clips
 from gears.files.atomic import need_space, new_folder, write_atomically
+from gears.files.formats import plain_adata
 from gears.files.paths import check_output
 from gears.model.folder import ModelParts
 from gears.prediction.predictions import Origin, Predictions, condition_table, gene_table, provenance
@@ -61,12 +62,10 @@ def write_predictions(
 
 def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool | None) -> AnnData:
     """The AnnData of :meth:`Predictions.to_adata` without its large arrays."""
-    from anndata import AnnData
-
     origin = Origin.of(parts)
-    return AnnData(
-        obs=condition_table(conditions, origin),
-        var=gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
+    return plain_adata(
+        condition_table(conditions, origin),
+        gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
         uns={"gears": provenance(clips(clip, parts.nonnegative), origin)},
     )
 

@@ -7,20 +7,15 @@ predicts one. The names follow scverse: rows are named by condition, columns by 
 
 from __future__ import annotations
 
+import dis
 import itertools
 import logging
+import sys
 import warnings
-from collections.abc import (
-    ItemsView,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +29,7 @@ from gears.core.numbers import whole_number
 from gears.data.checks.names import model_names
 from gears.data.screen.prepared import joined_otherwise
 from gears.data.splits.split import subgroup_names
+from gears.files.formats import plain_adata
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.symbols import near_symbols
 from gears.prediction.information import SOURCES, informed_by, source_of_genes, warn_uninformed
@@ -62,9 +58,9 @@ class Predictions(Mapping[str, np.ndarray]):
 
     A mapping in the published form: ``predictions["A_B"]`` is the predicted *expression* (not the change), shape (G,),
     in the order of `gene_names`. Keys may be ``"A_B"``, ``"A+B"``, ``("A", "B")`` or a Condition, genes in any order; a
-    key that fits two conditions (gene names that hold "_") is an error. :meth:`keys` are the names.
-    Those of a network with ``uncertainty=True`` unpack into two mappings, as published: ``pred, unc = predictions``,
-    where ``unc`` has a number for each name, exp(-mean log-variance of the genes).
+    key that fits two conditions (gene names that hold "_") is an error. Iteration gives the names, as :meth:`keys`.
+    Only the published statement ``pred, unc = model.predict(...)``, of a network with ``uncertainty=True``, gets
+    :meth:`with_confidence` instead; write ``pred, unc = model.predict(...).with_confidence()`` to be clear.
 
     Attributes
     ----------
@@ -118,31 +114,21 @@ class Predictions(Mapping[str, np.ndarray]):
         return self.expression_UG[self._row(key)]
 
     def __iter__(self) -> Iterator[Any]:
-        if self.cell_sd is None:
-            order = self.gene_order
-            return (
-                "_".join(order[one.genes]) + one.suffix if one.genes in order else one.key
-                for one in self.conditions
-            )
-        precision_U = np.exp(-2 * np.log(self.cell_sd).mean(axis=1))
-        return iter((self._means, dict(zip(self._means, precision_U.tolist(), strict=True))))
+        if self.cell_sd is not None and _is_unpacked_into_two(sys._getframe(1)):
+            return iter(self.with_confidence())
+        order = self.gene_order
+        return (
+            "_".join(order[one.genes]) + one.suffix if one.genes in order else one.key
+            for one in self.conditions
+        )
 
-    @cached_property
-    def _means(self) -> Predictions:
-        """The same without `cell_sd`: iterates over the names."""
-        return replace(self, cell_sd=None)
+    def with_confidence(self) -> tuple[Predictions, dict[str, float]]:
+        """These predictions, and cell-gears' confidence in each: exp(-mean log-variance of the genes), by name.
 
-    def keys(self) -> KeysView[str]:
-        """Names of the conditions ("A_B"), in their order."""
-        return KeysView(self._means)
-
-    def items(self) -> ItemsView[str, np.ndarray]:
-        """Names of the conditions with their predicted expression, (G,)."""
-        return ItemsView(self._means)
-
-    def values(self) -> ValuesView[np.ndarray]:
-        """Predicted expression of each condition, (G,)."""
-        return ValuesView(self._means)
+        ValueError where the network predicts no variance.
+        """
+        confidence_U = np.exp(-2 * np.log(self._values("cell_sd")).mean(axis=1))
+        return self, dict(zip(self.keys(), confidence_U.tolist(), strict=True))
 
     def __len__(self) -> int:
         return len(self.conditions)
@@ -221,18 +207,16 @@ class Predictions(Mapping[str, np.ndarray]):
             ``obs`` condition, genes, n_genes, subgroup, trained and informed_by (by the model's split); ``var``
             gene_name, gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
         """
-        from anndata import AnnData
-
         layers = {"delta": self.delta_UG}
         spreads = {"sd": self.sd, "sd_change": self.sd_change, "cell_sd": self.cell_sd}
         layers |= {name: values.copy() for name, values in spreads.items() if values is not None}
         one_control_mean = self.control_mean_G.ndim == 1
         if not one_control_mean:
             layers["control_mean"] = self.control_mean_G.copy()
-        return AnnData(
+        return plain_adata(
+            condition_table(self.conditions, self.origin),
+            gene_table(self.gene_names, self.control_mean_G if one_control_mean else None, self.origin),
             X=self.expression_UG.copy(),
-            obs=condition_table(self.conditions, self.origin),
-            var=gene_table(self.gene_names, self.control_mean_G if one_control_mean else None, self.origin),
             layers=layers,
             uns={"gears": self._provenance()},
         )
@@ -312,6 +296,12 @@ class Predictions(Mapping[str, np.ndarray]):
             return row
         name = key if isinstance(key, str) else Condition.of(key).name
         raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))
+
+
+def _is_unpacked_into_two(caller: FrameType) -> bool:
+    """Whether the statement that iterates is ``a, b = predictions``; nothing but its code tells that from a loop."""
+    code, at = caller.f_code.co_code, caller.f_lasti
+    return code[at : at + 2] == bytes([dis.opmap["UNPACK_SEQUENCE"], 2])
 
 
 def _warn_of_logvar(depth: int) -> None:

@@ -57,7 +57,8 @@ def evaluate_model(
         return None
     fitted_split = split if parts.split is None else parts.split
     in_screen = set(pert_data.screen.conditions)
-    perturbed = fitted_conditions(fitted_split, parts.fitted_parts)
+    fitted_parts = parts.fitted_parts or ("train",)  # baselines are fitted beside an untrained model, too
+    perturbed = fitted_conditions(fitted_split, fitted_parts)
     fitted = [condition for condition in perturbed if condition in in_screen]
     predictions = model_predictions(model, conditions, name)
     defaults: dict[str, Any] = {
@@ -68,7 +69,7 @@ def evaluate_model(
         "annotation": pert_data.annotation,
         "embedding": _embedding(parts),
         "part_screen": pert_data.screen_of(part),
-        "fitted_parts": parts.fitted_parts,
+        "fitted_parts": fitted_parts,
         "fitted": fitted,
     }
     table = comparison_table(

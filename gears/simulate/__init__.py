@@ -21,7 +21,9 @@ The generator, in order (all logarithms natural):
    ``1 / (1 + interaction_size)`` (suppression); or the effect of the strongest
    gene stands alone (masking); or all effects level off at
    ``effect_size / interaction_size``, single ones and, in that share, sums
-   (saturating). Which ones depends on a tendency of each gene that follows
+   (saturating); or the effect follows products of scores of the genes, which
+   follow GO and which the effects of single genes do not show (products).
+   Which ones depends on a tendency of each gene that follows
    GO, too. In a network, interactions follow from threshold and ceiling.
 4. *Cells.* Each cell has an experimental batch, a cell type and a library size
    (lognormal). Batches can be confounded with conditions

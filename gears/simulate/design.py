@@ -22,7 +22,7 @@ _LEAST_SIMILARITY = 0.4
 # A stage's place in this list is part of its seed: add at the end.
 _STAGES = (
     "genes", "conditions", "effects", "interactions", "baseline", "layout", "cells", "nulls", "modules", "network",
-    "activity", "expectation", "confounding",
+    "activity", "expectation", "confounding", "products",
 )  # fmt: skip
 
 

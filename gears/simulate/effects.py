@@ -72,7 +72,7 @@ def make_effects(
     members_CP = design.members_CP
     factor_PP = np.linalg.cholesky(kernel_PP + _JITTER * np.eye(len(kernel_PP)))
     kinds = draw_kinds(options, members_CP, factor_PP, null_P)
-    spread_PG, spread_CG = combine_effects(options, kinds, members_CP, spread_PG)
+    spread_PG, spread_CG = combine_effects(options, kinds, members_CP, spread_PG, factor_PP)
     # the effect on the target itself does not depend on the partner
     return Effects(similarity_PP, spread_PG + target_PG, spread_CG + members_CP @ target_PG, kinds)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from gears.simulate.design import stage_generator
-from gears.simulate.options import MASKING, SATURATING, SYNERGY_SUPPRESSION, SimulationOptions
+from gears.simulate.options import MASKING, PRODUCTS, SATURATING, SYNERGY_SUPPRESSION, SimulationOptions
 
 ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
 # s.d. of the random part of an interaction, beside the genes' tendencies (s.d. 1 each).
 _INTERACTION_NOISE = 0.5
 # A combination in a network is additive if its effect departs from the sum by at most this share of the sum's norm.
 DEPARTURE = 0.2
+# GO scores of a gene whose products give the effect of a combination.
+_N_SCORES = 2
 
 
 def draw_kinds(
@@ -41,15 +43,25 @@ def draw_kinds(
 
 
 def combine_effects(
-    options: SimulationOptions, kinds: tuple[str, ...], members_CP: np.ndarray, effect_PG: np.ndarray
+    options: SimulationOptions,
+    kinds: tuple[str, ...],
+    members_CP: np.ndarray,
+    effect_PG: np.ndarray,
+    factor_PP: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Effects of single genes, (P, G), and of conditions, (C, G), from effects that have not levelled off yet."""
+    """Effects of single genes, (P, G), and of conditions, (C, G), from effects that have not levelled off yet.
+
+    Genes have covariance ``factor @ factor.T`` in what combinations by products follow.
+    """
     levels_off = options.interaction_kinds == SATURATING
     single_PG = _levelled(options, effect_PG) if levels_off else effect_PG
     factor = {SYNERGY: 1 + options.interaction_size, SUPPRESSION: 1 / (1 + options.interaction_size)}
     factor_C = np.array([factor.get(kind, 1.0) for kind in kinds])
     combined_CG = factor_C[:, None] * (members_CP @ single_PG)
     norm_P = np.linalg.norm(single_PG, axis=1)
+    if PRODUCTS in kinds:
+        products = np.array(kinds) == PRODUCTS
+        combined_CG[products] = _of_products(options, members_CP[products], factor_PP)
     for row, kind in enumerate(kinds):
         if kind == MASKING:
             members = np.flatnonzero(members_CP[row])
@@ -57,6 +69,18 @@ def combine_effects(
         elif kind == SATURATING:
             combined_CG[row] = _levelled(options, members_CP[row] @ effect_PG)
     return single_PG, combined_CG
+
+
+def _of_products(options: SimulationOptions, members_CP: np.ndarray, factor_PP: np.ndarray) -> np.ndarray:
+    """Effects of combinations, (C, G): the products of their genes' scores times the scores' loadings on genes."""
+    rng = stage_generator(options.seed, "products")
+    score_PK = factor_PP @ rng.standard_normal((len(factor_PP), _N_SCORES))
+    score_PK -= score_PK.mean(axis=0)  # a gene alone says nothing about the products that it is in
+    score_PK /= np.maximum(np.abs(score_PK).mean(axis=0), 1e-12)
+    loading_KG = rng.standard_normal((_N_SCORES, options.genes)) / np.sqrt(_N_SCORES)
+    responds_G = rng.random(options.genes) < options.effect_share
+    product_CK = np.where(members_CP[:, :, None] > 0, score_PK, 1.0).prod(axis=1)
+    return options.interaction_size * options.effect_size * product_CK @ (loading_KG * responds_G)
 
 
 def _levelled(options: SimulationOptions, effect: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ from typing import Any
 from gears.core.messages import shorten
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, whole
 
-INTERACTION_KINDS = ("synergy-suppression", "masking", "saturating")
-SYNERGY_SUPPRESSION, MASKING, SATURATING = INTERACTION_KINDS
+INTERACTION_KINDS = ("synergy-suppression", "masking", "saturating", "products")
+SYNERGY_SUPPRESSION, MASKING, SATURATING, PRODUCTS = INTERACTION_KINDS
 
 _NO_NETWORK = Needs(lambda options, run: options.network_degree == 0, "network_degree=0")
 _MODULES = Needs(lambda options, run: options.n_modules > 0, "n_modules of at least 1")
@@ -97,14 +97,16 @@ class SimulationOptions(Options):
         check=number(least=0, most=10),
         needs=_NO_NETWORK,
         help="""synergy multiplies the summed effects by 1 + this, suppression divides by it; saturating effects, single
-        and summed, level off at effect_size divided by this""",
+        and summed, level off at effect_size divided by this; effects by products have effect_size times this in place
+        of effect_size""",
     )
     interaction_kinds: str = option(
         default=SYNERGY_SUPPRESSION,
         check=one_of(INTERACTION_KINDS),
         needs=_NO_NETWORK,
         help="""kind of the pairs and triples that are not additive: synergy-suppression (half of them each), masking
-        (the effect of the strongest gene alone), or saturating (the summed effect levels off)""",
+        (the effect of the strongest gene alone), saturating (the summed effect levels off), or products (the effect
+        follows products of the genes' GO scores, which the effects of single genes do not show)""",
     )
     null_share: float = option(
         default=0.0,

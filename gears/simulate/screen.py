@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files.atomic import write_atomically
+from gears.files.formats import plain_adata
 from gears.files.paths import check_output
 from gears.graphs.annotation import GeneAnnotation
 from gears.simulate.counts import BLOCK, draw_block, expected_expression, expected_over_cells, softmax
@@ -253,10 +254,9 @@ def simulate_to_h5ad(
 
 def _write_h5ad(path: Path, simulation: Simulation, chunk_cells: int) -> None:
     import h5py
-    from anndata import AnnData
     from anndata.io import sparse_dataset, write_elem
 
-    AnnData(obs=simulation.obs, var=simulation.var).write_h5ad(path)
+    plain_adata(simulation.obs, simulation.var).write_h5ad(path)
     with h5py.File(path, "r+") as file:
         for number, counts in enumerate(simulation.chunks(chunk_cells)):
             for name, rows in (("X", simulation.expression(counts)), ("layers/counts", counts)):

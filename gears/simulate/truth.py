@@ -43,7 +43,8 @@ class Truth:
     gene_effect_PG
         The same for each single perturbed gene.
     interactions
-        Kind of each condition with two or more genes: "additive", "synergy", "suppression", "masking" or "saturating".
+        Kind of each condition with two or more genes: "additive", "synergy", "suppression", "masking", "saturating" or
+        "products".
         In a regulatory network "additive" if the effect on genes that are not perturbed departs from the sum of the
         single effects by at most 0.2 of the norm of that sum; else "synergy" if the effect has the larger norm, and
         "suppression" if it has the smaller one.

@@ -6,16 +6,15 @@ is counted on the host, where the batches come from, and goes to the device in t
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
 
+from gears.data.loaders import TrainingSampler
 from gears.distributed.world import Reducer
 from gears.model.division import Division
 
@@ -121,22 +120,15 @@ class CellsOfWorkers:
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         condition_N = self.dataset.screen.cell_condition[self.dataset.cells]
-        of_workers = [condition_N[order] for order in self._orders()]
-        for start, batch in zip(range(0, len(self) * self.batch_size, self.batch_size), batches, strict=True):
-            batch.of_workers = [conditions[start : start + self.batch_size] for conditions in of_workers]
+        workers = range(self.sampler.num_replicas)
+        places = zip(*(self.sampler.batches(rank) for rank in workers), strict=True)
+        for of_workers, batch in zip(places, batches, strict=True):
+            batch.of_workers = [condition_N[own] for own in of_workers]
             yield batch
-
-    def _orders(self) -> Sequence[np.ndarray]:
-        """Order of the cells of each worker in the epoch that begins."""
-        samplers = []
-        for rank in range(self.sampler.num_replicas):
-            samplers.append(copy.copy(self.sampler))
-            samplers[-1].rank = rank
-        return [np.fromiter(sampler, dtype=np.int64) for sampler in samplers]
 
 
 def with_other_workers(loader: Any, world_size: int) -> Any:
     """The loader, with what the other workers have where its order says so."""
     sampler = getattr(loader, "sampler", None)
-    is_divided = isinstance(sampler, DistributedSampler) and sampler.num_replicas == world_size
-    return CellsOfWorkers(loader) if is_divided and hasattr(loader.dataset, "screen") else loader
+    is_divided = isinstance(sampler, TrainingSampler) and sampler.num_replicas == world_size
+    return CellsOfWorkers(loader) if is_divided else loader

@@ -223,15 +223,24 @@ class Progress:
     condition_scores: list[torch.Tensor] = field(default_factory=list)
 
     def note(
-        self, epoch: int, value: float, *, lower_is_better: bool, rule: EarlyStopping | None = None
+        self,
+        epoch: int,
+        value: float,
+        *,
+        lower_is_better: bool,
+        rule: EarlyStopping | None = None,
+        after: int = 0,
     ) -> bool:
-        """Record an epoch's metric; True if `epoch` (from 1) is the best so far. NaN is never better."""
+        """Record an epoch's metric; True if `epoch` (from 1) is the best so far. NaN is never better.
+
+        Epochs up to `after` are no candidates.
+        """
 
         def beats(other: float | None) -> bool:
             return other is None or (value < other if lower_is_better else value > other)
 
         defined = not math.isnan(value)
-        better = defined and beats(self.best_metric)
+        better = defined and epoch > after and beats(self.best_metric)
         if better:
             self.best_metric, self.best_epoch = value, epoch
         success = better or (

@@ -68,7 +68,7 @@ class TrainingEngine:
         self.options = EngineOptions(**options)
         patience = self.options.early_stopping
         self.early_stopping = EarlyStopping(patience) if isinstance(patience, int) else patience
-        self.device = torch.device(device)
+        self.device = torch.device(device.lower() if isinstance(device, str) else device)
         self.model = unwrap(model).to(self.device)
         if distributed:
             self.model = for_several_workers(self.model, self.device, convert=self.options.sync_batchnorm)
@@ -148,9 +148,12 @@ class TrainingEngine:
         """Raise if models differ between workers (initial weights drawn without a common seed)."""
         checkpoints.check_replicas(self.model, self.reducer)
 
-    def reduce_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over workers (the value itself in one process); sum numerators and counts, then divide."""
-        return self.reducer.sum(tensor)
+    def reduce_tensor(self, tensor: torch.Tensor, op: str = "mean") -> torch.Tensor:
+        """Mean (or ``"sum"``, ``"max"``, ``"min"``) over the engine's workers; the tensor itself in one process.
+
+        A mean of means is wrong where the workers' counts differ: reduce sums and counts with ``op="sum"``, and divide.
+        """
+        return self.reducer.reduce(tensor, op)
 
     _reduce_tensor = reduce_tensor  # name in published guides
 
@@ -175,6 +178,7 @@ class TrainingEngine:
 
     # -- training ----------------------------------------------------------------------
 
+    @torch.enable_grad()
     def train(
         self,
         train_loader: Iterable[Any],
@@ -365,7 +369,11 @@ class TrainingEngine:
         """Whether this epoch is the best so far; its weights are kept."""
         value = float(record.get(task.metric, math.nan))
         improved = self.progress.note(
-            record["epoch"], value, lower_is_better=task.lower_is_better, rule=self.early_stopping
+            record["epoch"],
+            value,
+            lower_is_better=task.lower_is_better,
+            rule=self.early_stopping,
+            after=self.options.best_after,
         )
         if improved:
             self.best_state = checkpoints.plain_state(self.evaluated_model)

@@ -47,6 +47,9 @@ class EngineOptions:
         model has no batch norms of torch.
     early_stopping
         End after this many epochs without improvement, or by a rule.
+    best_after
+        Epochs up to this one (from 1) cannot be the best: while the learning rate rises, a metric over few samples is
+        best by chance.
     eval_every
         Epochs between evaluations; the last epoch is always evaluated. The best epoch is an
         evaluated one, and a run ends early at one.
@@ -71,6 +74,7 @@ class EngineOptions:
     check_replicas: bool = False
     reproducible: bool = False
     early_stopping: int | EarlyStopping | None = None
+    best_after: int = 0
     eval_every: int = 1
     max_steps: int | None = None
 

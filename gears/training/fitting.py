@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import multiprocessing
@@ -18,7 +19,7 @@ import numpy as np
 
 from gears.core.messages import count
 from gears.distributed.world import World, is_running
-from gears.files.paths import user_path
+from gears.files.paths import link_target, user_path
 from gears.model.folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.priors.source import prior_of, prior_rows
@@ -28,6 +29,7 @@ from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 from gears.training.run import RunResult, run_training, untrained
 from gears.training.run_folder import run_path
 from gears.training.shards import one_thread
+from gears.training.slope import FITTED_SHARE, drawn_to, share_fitted, slope_of, train_mean
 from gears.training.tables import condition_tables
 from gears.training.tasks import ConditionLoader, pair_tables
 from gears.training.validation import Validation, validation_of
@@ -125,9 +127,14 @@ class Fit:
             )
         if fitted is not None:
             self.choice = choose_network_weight(
-                self.run.condition_scores, prior_U, lower_is_better=not validation.monitor.higher_is_better
+                self.run.condition_scores,
+                prior_U,
+                lower_is_better=not validation.monitor.higher_is_better,
+                kept=self.run.kept,
             )
             self._use_weight(self.choice)
+        if self.run.history and not self.run.stopped and (self.choice is None or self.choice.weight > 0):
+            self._check_kept(network, fitted, validation)
 
     def _conclude(self) -> None:
         choice, run = self.choice, self.run
@@ -142,8 +149,9 @@ class Fit:
         if self.worker.rank == 0 and self.saved_in is not None:
             trained = bool(run.history) or run.stopped
             save_model(self.saved_in, self.parts, run.best_state, run=self.run_path if trained else None)
-            if trained and self.run_path is not None and self.run_path != self.saved_in:
+            if trained and self.run_path is not None and self.run_path != link_target(self.saved_in):
                 shutil.rmtree(self.run_path, ignore_errors=True)
+            self._log(f"the model was saved in {self.saved_in}")
 
     @property
     def saved_in(self) -> Path | None:
@@ -220,7 +228,7 @@ class Fit:
         return run_training(
             network,
             partial(condition_tables, pert_data, config=parts.config, prior_CG=prior_CG),
-            partial(pair_tables, pert_data),
+            partial(pair_tables, pert_data, parts.config),
             loader,
             parts,
             dataclasses.replace(
@@ -231,6 +239,33 @@ class Fit:
             validation,
             device=worker.device,
             distributed=is_running(),
+        )
+
+    def _check_kept(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> None:
+        """Warn where the kept weights do not fit the training conditions; draw a network alone to the train mean."""
+        kept = copy.deepcopy(network)
+        kept.load_state_dict(self.run.best_state)
+        share = share_fitted(
+            kept, self.pert_data, None if fitted is None else prior_rows(self.pert_data, fitted)
+        )
+        if share is not None and share < FITTED_SHARE and self.worker.rank == 0:
+            logger.warning(
+                "the network that is kept (epoch %s) predicts %.2f of the measured changes of its own training "
+                "conditions: it is hardly trained; raise epochs or lr, or give a larger validation part",
+                self.run.best_epoch,
+                share,
+            )
+        if fitted is not None or self.parts.config.no_perturb or not validation.n_conditions:
+            return
+        mean_G = train_mean(self.pert_data)
+        slope = slope_of(kept, validation, mean_G)
+        self.run.best_state = drawn_to(self.run.best_state, mean_G, slope)
+        self.parts = dataclasses.replace(
+            self.parts, provenance={**self.parts.provenance, "slope_of_network": slope}
+        )
+        self._log(
+            f"predictions of the network are drawn to the mean of the training conditions: {slope:.2f} of their "
+            f"deviation from it remain (found on {count(validation.n_conditions, 'validation condition')})"
         )
 
     def _use_weight(self, choice: NetworkWeight) -> None:

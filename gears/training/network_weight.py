@@ -1,10 +1,15 @@
-"""Choose the network weight, the factor on the network's change beside the prior, on the validation part.
+"""Choose, on the validation part, the epoch to keep and the network weight, the factor on its change beside the prior.
 
 Training records the monitored metric of every validation condition, for every evaluated epoch and every weight of
 :data:`WEIGHTS`. The best epoch and weight are chosen on the same conditions, so their gain over the prior alone is
 optimistic. The network gets a weight above 0 only if that gain is larger than selection among noise explains: the
 gains of each condition get a random sign (the same for all its epochs and weights), and the best epoch and weight of
-each such draw show the gain of selection alone. ``benchmarks/network_weight.py`` compares this rule with others.
+each such draw show what selection alone gives. A candidate's gains g_u are compared as
+
+    t = sum_u g_u / sqrt(sum_u g_u^2)
+
+whose denominator signs leave unchanged: of the plain sums a single bad epoch would be the largest as soon as its signs
+are flipped, and no gain could reach it. ``benchmarks/network_weight.py`` compares this rule with others.
 """
 
 from __future__ import annotations
@@ -34,11 +39,11 @@ class NetworkWeight:
     weight
         Network weight; 0 where the prior is used alone.
     tried
-        Best weight above 0 of the best epoch; None where no network was trained or scored.
+        Best weight above 0 of the kept epoch; None where no network was trained or scored.
     gain
         Mean gain of that weight over the prior alone in the monitored metric, positive is better.
     p_value
-        Share of random signs whose best epoch and weight reach that gain.
+        Share of random signs whose largest t over epochs and weights reaches that of the gain.
     """
 
     weight: float = 0.0
@@ -59,9 +64,13 @@ class NetworkWeight:
 
 
 def choose_network_weight(
-    scores_EKU: Sequence[np.ndarray], prior_U: np.ndarray, *, lower_is_better: bool
+    scores_EKU: Sequence[np.ndarray],
+    prior_U: np.ndarray,
+    *,
+    lower_is_better: bool,
+    kept: int | None = None,
 ) -> NetworkWeight:
-    """Weight of the network at its best epoch; 0 unless its gain over the prior is significant.
+    """Weight of the network at the epoch that is kept; 0 unless its gain over the prior is significant.
 
     Parameters
     ----------
@@ -69,6 +78,8 @@ def choose_network_weight(
         Monitored metric of each evaluated epoch, weight of :data:`WEIGHTS` and validation condition.
     prior_U
         The same metric of the prior alone, (U,).
+    kept
+        Place of the epoch whose weights are kept; None: the best one.
 
     Examples
     --------
@@ -82,25 +93,49 @@ def choose_network_weight(
     """
     if not len(scores_EKU) or not len(prior_U):
         return NetworkWeight(n_conditions=len(prior_U))
-    gain_CU = (np.stack(list(scores_EKU)) - prior_U).reshape(-1, len(prior_U))
-    gain_CU = np.nan_to_num(-gain_CU if lower_is_better else gain_CU)
-    mean_C = gain_CU.mean(axis=1)
-    best = int(mean_C.argmax())
-    tried, gain = WEIGHTS[best % len(WEIGHTS)], float(mean_C[best])
-    p_value = chance_of(gain_CU) if gain > 0 else 1.0
+    gain_EKU = np.stack(list(scores_EKU)) - prior_U
+    gain_EKU = np.nan_to_num(-gain_EKU if lower_is_better else gain_EKU)
+    kept = int(gain_EKU.mean(axis=2).max(axis=1).argmax()) if kept is None else kept
+    gain_KU = gain_EKU[kept]
+    best = int(gain_KU.mean(axis=1).argmax())
+    gain = float(gain_KU[best].mean())
+    p_value = chance_of(gain_KU[best], gain_EKU.reshape(-1, len(prior_U))) if gain > 0 else 1.0
     is_significant = len(prior_U) >= FEWEST_CONDITIONS and p_value <= LEVEL
-    return NetworkWeight(tried if is_significant else 0.0, tried, gain, p_value, len(prior_U))
+    return NetworkWeight(WEIGHTS[best] if is_significant else 0.0, WEIGHTS[best], gain, p_value, len(prior_U))
 
 
-def chance_of(gain_CU: np.ndarray) -> float:
-    """Share of random signs of conditions whose best candidate reaches the mean gain of the observed best."""
-    n_conditions = gain_CU.shape[1]
+def kept_epoch(scores_EU: np.ndarray, *, lower_is_better: bool) -> int:
+    """Place of the epoch to keep of a complete run: the last one, unless another is significantly better.
+
+    With few validation conditions the best of many epochs is best by chance, and often one that is hardly trained.
+
+    Parameters
+    ----------
+    scores_EU
+        Monitored metric of each epoch and validation condition.
+    """
+    gain_EU = np.nan_to_num(scores_EU[-1] - scores_EU if lower_is_better else scores_EU - scores_EU[-1])
+    best = int(gain_EU.mean(axis=1).argmax())
+    if gain_EU[best].mean() <= 0 or chance_of(gain_EU[best], gain_EU) > LEVEL:
+        return len(scores_EU) - 1
+    return best
+
+
+def chance_of(gain_U: np.ndarray, candidates_CU: np.ndarray) -> float:
+    """Share of random signs of conditions under which some candidate's t reaches that of `gain_U`."""
+    n_conditions = len(gain_U)
     if n_conditions <= _ALL_SIGNS:
         signs_DU = np.array(list(itertools.product((1.0, -1.0), repeat=n_conditions)))
     else:
         draw = np.random.Generator(np.random.Philox(key=n_conditions))
         signs_DU = draw.choice((1.0, -1.0), size=(N_DRAWS, n_conditions))
         signs_DU[0] = 1.0  # the observed gains are one of the draws
-    observed = gain_CU.sum(axis=1).max()
-    best_D = (signs_DU @ gain_CU.T).max(axis=1)
-    return float((best_D >= observed - 1e-12 * abs(observed)).mean())
+    largest_D = (signs_DU @ _scaled(candidates_CU).T).max(axis=1)
+    observed = float(_scaled(gain_U).sum())
+    return float((largest_D >= observed - 1e-12 * abs(observed)).mean())
+
+
+def _scaled(gain: np.ndarray) -> np.ndarray:
+    """Gains with a sum of squares of 1 over conditions; 0 where all are."""
+    root = np.sqrt((gain**2).sum(axis=-1, keepdims=True))
+    return np.divide(gain, root, out=np.zeros_like(gain), where=root > 0)

@@ -15,11 +15,13 @@ from gears.training.gradients import COMPRESSIONS
 from gears.training.loggers.registry import LOGGERS, check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "moments": {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0},
-    "cells": {"lr": 1e-3, "schedule": "step", "weight_decay": 5e-4, "batch_size": 32},
-}
-"""Defaults of omitted options for each objective; those for cells are the published ones."""
+_LEARNING = {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0}
+DEFAULTS: dict[str, dict[str, Any]] = {"moments": _LEARNING, "cells": {**_LEARNING, "batch_size": 32}}
+"""Defaults of omitted options for each objective.
+
+The published ones are ``lr=1e-3, schedule="step", weight_decay=5e-4``: with a rate that is halved after each epoch, a
+network on a small screen stops learning before it fits the training conditions (docs/objectives.md).
+"""
 EPOCHS = 20
 """Default number of epochs (published)."""
 MONITOR, MONITOR_ALONE = "relative_error", "mse_top20_de"
@@ -94,12 +96,12 @@ class TrainOptions(Options):
     lr: float | None = option(
         default=None,
         check=number(above=0).or_none(_BY_OBJECTIVE),
-        help="learning rate of Adam; by default 1e-2 over moments, 1e-3 over cells",
+        help="learning rate of Adam, 1e-2 by default; published: 1e-3",
     )
     weight_decay: float | None = option(
         default=None,
         check=number(least=0).or_none(_BY_OBJECTIVE),
-        help="weight decay of Adam; by default 0 over moments, 5e-4 over cells",
+        help="weight decay of Adam, 0 by default; published: 5e-4",
         fixed=True,
     )
     steps: int | None = option(
@@ -132,8 +134,8 @@ class TrainOptions(Options):
     schedule: str | None = option(
         default=None,
         check=one_of(list(SCHEDULES)).or_none(_BY_OBJECTIVE),
-        help="""learning-rate schedule: step (halved after each epoch, as published; the default over
-        cells), constant, cosine, one-cycle (the default over moments)""",
+        help="""learning-rate schedule: one-cycle (the default), step (halved after each epoch, as published), constant
+        or cosine""",
         fixed=True,
     )
     batch_size: int | None = option(
@@ -241,7 +243,7 @@ class TrainOptions(Options):
     ema_decay: float = option(
         default=0.999,
         check=number(above=0, below=1),
-        help="decay of the moving average",
+        help="decay of the moving average; at step t at most (1 + t) / (10 + t)",
         needs=_EMA,
         fixed=True,
     )

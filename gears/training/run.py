@@ -27,6 +27,7 @@ from gears.training.engine import TrainingEngine
 from gears.training.engine_options import EngineOptions
 from gears.training.graph import check_graph
 from gears.training.loggers.registry import LoggerSetup, RunLoggers
+from gears.training.network_weight import kept_epoch
 from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
 from gears.training.run_folder import RunFolder
 from gears.training.schedules import Adam, Horizon, learning_rate, rising_epochs, scaled_lr
@@ -48,8 +49,9 @@ KEPT_SHARE = 4
 class RunResult:
     """Result of a run (see :class:`gears.training.results.TrainResult`).
 
-    `best_state` has the weights of the best epoch, of the last one when no metric was defined; `condition_scores` the
-    monitored metric by network weight and validation condition, (K, U), for each evaluated epoch.
+    `best_state` has the weights of the epoch that is kept, of the last one when no metric was defined;
+    `condition_scores` the monitored metric by network weight and validation condition, (K, U), for each evaluated epoch
+    after the rise of the learning rate, and `kept` is the place of the kept epoch among them.
     """
 
     history: list[dict[str, Any]]
@@ -59,6 +61,7 @@ class RunResult:
     stopped_because: str | None = None
     condition_scores: list[np.ndarray] = field(default_factory=list, repr=False)
     devices: tuple[str, ...] = ()
+    kept: int | None = None
 
 
 def run_training(
@@ -98,9 +101,15 @@ def run_training(
     rate = learning_rate(
         options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
     )
-    rule = _stopping_rule(options, validation, rising_epochs(rate, horizon))
+    rising = rising_epochs(rate, horizon)
+    rule = _stopping_rule(options, validation, rising)
     engine = TrainingEngine(
-        network, device, distributed=distributed, **_engine_options(options), early_stopping=rule
+        network,
+        device,
+        distributed=distributed,
+        **_engine_options(options),
+        early_stopping=rule,
+        best_after=rising,
     )
     world_size = engine.reducer.world_size
     if world_size > 1:
@@ -145,7 +154,7 @@ def run_training(
     finally:
         network.reducer, network.most_kept = IDENTITY, None
         network.pool.clear()
-    return _result(engine, task.metric, stopped_because, devices)
+    return _result(engine, task, stopped_because, devices, verbose=options.verbose)
 
 
 def _engine_options(options: TrainOptions) -> dict[str, Any]:
@@ -222,7 +231,7 @@ def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -
     if patience is None or not validation.n_conditions:
         return None
     if isinstance(patience, int):
-        return EarlyStopping(patience)
+        return EarlyStopping(patience, after=rising)
     assert options.epochs is not None
     to_beat = None
     if validation.prior is not None:
@@ -279,19 +288,45 @@ def _stopped_because(engine: TrainingEngine, folder: RunFolder | None) -> str:
 
 
 def _result(
-    engine: TrainingEngine, metric: str, stopped_because: str | None, devices: tuple[str, ...]
+    engine: TrainingEngine,
+    task: CellsTask | MomentsTask,
+    stopped_because: str | None,
+    devices: tuple[str, ...],
+    *,
+    verbose: bool,
 ) -> RunResult:
     best_state, progress, stopped = engine.best_state, engine.progress, stopped_because is not None
+    reason = stopped_because or progress.stopped_because
+    scores_EKU = [table.numpy() for table in progress.condition_scores]
+    best_epoch, kept = progress.best_epoch, None
     if best_state is None:
         if engine.is_main and not stopped:
             logger.warning(
                 "%s was never defined (no validation condition to score?): the weights of the last epoch are kept",
-                metric,
+                task.metric,
             )
         best_state = plain_state(engine.evaluated_model)
-    reason = stopped_because or progress.stopped_because
-    scores = [table.numpy() for table in progress.condition_scores]
-    return RunResult(progress.history, progress.best_epoch, best_state, stopped, reason, scores, devices)
+    elif scores_EKU:
+        evaluated = [record["epoch"] for record in progress.history if task.metric in record]
+        candidates = evaluated[-len(scores_EKU) :]
+        if reason is None:
+            scores_EU = np.stack([_best_row(scores_KU, task) for scores_KU in scores_EKU])
+            if kept_epoch(scores_EU, lower_is_better=task.lower_is_better) == len(candidates) - 1:
+                if best_epoch != candidates[-1] and engine.is_main and verbose:
+                    logger.info(
+                        "the weights of the last epoch are kept: that epoch %s is better on %s is not beyond chance",
+                        best_epoch,
+                        count(scores_EU.shape[1], "validation condition"),
+                    )
+                best_epoch, best_state = candidates[-1], plain_state(engine.evaluated_model)
+        kept = candidates.index(best_epoch)
+    return RunResult(progress.history, best_epoch, best_state, stopped, reason, scores_EKU, devices, kept)
+
+
+def _best_row(scores_KU: np.ndarray, task: CellsTask | MomentsTask) -> np.ndarray:
+    """Scores by condition at the network weight with the best mean."""
+    mean_K = np.nansum(scores_KU, axis=1) / np.maximum((~np.isnan(scores_KU)).sum(axis=1), 1)
+    return scores_KU[mean_K.argmin() if task.lower_is_better else mean_K.argmax()]
 
 
 def _batch_over_workers(loader: Any, world_size: int) -> int | None:
@@ -351,7 +386,7 @@ class _Report:
     def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
         if not engine.evaluates(record["epoch"]):
             return
-        if self.validation.prior is not None:
+        if self.validation.n_conditions and record["epoch"] > engine.options.best_after:
             engine.progress.condition_scores.append(torch.from_numpy(self.validation.condition_scores))
         if engine.is_main and self.options.verbose:
             logger.info("%s", self._line(record, improved))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.files.atomic import check_no_writer, clean_leftovers, only_writer
-from gears.files.paths import user_path
+from gears.files.paths import link_target, user_path
 from gears.files.tensors import write_tensors
 from gears.model.folder import (
     CHECKPOINTS,
@@ -36,7 +36,7 @@ _NAME = re.compile(r"epoch-(\d{5})-step-(\d{7})\.pt")
 
 def unfinished(save_path: str | Path) -> Path:
     """Where a run is until it is complete, if `save_path` holds an earlier model."""
-    path = user_path(save_path)
+    path = link_target(user_path(save_path))
     return path.with_name(f"{path.name}.unfinished")
 
 
@@ -45,7 +45,7 @@ def run_path(save_path: str | Path, *, resume: bool) -> Path:
 
     The earlier model stays until the new one is complete. A resumed run goes on where it was interrupted.
     """
-    path, beside = user_path(save_path), unfinished(save_path)
+    path, beside = link_target(user_path(save_path)), unfinished(save_path)
     return beside if is_model(beside if resume else path) else path
 
 

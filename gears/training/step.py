@@ -32,7 +32,7 @@ import torch
 from torch import nn, profiler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gears.distributed.world import IDENTITY, Reducer
+from gears.distributed.world import IDENTITY, Reducer, is_main_process
 from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
 from gears.training.gradients import SharedGradients
@@ -110,7 +110,7 @@ class Stepper:
         )
         ema = None
         if options.use_ema:
-            ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(options.ema_decay))
+            ema = MovingAverage(model, options.ema_decay)
         return cls(model, device, scaler, ema, options)
 
     def begin(self, reducer: Reducer = IDENTITY) -> None:
@@ -261,6 +261,21 @@ class Stepper:
         del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
 
 
+class MovingAverage(AveragedModel):
+    """Moving average of weights whose decay at step t is (1 + t) / (10 + t), and at most `decay`.
+
+    With a fixed decay of 0.999 two thirds of the average of a run of 400 steps would be the first weights.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model, multi_avg_fn=self._average)
+        self.decay = decay
+
+    def _average(self, averaged: Any, current: Any, _: Any) -> None:
+        steps = int(self.n_averaged)  # on the host, unlike the copy that is passed
+        get_ema_multi_avg_fn(min(self.decay, (1 + steps) / (10 + steps)))(averaged, current, steps)
+
+
 def not_finite(record: StepRecord) -> str:
     """What is not finite in a step."""
     if math.isfinite(record.loss):
@@ -290,7 +305,7 @@ def compiled(model: nn.Module, device: torch.device, *, enabled: bool = True) ->
     backward and collectives) are called and not traced.
     """
     reason = no_compiler(device.type) if enabled else None
-    if reason is not None:
+    if reason is not None and is_main_process():
         logger.warning("compile=True has no effect: %s", reason)
     if not enabled or reason is not None:
         yield model

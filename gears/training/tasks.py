@@ -245,17 +245,17 @@ class ConditionBatch(NamedTuple):
 class ConditionLoader:
     """Batches of condition ids; an epoch is one or more passes over the training conditions.
 
-    The conditions of each pass are permuted by (seed, epoch, pass). Batch s of a pass takes the positions
-    from ``s * per_step`` on, worker r every W-th of them: W workers together see what one
-    worker would. The last batch of a pass may be smaller, and a worker may have none of
-    its conditions; nothing is dropped, and nothing is repeated within a pass.
+    The conditions of each pass are permuted by (seed, epoch, pass) and divided into batches of equal size, differing by
+    one at most: a small last batch would ruin the statistics of batch norms, whose running means and variances count
+    each batch alike. Worker r takes every W-th condition of a batch, so W workers together see what one worker
+    would; a worker may have none of them. Nothing is dropped, and nothing is repeated within a pass.
 
     Parameters
     ----------
     conditions
         Condition ids, (n,).
     per_step
-        Conditions of a batch over all workers.
+        Most conditions of a batch over all workers.
     least
         Batches of an epoch, at least: an epoch is as many whole passes as that takes.
     """
@@ -293,8 +293,7 @@ class ConditionLoader:
         draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
         for _ in range(self.passes):
             order = self.conditions[draw.permutation(len(self.conditions))]
-            for start in range(0, len(order), self.per_step):
-                batch = order[start : start + self.per_step]
+            for batch in np.array_split(order, self._batches_per_pass):
                 shares = [batch[rank :: self.world_size] for rank in range(self.world_size)]
                 yield ConditionBatch(torch.from_numpy(shares[self.rank].copy()), len(batch), shares)
 
@@ -306,20 +305,34 @@ class PairTables:
     conditions are computed in each step from tables that stay where they are (mapped files).
     """
 
-    def __init__(self, statistics: ConditionStatistics) -> None:
-        self._statistics = statistics
+    def __init__(self, statistics: ConditionStatistics, direction: str) -> None:
+        self._statistics, self._direction = statistics, direction
         self._all_C6G: Tensor | None = None
 
     def of(self, ids_U: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Pair moments of U conditions, (U, 6, G): the first six of :class:`PairMoments`."""
         statistics = self._statistics
-        above, below = np.asarray(statistics.above[ids_U]), np.asarray(statistics.below[ids_U])
-        release(statistics.above, statistics.below)
-        tables = (*statistics.pair_moments(ids_U), above - below, above + below)
-        moments_U6G = torch.empty(len(ids_U), len(tables), above.shape[1], dtype=dtype)
+        tables = (*statistics.pair_moments(ids_U), *self._directions(ids_U))
+        moments_U6G = torch.empty(len(ids_U), len(tables), tables[0].shape[1], dtype=dtype)
         for column, values in enumerate(tables):
             moments_U6G[:, column] = torch.from_numpy(values)
         return moments_U6G.to(device, non_blocking=True)
+
+    def _directions(self, ids_U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the observed direction and of its square over all pairs (:mod:`gears.model.losses`), (U, G) each."""
+        statistics = self._statistics
+        is_smooth = self._direction == "smooth"
+        both = (ids_U, statistics.controls_of(ids_U)) if is_smooth else (ids_U,)
+        means, squares = [], []
+        for rows in both:
+            above, below = np.asarray(statistics.above[rows]), np.asarray(statistics.below[rows])
+            means.append(above - below)
+            squares.append(above + below)
+        release(statistics.above, statistics.below)
+        if not is_smooth:
+            return means[0], squares[0]
+        pairs = ~statistics.is_control[ids_U][:, None]  # a control cell is paired with itself
+        return (means[0] - means[1]) * pairs, (squares[0] + squares[1] - 2 * means[0] * means[1]) * pairs
 
     def on_device(self, ids_U: np.ndarray | None, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
         """The same for a step, from the table on the device where there is one."""
@@ -434,6 +447,6 @@ class MomentsTask(Objective):
         return moment_loss(delta_UG, logvar_UG, moments, self.config)
 
 
-def pair_tables(pert_data: PertData) -> PairTables:
-    """Moments of all conditions of a screen."""
-    return PairTables(pert_data.screen.statistics)
+def pair_tables(pert_data: PertData, config: ModelConfig | None = None) -> PairTables:
+    """Moments of all conditions of a screen, for the objective of a model."""
+    return PairTables(pert_data.screen.statistics, (config or ModelConfig()).direction)

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gears.distributed.world import is_main_process
+
 logger = logging.getLogger(__name__)
 
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
@@ -36,10 +38,11 @@ def for_several_workers(model: nn.Module, device: torch.device, *, convert: bool
         return model
     if device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    logger.warning(
-        "the model has batch norms, whose statistics are those of each worker's own batch: torch synchronises "
-        "them on CUDA only, and the result depends on the number of workers"
-    )
+    if is_main_process():
+        logger.warning(
+            "the model has batch norms, whose statistics are those of each worker's own batch: torch synchronises "
+            "them on CUDA only, and the result depends on the number of workers"
+        )
     return model
 
 

@@ -126,8 +126,6 @@ def test_statistics_are_those_of_the_cells(toy_adata: AnnData, toy_screen: Prepa
         np.testing.assert_allclose(statistics.m2[i], rows.var(axis=0), rtol=1e-10, atol=1e-15)
         np.testing.assert_allclose(statistics.nonzero[i], (rows != 0).mean(axis=0), rtol=1e-12)
         np.testing.assert_array_equal(statistics.mean_nonzero[i], rows.any(axis=0))
-    mask = toy_screen.statistics.loss_mask()
-    assert mask[toy_screen.control_id].all()
 
 
 def test_two_spellings_share_statistics_and_lists(toy_adata: AnnData, tmp_path: Path) -> None:

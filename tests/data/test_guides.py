@@ -122,3 +122,34 @@ def test_the_command_takes_the_folder_of_lanes(lanes: Path, tmp_path: Path) -> N
     arguments = [str(screens), *options, "--normalize", "--skip-calc-de"]
     assert main(["inspect", *arguments]) == 0
     assert main(["prepare", *arguments, "--work-dir", str(tmp_path / "work")]) == 0
+
+
+@pytest.mark.parametrize("second", ["guide2", "guide_B", "second_guide"])
+@pytest.mark.parametrize("sep", [",", ";", "\t"])
+def test_every_column_of_guides_counts_whatever_separates_them(second: str, sep: str, tmp_path: Path) -> None:
+    table = pd.DataFrame({"cell_barcode": ["a", "b"], "guide": [AHR, CONTROL], second: [KLF1, CONTROL]})
+    (tmp_path / "g.csv").write_text("# of a spreadsheet\n" + table.to_csv(index=False, sep=sep))
+    assert labels(add_guides(cells(["a", "b"]), tmp_path / "g.csv", TARGETS)) == ["AHR+KLF1", "ctrl"]
+
+
+def test_a_column_with_names_of_guides_that_is_not_read_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    table = pd.DataFrame({"cell_barcode": ["a", "b"], "guide": [AHR, CONTROL], "other": [KLF1, CONTROL]})
+    add_guides(cells(["a", "b"]), table, TARGETS)
+    assert "column 'other' of the guide table is not read" in caplog.text
+
+
+@pytest.mark.parametrize("empty", ["", "NA", None, np.nan])
+def test_guides_without_a_target_are_controls_by_name_or_an_error(empty: Any) -> None:
+    table = pd.DataFrame({"cell_barcode": ["a", "b", "c"], "feature_call": [AHR, "NT_1", "safe_2"]})
+    targets = pd.DataFrame({"id": [AHR, "NT_1", "safe_2"], "target_gene_name": ["AHR", empty, empty]})
+    assert labels(add_guides(cells(list("abc")), table, targets)) == ["AHR+ctrl", "ctrl", "ctrl"]
+    strange = table.replace("NT_1", "XY_1"), targets.replace("NT_1", "XY_1")
+    with pytest.raises(ValueError, match=r"1 guide without a target: XY_1;.*ctrl_label=\['XY_1'\]"):
+        add_guides(cells(list("abc")), *strange)
+    named = add_guides(cells(list("abc")), *strange, ctrl_label=["XY_1", "safe_2"])
+    assert labels(named) == ["AHR+ctrl", "ctrl", "ctrl"]
+
+
+def test_the_guide_tells_a_control_where_the_column_of_targets_is_empty() -> None:
+    table = pd.DataFrame({"cell_barcode": ["a", "b"], "guide": ["g1", "NT_1"], "target_gene": ["AHR", None]})
+    assert labels(add_guides(cells(["a", "b"]), table)) == ["AHR+ctrl", "ctrl"]

@@ -30,12 +30,13 @@ def in_scale(counts: np.ndarray, scale: str, target: float = 1e4) -> np.ndarray:
     values = {
         "counts": counts, "fractions": normalised, "normalised": linear, "log1p": np.log1p(linear),
         "log2": np.log2(1 + linear), "log10": np.log10(1 + linear), "log1p-twice": np.log1p(np.log1p(linear)),
+        "sqrt": np.sqrt(counts),
         "scaled": (linear - linear.mean(0)) / (linear.std(0) + 1),
     }  # fmt: skip
     return values[scale]
 
 
-SCALES = ["counts", "fractions", "normalised", "log1p", "log2", "log10", "log1p-twice", "scaled"]
+SCALES = ["counts", "fractions", "normalised", "log1p", "log2", "log10", "log1p-twice", "sqrt", "scaled"]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
@@ -98,6 +99,10 @@ def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
         (
             {"threshold": 0.2, "readout": {"NOGENE": 1, "NONE": 2}},
             "2 genes of the readout are not among the 60 predicted ones: NOGENE, NONE; omit them",
+        ),
+        (
+            {"threshold": 0.2, "readout": pd.Series([1, -1], index=["A", "A"])},
+            "genes of the readout must be unique; found more than once: A",
         ),
         ({"threshold": 0.2, "readout": {}}, "the numbers of the readout are all 0"),
         ({"threshold": 0.2, "readout": ["A", "B"]}, "the readout is a list; expected numbers by gene"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
 from gears import PertData
+from gears.data.splits import folds
 from gears.design import power
 
 
@@ -27,6 +29,15 @@ def test_it_agrees_with_simulation(pert_data: PertData, chosen: dict) -> None:
         controls = table["control_sd"][gene] * rng.choice(values, (n_repeats, m))
         found = (ttest_ind(shifted, controls, axis=1, equal_var=False).pvalue < level).mean()
         assert found == pytest.approx(wanted, rel=0.1)
+
+
+def test_it_takes_a_pert_data_and_names_what_else_is_given(pert_data: PertData) -> None:
+    pd.testing.assert_frame_equal(power(pert_data, cells=37), power(pert_data.screen, cells=37))
+    with pytest.raises(
+        TypeError, match=r"expected a prepared screen, such as pert_data\.screen .*; found dict"
+    ):
+        power({}, cells=37)
+    assert len(list(folds(pert_data, 3))) == 3
 
 
 def test_effect_and_cells_are_inverse(pert_data: PertData) -> None:

@@ -86,7 +86,7 @@ def test_bad_wanted_changes_are_errors(model: GEARS) -> None:
         (np.ones(3), r"shape \(3,\); expected one value per gene, \(60,\)"),
         ({genes[0]: 0}, "are all 0"),
         ({"NOGENE": 1}, "unknown gene of the wanted change 'NOGENE'"),
-        (pd.Series([1, 2], index=[genes[0]] * 2), "names genes twice"),
+        (pd.Series([1, 2], index=[genes[0]] * 2), "more than once"),
         (genes[:2], "the wanted change is a list; expected numbers by gene"),
     ):
         with pytest.raises(ValueError, match=message):

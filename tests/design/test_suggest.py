@@ -168,6 +168,11 @@ def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
         ({"costs": {"A": 0}}, "costs are numbers above 0; found A+ctrl: 0"),
         ({"costs": {"A": float("nan")}}, "costs are numbers above 0; found A+ctrl: nan"),
         ({"costs": [1, 2]}, "costs are a list; expected numbers by candidate"),
+        (
+            {"costs": {"A": 1, "A+ctrl": 2}},
+            "candidates in costs must be unique; found more than once: A+ctrl",
+        ),
+        ({"costs": pd.Series([1, 2], index=["A", "A"])}, "candidates in costs must be unique"),
         ({"costs": {"NOGENE": 2}}, "costs name NOGENE+ctrl, which are no candidates"),
     ],
 )

@@ -26,7 +26,7 @@ def test_helpers_are_no_ops_in_one_process() -> None:
     assert reduce_tensor(value) is value
     assert (current_world().rank, current_world().world_size) == (0, 1)
     with pytest.raises(ValueError, match="unknown reduction"):
-        reduce_tensor(value, op="mean")
+        reduce_tensor(value, op="median")
 
 
 def test_setup_ddp_says_how_to_set_the_address(monkeypatch) -> None:
@@ -66,14 +66,31 @@ def _sums(rank: int, world_size: int) -> dict:
         "world": (world.rank, world.world_size, str(world.device)),
         "sum": reducer.sum(torch.tensor([1.0 + rank])).tolist(),
         "gather": reducer.gather(torch.tensor([float(rank)])).flatten().tolist(),
+        "mean": reduce_tensor(torch.tensor([2 + rank])).tolist(),
+        "added": reduce_tensor(torch.tensor([2.0 + rank]), op="sum").tolist(),
         "max": reduce_tensor(torch.tensor([float(rank)]), op="max").tolist(),
         "main": is_main_process(),
     }
 
 
-def test_sums_over_workers() -> None:
-    expected = {"world": (0, 3, "cpu"), "sum": [6.0], "gather": [0.0, 1.0, 2.0], "max": [2.0], "main": True}
+def test_sums_over_workers(monkeypatch) -> None:
+    expected = {
+        "world": (0, 3, "cpu"), "sum": [6.0], "gather": [0.0, 1.0, 2.0], "mean": [3.0], "added": [9.0], "max": [2.0],
+        "main": True,
+    }  # fmt: skip
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nic99")  # of a machine that has it
+    monkeypatch.setenv("RANK", "0")  # what an earlier job left
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("MASTER_ADDR", "h")
     assert launch(_sums, ["cpu"] * 3, backend="gloo") == expected
+
+
+def test_an_interface_that_this_machine_lacks_is_named(monkeypatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nic99")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME names nic99, which this machine does not have"):
+        setup_ddp(0, 1, device="cpu")
 
 
 def test_a_variable_that_nobody_reads_is_reported(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from gears import PertData, simulated_screen
 from gears.data.screen.statistics import ConditionStatistics, moderated_t
 from gears.evaluation import DECISIVE, METRICS, Truth, condition_metrics
 from gears.evaluation.metrics.decisive import changed_genes
@@ -119,16 +121,23 @@ def test_direction_counts_changed_genes_and_no_change_as_half(truth: Truth):
 
 @pytest.mark.parametrize(("percent", "n_first"), [(5, 1), (10, 2), (20, 3)])
 def test_recall_of_hits_by_gene(truth: Truth, predicted: np.ndarray, percent: int, n_first: int):
-    change = np.abs(predicted - truth.control_mean_G)
     hits = changed_genes(truth)
-    change[np.arange(N_CONDITIONS), np.arange(N_CONDITIONS)] = -1  # each condition's own target
-    hits[np.arange(N_CONDITIONS), np.arange(N_CONDITIONS)] = False
-    expected = [
-        np.mean([p in np.argsort(-change[:, gene])[:n_first] for gene in np.flatnonzero(hits[p])])
-        for p in np.flatnonzero(hits.any(axis=1))
-    ]
-    found = value(f"hit_recall_{percent}", predicted, truth)
-    np.testing.assert_allclose(found[hits.any(axis=1)], expected)
+    hits[np.arange(N_CONDITIONS), np.arange(N_CONDITIONS)] = False  # each condition's own target
+    opposite = truth.control_mean_G - truth.delta_UG
+    for prediction in (predicted, truth.mean_UG, opposite):
+        change = prediction - truth.control_mean_G
+
+        def first(p: int, gene: int, change: np.ndarray = change) -> bool:
+            towards = np.sign(truth.delta_UG[p, gene]) * change[:, gene]
+            towards[gene : gene + 1] = -np.inf  # condition i perturbs gene i
+            return p in np.argsort(-towards)[:n_first]
+
+        rows = np.flatnonzero(hits.any(axis=1))
+        expected = [np.mean([first(p, gene) for gene in np.flatnonzero(hits[p])]) for p in rows]
+        found = value(f"hit_recall_{percent}", prediction, truth)
+        np.testing.assert_allclose(found[hits.any(axis=1)], expected)
+    # a model with every sign wrong finds nothing, less than one that knows nothing
+    assert np.nanmean(found) < 0.03
 
 
 def test_recall_of_a_prediction_without_order_is_chance(truth: Truth):
@@ -226,13 +235,28 @@ def test_moderated_t_by_its_formula():
     n = statistics.n
     pooled = (n[:, None] * m2).sum(axis=0) / (n - 1).sum()
     own = m2 * (n / (n - 1))[:, None]
-    variance = (14 * pooled + (n - 1)[:, None] * own) / (14 + n - 1)[:, None]
+    variance = (19 * 14 * pooled + (n - 1)[:, None] * own) / (19 * 14 + n - 1)[:, None]
     t, degrees = moderated_t(statistics, np.arange(1, 7))
     expected = (statistics.mean[1:] - statistics.mean[0]) / np.sqrt(
         variance[1:] / n[1:, None] + variance[0] / n[0]
     )
     np.testing.assert_allclose(t, expected, rtol=1e-12)
     assert degrees.tolist() == [28.0] * 6
+
+
+@pytest.mark.parametrize("options", [{"effect_size": 0.0, "target_effect": 0.0}, {"network_degree": 12.0}])
+def test_few_genes_without_counts_are_among_the_top(options: dict[str, float], tmp_path: Path):
+    """On shallow screens; with a condition's own and the pooled variance in equal parts about a third were."""
+    adata, _ = simulated_screen(
+        n_genes=1000, n_singles=20, n_pairs=0, n_control=300, cells_per_condition=30, counts_per_gene=0.3,
+        n_batches=1, **options,
+    )  # fmt: skip
+    screen = PertData.from_adata(adata, data_path=tmp_path, default_pert_graph=False).screen
+    perturbed = [condition for condition in screen.conditions if not condition.is_control]
+    truth = Truth.of(screen, perturbed)
+    lost = truth.mean_UG == 0
+    assert lost.mean() > 0.1
+    assert np.take_along_axis(lost, truth.top_moderated(), axis=1).mean() < 0.05
 
 
 def test_a_gene_without_counts_is_not_the_most_changed():

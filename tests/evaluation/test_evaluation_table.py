@@ -43,13 +43,13 @@ def compared(additive_screen, letters_go):
 def test_truth_of_a_screen(additive_screen):
     screen, split = additive_screen
     screen.gene_names[3] = "A"
-    truth = Truth.of(screen, TEST, split.conditions("train"), n_top=4)
+    truth = Truth.of(screen, TEST, split.conditions("train"))
     np.testing.assert_array_equal(truth.mean_UG, truth_means(screen))
     reference = np.mean([screen.statistics.mean[screen.id_of(f"{g}+ctrl")] for g in "ABCD"], axis=0)
     np.testing.assert_allclose(truth.reference_mean_G, reference)
     assert truth.n_cells_U.tolist() == [10, 8, 8, 8]
     assert [genes.tolist() for genes in truth.targets] == [[], [3], [], [3]]
-    assert [len(genes) for genes in truth.top_de] == [4, 4, 4, 4]
+    assert [len(genes) for genes in truth.top(4)] == [4, 4, 4, 4]
     assert (truth.std_UG == 1).all()
     assert np.isnan(Truth.of(screen, TEST, ["ctrl"]).reference_mean_G).all()
 
@@ -58,10 +58,20 @@ def test_lost_genes_are_left_out_of_the_non_dropout_list(make_screen):
     # gene 0 is lost (0 in A, not in control); gene 1 is 0 on both sides and stays
     means = {"ctrl": [1, 0, 1, 1], "A+ctrl": [0, 0, 3, 2]}
     screen = make_screen(means, order=[[-1] * 4, [2, 0, 1, 3]])
-    truth = Truth.of(screen, ["A+ctrl"], n_top=3)
-    assert truth.top_de[0].tolist() == [2, 0, 1]
-    assert truth.top_de_non_dropout[0].tolist() == [2, 1, 3]
-    assert Truth.of(screen, ["ctrl"], n_top=3).top_de[0].tolist() == []
+    truth = Truth.of(screen, ["A+ctrl"])
+    assert truth.top(3)[0].tolist() == [2, 0, 1]
+    assert truth.top(9)[0].tolist() == [2, 0, 1, 3]
+    assert truth.top(3, dropouts=False)[0].tolist() == [2, 1, 3]
+    assert Truth.of(screen, ["ctrl"]).top(3)[0].tolist() == []
+
+
+def test_more_top_genes_than_a_screen_ranks_are_refused():
+    order = np.arange(300)[None]
+    truth = Truth.from_means(np.ones((1, 300)), np.ones(300), top_de=order[:, :200])
+    assert len(truth.top(200)[0]) == 200
+    with pytest.raises(ValueError, match="the top 200 genes of each condition, 201 were requested"):
+        truth.top(201)
+    assert len(Truth.from_means(np.ones((1, 300)), np.ones(300), top_de=order).top(201)[0]) == 201
 
 
 def test_tidy_table_has_every_method_condition_and_metric(compared):

@@ -68,6 +68,15 @@ def test_too_few_or_equal_cells_are_undefined_and_equal_cells_have_no_distance()
     assert np.isnan(mmd_of_cells(np.ones((4, 2)), np.ones((1, 2))))
     assert np.isnan(mmd_of_cells(random_cells(0, 4, 2), np.ones((5, 2))))
     assert energy_distance_of_cells(np.full((4, 2), 0.1), np.full((5, 2), 0.1)) == 0
+
+
+def test_the_squared_energy_distance_is_that_of_the_means():
+    """The form that scPerturb reports; on average, since no cell is compared with itself."""
+    x, y = random_cells(0), random_cells(1, shift=2.0)
+    variances = [cells.var(axis=0, ddof=1).sum() / len(cells) for cells in (x, y)]
+    expected = 2 * (((x.mean(axis=0) - y.mean(axis=0)) ** 2).sum() - sum(variances))
+    assert energy_distance_of_cells(x, y, squared=True) == pytest.approx(expected)
+    assert "plain distances" in METRICS["energy_distance"].formula
     assert squared_distances(np.full((3, 7), 1e3 + 0.1), np.full((3, 7), 1e3 + 0.1)).tolist() == [[0] * 3] * 3
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gears.files.atomic import new_folder, write_atomically
+from gears.files.atomic import locked, new_folder, only_writer, write_atomically
 from gears.files.formats import content_hash, read_json, read_npz, write_json, write_npz, write_text
 
 
@@ -109,3 +111,18 @@ def test_hash_sees_values_types_shapes_and_order() -> None:
     assert content_hash({"a": 1, "b": 2}) == content_hash({"b": 2, "a": 1})
     assert content_hash(np.asfortranarray(base.reshape(2, 3))) == content_hash(base.reshape(2, 3))
     assert content_hash(b"ab") == content_hash(b"ab")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_disk_without_locks_is_reported_and_used(tmp_path: Path, monkeypatch, caplog, number: int) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(number, "not here")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with locked(tmp_path / "a.lock"), only_writer(tmp_path / "model", "in use"):
+        write_text(tmp_path / "a.txt", "a")
+    assert f"the disk of {tmp_path} has no file locks" in caplog.text
+    assert len(caplog.records) == 1
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
+    with pytest.raises(OSError, match="broken"), locked(tmp_path / "b.lock"):
+        pass

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gears.graphs import EdgeFile, GeneAnnotation, Graph
@@ -103,3 +104,18 @@ def test_several_graphs_add_their_shares(tmp_path):
     assert maker().make([one]).hash == one.hash
     with pytest.raises(ValueError, match="empty list"):
         maker().make([])
+
+
+@pytest.mark.parametrize("name", ["pearson", "p_value"])
+def test_scores_of_an_unknown_name_are_named_and_chosen(name, tmp_path):
+    path = written(tmp_path, "e.csv", f"gene1;gene2;{name}\nA;B;0,8\nA;C;0,4\n")
+    for given in (path, pd.DataFrame({"source": ["A", "A"], "target": ["B", "C"], name: [0.8, 0.4]})):
+        with pytest.raises(ValueError, match=f"no score of a known name .* numbers {name};"):
+            maker().make(given)
+    assert edges(maker().make({"path": path, "score": name, "directed": True})) == {"AB": 0.8, "AC": 0.4}
+
+
+def test_whole_numbers_that_are_not_used_are_reported(tmp_path, caplog):
+    path = written(tmp_path, "e.tsv", "# made by hand\ngene1\tgene2\treferences\nA\tB\t3\nA\tC\t5\n")
+    assert set(edges(maker().make(path)).values()) == {1.0}
+    assert "every edge weighs 1; the numbers references are not used" in caplog.text

@@ -8,6 +8,7 @@ import json
 import logging
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -62,6 +63,21 @@ def test_a_part_that_the_split_lacks_is_an_error_and_an_empty_one_is_no_table(da
     assert model.report_test() is None
     with pytest.raises(ValueError, match="valid: train, val"):
         model.evaluate("test")
+
+
+def test_the_prior_alone_reads_the_embeddings_that_the_model_reads(data):
+    singles = [condition for condition in data.screen.conditions if len(condition) == 1]
+    change_CG = data.screen.statistics.delta(np.array([data.screen.id_of(one) for one in singles]))
+    embedding = pd.DataFrame(change_CG[:, :12], index=[one.genes[0] for one in singles])
+    network = {"hidden_size": 4, "pert_embedding": embedding}
+    model = GEARS(data, device="cpu")
+    model.model_initialize(**network)
+    model.train(epochs=0, verbose=False, evaluate_test=False)
+    tested = data.split.conditions("test")
+    expected = model.predict(tested).expression_UG
+    with_it = PriorEstimator(data, network=network).fit(data.screen, data.split).predict(tested).mean_UG
+    without = PriorEstimator(data).fit(data.screen, data.split).predict(tested).mean_UG
+    assert np.abs(with_it - expected).max() < 1e-6 < np.abs(without - expected).max()
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ def by_loops(values: dict[str, torch.Tensor], config: ModelConfig) -> torch.Tens
             terms = []
             for g in values["mask_UG"][u].nonzero().flatten().tolist():
                 delta, y, mu = values["delta_UG"][u, g], values["y_BG"][i, g], values["mu_G"][g]
-                prediction = values["x_BG"][i, g] + delta
+                x = values["x_BG"][i, g]
+                prediction = x + delta
                 error = prediction - y
                 term = error**2 if config.loss == "evidence" else error**4
                 if config.uncertainty:
@@ -54,8 +55,9 @@ def by_loops(values: dict[str, torch.Tensor], config: ModelConfig) -> torch.Tens
                         term = term + config.uncertainty_reg * (torch.exp(-s) * error**2 + s)
                 smooth = config.direction == "smooth"
                 t = torch.tanh(delta / config.tau) if smooth else torch.sign(prediction - mu).detach()
+                observed = torch.sign(y - mu) - (torch.sign(x - mu) if smooth else 0)
                 if config.loss != "evidence":
-                    term = term + config.direction_lambda * (torch.sign(y - mu) - t) ** 2
+                    term = term + config.direction_lambda * (observed - t) ** 2
                 terms.append(values["mask_UG"][u, g] * term)
             cells.append(torch.stack(terms).mean())
         conditions.append(torch.stack(cells).mean())

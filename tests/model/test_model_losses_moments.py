@@ -33,15 +33,17 @@ def screen() -> tuple[torch.Tensor, ...]:
     return y, x, delta, logvar, mask
 
 
-def moments_of(y: torch.Tensor, x: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor) -> PairMoments:
-    sign = torch.sign(y - mu)
+def moments_of(
+    y: torch.Tensor, x: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor, direction: str = "smooth"
+) -> PairMoments:
+    sign = torch.sign(y - mu).unsqueeze(2) - torch.sign(x - mu) * (direction == "smooth")  # all pairs
     weight = torch.full((U,), 1 / U, dtype=torch.float64)
     tables = np.stack([central(cells) for cells in (x, *y)], axis=1)
     statistics = ConditionStatistics(
         np.ones(U + 1), *tables, *[tables[0]] * 3, np.zeros(U + 1, dtype=np.int64)
     )
     pairs = map(torch.from_numpy, statistics.pair_moments(np.arange(1, U + 1)))
-    return PairMoments(*pairs, sign.mean(1), sign.square().mean(1), mask, weight)
+    return PairMoments(*pairs, sign.mean((1, 2)), sign.square().mean((1, 2)), mask, weight)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -69,7 +71,7 @@ def test_equals_all_pairs_cell_by_cell(name: str) -> None:
 def test_sign_compares_with_the_mean_prediction_and_has_no_gradient() -> None:
     y, x, delta, _, mask = screen()
     mu = x.mean(0)
-    moments = moments_of(y, x, mu, mask)
+    moments = moments_of(y, x, mu, mask, "sign")
     losses, gradients = [], []
     for weight in (0.0, 1.0):
         d = delta.clone().requires_grad_()

@@ -36,13 +36,17 @@ def test_singles_triples_and_control(predictions: Predictions) -> None:
 
 
 def test_those_with_a_spread_of_cells_unpack_into_two_mappings(predictions: Predictions) -> None:
-    """As published: expression, and exp(-mean log-variance), also of two conditions."""
+    """As published: expression, and exp(-mean log-variance). All other iteration gives names."""
     pred, unc = predictions
+    assert (pred, unc) == predictions.with_confidence()
+    assert list(predictions) == [*predictions] == sorted(predictions) == list(predictions.keys())
+    first, _, _, last = predictions
+    assert (first, last) == ("A", "ctrl")
     assert list(pred) == list(unc) == list(predictions.keys()) == ["A", "A_B", "A_B_C", "ctrl"]
     assert pred["A_B"].tolist() == predictions["B_A"].tolist()
     assert list(unc.values()) == pytest.approx([0.25] * 4)
     uneven = replace(predictions, cell_sd=np.tile([1.0, 2.0, 4.0], (4, 1)))
-    assert next(reversed(list(uneven)))["A"] == pytest.approx(np.exp(-np.log([1, 4, 16]).mean()))
+    assert uneven.with_confidence()[1]["A"] == pytest.approx(np.exp(-np.log([1, 4, 16]).mean()))
     assert {name: values.tolist() for name, values in predictions.items()} == {
         name: values.tolist() for name, values in dict(predictions).items()
     }
@@ -52,6 +56,11 @@ def test_those_with_a_spread_of_cells_unpack_into_two_mappings(predictions: Pred
 def test_those_without_iterate_over_the_names(predictions: Predictions) -> None:
     plain = replace(predictions, cell_sd=None)
     assert list(plain) == list(plain.keys()) == ["A", "A_B", "A_B_C", "ctrl"]
+    two = replace(plain, conditions=plain.conditions[:2])
+    first, second = two
+    assert (first, second) == ("A", "A_B")
+    with pytest.raises(ValueError, match="predicts no spread of cells"):
+        plain.with_confidence()
     assert list(plain.items())[1][1].tolist() == [3.0, 4.0, 5.0]
 
 

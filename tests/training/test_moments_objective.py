@@ -78,12 +78,12 @@ def evaluated(history: list[dict[str, Any]]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_one_and_two_workers_give_the_same_model(screens: Path, tmp_path: Path) -> None:
-    """Uneven steps: the last of each epoch leaves all workers but one without a condition."""
+    """Uneven steps: 13 conditions are 5, 4 and 4. Rounding differences grow with the learning rate."""
     pert_data = opened(screens)
     n_train = len(pert_data.split.conditions("train"))
     assert n_train % GLOBAL_BATCH == 1
     options = {"objective": "moments", "epochs": 4, "dtype": "float64", "eval_every": 2, "verbose": False}
-    options["prior"] = None
+    options |= {"prior": None, "lr": 2e-3}
     model, alone = trained(pert_data, uncertainty=True, batch_size=GLOBAL_BATCH, **options)
     untrained = trained(pert_data, uncertainty=True, epochs=1, lr=1e-9, objective="moments", dtype="float64")[
         0

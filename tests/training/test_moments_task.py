@@ -197,8 +197,17 @@ def test_control_is_compared_with_itself(pert_data: PertData) -> None:
     for value in moments[:4]:
         assert not value[0].any()
         assert value[1].any()
-    assert np.array_equal(moments[4].numpy(), (statistics.above - statistics.below)[:2])
-    assert np.array_equal(moments[5].numpy(), (statistics.above + statistics.below)[:2])
+    # observed directions, against those of the control cells
+    sign_CG, square_CG = statistics.above - statistics.below, statistics.above + statistics.below
+    expected_G = square_CG[1] + square_CG[0] - 2 * sign_CG[1] * sign_CG[0]
+    np.testing.assert_allclose(moments[4][1], sign_CG[1] - sign_CG[0])
+    np.testing.assert_allclose(moments[5][1], expected_G)
+    assert not moments[4][0].any()
+    assert not moments[5][0].any()
+    published = pair_tables(pert_data, ModelConfig(direction="sign"))
+    moments = published.of(np.array([0, 1]), torch.float64, torch.device("cpu")).unbind(1)
+    assert np.array_equal(moments[4].numpy(), sign_CG[:2])
+    assert np.array_equal(moments[5].numpy(), square_CG[:2])
 
 
 def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
@@ -208,7 +217,7 @@ def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
     for epoch in range(2):
         one.set_epoch(epoch)
         steps = [step.ids.tolist() for step in one]
-        assert [len(step) for step in steps] == [6, 6, 1]
+        assert [len(step) for step in steps] == [5, 4, 4]  # equal, whatever the remainder
         assert len(one) == 3
         assert sorted(index for step in steps for index in step) == ids.tolist()
         workers = [ConditionLoader(ids, 6, seed=3, rank=rank, world_size=3) for rank in range(3)]
@@ -217,7 +226,7 @@ def test_every_condition_once_an_epoch_and_workers_share_each_step() -> None:
         shares = [[step.ids.tolist() for step in worker] for worker in workers]
         for s, whole in enumerate(steps):
             assert [share[s] for share in shares] == [whole[rank::3] for rank in range(3)]
-        assert [len(share[2]) for share in shares] == [1, 0, 0]
+        assert [len(share[2]) for share in shares] == [2, 1, 1]
         orders.append(steps)
     assert orders[0] != orders[1]
     one.set_epoch(0)

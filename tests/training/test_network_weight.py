@@ -34,6 +34,26 @@ def test_noise_gets_a_weight_in_at_most_10_percent_of_200_runs(n_conditions: int
 
 
 @pytest.mark.parametrize("n_conditions", [8, 20])
+def test_one_bad_epoch_does_not_hide_a_gain(n_conditions: int) -> None:
+    """Its errors, with their signs flipped, would be the largest gain of all."""
+    rng = np.random.default_rng(2)
+    good = [1 - np.multiply.outer(WEIGHTS, rng.uniform(0.2, 0.8, n_conditions)) for _ in range(7)]
+    bad = 1 + np.multiply.outer(WEIGHTS, rng.uniform(0.0, 9.0, n_conditions))
+    bad[:, :3] = 1.0  # without a change on some, so that its t is below that of the good ones
+    found = choose_network_weight([bad, *good], np.ones(n_conditions), lower_is_better=True)
+    assert found.weight == 1.0
+    assert found.p_value < 0.05
+
+
+def test_the_weight_is_that_of_the_kept_epoch() -> None:
+    rng = np.random.default_rng(3)
+    better, best = (1 - np.multiply.outer(WEIGHTS, rng.uniform(low, low + 0.1, 12)) for low in (0.2, 0.5))
+    found = choose_network_weight([best, better], np.ones(12), lower_is_better=True, kept=1)
+    assert found.gain == pytest.approx(float(1 - better[-1].mean()))
+    assert choose_network_weight([best, better], np.ones(12), lower_is_better=True).gain > 0.5
+
+
+@pytest.mark.parametrize("n_conditions", [8, 20])
 @pytest.mark.parametrize("lower_is_better", [True, False])
 def test_a_planted_gain_is_found_at_its_weight(n_conditions: int, lower_is_better: bool) -> None:
     rng = np.random.default_rng(1)

@@ -158,7 +158,7 @@ def test_numbers_are_taken_as_given_and_what_is_omitted_depends_on_the_objective
     assert filled.objective == objective
     omitted = TrainOptions(objective=objective).with_defaults()
     assert omitted.epochs == 20
-    expected = {"moments": (1e-2, "one-cycle", 0.0, None), "cells": (1e-3, "step", 5e-4, 32)}[objective]
+    expected = {"moments": (1e-2, "one-cycle", 0.0, None), "cells": (1e-2, "one-cycle", 0.0, 32)}[objective]
     assert (omitted.lr, omitted.schedule, omitted.weight_decay, omitted.batch_size) == expected
 
 

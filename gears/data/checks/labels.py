@@ -15,9 +15,13 @@ from gears.conditions import AT, CONTROL_LABEL, SEPARATOR, Condition, conditions
 from gears.core.findings import Finding
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
-from gears.data.checks.styles import is_control_like, is_no_gene, may_be_control
+from gears.data.checks.styles import CONTROLS_JOINED, is_control_like, is_no_gene, is_word, may_be_control
 
 _SIGN = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
+MOST_CONTROLS = 30
+"""Control labels that a remedy lists."""
+MOST_LABELS, FEWEST_LABELS = 0.9, 5
+"""Share of the perturbed labels from which on a token is no second gene, and labels that tell."""
 CODES = (
     "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
 )
@@ -85,7 +89,11 @@ def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], di
     counts = Counter(labels[~missing].tolist())
     findings, readable = _readable(counts, layout)
     findings = [*found, *findings]
-    empty = [label for label in readable if not set(layout.tokens(label)) - set(layout.controls)]
+    empty = [
+        label
+        for label in readable
+        if label.strip() in layout.controls or not set(layout.tokens(label)) - set(layout.controls)
+    ]
     if empty:
         findings += _strange_tokens(counts, readable, layout)
     else:
@@ -139,10 +147,13 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     names = [label for label in counts if isinstance(label, str)]
     wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
     what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
-    known = [label for label in names if is_control_like(label) and label.strip() not in layout.as_genes]
+    own = [label for label in names if label.strip() not in layout.as_genes]
+    known = [label for label in own if is_control_like(label)] or [
+        label for label in own if may_be_control(label)
+    ]
     tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
     tokens -= set(layout.as_genes)
-    if tokens and tokens <= set(layout.controls):
+    if tokens and tokens <= set(layout.controls) and not known:
         largest, n = counts.most_common(1)[0]
         what = f"{what} alone: it is named beside genes only; {largest!r} has most cells ({n})"
         remedy = f"label the control cells {sorted(tokens)[0]!r}, or name their label, too: ctrl_label="
@@ -150,8 +161,10 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
     if len(known) > 1 or tokens - {label.strip() for label in known}:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
+        if len(spelled) > MOST_CONTROLS:
+            remedy = f"several tokens look like a control; label the cells of all that are {CONTROL_LABEL!r}"
         what = f"{what}; found {shorten(map(repr, spelled))}"
-        return Finding("no-control", what, remedy, len(spelled), spelled[0])
+        return Finding("no-control", what, remedy + _or_joined(known, layout), len(spelled), spelled[0])
     control = layout.controls[0] if layout.controls else "control"
     like = known or nearest(control, names) or nearest("control", names)
     if not like:
@@ -160,8 +173,22 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
         return Finding("no-control", what, remedy)
     best = like[0]
     what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
-    remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}"
+    remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}{_or_joined(known, layout)}"
     return Finding("no-control", what, remedy, counts[best], best)
+
+
+def _or_joined(controls: Sequence[str], layout: Layout) -> str:
+    """The further remedy where the control label joins the names of two control guides by another sign."""
+    for sign in CONTROLS_JOINED:
+        parts = {part.strip() for label in controls for part in label.split(sign)}
+        if (
+            sign != layout.sep
+            and any(sign in label for label in controls)
+            and all(map(may_be_control, parts))
+        ):
+            names = sorted(parts) if len(parts) <= MOST_CONTROLS else [*sorted(parts)[:3], "..."]
+            return f"; where {sign!r} joins the genes of all labels, sep={sign!r} and ctrl_label={names}"
+    return ""
 
 
 def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> list[Finding]:
@@ -210,9 +237,62 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
         n = n_cells(unknown)
         whole = sorted({label for labels_ in unknown.values() for label in labels_})
         what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
-        remedy = f"these cells are no controls: leave them out with drop_labels={whole[:5]}"
+        remedy = (
+            f"these cells are no controls: leave them out with drop_labels={whole[:5]}, or pass "
+            f"as_genes={sorted(unknown)[:5]} if genes have these names"
+        )
         findings.append(Finding("no-gene-label", what, remedy, n, whole[0]))
     return findings
+
+
+def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[str], bool]) -> list[Finding]:
+    """Tokens, or parts of them beside a gene, that say what was done and not to which gene ("AHR KO", "AHR+LPS").
+
+    So does a part beside a gene in nearly every label, whatever it is ("AHR_K562", "KLF1_K562").
+    """
+    words: dict[str, list[str]] = {}
+    beside: dict[str, list[str]] = {}
+    for label in labels:
+        for token in layout.tokens(label):
+            if token in (*layout.controls, *layout.as_genes) or is_symbol(token) or is_control_like(token):
+                continue
+            parts = [part for part in _SIGN.split(token) if part]
+            if not any(map(is_symbol, parts)):
+                parts = [token]
+            for part in parts:
+                if not is_symbol(part):
+                    (words if is_word(part) else beside).setdefault(part, []).append(label)
+    n = len({label for label in labels if set(layout.tokens(label)) - set(layout.controls)})
+    if n >= FEWEST_LABELS:
+        words |= {part: found for part, found in beside.items() if len(found) >= MOST_LABELS * n}
+    if not words:
+        return []
+    names = sorted(words)
+    shown = shorten((f"{word!r} in {words[word][0]!r}" for word in names), 5)
+    what = f"{count(len(names), 'word')} that may say how, where or when cells were perturbed: {shown}"
+    return [Finding("word-in-label", what, _IN_COLUMNS.format(names[:5]), len(names), names[0])]
+
+
+_IN_COLUMNS = (
+    "write the genes alone in labels, and the rest into columns of obs: perturbation_type_key= (knock-out, CRISPRi), "
+    "context_key= (treatment, time, cell line), batch_key= (replicate); as_genes={} if genes have these names"
+)
+
+
+def everywhere_findings(labels: Iterable[str], layout: Layout) -> list[Finding]:
+    """A token beside another gene in nearly every label (published form): a treatment or a cell line."""
+    perturbed = [genes for label in labels if (genes := set(label.split(SEPARATOR)) - {CONTROL_LABEL})]
+    combined = Counter(gene for genes in perturbed if len(genes) > 1 for gene in genes)
+    n = len(perturbed)
+    names = [
+        gene
+        for gene, k in combined.items()
+        if k >= MOST_LABELS * n and n >= FEWEST_LABELS and gene not in layout.as_genes
+    ]
+    if not names:
+        return []
+    what = f"{shorten(names)} stands beside another gene in {combined[names[0]]} of {n} labels, as a treatment would"
+    return [Finding("in-every-label", what, _IN_COLUMNS.format(names), len(names), names[0])]
 
 
 def guide_number_findings(
@@ -269,23 +349,33 @@ def joined_genes(
 ) -> tuple[dict[str, str], list[Finding]]:
     """Labels of known genes that another sign joins than the layout's, in the published form; and a warning per sign.
 
-    A label that is a known gene is not divided, nor one that can be divided in several ways. Hyphens are in many names
-    ("KLF1-AS1"): they divide symbols only, not aliases.
+    A label that is a known gene is not divided, nor one that can be divided in several ways. Symbols alone are divided:
+    many a word is an old name of some gene ("KO" of KRT8), so labels that aliases would divide are an error.
     """
     found: dict[str, str] = {}
     by_sign: dict[str, list[str]] = {}
+    by_alias: dict[str, str] = {}
     for label in labels:
         tokens, signs = [], set()
         for token in layout.tokens(label):
             parts, sign = _divided(token, layout, known, is_symbol)
             tokens += parts
             signs |= {sign} - {""}
+            if not sign and (alike := _divided(token, layout, known, known)[1]) not in ("", "-"):
+                by_alias[label] = alike
         if signs:
             tokens = [CONTROL_LABEL if token in layout.controls else token for token in tokens]
             found[label] = SEPARATOR.join(tokens)
             for sign in signs:
                 by_sign.setdefault(sign, []).append(label)
     findings = []
+    if by_alias:
+        named, sign = list(by_alias), next(iter(by_alias.values()))
+        what = f"{count(len(named), 'label')} may join genes under old names ({shorten(map(repr, named), 4)})"
+        remedy = (
+            f"pass sep={sign!r} if each is a combination, sep={layout.sep or SEPARATOR!r} if each is one gene"
+        )
+        findings.append(Finding("joined-aliases", what, remedy, len(named), named[0]))
     for sign, own in by_sign.items():
         what = f"{count(len(own), 'label')} of known genes joined by {sign!r} ({shorten(own, 4)}), read as combinations"
         remedy = f"pass sep={layout.sep or SEPARATOR!r} if each is the name of one gene"
@@ -304,11 +394,10 @@ def _divided(
     ways = {}
     for match in _SIGN.finditer(token):
         sign = match.group().strip() or match.group()
-        is_gene = is_symbol if sign == "-" else known
         everywhere = [part.strip() for part in token.split(sign)]
         here = [token[: match.start()].strip(), token[match.end() :].strip()]
         for parts in (everywhere, here):
-            if all(part in layout.controls or is_gene(part) for part in parts) and not set(parts) <= set(
+            if all(part in layout.controls or is_symbol(part) for part in parts) and not set(parts) <= set(
                 layout.controls
             ):
                 ways[tuple(parts)] = sign

@@ -12,7 +12,7 @@ from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core.findings import Finding
 from gears.core.messages import nearest, shorten
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like
+from gears.data.checks.styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like, stem_of
 
 INDEX = "index"
 CONDITION = "condition"
@@ -51,7 +51,7 @@ class Layout:
 
     def tokens(self, label: str) -> list[str]:
         """Tokens of a label, control tokens kept."""
-        parts = [label] if self.sep is None else label.split(self.sep)
+        parts = [label] if self.sep is None or label.strip() in self.controls else label.split(self.sep)
         return [part.strip() for part in parts]
 
     def standard(self, label: str, is_gene: Callable[[str], bool] | None = None) -> str:
@@ -103,6 +103,7 @@ def find_layout(
         style, wanted = chosen
         condition_key, found = _column("obs", "condition", obs, wanted, options)
         findings += found
+    findings += _further_positions(obs, condition_key)
     cell_type_key, found = _cell_type(obs, options)
     findings += found
     gene_key, found = _genes(var, options)
@@ -114,6 +115,19 @@ def find_layout(
     count_key = next((key for key in style.count_keys if key in obs), None)
     where = condition_key, cell_type_key, gene_key
     return Layout(style.name, *where, controls, sep, count_key, tuple(options.as_genes or ())), findings
+
+
+def _further_positions(obs: pd.DataFrame, key: str | None) -> list[Finding]:
+    """A warning about columns that hold the second perturbation of a cell ("target_gene_2") and are not read."""
+    if key is None:
+        return []
+    others = [name for name in obs if name != key and stem_of(str(name)) == stem_of(key)]
+    names = [str(name) for name in others if is_text(obs[name]) and obs[name].nunique() > 1]
+    if not names:
+        return []
+    what = f"obs[{key!r}] is read, and not {shorten(map(repr, names))}, which may hold further perturbations of a cell"
+    remedy = f"join them into one column ('A{SEPARATOR}B') and name it with condition_key="
+    return [Finding("unread-column", what, remedy, len(names), names[0], "warning")]
 
 
 def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[Style, str]]:

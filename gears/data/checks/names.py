@@ -117,7 +117,7 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
     names, n = set(measured), len(tokens)
     n_measured = len(names.intersection(tokens))
     columns = {
-        "index": pd.Series(var.index),
+        "index": pd.Series(var.index, dtype=object),
         **{str(name): var[name] for name in var if not _is_number(var[name])},
     }
     named = Counter(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gears.conditions import CONTROL_LABEL
+from gears.core.messages import brief
 from gears.core.options import Check, Options, anything, number, one_of, option, options, switch, whole
 from gears.data.checks.scale import SCALES
 from gears.data.checks.styles import STYLES
@@ -157,6 +158,6 @@ def _names(option_name: str, value: Any) -> list[str]:
     values = [value] if isinstance(value, str) else value
     names = sorted({str(name) for name in values}) if isinstance(values, Iterable) else []
     if not names or not all(name.strip() for name in names):
-        msg = f"{option_name} is {value!r}; expected a label or a list of labels"
+        msg = f"{option_name} is {brief(value)}; expected a label or a list of labels"
         raise ValueError(msg)
     return names

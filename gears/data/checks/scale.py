@@ -42,6 +42,7 @@ MIXED = "mixed"
 """Cells of several scales, as of batches that were normalised in different ways."""
 TO_LINEAR: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "normalised": np.asarray,
+    "sqrt": np.square,  # whole numbers are whole multiples here, too: after "normalised", which wins when both fit
     LOG1P: lambda values: np.expm1(np.minimum(values, LOG_MAXIMUM)),
     "log2": lambda values: np.expm1(np.minimum(values, LOG_MAXIMUM) * np.log(2)),
     "log10": lambda values: np.expm1(np.minimum(values, LOG_MAXIMUM) * np.log(10)),
@@ -53,6 +54,7 @@ SCALES = (COUNTS, "fractions", *TO_LINEAR, SCALED)
 WRONG = {
     "fractions": ("fractions of each cell's counts", "multiply by 1e4 and apply scanpy.pp.log1p on a copy"),
     "normalised": ("normalised values without logarithm", "apply scanpy.pp.log1p on a copy"),
+    "sqrt": ("square roots of counts", "square them on a copy and pass normalize=True"),
     "log2": ("log2 of normalised counts", "multiply by 0.6931 (ln 2) on a copy"),
     "log10": ("log10 of normalised counts", "multiply by 2.3026 (ln 10) on a copy"),
     "log1p-twice": ("values that were logged twice", "apply numpy.expm1 once on a copy"),
@@ -69,6 +71,8 @@ def detect_scale(matrix: sparse.csr_matrix) -> str | None:
     if ends[:, 0].min() < 0:
         return SCALED
     cells = _sample(matrix)
+    if _are_roots(np.concatenate(cells)):
+        return "sqrt"
     distances = _distances(cells)
     if len(_scales_of_cells(distances)) > 1:
         return MIXED
@@ -86,6 +90,12 @@ def _sample(matrix: sparse.csr_matrix) -> list[np.ndarray]:
     chosen = numbers[np.unique(np.linspace(0, len(numbers) - 1, N_SAMPLE).astype(np.int64))]
     rows = (matrix.data[matrix.indptr[i] : matrix.indptr[i + 1]].astype(np.float64) for i in chosen)
     return [row[row > 0] for row in rows]
+
+
+def _are_roots(values: np.ndarray) -> bool:
+    """Whether values are roots of whole numbers and not whole numbers all: most of them may be 1 in shallow screens."""
+    odd = values[np.abs(values - np.rint(values)) > SAME]
+    return len(odd) > 0 and bool((np.abs(odd**2 - np.rint(odd**2)) < TOLERANCE).all())
 
 
 def _distances(cells: list[np.ndarray]) -> list[dict[str, np.ndarray]]:

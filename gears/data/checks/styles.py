@@ -25,14 +25,28 @@ _CONTROL_WORDS = (
     r"wt|wild[-_ ]?type|empty([-_ ]?vector)?|intergenic|no[-_ ]?(target|perturbation|pert)",
 )
 _NUMBERED = r"(?:[-_ ]?(?:sg|g|guide|ctrl|control)?[-_ ]?\d+)?"
-_CONTROL_LIKE = re.compile(rf"(?:{'|'.join(_CONTROL_WORDS)}){_NUMBERED}", re.IGNORECASE)
-_MAYBE_CONTROL = re.compile(
-    r"(?:(?:human|mouse|hs|mm|h|m)[-_ ])?(?:sg|si|sh|cr|grna|guide)?[-_ ]?"
+_BETWEEN = r"[-_ |;,/:&~.]+"
+"""What joins the names of the two guides of a cell."""
+CONTROLS_JOINED = ("|", ";", "_", ",", "/", ":", "&", "~", "-", " ")
+_ONE_CONTROL = rf"(?:{'|'.join(_CONTROL_WORDS)}){_NUMBERED}"
+_CONTROL_LIKE = re.compile(rf"{_ONE_CONTROL}(?:{_BETWEEN}{_ONE_CONTROL})*", re.IGNORECASE)
+_ONE_MAYBE = (
+    r"(?:(?:human|mouse|hs|mm)[-_ ]?|[hm][-_ ])?(?:sg|si|sh|cr|grna|guide)?[-_ ]?"
     rf"(?:{'|'.join(_CONTROL_WORDS)}|e?gfp|mcherry|bfp|yfp|rfp|td[-_ ]?tomato|tag[-_ ]?[br]fp|luc(?:iferase)?|fluc"
-    r"|aavs1|rosa(?:26)?|(?:no|one)[-_ ](?:(?:non[-_ ]?gene|intergenic)[-_ ])?(?:site|gene)|ignored?|scr(?![a-z0-9])"
+    r"|aavs1?|rosa(?:26)?|(?:no|one)[-_ ](?:(?:non[-_ ]?gene|intergenic)[-_ ])?(?:site|gene)|ignored?|scr(?![a-z0-9])"
     r"|parental|uninfected|unedited|d?cas9|pbs|plasmid|blank|background|backbone|dummy|random|filler)"
     r"(?:[-_ ]?(?:ctrl|control))?(?:[-_ ]?(?:guide|sgrna|grna))?(?:[-_ ]?(?:for)?[-_ ]?(?:human|mouse)|[-_ ][hm])?"
-    rf"{_NUMBERED}(?:[-_ ][a-z0-9])?",
+    rf"{_NUMBERED}(?:[-_ ][a-z0-9])?"
+)
+_MAYBE_CONTROL = re.compile(rf"{_ONE_MAYBE}(?:{_BETWEEN}{_ONE_MAYBE})*", re.IGNORECASE)
+_WORD = re.compile(
+    r"k[od]s?|ki|oe|wt|wild[-_ ]?type|knock[-_ ]?(?:out|down|in)|over[-_ ]?expression"
+    r"|crispr(?:[-_ ]?(?:i|a|ko|off|on))?"
+    r"|mut(?:ant|ated|ation)?s?|del(?:etion|eted)?|het|hom|act(?:ivation|ivated)?|inh(?:ibition|ibited)?|repression"
+    r"|(?:si|sh|sg)(?:rna)?|rnai|orf|cdna|lps|pma|dex|dox|drug|ifn"
+    r"|(?:un[-_ ]?)?stim(?:ulated|ulation)?|rest(?:ing)?|treated|hypoxia|normoxia|high|low|hi|lo"
+    r"|g[012]|g1s|g2m|s|[sm][-_ ]?phase|\d+[-_ ]?(?:hrs?|hours?|h|days?|d|min|weeks?)|(?:day|d|t)[-_ ]?\d{1,2}"
+    r"|(?:s|r|rep|repl|replicate|sample|batch|lane|plate|well|donor|pool|lib|library|exp|experiment|gem)[-_ ]?\d{1,2}",
     re.IGNORECASE,
 )
 _NO_GENE = re.compile(
@@ -40,6 +54,8 @@ _NO_GENE = re.compile(
     r"|multiple|multiplet|multi|doublet|other|perturbed|\*|\?|-+|",
     re.IGNORECASE,
 )
+_POSITIONS = frozenset({*"1234abcd", "first", "second", "third", "fourth"})
+"""Of the guides of a cell, in names of columns."""
 _SYMBOLS = frozenset({"WT1"})
 """Gene symbols that look like a control."""
 
@@ -68,9 +84,29 @@ def may_be_control(token: str) -> bool:
     return token not in _SYMBOLS and _MAYBE_CONTROL.fullmatch(token) is not None
 
 
+def is_word(token: str) -> bool:
+    """Whether a token says how, where or when a cell was perturbed ("KO", "LPS", "G1", "24h", "rep2"), not which gene.
+
+    Some are symbols ("TNF", "REST") or old names of genes as well.
+    """
+    return _WORD.fullmatch(token.strip()) is not None
+
+
 def is_no_gene(token: str) -> bool:
     """Whether a token says that it is not known what a cell got ("unassigned", "multiple", "nan")."""
     return _NO_GENE.fullmatch(token.strip()) is not None
+
+
+def stem_of(column: str) -> str:
+    """Name of a column without the position of a guide in it, in small letters and without signs.
+
+    Examples
+    --------
+    >>> [stem_of(name) for name in ("guide", "guide2", "sgRNA_A", "target_gene_2", "second_guide")]
+    ['guide', 'guide', 'sgrna', 'targetgene', 'guide']
+    """
+    parts = [part.lower() for part in re.findall(r"\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+", column)]
+    return "".join(part for part in parts if part not in _POSITIONS)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ and the steps that need a screen without errors are omitted where it has any.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,10 +24,12 @@ from gears.data.checks import filters
 from gears.data.checks.filters import Dropped
 from gears.data.checks.labels import (
     LabelTable,
+    everywhere_findings,
     guide_number_findings,
     joined_genes,
     label_findings,
     unknown_gene_findings,
+    word_findings,
 )
 from gears.data.checks.layout import INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.checks.names import (
@@ -58,7 +61,7 @@ from gears.data.checks.values import (
     small_in_context_findings,
     value_findings,
 )
-from gears.data.reading.matrix import RAW, as_csr, layers_of, log_normalize, values_of
+from gears.data.reading.matrix import RAW, as_csr, layers_of, log_normalize, other_features, values_of
 from gears.files.mapped import pieces
 
 if TYPE_CHECKING:
@@ -183,8 +186,33 @@ def check_screen(
 
 def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     """What is used of an AnnData; where its labels, cell types and gene names are."""
-    layout, findings = find_layout(adata.obs, adata.var, options)
     layers = {str(name): matrix for name, matrix in layers_of(adata).items()}
+    others_G = other_features(adata.var)
+    is_gene_G, others = others_G == "", others_G[others_G != ""]
+    if len(others):
+        adata = adata[:, is_gene_G]
+    (obs, repeated_obs), (var, repeated_var) = map(_each_column_once, (adata.obs, adata.var))
+    layout, findings = find_layout(obs, var, options)
+    used = {layout.condition_key, layout.cell_type_key, layout.gene_key, layout.count_key}
+    used |= {
+        options.doublet_key,
+        options.guide_count_key,
+        options.perturbation_type_key,
+        *(options.batch_key or ()),
+    }
+    for axis, repeated in (("obs", repeated_obs), ("var", repeated_var)):
+        for name in repeated:
+            what = f"{axis} has the column {name!r} more than once, with different values"
+            severity, remedy = (
+                ("error", "keep one of them") if name in used else ("warning", "the first is kept")
+            )
+            findings.append(Finding("repeated-column", what, remedy, 1, name, severity))
+    if len(others):
+        kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
+        what = f"{count(len(others), 'feature')} other than gene expression excluded ({kinds})"
+        remedy = "call them 'Gene Expression' in that column of var if they are genes"
+        severity = "warning" if is_gene_G.any() else "error"
+        findings.append(Finding("other-features", what, remedy, len(others), str(others[0]), severity))
     raw = None if adata.raw is None else adata.raw.X
     is_raw = options.layer == RAW and RAW not in layers and raw is not None
     is_there = is_raw or options.layer is None or options.layer in layers
@@ -198,8 +226,8 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         options=options,
         n_cells=adata.n_obs,
         n_genes=adata.n_vars,
-        obs=adata.obs,
-        var=adata.var,
+        obs=obs,
+        var=var,
         layers=layers,
         raw=raw,
         values=values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None,
@@ -207,6 +235,19 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         cells=np.arange(adata.n_obs),
         findings=(*size_findings(adata.n_obs, adata.n_vars), *findings),
     )
+
+
+def _each_column_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The first column of each name, and the names whose other columns have other values."""
+    again = frame.columns.duplicated()
+    if not again.any():
+        return frame, []
+    once = frame.loc[:, ~again]
+    others = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns) if again[i]]
+    different = [
+        str(name) for name, values in others if not once[name].astype(str).equals(values.astype(str))
+    ]
+    return once, list(dict.fromkeys(different))
 
 
 def check_genes(draft: ScreenDraft) -> ScreenDraft:
@@ -259,7 +300,10 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
     texts = own[~lost].astype(object)
-    distinct = pd.unique(texts)
+    distinct = list(pd.unique(texts))
+    words = word_findings(distinct, layout, is_symbol)
+    if words:
+        return draft.found(words)
     joined, findings = joined_genes(distinct, layout, known, is_symbol) if options.sep is None else ({}, [])
     mapping = {label: joined.get(label) or layout.standard(label, known) for label in distinct}
     if layout.count_key is not None:
@@ -272,6 +316,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         tokens = tokens_of(mapping.values())
     labels = list(dict.fromkeys(mapping.values()))
     findings += other_name_findings(renamed)
+    findings += everywhere_findings(labels, layout)
     findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
     findings += look_alike_findings(tokens, known, "perturbed gene", "error")
     perturbed = set(tokens)

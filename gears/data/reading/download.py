@@ -13,12 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from filelock import FileLock
-
 from gears.core.messages import shorten, unknown_name
 from gears.core.progress import watched
 from gears.data.reading.open import kind_of
 from gears.data.screen.files import H5AD
+from gears.files.atomic import locked
 from gears.files.formats import read_json, write_json
 
 logger = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ def published_screen(
     folder = data_path / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     target, incoming = folder / f"{name}.h5ad", folder / f".{name}.incoming"
-    with FileLock(folder / f".{name}.lock"), ExitStack() as stack:
+    with locked(folder / f".{name}.lock"), ExitStack() as stack:
         shutil.rmtree(incoming, ignore_errors=True)  # what a killed process left
         if not target.is_file():
             stack.callback(shutil.rmtree, incoming, ignore_errors=True)
@@ -126,7 +125,7 @@ def _check(records: Path, path: Path) -> None:
     """Record the hash of a file the first time; later it must be the same."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    with FileLock(records.with_name(f".{records.name}.lock")):
+    with locked(records.with_name(f".{records.name}.lock")):
         known = read_json(records) if records.is_file() else {}
         before = known.get(path.name, {}).get("sha256")
         if before is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
 from gears.files.mapped import PIECE, pieces, release
@@ -18,6 +21,20 @@ if TYPE_CHECKING:
 DENSE_ROWS = 1024
 FILTERS = {32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}
 """Registered numbers of HDF5's compression filters that h5py does not come with."""
+FEATURE_KEYS = ("featuretypes", "featuretype", "modality")
+"""Columns of var, without signs, that tell genes from other features; the first is 10x's."""
+EXPRESSION = ("geneexpression", "gex", "rna", "gene")
+"""What they call genes, without signs: "Gene Expression"."""
+OTHER_KINDS = "capture|antibody|crispr|guide|hashtag|multiplexing|peaks"
+"""Parts of what 10x calls other features, for screens in which none is called gene expression."""
+PACKED = {
+    b"\x1f\x8b": "gzip -dk",
+    b"PK\x03\x04": "unzip",
+    b"BZh": "bzip2 -dk",
+    b"\xfd7zXZ": "xz -dk",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
+"""First bytes of compressed files, and what unpacks them."""
 RAW = "raw"
 """Layer that means ``adata.raw``, where no layer has that name."""
 
@@ -34,6 +51,7 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     try:
         found = anndata.read_h5ad(path, backed="r" if backed else None)
     except Exception as error:
+        refuse_packed(path)
         msg = f"{path} cannot be read as an h5ad file ({type(error).__name__}: {error})"
         if missing := missing_filters(path):
             msg = (
@@ -43,6 +61,18 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
         raise ValueError(msg) from error
     check_matrices(path, found)
     return found
+
+
+def refuse_packed(path: Path) -> None:
+    """Raise ValueError for a compressed file or an archive, with the command that unpacks it."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    command = next((command for magic, command in PACKED.items() if start.startswith(magic)), None)
+    if tarfile.is_tarfile(path):  # compressed or not
+        command = "tar -xf"
+    if command is not None:
+        msg = f"{path} is compressed or an archive; unpack it ({command} {path.name}) and give what comes out"
+        raise ValueError(msg)
 
 
 def missing_filters(path: Path) -> str:
@@ -100,6 +130,24 @@ def values_of(adata: AnnData, layer: str | None = None) -> Any:
         parts = whole.data, whole.indices.astype(np.int64), whole.indptr
         wide = sparse.csr_matrix(parts, shape=whole.shape)
         return as_csr(wide[numbers][:, columns])
+
+
+def other_features(var: pd.DataFrame) -> np.ndarray:
+    """Kind of each feature that a column such as ``feature_types`` calls something else than gene expression, (G,).
+
+    "" for genes, and for all features where no column tells them apart ("protein_coding" and "lncRNA" are genes).
+    """
+    for name in var.columns:
+        if re.sub(r"[^a-z]", "", str(name).lower()) not in FEATURE_KEYS:
+            continue
+        kinds_G = var[name].astype(object).where(var[name].notna(), "not named").astype(str).str.strip()
+        plain_G = kinds_G.str.lower().str.replace(r"[^a-z]", "", regex=True)
+        is_gene_G = plain_G.isin(EXPRESSION)
+        if not is_gene_G.any():
+            is_gene_G = ~plain_G.str.contains(OTHER_KINDS)
+        if not is_gene_G.all():
+            return kinds_G.where(~is_gene_G, "").to_numpy(dtype=object)
+    return np.full(len(var), "", dtype=object)
 
 
 class StoredMatrix:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,15 @@ from scipy import sparse
 
 from gears.core.messages import count, shorten
 from gears.data.reading.guides import SOURCE, read_table
-from gears.data.reading.matrix import StoredMatrix, as_csr, check_matrices, layers_of, read_screen
+from gears.data.reading.matrix import (
+    StoredMatrix,
+    as_csr,
+    check_matrices,
+    layers_of,
+    other_features,
+    read_screen,
+    refuse_packed,
+)
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
@@ -117,6 +126,7 @@ def kind_of(path: Path) -> str:
         raise ValueError(msg)
     if ".mtx" in path.suffixes[-2:]:
         return "10x-mtx"
+    refuse_packed(path)
     if path.suffix == ".h5ad":
         read_screen(path)  # says what is wrong with it
     msg = f"{path} is none of what can be read: {KINDS}"
@@ -149,6 +159,9 @@ def _kind_of_folder(folder: Path) -> str:
     if _members(folder):
         return "several"
     there = sorted(place.name for place in folder.iterdir() if not place.name.startswith("."))
+    for name in there:
+        if (folder / name).is_file():
+            refuse_packed(folder / name)
     msg = f"the folder {folder} holds no screen ({shorten(there) or 'it is empty'}); expected {KINDS}"
     raise ValueError(msg)
 
@@ -267,12 +280,14 @@ def _ten_x(
 ) -> AnnData:
     from anndata import AnnData
 
-    is_gene = np.array([kind == EXPRESSION for kind in types], dtype=bool)
-    if not is_gene.all():
-        n, others = int((~is_gene).sum()), shorten(sorted({kind for kind in types if kind != EXPRESSION}))
-        logger.info("%s: %d features other than gene expression are excluded (%s)", path, n, others)
-        matrix = sparse.csr_matrix(matrix)[:, np.flatnonzero(is_gene)]
-    var = pd.DataFrame({"gene_name": names}, index=pd.Index(ids, name=None))[is_gene]
+    var = pd.DataFrame({"gene_name": names, "feature_types": types}, index=pd.Index(ids, name=None))
+    others_G = other_features(var)
+    is_gene_G = others_G == ""
+    if not is_gene_G.all():
+        kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others_G[~is_gene_G]).items())
+        logger.warning("%s: features other than gene expression are excluded (%s)", path, kinds)
+        matrix = sparse.csr_matrix(matrix)[:, np.flatnonzero(is_gene_G)]
+    var = var.loc[is_gene_G, ["gene_name"]]
     return AnnData(as_csr(matrix), obs=pd.DataFrame(index=pd.Index(barcodes)), var=var)
 
 

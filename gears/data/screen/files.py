@@ -29,7 +29,15 @@ from gears.data.screen.statistics import (
     rank_genes,
     statistics_of,
 )
-from gears.files.formats import checksums_of, content_hash, need_names, need_types, read_json, write_json
+from gears.files.formats import (
+    checksums_of,
+    content_hash,
+    need_names,
+    need_types,
+    plain_adata,
+    read_json,
+    write_json,
+)
 from gears.files.manifest import FolderFormat
 from gears.files.mapped import TableWriter, pieces
 from gears.files.paths import user_path
@@ -163,10 +171,9 @@ def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
 
 def _write_h5ad(path: Path, draft: ScreenDraft) -> None:
     import h5py
-    from anndata import AnnData
 
     matrix = draft.matrix
-    AnnData(obs=draft.obs, var=draft.var).write_h5ad(path)
+    plain_adata(draft.obs, draft.var).write_h5ad(path)
     if matrix.nnz <= np.iinfo(np.int32).max:
         # One type for both index arrays: scipy cannot take rows in reverse from mixed ones.
         parts = (matrix.data, matrix.indices, matrix.indptr.astype(np.int32))

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 from gears.core.messages import nearest, shorten
 from gears.core.numbers import whole_number
 from gears.data.checks.names import KnownGene
@@ -28,7 +26,7 @@ from gears.data.reading.open import (
 )
 from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen.prepared import PreparedScreen
-from gears.files.atomic import clean_leftovers, need_space, new_folder
+from gears.files.atomic import clean_leftovers, locked, need_space, new_folder
 from gears.files.manifest import MANIFEST
 from gears.files.paths import named, user_path
 
@@ -92,7 +90,7 @@ def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
     """The folder of a screen without errors: reused where it holds the same, else written."""
     key = screen_hash(draft)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
+    with locked(folder.parent / f".{folder.name}.lock"):
         reusable = _reusable(folder, key)
         if reusable is not None:
             logger.debug("reusing the prepared screen %s", folder)

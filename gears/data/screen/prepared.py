@@ -102,6 +102,15 @@ class PreparedScreen(Shown):
         """
         return cls(user_path(folder), read_manifest(folder))
 
+    @classmethod
+    def of(cls, data: Any) -> PreparedScreen:
+        """The screen itself, or that of a PertData; TypeError for anything else."""
+        screen = data if isinstance(data, cls) else getattr(data, "screen", None)
+        if not isinstance(screen, cls):
+            msg = f"expected a prepared screen, such as pert_data.screen of a PertData; found {type(data).__name__}"
+            raise TypeError(msg)
+        return screen
+
     def __reduce__(self) -> tuple[Any, ...]:
         return PreparedScreen, (self.folder, self.manifest, self._kept, self._controls)
 

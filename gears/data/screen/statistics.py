@@ -25,6 +25,14 @@ PAIRED = ("v2", "v3", "v4")
 N_RANKED = 200
 """Genes of a ranking that are kept with a prepared screen."""
 TIE_DIGITS = 9
+POOLED_WEIGHT = 19.0
+"""Weight of the pooled variance in the moderated t, in cells of a median condition.
+
+Of the 20 genes of the largest |t|, on simulated screens of 1,000 genes without signal and of a regulatory network (12
+to 50 cells a condition, 0.2 to 1 counts a gene), up to 32 and 26 % had no count in the condition with weight 1, up to
+3.3 and 2.4 % with 19. Without a condition's own variance it is 2.6 and 1.9 %, but up to 14 % of the genes called
+changed (at 5 % false discoveries) hardly change, with 19 up to 9 %.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,6 @@ class ConditionStatistics:
         """Where the condition's mean is not 0 (before batches were brought to one control mean), bool (C, G)."""
         table = self.mean if self.v2 is None else self.nonzero
         return np.concatenate([piece != 0 for piece in pieces(table)])
-
-    def loss_mask(self) -> np.ndarray:
-        """Genes that count in the loss of each condition, bool (C, G): mean not 0; every gene for controls."""
-        return self.mean_nonzero | self.is_control[:, None]
 
     def delta(self, conditions: np.ndarray) -> np.ndarray:
         """Change of conditions against their controls, (n, G) float64."""
@@ -282,13 +286,14 @@ def moderated_t(
     The variance of a gene in condition p is its own, v_p, drawn to the variance within conditions, v_0, pooled over
     all of them, or over the conditions `pooled` (ids, the control among them):
 
-        v = (d_0 v_0 + (n_p - 1) v_p) / (d_0 + n_p - 1),    d_0 = median of n - 1 over the perturbed ones
-        t = (m_p - m_c) / sqrt(v / n_p + v' / n_c),         with d_0 + n_p - 1 degrees of freedom
+        v = (a d v_0 + (n_p - 1) v_p) / (a d + n_p - 1),    d = median of n - 1 over the perturbed ones, a = 19
+        t = (m_p - m_c) / sqrt(v / n_p + v' / n_c),         with d + n_p - 1 degrees of freedom
 
     and v' the control's, drawn to v_0 alike. A gene without a count in a condition has variance 0 there, and an
     infinite Welch's t however few the cells; its moderated t is small. A gene that never varies has t = 0.
 
-    Source: the shrunken variances of limma (Smyth 2004), with a fixed d_0.
+    Source: the shrunken variances of limma (Smyth 2004), with a fixed weight of v_0 (:data:`POOLED_WEIGHT`), and fewer
+    degrees of freedom than that weight would give, since counts are skewed.
     """
     pooled = np.arange(len(statistics.n)) if pooled is None else pooled
     pooled_G = variance_within(statistics, pooled)
@@ -299,7 +304,8 @@ def moderated_t(
     def squared_error(rows: np.ndarray) -> np.ndarray:
         n = np.asarray(statistics.n[rows], dtype=np.float64)[:, None]
         # m2 is divided by n, so that n m2 = (n - 1) v_p
-        return (prior_degrees * pooled_G + n * statistics.m2[rows]) / (prior_degrees + n - 1) / n
+        weight = POOLED_WEIGHT * prior_degrees
+        return (weight * pooled_G + n * statistics.m2[rows]) / (weight + n - 1) / n
 
     error = np.sqrt(squared_error(conditions) + squared_error(statistics.controls_of(conditions)))
     delta = statistics.delta(conditions)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gears.conditions import Condition, conditions_of
 from gears.core.messages import unknown_name
-
-if TYPE_CHECKING:
-    from gears.data.screen.prepared import PreparedScreen
+from gears.data.screen.prepared import PreparedScreen
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,8 @@ class Labels:
             return source
         if isinstance(source, Sequence):
             return cls(tuple(source))
-        return cls(tuple(source.labels), source.condition_of_label)
+        screen = PreparedScreen.of(source)
+        return cls(tuple(screen.labels), screen.condition_of_label)
 
     @cached_property
     def condition(self) -> dict[str, Condition]:

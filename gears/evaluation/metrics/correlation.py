@@ -52,7 +52,7 @@ def pearson_delta_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Correlation of changes over the top differential genes, (U,)."""
     predicted_UG, noise_a = changes(predicted_UG, truth.control_mean_G)
     true_UG, noise_b = changes(truth.mean_UG, truth.control_mean_G)
-    index_UK, present_UK = padded(truth.top_de)
+    index_UK, present_UK = padded(truth.top())
     return pearson_rows(
         np.take_along_axis(predicted_UG, index_UK, axis=1),
         np.take_along_axis(true_UG, index_UK, axis=1),
@@ -91,7 +91,7 @@ def direction_share_top_de(predicted_UG: np.ndarray, truth: Truth, distance: int
     apart_UG = sign_distance(
         changes(predicted_UG, truth.control_mean_G)[0], changes(truth.mean_UG, truth.control_mean_G)[0]
     )
-    index_UK, present_UK = padded(truth.top_de)
+    index_UK, present_UK = padded(truth.top())
     hit_UK = np.take_along_axis(apart_UG, index_UK, axis=1) == distance
     return mean_rows(hit_UK.astype(np.float64), present_UK)
 

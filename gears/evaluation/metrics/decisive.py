@@ -103,7 +103,8 @@ def _register_recalls() -> None:
             f"hit_recall_{percent}",
             formula=(
                 f"share of the condition's changed genes g for which it is among the {percent} % of conditions with "
-                "the largest |m_g - c_g|; changed by moderated t at 5 % false discoveries, targets excluded"
+                "the largest s (m_g - c_g), s the sign of mu_g - c_g; changed by moderated t at 5 % false discoveries, "
+                "targets excluded"
             ),
             higher_is_better=True,
             bounds=(0.0, 1.0),
@@ -126,14 +127,18 @@ def _register_recalls() -> None:
 def hit_recall(predicted_UG: np.ndarray, truth: Truth, share: float) -> np.ndarray:
     """Of each condition's changed genes, the share for which it ranks among the first by predicted change, (U,).
 
-    Conditions tied at the cut count by their expected number. NaN for a condition without changed genes.
+    Conditions are ranked as by someone who looks for those that raise a gene, or that lower it: a change in the wrong
+    direction comes last. Conditions tied at the cut count by their expected number. NaN for a condition without changed
+    genes.
     """
-    size_UG = np.abs(changes(predicted_UG, truth.control_mean_G)[0])
-    hit_UG = changed_genes(truth)
+    change_UG = changes(predicted_UG, truth.control_mean_G)[0]
+    raised_UG, lowered_UG, hit_UG = change_UG.copy(), -change_UG, changed_genes(truth)
     for row, genes in enumerate(truth.targets):
-        size_UG[row, genes] = -1.0  # everyone knows what a perturbation does to its own gene
+        # everyone knows what a perturbation does to its own gene
+        raised_UG[row, genes] = lowered_UG[row, genes] = -np.inf
         hit_UG[row, genes] = False
-    return mean_rows(_share_in_first(size_UG, share), hit_UG)
+    up_UG, down_UG = (_share_in_first(size_UG, share) for size_UG in (raised_UG, lowered_UG))
+    return mean_rows(np.where(truth.delta_UG > 0, up_UG, down_UG), hit_UG)
 
 
 def size_recall(predicted_UG: np.ndarray, truth: Truth, share: float) -> np.ndarray:

@@ -14,7 +14,10 @@ UNBOUNDED = (-float("inf"), float("inf"))
 
 @register(
     "energy_distance",
-    formula="2 E|x - y| - E|x - x'| - E|y - y'| of predicted cells x and real cells y, no cell with itself",
+    formula=(
+        "2 E|x - y| - E|x - x'| - E|y - y'| of predicted cells x and real cells y, no cell with itself; of plain "
+        "distances, not of their squares as E-distance in scPerturb (energy_distance_of_cells(x, y, squared=True))"
+    ),
     higher_is_better=False,
     bounds=UNBOUNDED,
     source="Szekely & Rizzo 2013 (U-statistic: chance is 0, so slightly negative values occur)",
@@ -38,13 +41,23 @@ def mmd(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     return _over_cells(predicted_UG, truth, mmd_of_cells)
 
 
-def energy_distance_of_cells(predicted_NG: np.ndarray, real_MG: np.ndarray) -> float:
-    """Energy distance between two sets of cells; NaN with fewer than two cells on a side."""
+def energy_distance_of_cells(
+    predicted_NG: np.ndarray, real_MG: np.ndarray, *, squared: bool = False
+) -> float:
+    """Energy distance between two sets of cells; NaN with fewer than two cells on a side.
+
+    It is of Euclidean distances. `squared` takes their squares, as the E-distance of scPerturb does (there in the space
+    of principal components): a distance of means alone, on which the spread of cells has no influence.
+    """
     if min(len(predicted_NG), len(real_MG)) < 2:
         return float("nan")
-    between = np.sqrt(squared_distances(predicted_NG, real_MG)).mean()
-    within = [_mean_off_diagonal(np.sqrt(squared_distances(x, x))) for x in (predicted_NG, real_MG)]
-    return float(2 * between - within[0] - within[1])
+
+    def distances(a_NG: np.ndarray, b_MG: np.ndarray) -> np.ndarray:
+        square_NM = squared_distances(a_NG, b_MG)
+        return square_NM if squared else np.sqrt(square_NM)
+
+    within = sum(_mean_off_diagonal(distances(x, x)) for x in (predicted_NG, real_MG))
+    return float(2 * distances(predicted_NG, real_MG).mean() - within)
 
 
 def mmd_of_cells(predicted_NG: np.ndarray, real_MG: np.ndarray) -> float:

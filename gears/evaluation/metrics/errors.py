@@ -39,7 +39,7 @@ def mae(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 )
 def mse_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Mean squared error over the top differential genes, (U,)."""
-    return _mse_over(predicted_UG, truth, truth.top_de)
+    return _mse_over(predicted_UG, truth, truth.top())
 
 
 @register(
@@ -52,7 +52,7 @@ def mse_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 )
 def mse_top_de_non_dropout(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Mean squared error over the top differential genes that are no drop-outs, (U,)."""
-    return _mse_over(predicted_UG, truth, truth.top_de_non_dropout)
+    return _mse_over(predicted_UG, truth, truth.top(dropouts=False))
 
 
 @register(
@@ -79,7 +79,7 @@ def mse_top_moderated(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 )
 def mae_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Mean absolute error over the top differential genes, (U,)."""
-    index_UK, present_UK = padded(truth.top_de)
+    index_UK, present_UK = padded(truth.top())
     return mean_rows(np.abs(_taken(predicted_UG - truth.mean_UG, index_UK)), present_UK)
 
 
@@ -93,7 +93,7 @@ def mae_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 )
 def within_one_sigma_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Share of top differential genes predicted to strictly less than one standard deviation (ddof 0), (U,)."""
-    index_UK, present_UK = padded(truth.top_de)
+    index_UK, present_UK = padded(truth.top())
     std_UK = _taken(truth.std_UG, index_UK)
     close_UK = np.abs(_taken(predicted_UG - truth.mean_UG, index_UK)) < std_UK
     return mean_rows(close_UK.astype(np.float64), present_UK & (std_UK > 0))

@@ -1,0 +1,163 @@
+"""Features, words, columns or batches of screens that would be misread: excluded, asked about or reported."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from gears.data.checks.report import inspect_screen
+from gears.data.reading.open import open_screen
+from gears.data.screen.prepare import prepare_screen
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def found(adata: AnnData, **options: Any) -> dict[str, Any]:
+    return {finding.kind: finding for finding in inspect_screen(adata, **options).findings}
+
+
+def relabelled(adata: AnnData, change: Any) -> AnnData:
+    adata.obs["condition"] = [change(label) for label in adata.obs["condition"].astype(str)]
+    return adata
+
+
+@pytest.mark.parametrize(
+    ("column", "gene", "other", "n_kept"),
+    [
+        ("feature_types", "Gene Expression", "CRISPR Guide Capture", 30),
+        ("feature_type", "gene_expression", "Antibody Capture", 30),
+        ("feature_types", "protein_coding", "CRISPR Guide Capture", 30),
+        ("feature_types", "Gene Expression", None, 30),
+        ("feature_types", "protein_coding", "lncRNA", 33),
+    ],
+)
+def test_features_that_are_no_genes_are_excluded_before_totals(
+    column: str, gene: str, other: str | None, n_kept: int, toy_adata: AnnData, tmp_path: Path
+) -> None:
+    counts = np.rint(np.expm1(toy_adata.X.toarray()))
+    genes = toy_adata.var.assign(**{column: gene})
+    guides = pd.DataFrame({"gene_name": ["g0", "g1", "g2"], column: other}, index=["g0", "g1", "g2"])
+    wide = sparse.csr_matrix(np.hstack([counts, np.full((len(counts), 3), 500.0)]))
+    whole = anndata.AnnData(wide, obs=toy_adata.obs, var=pd.concat([genes, guides]))
+    plain = anndata.AnnData(sparse.csr_matrix(counts), obs=toy_adata.obs, var=toy_adata.var)
+    findings = found(whole, normalize=True)
+    assert ("other-features" in findings) == (n_kept == 30)
+    screen = prepare_screen(whole, tmp_path / "whole", normalize=True, skip_calc_de=True)
+    assert len(screen.gene_names) == n_kept
+    if n_kept == 30:
+        assert findings["other-features"].what.startswith("3 features other than gene expression excluded (")
+        alone = prepare_screen(plain, tmp_path / "plain", normalize=True, skip_calc_de=True)
+        assert np.array_equal(screen.statistics.mean, alone.statistics.mean)
+
+
+@pytest.mark.parametrize("word", ["KO", "KD", "OE", "WT", "LPS", "MUT", "G1", "S1", "24h", "rep2"])
+@pytest.mark.parametrize("sign", [" ", "_", "-", "+"])
+def test_words_beside_genes_are_asked_about(word: str, sign: str, toy_adata: AnnData) -> None:
+    relabelled(toy_adata, lambda label: label.replace("GX07+ctrl", f"GX07{sign}{word}"))
+    aliases = {"KO": "KRT8", "KD": "AR", "LPS": "IRF6", "MUT": "MMUT", "G1": "PRB3", "S1": "PSMD1"}
+    findings = found(toy_adata, is_gene=aliases.get)
+    kind = "control-like-token" if (word, sign) == ("WT", "+") else "word-in-label"
+    assert findings[kind].severity == "error"
+    assert word in findings[kind].what
+    assert "as_genes=" in findings[kind].remedy
+    if kind == "word-in-label":
+        assert "perturbation_type_key=" in findings[kind].remedy
+    assert kind not in found(toy_adata, is_gene=aliases.get, as_genes=[word])
+
+
+@pytest.mark.parametrize("sign", ["_", "+"])
+def test_a_token_beside_a_gene_in_nearly_every_label_is_asked_about(sign: str, toy_adata: AnnData) -> None:
+    single = toy_adata[~toy_adata.obs["condition"].str.contains(r"GX\d+\+GX")].copy()
+    relabelled(single, lambda label: label.replace("+ctrl", f"{sign}K562"))
+    findings = found(single)
+    assert [kind for kind in ("word-in-label", "in-every-label") if kind in findings]
+    assert "in-every-label" not in found(single, as_genes=["K562"])
+
+
+def test_old_names_do_not_divide_labels(toy_adata: AnnData) -> None:
+    relabelled(toy_adata, lambda label: label.replace("GX07+ctrl", "GX07|MLL"))
+    finding = found(toy_adata, is_gene={"MLL": "KMT2A"}.get)["joined-aliases"]
+    assert finding.severity == "error"
+    assert "sep='|'" in finding.remedy
+
+
+@pytest.mark.parametrize("token", ["NegCtrl10_NegCtrl0", "NT_NT", "NT_1|NT_2", "AAVS_1", "mmNT"])
+def test_controls_of_two_guides_and_safe_sites_are_reported(token: str, toy_adata: AnnData) -> None:
+    findings = found(relabelled(toy_adata, lambda label: label.replace("GX07", token)))
+    assert {"control-like-token", "maybe-control"} & set(findings)
+
+
+def test_control_guides_are_named_with_what_to_pass(toy_adata: AnnData) -> None:
+    labels = toy_adata.obs["condition"].astype(str).tolist()
+    toy_adata.obs["condition"] = [
+        f"sgNegCtrl_{i % 3}" if label == "ctrl" else label for i, label in enumerate(labels)
+    ]
+    remedy = found(toy_adata)["no-control"].remedy
+    names = re.search(r"ctrl_label=(\[.*\])", remedy)[1]  # type: ignore[index]
+    assert names == "['ctrl', 'sgNegCtrl_0', 'sgNegCtrl_1', 'sgNegCtrl_2']"
+    assert inspect_screen(toy_adata, ctrl_label=["ctrl", "sgNegCtrl_0", "sgNegCtrl_1", "sgNegCtrl_2"]).ok
+    toy_adata.obs["condition"] = [
+        "non-targeting|non-targeting" if label == "ctrl" else label for label in labels
+    ]
+    assert "sep='|' and ctrl_label=['non-targeting']" in found(toy_adata)["no-control"].remedy
+    assert inspect_screen(toy_adata, ctrl_label=["ctrl", "non-targeting|non-targeting"]).ok
+
+
+def test_a_gene_called_nan_is_named_in_as_genes(toy_adata: AnnData) -> None:
+    relabelled(toy_adata, lambda label: label.replace("GX07", "nan"))
+    assert "as_genes=['nan']" in found(toy_adata)["no-gene-label"].remedy
+    assert inspect_screen(toy_adata, as_genes=["nan"]).ok
+
+
+def test_a_column_that_is_there_twice_is_named(toy_adata: AnnData) -> None:
+    def twice(**other: str) -> AnnData:
+        again = toy_adata.obs[["condition"]].assign(**other)
+        return anndata.AnnData(toy_adata.X, obs=pd.concat([toy_adata.obs, again], axis=1), var=toy_adata.var)
+
+    assert inspect_screen(twice()).ok
+    assert "'condition' more than once" in found(twice(condition="x"))["repeated-column"].what
+
+
+def test_few_controls_of_a_batch_and_values_that_differ_in_case_are_reported(toy_adata: AnnData) -> None:
+    is_control = (toy_adata.obs["condition"] == "ctrl").to_numpy()
+    rank = np.where(is_control, np.cumsum(is_control), 100 * (np.arange(216) % 2))
+    toy_adata.obs["donor"] = np.where(rank <= 9, "few", np.where(rank <= 19, "Enough", "enough"))
+    assert inspect_screen(toy_adata, batch_key="donor").ok
+    findings = found(toy_adata, batch_key="donor")
+    assert "few (9 control cells for" in findings["few-matched-controls"].what
+    assert "enough (" not in findings["few-matched-controls"].what.lower()
+    assert "'Enough' and 'enough'" in findings["values-alike"].what
+
+
+def test_a_second_column_of_perturbations_is_named(toy_adata: AnnData) -> None:
+    toy_adata.obs["condition_2"] = np.where(np.arange(216) % 2, "GX01", "GX02")
+    assert "'condition_2'" in found(toy_adata)["unread-column"].what
+
+
+def test_compressed_screens_say_how_to_unpack_them(toy_adata: AnnData, tmp_path: Path) -> None:
+    toy_adata.write_h5ad(tmp_path / "s.h5ad")
+    packed = tmp_path / "s.h5ad.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "s.h5ad").read_bytes()))
+    with pytest.raises(ValueError, match=re.escape("unpack it (gzip -dk s.h5ad.gz)")):
+        open_screen(packed)
+
+
+def test_strings_of_another_pandas_are_written(toy_adata: AnnData, tmp_path: Path) -> None:
+    with pd.option_context("future.infer_string", True):
+        toy_adata.obs["note"] = pd.Series("x", index=toy_adata.obs_names)
+        screen = prepare_screen(toy_adata, tmp_path / "s", skip_calc_de=True)
+    assert screen.gene_names[0] == "GX00"
+
+
+def test_a_table_is_never_printed_into_an_error(toy_adata: AnnData) -> None:
+    with pytest.raises(ValueError, match=r"style is an array of the type Series, \(216,\); expected"):
+        inspect_screen(toy_adata, style=toy_adata.obs["condition"])
