@@ -135,14 +135,14 @@ def test_departures_count_as_found_with_their_sign_and_as_false_near_0(benchmark
     levels = __import__("levels")
     found = pd.DataFrame(
         {
-            "kind": ["synergy", "suppression", "neutral", "synergy", "undetermined"],
-            "departure": [0.6, -0.5, 0.1, 0.4, 0.9],
-            "true": [0.5, 0.4, 0.35, 0.05, 0.8],
+            "kind": ["synergy", "suppression", "suppression", "neutral", "synergy", "undetermined"],
+            "departure": [0.6, -0.5, -0.5, 0.1, 0.4, 0.9],
+            "true": [0.5, -0.4, 0.4, 0.35, 0.05, 0.8],
         }
     ).assign(low=0.0, high=1.0)
     row = levels.of_interactions(found)
-    assert (row["large"], row["found"], row["called"], row["undetermined"]) == (4, 1, 3, 1)
-    assert row["share false"] == pytest.approx(2 / 3)
+    assert (row["large"], row["found"], row["called"], row["undetermined"]) == (5, 2, 4, 1)
+    assert row["share false"] == 0.5
     rows = pd.DataFrame([{"screen": "additive", "situation": f"{levels.ALL}, measured", **row}])
     outside = levels.missed({"interactions": rows})
     assert list(outside["column"]) == ["share found", "share false"]
