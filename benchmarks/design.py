@@ -26,7 +26,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import torch
-from accuracy import COMMON, PREPARED, REAL, SIMULATED
+from accuracy import COMBINED, COMMON, PREPARED, REAL, SIMULATED
 
 from gears import GEARS, Condition, PertData
 from gears.data.splits import Split
@@ -61,7 +61,7 @@ def main() -> None:
 
 def add_screens(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
     """Arguments that choose screens, and the folder for results."""
-    parser.add_argument("--kinds", nargs="*", default=list(SIMULATED), choices=list(SIMULATED))
+    parser.add_argument("--kinds", nargs="*", default=list(SIMULATED), choices=[*SIMULATED, *COMBINED])
     parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds), help="of the simulator")
     parser.add_argument("--output", type=Path)
@@ -77,7 +77,7 @@ def screens(options: argparse.Namespace) -> Iterator[tuple[str, int, PertData, T
     """Name, seed, prepared screen and truth of the requested screens; a real one has no truth."""
     for name in options.kinds:
         for seed in options.seeds:
-            adata, truth = simulated_screen(**COMMON | SIMULATED[name] | {"seed": seed})
+            adata, truth = simulated_screen(**COMMON | (SIMULATED | COMBINED)[name] | {"seed": seed})
             yield from prepared(name, seed, adata, truth, PREPARED.get(name, {}))
     for name in REAL if options.data else ():
         adata = anndata.read_h5ad(options.data / f"{name}_subset.h5ad")

@@ -116,7 +116,7 @@ def probability(model: GEARS, predictions: Predictions, readout: Any, threshold:
 def departure_table(data: PertData, truth: Truth, model: GEARS, pairs: Sequence[Condition]) -> pd.DataFrame:
     """Departures of held-out pairs from additivity, and the expected ones as ``true``, NaN where the sum is 0."""
     if not pairs:
-        return pd.DataFrame(columns=["departure", "low", "high", "probability", "true"], dtype=float)
+        return pd.DataFrame(columns=["departure", "low", "high", "probability", "kind", "true"], dtype=float)
     table = interactions_table(model, pairs, scores=False)
     expected = []
     for gene_1, gene_2 in zip(table["gene_1"], table["gene_2"], strict=True):
@@ -125,7 +125,7 @@ def departure_table(data: PertData, truth: Truth, model: GEARS, pairs: Sequence[
         )
         sum_G = first_G + second_G
         expected.append(double_G @ sum_G / (sum_G @ sum_G) - 1 if sum_G.any() else np.nan)
-    return table[["departure", "low", "high", "probability"]].assign(true=expected)
+    return table[["departure", "low", "high", "probability", "kind"]].assign(true=expected)
 
 
 def departure_rates(departures: pd.DataFrame) -> pd.DataFrame:

@@ -112,3 +112,37 @@ def test_a_verdict_needs_enough_conditions(benchmarks) -> None:
     replayed = pd.concat([pd.DataFrame({"aim": aim, "n_conditions": 40, **rows}) for aim in design.AIMS])
     assert set(design.replay_table(replayed)["verdict"]) == {"", "open"}
     assert set(design.replay_table(replayed.assign(n_conditions=20))["verdict"]) == {""}
+
+
+def test_levels_are_those_of_the_truth(benchmarks, screen) -> None:
+    """On an additive screen the prior is nearer to it than sums of singles, and near its size."""
+    levels, (data, truth) = __import__("levels"), screen
+    conditions = [one for one in data.screen.conditions if not one.is_control]
+    held = [one for one in conditions if len(one) == 2][5:]
+    train = [one for one in conditions if one not in held]
+    model = benchmarks[0].fitted(data, train, held)
+    records = levels.predicted(data, truth, model, train, held)
+    row = levels.of_predicted(records)
+    assert 0 < row["relative error"] < row["of the sum"] < 1
+    assert 0.7 < row["amplitude slope"] < 1.3
+    assert 0.7 < row["changes"] < 1
+    row = levels.of_measured(levels.measured(data, truth, model, train))
+    assert row["error / measured"] < 1
+    assert row["lowest slope"] <= row["median slope"] <= row["highest slope"]
+
+
+def test_departures_count_as_found_with_their_sign_and_as_false_near_0(benchmarks) -> None:
+    levels = __import__("levels")
+    found = pd.DataFrame(
+        {
+            "kind": ["synergy", "suppression", "suppression", "neutral", "synergy", "undetermined"],
+            "departure": [0.6, -0.5, -0.5, 0.1, 0.4, 0.9],
+            "true": [0.5, -0.4, 0.4, 0.35, 0.05, 0.8],
+        }
+    ).assign(low=0.0, high=1.0)
+    row = levels.of_interactions(found)
+    assert (row["large"], row["found"], row["called"], row["undetermined"]) == (5, 2, 4, 1)
+    assert row["share false"] == 0.5
+    rows = pd.DataFrame([{"screen": "additive", "situation": f"{levels.ALL}, measured", **row}])
+    outside = levels.missed({"interactions": rows})
+    assert list(outside["column"]) == ["share found", "share false"]
