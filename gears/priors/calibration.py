@@ -1,13 +1,13 @@
 """Fit the uncertainty of a prior to its predictions of training conditions without themselves.
 
 Squared errors without sampling noise, divided by the posterior variance of the condition, give the scale of each gene,
-shrunk towards the mean of the genes; each counts less, the more of it may be noise. The size of a condition's errors relative to these may follow its expected effect
-size: the exponent is chosen by the log score of each condition from the others, separately for conditions whose genes
-are all perturbed in others and for those with an unseen gene; it is 0 where none is better by a margin. The share of
-the variance that lies where the predicted change does is chosen by the score of intervals of 90 %. A factor on all
-scales, again separate for the two, then lets these intervals hold 90 % of the measured means, whose sampling noise is
-added; it is 1 for conditions of whose like too few are held out. The scales that intervals of a condition are judged
-with are made without its own errors.
+shrunk towards the mean of the genes; each counts less, the more of it may be noise. The size of a condition's errors
+relative to these may follow its expected effect size: the exponent is chosen by the log score of each condition from
+the others, separately for conditions whose genes are all perturbed in others and for those with an unseen gene; it is 0
+where none is better by a margin. The share of the variance that lies where the predicted change does is chosen by the
+score of intervals of 90 %. A factor on all scales, again separate for the two, then lets these intervals hold 90 % of
+the measured means, whose sampling noise is added; it is 1 for conditions of whose like too few are held out. The scales
+that intervals of a condition are judged with are made without its own errors.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class _Errors:
     genes
         A sample of T genes.
     excess_RG, noise_RG
-        Squared errors minus their sampling noise, and this; infinite for perturbed genes themselves, which do not count.
+        Squared errors minus their sampling noise, and this noise: infinite for perturbed genes themselves, which do not
+        count.
     error_RT, noise_RT, change_RT
         Errors, sampling variances and squared predicted changes of the sample of genes.
     mean_R, least

@@ -144,7 +144,10 @@ def test_it_comes_back_from_its_arrays() -> None:
     prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
     again = read_prior(prior.arrays(), prior.report)
     assert isinstance(again, ContextPrior)
-    np.testing.assert_array_equal(again(data.conditions.sets), prior(data.conditions.sets))
+    sets = [*data.conditions.sets, NodeSet([0, 5], context=1)]
+    change_UG = prior(sets)
+    np.testing.assert_array_equal(again(sets), change_UG)
+    np.testing.assert_array_equal(again.sd(sets, change_UG), prior.sd(sets, change_UG))
     assert again.report == prior.report
 
 
@@ -163,6 +166,10 @@ def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike: b
     far = far_data(data, alike)
     prior = fit_context_prior(far, error_of(far.conditions.delta_CG)).prior
     assert (prior.report["slope"] >= 1.0) is alike
+    # what each context measured is its own
+    measured_CG = far.conditions.delta_CG
+    slope_C = (prior(far.conditions.sets) * measured_CG).sum(axis=1) / (measured_CG**2).sum(axis=1)
+    np.testing.assert_allclose(slope_C, 1.0, atol=0.05)
     # within known contexts only the usual slopes are tried
     near = dataclasses.replace(far, group_C=data.group_C)
     assert fit_context_prior(near, error_of(near.conditions.delta_CG)).prior.report["slope"] >= 1.0

@@ -162,11 +162,28 @@ def test_the_mean_alone_is_taken_where_it_is_clearly_better(
     data = make_data()
     data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))  # no gene is measured
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
-    fitted = fit_prior(data, lambda left_out_CG: -gain if np.allclose(left_out_CG, means_CG) else 0.0)
-    assert fitted.prior.report["mean_only"] is taken
+    fitted = fit_prior(
+        data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain, 0.0)
+    )
+    assert fitted.prior.report["mean_only"] == (["one known gene", "known genes"] if taken else [])
     assert np.allclose(fitted.left_out_CG, means_CG) is taken
-    predicted = fitted.prior(UNSEEN_PAIRS)
-    assert np.allclose(predicted, data.delta_CG.mean(axis=0)) is taken
+    pairs = [nodes for nodes in UNSEEN_PAIRS if max(nodes) < 10 and nodes not in data.sets]
+    assert np.allclose(fitted.prior(pairs), data.delta_CG.mean(axis=0)) is taken
+
+
+@pytest.mark.parametrize(("n_pairs", "taken"), [(20, False), (0, True)])
+def test_a_gain_that_may_be_chance_gives_up_new_genes_only(
+    make_data: Callable[..., PriorData], n_pairs: int, taken: bool
+) -> None:
+    data = make_data(n_pairs=n_pairs)
+    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
+    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+    # the gain of the mean is 0.05, with a standard error of about 1
+    gain_C = 0.05 + 4 * (-1.0) ** np.arange(len(data.sets))
+    fitted = fit_prior(
+        data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain_C, 0.0)
+    )
+    assert bool(fitted.prior.report["mean_only"]) is taken
 
 
 def test_one_cell_conditions_and_constant_genes(make_data: Callable[..., PriorData]) -> None:
