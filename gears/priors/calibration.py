@@ -1,13 +1,13 @@
 """Fit the uncertainty of a prior to its predictions of training conditions without themselves.
 
 Squared errors without sampling noise, divided by the posterior variance of the condition, give the scale of each gene,
-shrunk towards the mean of the genes. The size of a condition's errors relative to these may follow its expected effect
-size: the exponent is chosen by the log score of each condition from the others, separately for conditions whose genes
-are all perturbed in others and for those with an unseen gene; it is 0 where none is better by a margin. The share of
-the variance that lies where the predicted change does is chosen by the score of intervals of 90 %. A factor on all
-scales, again separate for the two, then lets these intervals hold 90 % of the measured means, whose sampling noise is
-added; it is 1 for conditions of whose like too few are held out. The scales that intervals of a condition are judged
-with are made without its own errors.
+shrunk towards the mean of the genes; each counts less, the more of it may be noise. The size of a condition's errors
+relative to these may follow its expected effect size: the exponent is chosen by the log score of each condition from
+the others, separately for conditions whose genes are all perturbed in others and for those with an unseen gene; it is 0
+where none is better by a margin. The share of the variance that lies where the predicted change does is chosen by the
+score of intervals of 90 %. A factor on all scales, again separate for the two, then lets these intervals hold 90 % of
+the measured means, whose sampling noise is added; it is 1 for conditions of whose like too few are held out. The scales
+that intervals of a condition are judged with are made without its own errors.
 """
 
 from __future__ import annotations
@@ -116,8 +116,9 @@ class _Errors:
         The conditions.
     genes
         A sample of T genes.
-    excess_RG
-        Squared errors minus their sampling noise.
+    excess_RG, noise_RG
+        Squared errors minus their sampling noise, and this noise: infinite for perturbed genes themselves, which do not
+        count.
     error_RT, noise_RT, change_RT
         Errors, sampling variances and squared predicted changes of the sample of genes.
     mean_R, least
@@ -127,6 +128,7 @@ class _Errors:
     rows: np.ndarray
     genes: np.ndarray
     excess_RG: np.ndarray
+    noise_RG: np.ndarray
     error_RT: np.ndarray
     noise_RT: np.ndarray
     change_RT: np.ndarray
@@ -152,21 +154,33 @@ class _Errors:
         error_RT, noise_RT = error_RG[:, genes], noise_RG[:, genes]
         error_RG **= 2
         error_RG -= noise_RG
+        noise_RG[at] = np.inf
         return cls(
-            rows, genes, error_RG, error_RT, noise_RT, change_RG[:, genes], np.maximum(mean_R, least), least,
+            rows, genes, error_RG, noise_RG, error_RT, noise_RT, change_RG[:, genes], np.maximum(mean_R, least), least,
             found.variance_C[rows], found.unseen_C[rows],
         )  # fmt: skip
 
     def scales(self, variance_R: np.ndarray) -> np.ndarray:
         """Scale of each gene, (G,), shrunk towards their mean."""
-        total_G, mean = (1 / variance_R) @ self.excess_RG, self._mean_scale(variance_R)
-        return np.maximum((total_G + _SHRUNK_BY * mean) / (len(self.rows) + _SHRUNK_BY), _LEAST_SCALE * mean)
+        mean, ratio_RG, weight_RG = self._ratios(variance_R, slice(None))
+        scale_G = (ratio_RG.sum(axis=0) + _SHRUNK_BY * mean) / (weight_RG.sum(axis=0) + _SHRUNK_BY)
+        return np.asarray(np.maximum(scale_G, _LEAST_SCALE * mean))
 
     def left_out_scales(self, variance_R: np.ndarray) -> np.ndarray:
         """Scale of each of the sampled genes without each condition, (R, T)."""
-        ratio_RT, mean = self.excess_RG[:, self.genes] / variance_R[:, None], self._mean_scale(variance_R)
-        scale_RT = (ratio_RT.sum(axis=0) - ratio_RT + _SHRUNK_BY * mean) / (len(self.rows) - 1 + _SHRUNK_BY)
+        mean, ratio_RT, weight_RT = self._ratios(variance_R, self.genes)
+        scale_RT = ratio_RT.sum(axis=0) - ratio_RT + _SHRUNK_BY * mean
+        scale_RT /= weight_RT.sum(axis=0) - weight_RT + _SHRUNK_BY
         return np.maximum(scale_RT, _LEAST_SCALE * mean)
+
+    def _ratios(
+        self, variance_R: np.ndarray, genes: np.ndarray | slice
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """Mean scale, and for some genes the weighted ratios of errors and variances with their weights."""
+        mean = self._mean_scale(variance_R)
+        known_R1 = np.maximum(mean * variance_R, np.finfo(float).tiny)[:, None]
+        weight_RG = (known_R1 / (known_R1 + self.noise_RG[:, genes])) ** 2
+        return mean, weight_RG * self.excess_RG[:, genes] / variance_R[:, None], weight_RG
 
     def scored(self, base_RT: np.ndarray) -> tuple[float, np.ndarray]:
         """Mean score of intervals with these variances times the factors they need; these, of (known, new) genes."""

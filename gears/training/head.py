@@ -164,10 +164,11 @@ def train_head(
         unseen_CG[rows] *= found[kind].weight
     left_out_CG = fitted.left_out_CG.copy()
     left_out_CG[inner.rows] += unseen_CG
+    unmeasured = dataclasses.replace(prior, measured=None)
     for rows in _blocks(len(conditions)):
         rows = np.setdiff1d(rows, inner.rows)  # the head has not seen these
         nodes = [pert_data.condition_nodes(conditions[row]) for row in rows.tolist()]
-        left_out_CG[rows] += weighted.change(prior.without_head, nodes)
+        left_out_CG[rows] += weighted.change(unmeasured.without_head, nodes)
     return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), found)
 
 

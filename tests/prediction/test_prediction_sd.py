@@ -91,7 +91,9 @@ def test_every_way_to_predict_has_it(
 def test_a_saved_model_has_it(model: GEARS, asked: list[str], tmp_path: Path) -> None:
     model.save_model(tmp_path / "model")
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
-    np.testing.assert_array_equal(loaded.predict(asked).sd, model.predict(asked).sd)
+    ours, theirs = (one.predict(asked) for one in (model, loaded))
+    np.testing.assert_array_equal(theirs.sd, ours.sd)
+    np.testing.assert_array_equal(theirs.expression_UG, ours.expression_UG)
 
 
 def test_a_network_alone_has_none(pert_data: PertData, asked: list[str]) -> None:
@@ -117,7 +119,8 @@ def test_an_ensemble_adds_the_spread_of_its_members(
     predicted = Ensemble(members).predict(asked, clip=False)
     each = [member.predict(asked, clip=False) for member in members]
     spread_UG = np.std([one.expression_UG for one in each], axis=0, ddof=1)
-    assert spread_UG[0].max() > 0.05
+    assert spread_UG[1].max() > 0.05
+    assert spread_UG[0].max() < 1e-9, "all members have the same measurement"
     variance_UG = np.mean([one.sd**2 for one in each], axis=0) + spread_UG**2
     np.testing.assert_allclose(predicted.sd, np.sqrt(variance_UG))
     np.testing.assert_allclose(predicted.spread_UG, spread_UG)

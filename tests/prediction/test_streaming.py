@@ -22,6 +22,7 @@ from gears.prediction import stream
 from gears.prediction.files import write_predictions
 from gears.prediction.predictions import Predictions
 from gears.priors.kernels import GeneSimilarity
+from gears.priors.measured import Measured
 from gears.priors.prior import GenePrior
 
 PERTS = 40
@@ -171,14 +172,18 @@ def test_equal_scores_keep_the_order_of_the_pairs(model: GEARS, largest: bool, c
     assert list(table["condition"]) == [pair.name for pair in expected[:600]]
 
 
-def with_prior(model: GEARS, network_weight: float) -> GEARS:
-    """The model with a prior of random coefficients over all its nodes."""
+def with_prior(model: GEARS, network_weight: float, measured: tuple[tuple[int, ...], ...] = ()) -> GEARS:
+    """The model with a prior of random coefficients over all its nodes, which measured some conditions."""
     assert model.parts is not None
     rng, n_genes = np.random.default_rng(3), len(model.parts.gene_names)
     similarity = GeneSimilarity(np.arange(PERTS), sparse.random(PERTS, PERTS, 0.3, "csr", random_state=4))
     prior = GenePrior(
         similarity, rng.normal(size=n_genes), rng.normal(size=n_genes), 0.7, 0.3, rng.normal(size=(PERTS, n_genes)),
-        np.full(PERTS, -1), np.zeros(n_genes), network_weight=network_weight,
+        np.full(PERTS, -1), np.zeros(n_genes), np.zeros(n_genes), network_weight=network_weight,
+        measured=Measured(
+            measured, rng.normal(size=(len(measured), n_genes)), np.ones(len(measured)), np.ones(len(measured)),
+            np.ones(n_genes),
+        ),
     )  # fmt: skip
     model.parts = replace(model.parts, prior=prior)
     return model
@@ -189,15 +194,19 @@ def with_prior(model: GEARS, network_weight: float) -> GEARS:
 def test_all_ways_to_predict_add_the_network_to_the_prior(
     genes: list[str], tmp_path: Path, uncertainty: bool, network_weight: float
 ) -> None:
-    model = with_prior(model_of(30, uncertainty=uncertainty), network_weight)
+    model = model_of(30, uncertainty=uncertainty)
+    pairs = list(stream.all_pairs(genes))
+    nodes = [[model.pert_list.index(gene) for gene in pair.genes] for pair in pairs]
+    with_prior(model, network_weight, measured=(tuple(reversed(nodes[2])),))
     assert model.parts is not None
     assert model.best_model is not None
     assert model.parts.prior is not None
-    pairs = list(stream.all_pairs(genes))
-    nodes = [[model.pert_list.index(gene) for gene in pair.genes] for pair in pairs]
     network_UG, cell_sd_UG, sd_UG = stream.predict_changes(model.best_model, nodes)
     assert sd_UG is None
+    network_UG[2] = 0.0  # it was measured
     expected_UG = model.parts.prior(nodes) + network_weight * network_UG + model.parts.control_mean_G
+    measured_G = model.parts.prior.measured.change_CG[0]
+    np.testing.assert_allclose(expected_UG[2] - model.parts.control_mean_G, measured_G, atol=1e-12)
     predictions = model.predict(pairs, clip=False)
     np.testing.assert_allclose(predictions.expression_UG, expected_UG, rtol=1e-12, atol=1e-12)
     frame = pd.concat(model.predict_all_pairs(genes, clip=False, chunk=10))

@@ -15,8 +15,8 @@ from gears.priors.source import vector_similarity
 UNSEEN_PAIRS = [(0, 13), (2, 9), (4, 7), (1, 8), (3, 5), (6, 9)]
 
 
-def plain_error(data: PriorData) -> Callable[[np.ndarray], float]:
-    return lambda left_out_CG: float(((left_out_CG - data.delta_CG) ** 2).mean())
+def plain_error(data: PriorData) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda left_out_CG: ((left_out_CG - data.delta_CG) ** 2).mean(axis=1)
 
 
 def fitted_to(data: PriorData) -> FittedPrior:
@@ -35,7 +35,7 @@ def test_additive_effects_are_found(make_data: Callable[..., PriorData]) -> None
     error = np.sqrt(((prior(seen) - truth) ** 2).mean() / (truth**2).mean())
     assert error < 0.1
     assert prior.magnitude is None
-    assert prior.slope == 1.0
+    assert set(prior.report["slope"].values()) == {1.0}
 
 
 def test_an_unseen_gene_is_like_its_neighbour(make_data: Callable[..., PriorData]) -> None:
@@ -119,13 +119,15 @@ def test_control_genes_in_any_order_and_files(make_data: Callable[..., PriorData
         GenePrior.from_arrays(broken)
 
 
-def test_gate_weighs_the_network(make_data: Callable[..., PriorData]) -> None:
+def test_the_network_is_weighed_and_leaves_measured_conditions(make_data: Callable[..., PriorData]) -> None:
     prior = fitted_to(make_data()).prior
-    sets, network_UG = [(1,), (2, 3)], np.ones((2, len(prior.offset_G)))
+    sets, network_UG = [(11,), (2, 12), (1,)], np.ones((3, len(prior.offset_G)))
     halved = dataclasses.replace(prior, network_weight=0.5)
-    np.testing.assert_allclose(halved.complete(prior(sets), network_UG) - prior(sets), 0.5, atol=1e-12)
+    added_UG = halved.complete(sets, prior(sets), network_UG) - prior(sets)
+    np.testing.assert_allclose(added_UG[:2], 0.5, atol=1e-12)
+    assert not added_UG[2].any()  # it was measured
     closed = dataclasses.replace(prior, network_weight=0.0)
-    np.testing.assert_array_equal(closed.complete(prior(sets), np.nan * network_UG), prior(sets))
+    np.testing.assert_array_equal(closed.complete(sets, prior(sets), np.nan * network_UG), prior(sets))
 
 
 def test_order_of_conditions_does_not_matter(make_data: Callable[..., PriorData]) -> None:
@@ -141,8 +143,10 @@ def test_order_of_conditions_does_not_matter(make_data: Callable[..., PriorData]
 
 def test_nothing_to_learn(make_data: Callable[..., PriorData]) -> None:
     noise_only = make_data(effect=0.0, noise=0.3)
-    predicted = fitted_to(noise_only).prior(UNSEEN_PAIRS)
-    assert np.abs(predicted).max() < 0.5 * np.abs(noise_only.delta_CG).max()
+    prior = fitted_to(noise_only).prior
+    unseen = [nodes for nodes in UNSEEN_PAIRS if nodes not in noise_only.sets]
+    assert np.abs(prior(unseen)).max() < 0.5 * np.abs(noise_only.delta_CG).max()
+    assert (prior(noise_only.sets) ** 2).mean() < 0.1 * (noise_only.delta_CG**2).mean()
     silent = dataclasses.replace(noise_only, delta_CG=np.zeros_like(noise_only.delta_CG))
     assert not fitted_to(silent).prior(UNSEEN_PAIRS).any()
     single = dataclasses.replace(
@@ -158,11 +162,28 @@ def test_the_mean_alone_is_taken_where_it_is_clearly_better(
     data = make_data()
     data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))  # no gene is measured
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
-    fitted = fit_prior(data, lambda left_out_CG: -gain if np.allclose(left_out_CG, means_CG) else 0.0)
-    assert fitted.prior.report["mean_only"] is taken
+    fitted = fit_prior(
+        data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain, 0.0)
+    )
+    assert fitted.prior.report["mean_only"] == (["one known gene", "known genes"] if taken else [])
     assert np.allclose(fitted.left_out_CG, means_CG) is taken
-    predicted = fitted.prior(UNSEEN_PAIRS)
-    assert np.allclose(predicted, data.delta_CG.mean(axis=0)) is taken
+    pairs = [nodes for nodes in UNSEEN_PAIRS if max(nodes) < 10 and nodes not in data.sets]
+    assert np.allclose(fitted.prior(pairs), data.delta_CG.mean(axis=0)) is taken
+
+
+@pytest.mark.parametrize(("n_pairs", "taken"), [(20, False), (0, True)])
+def test_a_gain_that_may_be_chance_gives_up_new_genes_only(
+    make_data: Callable[..., PriorData], n_pairs: int, taken: bool
+) -> None:
+    data = make_data(n_pairs=n_pairs)
+    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
+    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+    # the gain of the mean is 0.05, with a standard error of about 1
+    gain_C = 0.05 + 4 * (-1.0) ** np.arange(len(data.sets))
+    fitted = fit_prior(
+        data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain_C, 0.0)
+    )
+    assert bool(fitted.prior.report["mean_only"]) is taken
 
 
 def test_one_cell_conditions_and_constant_genes(make_data: Callable[..., PriorData]) -> None:

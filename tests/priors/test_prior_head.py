@@ -21,7 +21,7 @@ SETS = ((1,), (2, 7), (0, 4, 9), ())
 @pytest.fixture
 def prior(make_data: Callable[..., PriorData]) -> GenePrior:
     data = make_data()
-    fitted = fit_prior(data, lambda delta_UG: float(((delta_UG - data.delta_CG) ** 2).mean())).prior
+    fitted = fit_prior(data, lambda delta_UG: ((delta_UG - data.delta_CG) ** 2).mean(axis=1)).prior
     assert isinstance(fitted, GenePrior)
     return fitted
 
@@ -81,7 +81,10 @@ def test_the_order_of_genes_and_the_other_conditions_do_not_matter(prior: GenePr
 def test_the_head_is_added_to_the_prior_and_saved_with_it(prior: GenePrior) -> None:
     head = head_of(prior)
     headed = dataclasses.replace(prior, head=head)
-    np.testing.assert_array_equal(headed(SETS), prior(SETS) + head.change(prior, SETS))
+    is_new_U = np.array([nodes not in prior.measured.sets for nodes in SETS])
+    assert is_new_U.tolist() == [False, False, True, True]
+    expected_UG = prior(SETS) + np.where(is_new_U[:, None], head.change(prior, SETS), 0.0)
+    np.testing.assert_array_equal(headed(SETS), expected_UG)
     np.testing.assert_array_equal(read_prior(headed.arrays())(SETS), headed(SETS))
     without = read_prior(prior.arrays())
     assert isinstance(without, GenePrior)

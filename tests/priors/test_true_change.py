@@ -117,7 +117,7 @@ def test_a_perturbed_gene_s_change_is_there() -> None:
 
 def test_a_fitted_prior_has_it_and_keeps_it_in_files(make_data: Callable[..., PriorData]) -> None:
     data = make_data()
-    prior = fit_prior(data, lambda left_out_CG: float(((left_out_CG - data.delta_CG) ** 2).mean())).prior
+    prior = fit_prior(data, lambda left_out_CG: ((left_out_CG - data.delta_CG) ** 2).mean(axis=1)).prior
     assert isinstance(prior, GenePrior)
     again = GenePrior.from_arrays(prior.arrays())
     for name in ("groups", "shift_G", "control_G", "least_G", "along"):

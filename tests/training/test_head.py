@@ -29,10 +29,10 @@ QUIET = {"evaluate_test": False, "verbose": False}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sparse effects that add up: what the prior shrinks, a function of its prediction restores."""
+    """Effects along co-expression: what the prior shrinks, a function of its prediction restores."""
     adata, _ = simulated_screen(
-        n_genes=100, n_singles=40, n_pairs=60, cells_per_condition=30, n_control=100, go_strength=0.0,
-        interaction_share=0.0, seed=3,
+        n_genes=100, n_singles=70, n_pairs=30, cells_per_condition=30, n_control=300, go_strength=0.0,
+        interaction_share=0.0, n_modules=6, module_share=0.8, seed=3,
     )  # fmt: skip
     path = tmp_path_factory.mktemp("head")
     PertData(path, default_pert_graph=False).new_data_process("small", adata)
@@ -61,10 +61,10 @@ def test_it_gets_a_weight_where_it_pays_and_reduces_the_error_of_the_test_part(
     data: PertData, found: TrainedHead
 ) -> None:
     prior = found.fitted.prior
-    assert found.weights["several"].weight > 0.5
+    assert found.weights["single"].weight > 0.5
     assert prior.head is not None  # type: ignore[union-attr]
     assert error(data, prior) < 0.97 * error(data, dataclasses.replace(prior, head=None))  # type: ignore[type-var]
-    assert prior.report["head"]["several"]["weight"] == found.weights["several"].weight
+    assert prior.report["head"]["single"]["weight"] == found.weights["single"].weight
 
 
 def test_the_network_is_trained_on_what_prior_and_head_leave_of_unseen_conditions(
@@ -127,7 +127,9 @@ def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_
     assert before is not None
     assert prior.head is not None  # type: ignore[union-attr]
     nodes = [data.condition_nodes(conditions[row]) for row in others.tolist()]
-    change = prior(nodes) - dataclasses.replace(prior, head=None)(nodes)  # type: ignore[type-var]
+    unmeasured = dataclasses.replace(prior, measured=None)  # type: ignore[type-var]
+    change = unmeasured(nodes) - dataclasses.replace(unmeasured, head=None)(nodes)
+    assert np.abs(change).max() > 1e-3
     np.testing.assert_allclose(
         found.fitted.left_out_CG[others] - before.left_out_CG[others], change, atol=1e-12
     )
@@ -185,7 +187,7 @@ def test_two_and_three_workers_find_the_head_of_one(
 
 def test_mixed_precision_finds_nearly_the_same_weight(data: PertData, found: TrainedHead) -> None:
     half = trained(data, use_amp=True, dtype="float32")
-    assert half.weights["several"].weight == pytest.approx(found.weights["several"].weight, abs=0.1)
+    assert half.weights["single"].weight == pytest.approx(found.weights["single"].weight, abs=0.1)
 
 
 def test_a_saved_model_predicts_with_its_head_and_without_training_data(
