@@ -328,9 +328,6 @@ class Process:
         if not departure_CG.any():
             departure_CG = np.full_like(departure_CG, np.sqrt(size))
         weights = settle_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets), further)
-        if setting_C is None and _are_singles(data.sets):
-            offset, shared, *each = weights.kernels
-            weights = dataclasses.replace(weights, kernels=(0.0, offset + shared, *each))
         weights = _with_departures(
             weights, sizes_of(sets), sum(weights.kernels[1:] if setting_C is None else weights.kernels)
         )
@@ -350,11 +347,6 @@ class Process:
             "unexplained": self.weights.nugget,
             "unexplained_several_genes": self.weights.multiple,
         }
-
-
-def _are_singles(sets: Sequence[Sequence[int]]) -> bool:
-    """Whether each condition has one gene: what they have in common belongs to their genes, and so adds up."""
-    return bool((sizes_of(sets) == 1).all())
 
 
 def _with_departures(weights: Weights, size_C: np.ndarray, gene: float) -> Weights:
@@ -392,10 +384,6 @@ def _additive(
     found = solve_in(spectrum, rest_CG, process.noise_G)
     more = {"column_P": data.column_P, "target_G": target_G, "mean_G": rest_CG.mean(axis=0)}
     prior = GenePrior.of(part, sets, found.coefficient_CG, found.level_G, **more)
-    if _are_singles(sets):
-        prior = dataclasses.replace(
-            prior, offset_G=np.zeros_like(prior.offset_G), shared_G=prior.shared_G + prior.offset_G
-        )
     return _Candidate(prior, found.left_out_CG, part, spectrum)
 
 
