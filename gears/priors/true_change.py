@@ -186,9 +186,9 @@ def fit_true_change(
             values.measured_RT[at_RT] - shift_G[column_N],
             values.noise_RT[at_RT],
         )
-    # new genes with too few held-out conditions: as such of the other size; known genes: as their cells say
-    like = {1: groups.get(3, _GAUSSIAN), 3: groups.get(1, _GAUSSIAN)}
-    table = [groups.get(row, like.get(row, _GAUSSIAN)) for row in range(MEASURED + 1)]
+    # of a kind with too few held-out conditions: known genes as known ones of the other size, new genes as any
+    likes = ((0, 2), (1, 0, 3, 2), (2, 0), (3, 2, 1, 0), (MEASURED,))
+    table = [next((groups[like] for like in alike if like in groups), _GAUSSIAN) for alike in likes]
     return TrueChange(np.array(table), shift_G, unknown_G, least_G, _share_along(values, shift_G))
 
 

@@ -93,16 +93,6 @@ def test_pairs_of_measured_singles_are_no_worse_than_the_sum(
     assert 0.85 < (predicted_UG * true_UG).sum() / (predicted_UG**2).sum() < 1.15
 
 
-def test_what_singles_have_in_common_adds_up(make_data: Callable[..., PriorData]) -> None:
-    data = make_data(n_pairs=0)
-    common_G = 2 * np.abs(data.delta_CG).max(axis=0)
-    data = dataclasses.replace(
-        data, delta_CG=data.delta_CG + common_G, column_P=np.full_like(data.column_P, -1)
-    )
-    predicted_UG = fitted_to(data).prior(KNOWN_PAIR)
-    np.testing.assert_allclose(predicted_UG[0], data.delta_CG[0] + data.delta_CG[9], rtol=0.05)
-
-
 def test_a_measured_pair_keeps_its_departure_from_both_singles(make_data: Callable[..., PriorData]) -> None:
     def factor(nodes: tuple[int, ...]) -> float:
         return 1.0 if len(nodes) == 1 else [0.3, 2.0][sum(nodes) % 2]
@@ -130,7 +120,8 @@ def test_the_mean_alone_for_new_genes_does_not_replace_what_was_measured(
     np.testing.assert_allclose(prior(NEW), np.tile(data.delta_CG.mean(axis=0), (2, 1)))
     assert slopes_of(prior(data.sets), data.delta_CG).min() > 0.95
     true_UG = data.delta_CG[[0]] + data.delta_CG[[9]]
-    assert ((prior(KNOWN_PAIR) - true_UG) ** 2).sum() < 0.05 * (true_UG**2).sum()
+    # what singles have in common counts once under a pair; the mean alone would be wrong by about all of its change
+    assert ((prior(KNOWN_PAIR) - true_UG) ** 2).sum() < 0.15 * (true_UG**2).sum()
 
 
 def test_the_slope_of_new_genes_is_theirs(make_data: Callable[..., PriorData]) -> None:
@@ -139,7 +130,7 @@ def test_the_slope_of_new_genes_is_theirs(make_data: Callable[..., PriorData]) -
     halved, plain = (fitted_to(data, share=share).prior for share in (0.3, 1.0))
     assert halved.report["slope"] == {"one new gene": 0.5}
     np.testing.assert_allclose(halved(data.sets), plain(data.sets), atol=2e-3)
-    np.testing.assert_array_equal(halved(KNOWN_PAIR), plain(KNOWN_PAIR))
+    np.testing.assert_allclose(halved(KNOWN_PAIR), plain(KNOWN_PAIR), atol=2e-3)
     np.testing.assert_allclose(halved(NEW), 0.5 / plain.report["slope"]["one new gene"] * plain(NEW))
     # that of pairs of known genes is chosen where training has pairs
     many = make_data(n_pairs=30)
@@ -158,7 +149,7 @@ def test_intervals_of_measured_conditions_hold_the_truth(screen: tuple[PertData,
     error_UG = control_G + change_UG - np.array([truth.mean(name) for name in names])
     assert (np.abs(error_UG) < 1.645 * sd_UG).mean() == pytest.approx(0.9, abs=0.03)
     of_changes_UG = change_UG - np.array([truth.delta(name) for name in names])
-    sd_of_changes_UG = prior.uncertainty.of_changes(sd_UG)
+    sd_of_changes_UG = np.hypot(sd_UG, prior.control_sd)
     assert (sd_of_changes_UG > sd_UG).all()
     assert (np.abs(of_changes_UG) < 1.645 * sd_of_changes_UG).mean() == pytest.approx(0.9, abs=0.03)
 
@@ -167,7 +158,7 @@ def test_departures_have_a_stated_share_until_combinations_show_theirs(
     make_data: Callable[..., PriorData],
 ) -> None:
     reports = [fitted_to(make_data(n_pairs=n)).prior.report for n in (0, 2, 20)]
-    of_genes = sum(reports[0]["weights"].values())
+    of_genes = sum(weight for name, weight in reports[0]["weights"].items() if name != "offset")
     assert reports[0]["unexplained_several_genes"] == pytest.approx(0.15 * 2 * of_genes)
     shares = [
         report["unexplained_several_genes"] / reports[0]["unexplained_several_genes"] for report in reports
@@ -199,4 +190,4 @@ def test_files_of_earlier_versions_are_read(make_data: Callable[..., PriorData])
     np.testing.assert_allclose(earlier(sets), 1.2 * sum_UG)
     sd_UG = earlier.sd(sets, earlier(sets))
     assert (sd_UG[:4] > 0).all()
-    np.testing.assert_array_equal(earlier.uncertainty.of_changes(sd_UG), sd_UG)
+    assert earlier.control_sd is None

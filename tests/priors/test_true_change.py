@@ -10,7 +10,7 @@ import pytest
 from scipy.special import expit, ndtr
 
 from gears.priors import GenePrior, PriorData, fit_prior
-from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of
+from gears.priors.true_change import MEASURED, TrueChange, Values, fit_true_change, group_of
 
 R, T = 60, 80
 NOISE = 0.01
@@ -62,13 +62,16 @@ def test_conditions_of_several_genes_have_numbers_of_their_own() -> None:
             for name in ("change_RT", "sd_RT", "measured_RT", "noise_RT")
         ),
     )
-    a_4 = fitted(both).groups[:, 0]
+    a_4 = fitted(both).groups[:4, 0]
     assert a_4[0] < 0 < a_4[2]
     # without enough conditions a group has the numbers of the same size
     assert a_4[1] == a_4[0]
     assert a_4[3] == a_4[2]
     unseen = dataclasses.replace(both, group_R=np.where(both.group_R == 2, 3, 0))
-    np.testing.assert_array_equal(fitted(unseen).groups[:, 0], a_4)
+    # known genes do not take the numbers of new ones
+    np.testing.assert_array_equal(fitted(unseen).groups[:4, 0], [a_4[0], a_4[0], a_4[0], a_4[2]])
+    only_new = dataclasses.replace(both, group_R=np.where(both.group_R == 2, 3, 1))
+    assert fitted(only_new).groups[[0, 2, MEASURED], 0].max() < -20  # every change is there
 
 
 def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_shows_it() -> None:
