@@ -146,6 +146,8 @@ def test_guides_without_a_target_are_controls_by_name_or_an_error(empty: Any) ->
     strange = table.replace("NT_1", "XY_1"), targets.replace("NT_1", "XY_1")
     with pytest.raises(ValueError, match=r"1 guide without a target: XY_1;.*ctrl_label=\['XY_1'\]"):
         add_guides(cells(list("abc")), *strange)
+    series = pd.concat([strange[1], pd.DataFrame({"id": ["XY_2"], "target_gene_name": ["Non-Targeting"]})])
+    assert labels(add_guides(cells(list("abc")), strange[0], series)) == ["AHR+ctrl", "ctrl", "ctrl"]
     named = add_guides(cells(list("abc")), *strange, ctrl_label=["XY_1", "safe_2"])
     assert labels(named) == ["AHR+ctrl", "ctrl", "ctrl"]
 

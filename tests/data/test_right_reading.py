@@ -74,6 +74,12 @@ def test_words_beside_genes_are_asked_about(word: str, sign: str, toy_adata: Ann
     assert kind not in found(toy_adata, is_gene=aliases.get, as_genes=[word])
 
 
+def test_a_symbol_that_looks_like_a_word_is_a_gene(toy_adata: AnnData) -> None:
+    relabelled(toy_adata, lambda label: label.replace("GX07", "REST"))
+    assert "word-in-label" not in found(toy_adata, is_gene={"REST": "REST"}.get)
+    assert "word-in-label" in found(toy_adata, is_gene={"REST": "NRSF"}.get)
+
+
 @pytest.mark.parametrize("sign", ["_", "+"])
 def test_a_token_beside_a_gene_in_nearly_every_label_is_asked_about(sign: str, toy_adata: AnnData) -> None:
     single = toy_adata[~toy_adata.obs["condition"].str.contains(r"GX\d+\+GX")].copy()
