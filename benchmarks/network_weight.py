@@ -201,7 +201,10 @@ def false_weights(options: argparse.Namespace) -> dict[str, Any]:
                 prior_U, run, validation = permuted(Fold(pert_data, run_number, 16), training, rng)
                 gain_EKU = prior_U - np.stack(run.condition_scores)
                 chosen = choose_network_weight(
-                    run.condition_scores, prior_U, lower_is_better=not validation.monitor.higher_is_better
+                    run.condition_scores,
+                    prior_U,
+                    lower_is_better=not validation.monitor.higher_is_better,
+                    kept=run.kept,
                 )
                 counts["signs"] += chosen.weight > 0
                 counts["interval"] += by_interval(gain_EKU) > 0
@@ -279,7 +282,7 @@ def rules_of(options: argparse.Namespace) -> pd.DataFrame:
                 gain_EKU = prior_U - np.stack(run.condition_scores)
                 weights = {
                     "signs": choose_network_weight(
-                        run.condition_scores, prior_U, lower_is_better=True
+                        run.condition_scores, prior_U, lower_is_better=True, kept=run.kept
                     ).weight,
                     "interval": by_interval(gain_EKU),
                     "shrunk": by_shrinkage(gain_EKU),

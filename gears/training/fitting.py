@@ -243,6 +243,8 @@ class Fit:
 
     def _check_kept(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> None:
         """Warn where the kept weights do not fit the training conditions; draw a network alone to the train mean."""
+        if self.parts.config.no_perturb:
+            return
         kept = copy.deepcopy(network)
         kept.load_state_dict(self.run.best_state)
         share = share_fitted(
@@ -255,7 +257,7 @@ class Fit:
                 self.run.best_epoch,
                 share,
             )
-        if fitted is not None or self.parts.config.no_perturb or not validation.n_conditions:
+        if fitted is not None or not validation.n_conditions:
             return
         mean_G = train_mean(self.pert_data)
         slope = slope_of(kept, validation, mean_G)

@@ -9,7 +9,9 @@ each such draw show what selection alone gives. A candidate's gains g_u are comp
     t = sum_u g_u / sqrt(sum_u g_u^2)
 
 whose denominator signs leave unchanged: of the plain sums a single bad epoch would be the largest as soon as its signs
-are flipped, and no gain could reach it. ``benchmarks/network_weight.py`` compares this rule with others.
+are flipped, and no gain could reach it. Whether the network gains anything is said by the largest t of the kept epoch,
+often that of a small weight, which no single condition decides; its weight is that of the largest mean gain.
+``benchmarks/network_weight.py`` compares this rule with others.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class NetworkWeight:
     gain
         Mean gain of that weight over the prior alone in the monitored metric, positive is better.
     p_value
-        Share of random signs whose largest t over epochs and weights reaches that of the gain.
+        Share of random signs whose largest t over epochs and weights reaches the largest of the kept epoch.
     """
 
     weight: float = 0.0
@@ -99,7 +101,7 @@ def choose_network_weight(
     gain_KU = gain_EKU[kept]
     best = int(gain_KU.mean(axis=1).argmax())
     gain = float(gain_KU[best].mean())
-    p_value = chance_of(gain_KU[best], gain_EKU.reshape(-1, len(prior_U))) if gain > 0 else 1.0
+    p_value = chance_of(gain_KU, gain_EKU.reshape(-1, len(prior_U))) if gain > 0 else 1.0
     is_significant = len(prior_U) >= FEWEST_CONDITIONS and p_value <= LEVEL
     return NetworkWeight(WEIGHTS[best] if is_significant else 0.0, WEIGHTS[best], gain, p_value, len(prior_U))
 
@@ -116,14 +118,14 @@ def kept_epoch(scores_EU: np.ndarray, *, lower_is_better: bool) -> int:
     """
     gain_EU = np.nan_to_num(scores_EU[-1] - scores_EU if lower_is_better else scores_EU - scores_EU[-1])
     best = int(gain_EU.mean(axis=1).argmax())
-    if gain_EU[best].mean() <= 0 or chance_of(gain_EU[best], gain_EU) > LEVEL:
+    if gain_EU[best].mean() <= 0 or chance_of(gain_EU[[best]], gain_EU) > LEVEL:
         return len(scores_EU) - 1
     return best
 
 
-def chance_of(gain_U: np.ndarray, candidates_CU: np.ndarray) -> float:
-    """Share of random signs of conditions under which some candidate's t reaches that of `gain_U`."""
-    n_conditions = len(gain_U)
+def chance_of(gain_KU: np.ndarray, candidates_CU: np.ndarray) -> float:
+    """Share of random signs of conditions under which some candidate's t reaches the largest of some of them."""
+    n_conditions = gain_KU.shape[1]
     if n_conditions <= _ALL_SIGNS:
         signs_DU = np.array(list(itertools.product((1.0, -1.0), repeat=n_conditions)))
     else:
@@ -131,7 +133,7 @@ def chance_of(gain_U: np.ndarray, candidates_CU: np.ndarray) -> float:
         signs_DU = draw.choice((1.0, -1.0), size=(N_DRAWS, n_conditions))
         signs_DU[0] = 1.0  # the observed gains are one of the draws
     largest_D = (signs_DU @ _scaled(candidates_CU).T).max(axis=1)
-    observed = float(_scaled(gain_U).sum())
+    observed = float(_scaled(gain_KU).sum(axis=1).max())
     return float((largest_D >= observed - 1e-12 * abs(observed)).mean())
 
 

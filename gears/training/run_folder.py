@@ -128,7 +128,8 @@ class RunFolder:
         progress, options = engine.progress, self.options
         self._ready, self._last_checkpoint = True, progress.epoch
         rule = engine.early_stopping
-        progress.finished = rule is not None and progress.epochs_without_success >= rule.patience
+        goes_on = progress.epoch < (options.epochs or 0)  # else the run is complete, whatever its patience
+        progress.finished = goes_on and rule is not None and progress.epochs_without_success >= rule.patience
         progress.stopped_because = rule.reason if rule is not None and progress.finished else None
         logger.info("continuing the run in %s after epoch %d", self.path, progress.epoch)
         if planned not in (None, options.epochs) and options.schedule in ("cosine", "one-cycle"):

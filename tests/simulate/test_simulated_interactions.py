@@ -1,4 +1,4 @@
-"""Masking and saturating pairs of simulated screens."""
+"""Masking and saturating pairs of simulated screens, and pairs by products."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def others(truth: Truth, condition) -> np.ndarray:
     return np.array([gene not in condition.genes for gene in truth.genes])
 
 
-@pytest.mark.parametrize("kind", ["masking", "saturating"])
+@pytest.mark.parametrize("kind", ["masking", "saturating", "products"])
 def test_share_of_the_kind_and_additive_rest(kind):
     truth = truth_with(kind, interaction_share=0.6)
     kinds = list(truth.interactions.values())
@@ -62,6 +62,23 @@ def test_saturating_effects_level_off():
     for condition in without.interactions:
         effect_G = without.effect_CG[without.index(condition)][others(without, condition)]
         np.testing.assert_allclose(effect_G, single_effects(without, condition).sum(axis=0), atol=1e-12)
+
+
+def test_products_are_no_sums_and_have_few_directions():
+    truth = truth_with("products", interaction_share=1.0, n_pairs=40, n_triples=0, target_effect=0.0)
+    rows = [truth.index(pair) for pair in truth.interactions]
+    effect_CG = truth.effect_CG[rows]
+    assert np.linalg.matrix_rank(effect_CG) == 2
+    # two scores of each gene explain every pair; a sum over genes explains little
+    members_CP = np.array(
+        [[gene in pair.genes for gene in truth.perturbed] for pair in truth.interactions], float
+    )
+    fitted_CG = members_CP @ np.linalg.lstsq(members_CP, effect_CG, rcond=None)[0]
+    assert ((effect_CG - fitted_CG) ** 2).sum() > 0.5 * (effect_CG**2).sum()
+    larger = truth_with(
+        "products", interaction_share=1.0, n_pairs=40, n_triples=0, interaction_size=1.6, target_effect=0.0
+    )
+    np.testing.assert_allclose(larger.effect_CG[rows], 2 * effect_CG)
 
 
 def additive_on_pairs(**options) -> float:

@@ -138,9 +138,9 @@ def test_leftovers_and_a_damaged_newest_file_do_no_harm(
     ("change", "words"),
     [
         ({"objective": "moments"}, "objective: cells there, moments here"),
-        ({"lr": 0.5}, "learning rate: 0.001 there, 0.5 here"),
-        ({"schedule": "cosine"}, "schedule: step there, cosine here"),
-        ({"weight_decay": 0.25}, "weight_decay: 0.0005 there, 0.25 here"),
+        ({"lr": 0.5}, "learning rate: 0.01 there, 0.5 here"),
+        ({"schedule": "cosine"}, "schedule: one-cycle there, cosine here"),
+        ({"weight_decay": 0.25}, "weight_decay: 0.0 there, 0.25 here"),
         ({"batch_size": 12}, "batch over all workers: 24 there, 12 here"),
         ({"clip_value": None}, "clip_value: 1.0 there, None here"),
         ({"clip_norm": 2.0}, "clip_norm: None there, 2.0 here"),
