@@ -80,9 +80,10 @@ class Measured:
             square_RG = residual_RG**2 / (noise_RG + variance_RG)
             variance_RG *= (_TAIL + square_RG) / (_TAIL + 1)
             residual_RG *= noise_RG / (noise_RG + variance_RG)  # now what is taken off the measured change
-            square_R = np.maximum((delta_CG[rows] ** 2).sum(axis=1), np.finfo(float).tiny)
-            off_R = np.maximum((delta_CG[rows] * residual_RG).sum(axis=1) / square_R, np.finfo(float).tiny)
-            residual_RG *= np.clip(noise_RG.sum(axis=1) / square_R / off_R, 0.0, 1.0)[:, None]
+            # along the measured change no more is taken off than noise has in it
+            most_R = np.maximum(noise_RG.sum(axis=1), np.finfo(float).tiny)
+            off_R = (delta_CG[rows] * residual_RG).sum(axis=1)
+            residual_RG *= (most_R / np.maximum(off_R, most_R))[:, None]
             change_CG[rows] = delta_CG[rows] - residual_RG
         return cls(sets, change_CG, factor_C * variance_C, *noise)
 

@@ -40,7 +40,7 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
-FORMAT = 15  # raise when a prior of the same key would come out differently
+FORMAT = 16  # raise when a prior of the same key would come out differently
 
 
 def prior_data(

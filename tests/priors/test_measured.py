@@ -107,6 +107,16 @@ def test_a_measured_pair_keeps_its_departure_from_both_singles(make_data: Callab
     np.testing.assert_array_equal(prior([data.sets[pairs[0]][::-1]]), prior([data.sets[pairs[0]]]))
 
 
+def test_a_condition_without_any_change_is_predicted_without_one(
+    make_data: Callable[..., PriorData],
+) -> None:
+    data = make_data(noise=0.1)
+    delta_CG = data.delta_CG.copy()
+    delta_CG[3] = 0.0
+    predicted_G = fitted_to(dataclasses.replace(data, delta_CG=delta_CG)).prior([data.sets[3]])[0]
+    assert np.abs(predicted_G).max() < 0.2 * data.delta_CG[3].std()
+
+
 def test_the_mean_alone_for_new_genes_does_not_replace_what_was_measured(
     make_data: Callable[..., PriorData],
 ) -> None:

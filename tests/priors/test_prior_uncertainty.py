@@ -179,6 +179,12 @@ def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions(
     is_target_G = np.isin(np.arange(N_GENES), data.column_P)
     scale_G = prior.uncertainty.gene_G
     assert np.median(scale_G[is_target_G]) == pytest.approx(np.median(scale_G[~is_target_G]), rel=0.5)
+    # nor do they count as no errors, where noise lets few conditions tell
+    ratios = []
+    for seed in range(4):
+        scale_G = fitted_to(screen_of(seed, target_sd=3.0, strength=0.3, noise=2.0)[0]).uncertainty.gene_G
+        ratios.append(np.median(scale_G[is_target_G]) / np.median(scale_G[~is_target_G]))
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.15)
     # and where changes are does not count them either
     shares = [
         fitted_to(screen_of(seed, target_sd=0.0, factor_sd=0.8, strength=0.3)[0]).report["sd"][
@@ -205,6 +211,27 @@ def test_the_mean_alone_is_as_wrong_as_conditions_differ() -> None:
     assert prior.report["mean_only"] == ["one known gene", "one new gene", "known genes"]
     error_UG, sd_UG = errors(prior, others, true_UG)
     assert (np.abs(error_UG) <= NORMAL * sd_UG).mean() == pytest.approx(LEVEL, abs=0.05)
+
+
+@pytest.mark.parametrize("held", [0.0, 0.6, 1.0])
+def test_the_error_of_the_control_mean_is_one_of_changes_as_far_as_predictions_hold_it(held: float) -> None:
+    data, others, _ = screen_of(0)
+    prior, sets = fitted_to(data), (*others[:3], data.sets[0], ())
+    change_UG, control_G = prior(sets), np.linspace(0.0, 0.1, N_GENES)
+
+    def uncertainty(**changes: object) -> GenePrior:
+        changed = dataclasses.replace(prior.uncertainty, **changes)
+        return dataclasses.replace(prior, uncertainty=changed)
+
+    without_UG = uncertainty(control_G=None).sd(sets, change_UG)
+    changed = uncertainty(control_G=control_G, held_level=held)
+    sd_UG = changed.sd(sets, change_UG)
+    of_changes_UG = changed.uncertainty.of_changes(sd_UG)
+    expected_UG = without_UG[:4] ** 2 + (1 - held) ** 2 * control_G
+    np.testing.assert_allclose(sd_UG[:4] ** 2, expected_UG)
+    np.testing.assert_allclose(of_changes_UG[:4] ** 2, expected_UG + held**2 * control_G)
+    assert not sd_UG[4].any()
+    assert not of_changes_UG[4].any()
 
 
 def test_the_control_is_known_and_the_order_of_genes_does_not_matter() -> None:
