@@ -217,7 +217,7 @@ def changes(pert_data: PertData, model: GEARS, part: str) -> Changes:
     network_UG = predict_changes(network, nodes).delta_UG
     predicted_UG = network_UG
     if parts.prior is not None:
-        predicted_UG = parts.prior.complete(parts.prior(nodes), network_UG)
+        predicted_UG = parts.prior.complete(nodes, parts.prior(nodes), network_UG)
     return Changes(nodes, predicted_UG, network_UG, pert_data.screen.statistics.delta(ids))
 
 
