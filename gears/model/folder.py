@@ -135,10 +135,10 @@ class ModelParts:
         return network
 
     def fitted_conditions(self) -> list[Condition]:
-        """Perturbed conditions that the predictions are fitted to; none where the split is unknown."""
+        """Perturbed conditions that predictions are fitted to, before training will be; none with an unknown split."""
         if self.split is None:
             return []
-        parts = [part for part in self.fitted_parts if part in self.split.parts]
+        parts = [part for part in self.fitted_parts or ("train",) if part in self.split.parts]
         conditions = [condition for part in parts for condition in self.split.conditions(part)]
         return [condition for condition in dict.fromkeys(conditions) if not condition.is_control]
 
