@@ -54,7 +54,7 @@ SPARSE = {
     "n_control": 150,
     "n_pairs": 0,
 }
-METRICS = (*DECISIVE, "relative_error", "amplitude_slope")
+METRICS = (*DECISIVE, "amplitude_slope")
 
 
 @dataclass(frozen=True)
