@@ -34,9 +34,9 @@ SCREEN = {
 }
 LR = 1e-3  # at the default of 1e-2 eighty steps blow the rounding of float32 up to another curve
 CASES = {
-    "cells float64": {"objective": "cells", "dtype": "float64", "uncertainty": True},
+    "cells float64": {"objective": "cells", "dtype": "float64", "uncertainty": True, "lr": LR},
     "moments float64": {"objective": "moments", "dtype": "float64", "uncertainty": True, "lr": LR},
-    "cells float32": {"objective": "cells", "dtype": "float32", "uncertainty": False},
+    "cells float32": {"objective": "cells", "dtype": "float32", "uncertainty": False, "lr": LR},
     "moments float32": {"objective": "moments", "dtype": "float32", "uncertainty": False, "lr": LR},
 }
 COLUMNS = ("train_loss", "val_mse", "val_mse_top20_de", "val_pearson_delta")

@@ -54,7 +54,7 @@ SPARSE = {
     "n_control": 150,
     "n_pairs": 0,
 }
-METRICS = (*DECISIVE, "relative_error", "amplitude_slope")
+METRICS = (*DECISIVE, "amplitude_slope")
 
 
 @dataclass(frozen=True)
@@ -308,8 +308,8 @@ def final(options: argparse.Namespace) -> pd.DataFrame:
 def report(table: pd.DataFrame) -> list[str]:
     """Markdown: means over conditions of each screen and method; slopes by their median."""
     shown = [*METRICS, "train_slope", "weight", "cpu_seconds"]
-    rows = table.assign(weight=table["weight"].astype(float)).groupby(["screen", "method"], sort=False)[shown]
-    means = rows.mean()
+    rows = table.assign(weight=table["weight"].astype(float)).groupby(["screen", "method"], sort=False)
+    means = rows[shown].mean()
     means["amplitude_slope"] = rows["amplitude_slope"].median()
     return [
         "| screen | method | " + " | ".join(shown) + " |",
