@@ -57,6 +57,8 @@ from gears.priors.uncertainty import Uncertainty, condition_variance
 MARGIN = 0.2
 """Departures of at most this size count as none, as in :func:`gears.evaluation.interactions.interaction_kind`."""
 NEUTRAL, MASKING = "neutral", "masking"
+LEAST_ERRORS = 2.0
+"""Standard deviations by which a departure differs from 0 if it is called one."""
 WIDE = 0.5
 """A departure that may be larger than this, or 0, is undetermined."""
 _PAIRS = 512  # whose scores are computed at once
@@ -86,8 +88,8 @@ def interactions_table(
         ``effect_1``, ``effect_2``, ``additive``, ``predicted`` (root mean square changes by each gene, of their sum and
         by both), ``departure`` (relative to the sum; -1 where nothing is left of it) with ``low`` and ``high`` (90 %),
         ``probability`` (of a departure of more than 0.2 in the predicted direction), ``fdr_score``, ``kind``
-        ("neutral" where the interval holds 0, "undetermined" where it then reaches beyond 0.5 or no training condition
-        shows how far effects add up, else "synergy", "suppression", or "masking", where the change by both is nearer to
+        ("neutral" for a departure below twice its standard deviation, "undetermined" where its interval then reaches
+        beyond 0.5 or no training condition shows how far effects add up, else "synergy", "suppression", or "masking", where the change by both is nearer to
         that by one gene alone than to the best multiple of the sum), and the scores.
 
     Raises
@@ -222,7 +224,8 @@ def _block(
     is_masked_U = to_single_U < ((double_UG - slope_U[:, None] * sum_UG) ** 2).sum(axis=1)
     kind_U = np.where(is_masked_U, MASKING, np.where(departure_U > 0, SYNERGY, SUPPRESSION))
     is_wide_U = np.maximum(-low_U, high_U) > WIDE
-    kind_U = np.where((low_U <= 0) & (high_U >= 0), np.where(is_wide_U, UNDETERMINED, NEUTRAL), kind_U)
+    is_shown_U = np.abs(departure_U) > LEAST_ERRORS * sd_U
+    kind_U = np.where(is_shown_U, kind_U, np.where(is_wide_U, UNDETERMINED, NEUTRAL))
 
     def sizes(change_UG: np.ndarray) -> np.ndarray:
         return np.sqrt((change_UG**2).mean(axis=1))

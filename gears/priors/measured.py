@@ -20,6 +20,7 @@ import numpy as np
 from gears.conditions import NodeSet, contexts_of, kinds_of
 from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.files.mapped import row_blocks
+from gears.priors.magnitude import CORRELATED_GENES
 
 _TABLES = ("change", "variance", "noise", "gene_noise")
 _TAIL = 3.0  # degrees of freedom of residuals: few genes change much, and large changes are shrunk less
@@ -70,12 +71,15 @@ class Measured:
             Standard deviations of the predictions for some rows, (R, G).
         """
         change_CG, factor_C = np.empty(delta_CG.shape, dtype=np.float32), np.empty(len(sets))
+        known_C = np.empty(len(sets))
         for block in row_blocks(*delta_CG.shape):
             rows = np.arange(block.start, block.stop)
             noise_RG, variance_RG = np.outer(noise[0][rows], noise[1]), sd_of(rows) ** 2
             residual_RG = delta_CG[rows] - left_out_CG[rows]
             expected_R = np.maximum(variance_RG.sum(axis=1), np.finfo(float).tiny)
             factor_C[rows] = np.clip((residual_RG**2 - noise_RG).sum(axis=1) / expected_R, *_FACTORS)
+            # the standard deviation does not trust a factor that is smaller than its error
+            known_C[rows] = np.sqrt(2 * CORRELATED_GENES * (noise_RG**2).sum(axis=1)) / expected_R
             variance_RG *= factor_C[rows, None]
             square_RG = residual_RG**2 / (noise_RG + variance_RG)
             variance_RG *= (_TAIL + square_RG) / (_TAIL + 1)
@@ -85,7 +89,7 @@ class Measured:
             off_R = (delta_CG[rows] * residual_RG).sum(axis=1)
             residual_RG *= (most_R / np.maximum(off_R, most_R))[:, None]
             change_CG[rows] = delta_CG[rows] - residual_RG
-        return cls(sets, change_CG, factor_C * variance_C, *noise)
+        return cls(sets, change_CG, np.maximum(factor_C, known_C) * variance_C, *noise)
 
     @cached_property
     def _row_of(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
