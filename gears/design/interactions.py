@@ -90,7 +90,8 @@ def interactions_table(
         ``probability`` (of a departure of more than 0.2 in the predicted direction), ``fdr_score``, ``kind``
         ("neutral" for a departure below twice its standard deviation, "undetermined" where its interval then reaches
         beyond 0.5 or no training condition shows how far effects add up, else "synergy", "suppression", or "masking",
-        where the change by both is nearer to that by one gene alone than to the best multiple of the sum), and the scores.
+        where the change by both is nearer to that by one gene alone than to the best multiple of the sum), and the
+        scores.
 
     Raises
     ------
