@@ -173,7 +173,9 @@ class HeldOut:
         nodes = [screen.condition_nodes[row] for row in self.rows]
         delta_UG = predict_changes(unwrap(network), nodes).delta_UG
         truth_UG = screen.statistics.mean[self.rows] - screen.statistics.mean[0]
-        return {"val_mse": float(((delta_UG - truth_UG) ** 2).mean())}
+        error_U = ((delta_UG - truth_UG) ** 2).mean(axis=1)
+        self.condition_scores = error_U[None]
+        return {"val_mse": float(error_U.mean())}
 
 
 class CellBatches:

@@ -112,9 +112,9 @@ def test_predictions_change_after_training(pert_data: PertData) -> None:
         ([["GX0"]], "near: GX"),
         ([[]], "empty condition"),
         (["GX00+"], "empty gene name"),
-        ([[1]], "list of gene names"),
-        ([None], "list of gene names"),
-        ([5], "list of gene names"),
+        ([[1]], "list of genes"),
+        ([None], "list of genes"),
+        ([5], "list of genes"),
     ],
 )
 def test_wrong_requests_are_explained(pert_data: PertData, asked: list, words: str) -> None:

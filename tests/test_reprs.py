@@ -28,7 +28,7 @@ def test_text_is_short_and_html_shows_it_escaped(pert_data: PertData) -> None:
     assert repr(model) == "GEARS(not initialised, on cpu)"
     model.model_initialize(hidden_size=8)
     genes = f"{len(model.pert_list)} genes to perturb, 40 genes predicted"
-    assert repr(model) == f"GEARS(network alone, {genes}, on cpu)"
+    assert repr(model) == f"GEARS(not trained, {genes}, on cpu)"
     result = model.train(epochs=0, verbose=False)
     assert repr(model) == f"GEARS(prior alone, {genes}, on cpu)"
     predictions = model.predict(pert_data.split.conditions("test")[:2])

@@ -8,6 +8,7 @@ from typing import Any
 import anndata
 import numpy as np
 import pytest
+import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
@@ -168,6 +169,8 @@ def test_screens_without_negative_values_are_clipped_as_before(
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=4)
     model.train(epochs=1, prior=None, **QUIET)
+    with torch.no_grad():
+        model.best_model.indv_b2 -= 1.0  # predictions below zero
     conditions = perturbed(pert_data)
     default = model.predict(conditions)
     assert default.clip is True

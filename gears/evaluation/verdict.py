@@ -145,14 +145,14 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
     n_conditions = int(rows["n_conditions"].max())
     if (rows["verdict"] == TOO_FEW).all():
         text = (
-            f"Too few conditions to say whether {title} is better than the baselines "
+            f"Too few conditions to say if {title} beats the baselines "
             f"({n_conditions}; {MIN_CONDITIONS} are needed)"
         )
         means = zip(rows["metric"], rows["baseline_mean"], rows["model_mean"], strict=True)
         ahead = rows[
             [get_metric(name).better(baseline, outcome_rows) for name, baseline, outcome_rows in means]
         ]
-        return f"{text}; a baseline has the better mean on {_named(ahead)}." if len(ahead) else f"{text}."
+        return f"{text}; a baseline is ahead on {_named(ahead)}." if len(ahead) else f"{text}."
     groups = [
         (outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW, NO_RANGE)
     ]

@@ -96,10 +96,10 @@ def check_folder(path: str | os.PathLike[str], what: str) -> Path:
     its path is a file, and an OSError of the system's class (``PermissionError``, ...) where it cannot be written to.
     """
     folder = user_path(path)
-    if folder.is_symlink():
-        check_folder(link_target(folder), what)
-        return folder
     try:
+        if folder.is_symlink():
+            check_folder(link_target(folder), what)
+            return folder
         above = next(parent for parent in folder.absolute().parents if parent.exists())
         if not above.is_dir():
             msg = f"{what} {folder} cannot be made: {above} is a file; choose another {what}"

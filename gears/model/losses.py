@@ -72,15 +72,17 @@ def cell_loss(
         logvar_BG = required_logvar(logvar_UG).index_select(0, row_B)
         term_BG = with_uncertainty(term_BG, square_BG, logvar_BG, config)
     if config.loss != "evidence":
-        observed_BG = torch.sign(y_BG - mu_G)
         if config.direction == "smooth":
-            observed_BG = observed_BG - torch.sign(x_BG - mu_G)
+            sign_2BG = torch.sign(torch.stack((y_BG, x_BG)) - mu_G)
+            observed_BG = sign_2BG[0] - sign_2BG[1]
             predicted_BG = smooth_direction(delta_UG, config).index_select(0, row_B)
         else:
+            observed_BG = torch.sign(y_BG - mu_G)
             predicted_BG = torch.sign((x_BG + delta_BG).detach() - mu_G)
-        term_BG = term_BG + config.direction_lambda * (observed_BG - predicted_BG).square()
-    gene_weight_BG = gene_weights(mask_UG, dtype).index_select(0, row_B)
-    return (gene_weight_BG * term_BG * cell_weight_B.to(dtype).unsqueeze(1)).sum()
+        error_BG = observed_BG - predicted_BG
+        term_BG = torch.addcmul(term_BG, error_BG, error_BG, value=config.direction_lambda)
+    weight_BG = gene_weights(mask_UG, dtype).index_select(0, row_B) * cell_weight_B.to(dtype).unsqueeze(1)
+    return (weight_BG * term_BG).sum()
 
 
 def with_uncertainty(fourth: Tensor, square: Tensor, logvar: Tensor, config: ModelConfig) -> Tensor:
@@ -165,5 +167,5 @@ def moment_loss(
         predicted_UG = smooth_direction(delta_UG, config) if smooth else torch.sign(delta_UG.detach())
         direction_UG = sign_sq - 2 * predicted_UG * sign_mean + predicted_UG.square()
         term_UG = term_UG + config.direction_lambda * direction_UG
-    weight_U1 = moments.condition_weight_U.to(dtype).unsqueeze(1)
-    return (gene_weights(moments.mask_UG, dtype) * term_UG * weight_U1).sum()
+    weight_UG = gene_weights(moments.mask_UG, dtype) * moments.condition_weight_U.to(dtype).unsqueeze(1)
+    return (weight_UG * term_UG).sum()

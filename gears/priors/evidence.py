@@ -113,6 +113,7 @@ def settle_weights(
             "L-BFGS-B",
             jac=True,
             bounds=bounds,
+            options={"ftol": 1e-12, "gtol": 1e-7},  # flat directions: the same weights whatever the rounding
             callback=lambda _: advance(1),
         )
     multipliers = np.exp(optimum.x)

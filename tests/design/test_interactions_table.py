@@ -77,13 +77,14 @@ def test_kinds_follow_from_the_interval_and_the_nearest_change() -> None:
     }
     double_UG = np.array(list(doubles.values()))
     firsts, seconds = np.tile(first_G, (4, 1)), np.tile(second_G, (4, 1))
-    table = _block(firsts, seconds, double_UG, np.full((4, 200), 0.05), np.zeros(200))
+    table = _block(
+        firsts, seconds, double_UG, np.full((4, 200), 0.05), np.zeros(200), np.zeros(4), np.zeros(4, bool)
+    )
     assert list(table["kind"]) == list(doubles)
     np.testing.assert_allclose(table["departure"][[0, 1, 3]], [0.6, -0.5, 0], atol=1e-9)
     assert table["probability"][0] > 0.99 > 0.01 > table["probability"][3]
-    assert set(_block(firsts, seconds, double_UG, np.full((4, 200), 9.0), np.zeros(200))["kind"]) == {
-        "neutral"
-    }
+    unsure = (np.full((4, 200), 9.0), np.zeros(200), np.zeros(4), np.zeros(4, bool))
+    assert set(_block(firsts, seconds, double_UG, *unsure)["kind"]) == {"undetermined"}
 
 
 def test_all_pairs_of_training_by_default_and_nothing_but_pairs(model: GEARS) -> None:

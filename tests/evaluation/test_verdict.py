@@ -108,7 +108,7 @@ def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n: in
     for text in (render_table(table), short_table(table)):
         first = text.splitlines()[0]
         assert f"{metric} (go_ridge)" in first
-        assert ("worse on" if n >= 8 else "a baseline has the better mean on") in first
+        assert ("worse on" if n >= 8 else "a baseline is ahead on") in first
 
 
 def test_a_tie_and_rounding_are_no_difference():
