@@ -470,8 +470,7 @@ class GEARS(PublishedNames, Shown):
                 logger.info("replacing the model in %s", path)
             state = {key: value.detach().cpu() for key, value in unwrap(network).state_dict().items()}
             save_model(path, parts, state)
-            with shown():
-                logger.info("the model was saved in %s", path)
+            logger.info("the model was saved in %s", path)
 
     def load_pretrained(self, path: str | Path) -> None:
         """Load a saved model for this screen; also one of cell-gears (:func:`gears.published.load_cell_gears_model`).

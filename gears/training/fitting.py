@@ -251,7 +251,7 @@ class Fit:
             kept, self.pert_data, None if fitted is None else prior_rows(self.pert_data, fitted)
         )
         if share is not None and share < FITTED_SHARE and self.worker.rank == 0:
-            logger.warning(
+            logger.info(
                 "the network that is kept (epoch %s) predicts %.2f of the measured changes of its own training "
                 "conditions: it is hardly trained; raise epochs or lr, or give a larger validation part",
                 self.run.best_epoch,
