@@ -114,7 +114,7 @@ def mode(table, setting, name):
 def option(table, setting, name):
     """What changes arithmetic or time, against the plain run on the same device."""
     more, bound = ({"compile": True}, 2e-3) if name == COMPILED else OPTIONS[name]
-    given = {"steps": 20, "epochs": 2}
+    given = {"steps": 20, "epochs": 2, "lr": 1e-3}
     expected = losses(train(setting.small, 16, setting.device, "cells", **given))
     found = losses(train(setting.small, 16, setting.device, "cells", **given, **more))
     table.compare(f"{name}, against the plain run", found, expected, bound)

@@ -270,7 +270,7 @@ def predict_interaction(
         )
         raise ValueError(msg)
     if _is_assumed(predictions, predictions.conditions[2]):
-        logger.info(
+        logger.warning(
             "the interaction of %s is undetermined: the model is fitted to fewer than %d combinations, so nothing "
             "shows how far effects add up",
             predictions.conditions[2].name,

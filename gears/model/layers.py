@@ -175,10 +175,11 @@ class GraphLinear(nn.Module):
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
         self.lin = BlankLinear(n_in, n_out)
+        self.shifts_all = False  # as in a batch norm: then the bias takes no part in training
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to propagated features (n, n_in)."""
-        return self.lin(x)
+        return F.linear(x, self.lin.weight, self.lin.bias.detach() if self.shifts_all else self.lin.bias)
 
 
 def _by_rows(row: Tensor, column: Tensor, value: Tensor, n_rows: int) -> Rows:

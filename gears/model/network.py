@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gears.conditions import Condition
 from gears.distributed.world import IDENTITY, Reducer
 from gears.graphs.graph import Graph
 from gears.model.batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
@@ -100,6 +101,7 @@ class GEARSNetwork(nn.Module):
         self.placing = Placing(n_contexts, kinds, size)
         self.to(torch.float32)  # whatever torch's default type is
         self.emb_trans_v2.parts()[1][-1].shifts_all = True
+        cast(GraphLinear, self.layers_emb_pos[-1]).shifts_all = True
         self._shifts, self._zeros = tuple(self.shift_parameters()), list[Tensor]()
         initialise(self, seed)
 
@@ -113,7 +115,15 @@ class GEARSNetwork(nn.Module):
         for name, module in self.named_modules():
             if isinstance(module, MLP):
                 names += [f"{name}.network.{i}.bias" for i in range(0, len(module.network), 3)]
+            elif isinstance(module, GraphLinear) and module.shifts_all:
+                names.append(f"{name}.lin.bias")
         return names
+
+    def trains_on(self, conditions: Iterable[Condition]) -> None:
+        """Note the training conditions: where all perturb equally many genes, a bias of the graph layers is a shift."""
+        last = cast(GraphLinear, self.sim_layers[-1])
+        last.shifts_all = len({len(condition.genes) for condition in conditions} - {0}) < 2
+        self._shifts, self._zeros = tuple(self.shift_parameters()), []
 
     def hand_written(self) -> list[tuple[nn.Module, str]]:
         """Modules and methods with a hand-written backward and collectives, which a compiler must not trace."""

@@ -225,6 +225,8 @@ class Fit:
         pert_data, parts, worker = self.pert_data, self.parts, self.worker
         loader = training_batches(pert_data, self.options, rank=worker.rank, world_size=worker.world_size)
         prior_CG = None if fitted is None else prior_rows(pert_data, fitted)
+        assert pert_data.split is not None
+        network.trains_on(pert_data.split.conditions("train"))
         return run_training(
             network,
             partial(condition_tables, pert_data, config=parts.config, prior_CG=prior_CG),
@@ -251,7 +253,7 @@ class Fit:
             kept, self.pert_data, None if fitted is None else prior_rows(self.pert_data, fitted)
         )
         if share is not None and share < FITTED_SHARE and self.worker.rank == 0:
-            logger.info(
+            logger.warning(
                 "the network that is kept (epoch %s) predicts %.2f of the measured changes of its own training "
                 "conditions: it is hardly trained; raise epochs or lr, or give a larger validation part",
                 self.run.best_epoch,

@@ -297,7 +297,7 @@ def _result(
 ) -> RunResult:
     best_state, progress, stopped = engine.best_state, engine.progress, stopped_because is not None
     reason = stopped_because or progress.stopped_because
-    scores_EKU = [table.numpy() for table in progress.condition_scores]
+    scores_EKU = [table.cpu().numpy() for table in progress.condition_scores]
     best_epoch, kept = progress.best_epoch, None
     if best_state is None:
         if engine.is_main and not stopped:

@@ -146,6 +146,16 @@ def test_the_last_epoch_is_kept_unless_another_is_better_beyond_chance() -> None
     assert kept_epoch(2 - scores_EU, lower_is_better=True) == 13
 
 
+def test_a_network_that_is_hardly_trained_is_reported(
+    effects: PertData, plain: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert plain[2] == []
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        trained(effects, lr=1e-6, epochs=1)
+    (line,) = caplog.messages
+    assert "hardly trained" in line
+
+
 def test_the_moving_average_is_of_trained_weights(effects: PertData) -> None:
     model, _ = trained(effects, use_ema=True)  # 200 steps, decay 0.999
     predicted_UG, measured_UG = changes(effects, model, "train")
