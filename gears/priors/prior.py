@@ -101,11 +101,16 @@ class GenePrior:
         **more: Any,
     ) -> GenePrior:
         """The prediction of any condition from some conditions, by the coefficients of the regression."""
-        omitted = covariance.omitted
+        omitted, size_C = covariance.omitted, sizes_of(sets)
+        shared_G = covariance.shared * (size_C @ coefficient_CG)
+        if (
+            size_C == 1
+        ).all():  # singles do not tell whether a level is of each condition or gene: half to each
+            level_G, shared_G = level_G / 2, shared_G + level_G / 2
         return cls(
             covariance.genes,
             level_G,
-            covariance.shared * (sizes_of(sets) @ coefficient_CG),
+            shared_G,
             covariance.own if omitted is None else covariance.own - omitted.excess(1.0),
             covariance.similar,
             np.asarray(covariance.genes.members(sets).T @ coefficient_CG),
