@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,14 +238,15 @@ def predicted_interactions(predictions: Predictions, *, by: str = "strength") ->
     return table
 
 
+def show_departures(conditions: Iterable[Sized]) -> bool:
+    """Whether enough of the conditions, each a set of genes, are combinations to show how far effects add up."""
+    return sum(len(genes) > 1 for genes in conditions) >= FEWEST_COMBINATIONS
+
+
 def _is_assumed(predictions: Predictions, pair: Condition) -> bool:
     """Whether nothing that the model is fitted to shows how far the effects of a pair add up."""
     fitted = None if predictions.origin is None else predictions.origin.fitted_to
-    return (
-        fitted is not None
-        and pair not in fitted
-        and sum(len(one) > 1 for one in fitted) < FEWEST_COMBINATIONS
-    )
+    return fitted is not None and pair not in fitted and not show_departures(fitted)
 
 
 def predict_interaction(

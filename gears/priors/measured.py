@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from gears.conditions import NodeSet, contexts_of, kinds_of
-from gears.evaluation.interactions import FEWEST_COMBINATIONS
+from gears.evaluation.interactions import show_departures
 from gears.files.mapped import row_blocks
 from gears.priors.magnitude import CORRELATED_GENES
 
@@ -98,7 +98,7 @@ class Measured:
     @property
     def shows_departures(self) -> bool:
         """Whether enough training conditions have several genes to show how far these depart from additivity."""
-        return sum(len(nodes) > 1 for nodes in self.sets) >= FEWEST_COMBINATIONS
+        return show_departures(self.sets)
 
     def is_assumed(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Whether each is an unmeasured combination whose departure from the sum no training condition shows, (U,)."""

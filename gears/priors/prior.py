@@ -103,9 +103,8 @@ class GenePrior:
         """The prediction of any condition from some conditions, by the coefficients of the regression."""
         omitted, size_C = covariance.omitted, sizes_of(sets)
         shared_G = covariance.shared * (size_C @ coefficient_CG)
-        if (
-            size_C == 1
-        ).all():  # singles do not tell whether a level is of each condition or gene: half to each
+        if np.all(size_C == 1):
+            # singles do not tell whether a level is of conditions or of their genes: half to each
             level_G, shared_G = level_G / 2, shared_G + level_G / 2
         return cls(
             covariance.genes,
