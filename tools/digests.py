@@ -59,9 +59,10 @@ def main() -> None:
                 tested = list(data.split.conditions("test"))
                 predicted = model.predict(tested)
                 sd = predicted.sd
+                history = pd.DataFrame(result.history).filter(regex="loss|^val")
                 print(
                     f"{name}, {training}: predictions {digest(predicted.delta_UG)} "
-                    f"sd {'-' if sd is None else digest(sd)} history {digest(pd.DataFrame(result.history).filter(regex='loss|^val'))}"
+                    f"sd {'-' if sd is None else digest(sd)} history {digest(history)}"
                 )
                 if training == "everything":
                     print(f"{name}, evaluation: {digest(model.evaluate('test'))}", flush=True)
