@@ -384,6 +384,10 @@ def _additive(
     found = solve_in(spectrum, rest_CG, process.noise_G)
     more = {"column_P": data.column_P, "target_G": target_G, "mean_G": rest_CG.mean(axis=0)}
     prior = GenePrior.of(part, sets, found.coefficient_CG, found.level_G, **more)
+    if free_level and np.all(sizes_of(sets) == 1):
+        # singles do not tell whether a level is of conditions or of genes: half to each, as a shrunk one has it
+        half_G = found.level_G / 2
+        prior = dataclasses.replace(prior, offset_G=half_G, shared_G=prior.shared_G + half_G)
     return _Candidate(prior, found.left_out_CG, part, spectrum)
 
 

@@ -101,15 +101,11 @@ class GenePrior:
         **more: Any,
     ) -> GenePrior:
         """The prediction of any condition from some conditions, by the coefficients of the regression."""
-        omitted, size_C = covariance.omitted, sizes_of(sets)
-        shared_G = covariance.shared * (size_C @ coefficient_CG)
-        if np.all(size_C == 1):
-            # singles do not tell whether a level is of conditions or of their genes: half to each
-            level_G, shared_G = level_G / 2, shared_G + level_G / 2
+        omitted = covariance.omitted
         return cls(
             covariance.genes,
             level_G,
-            shared_G,
+            covariance.shared * (sizes_of(sets) @ coefficient_CG),
             covariance.own if omitted is None else covariance.own - omitted.excess(1.0),
             covariance.similar,
             np.asarray(covariance.genes.members(sets).T @ coefficient_CG),

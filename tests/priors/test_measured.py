@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -201,3 +202,21 @@ def test_files_of_earlier_versions_are_read(make_data: Callable[..., PriorData])
     sd_UG = earlier.sd(sets, earlier(sets))
     assert (sd_UG[:4] > 0).all()
     assert earlier.control_sd is None
+
+
+def test_a_level_of_singles_counts_one_and_a_half_times_in_pairs(tmp_path: Path) -> None:
+    """Singles do not tell whether their common change is of conditions or of genes."""
+    adata, truth = simulated_screen(
+        n_genes=60, n_singles=20, n_pairs=10, cells_per_condition=80, counts_per_gene=3, effect_size=1.0,
+        common_effect=0.95, interaction_share=0.0, target_effect=0.0, seed=2,
+    )  # fmt: skip
+    data = PertData(tmp_path, default_pert_graph=False)
+    data.new_data_process("level", adata)
+    pairs = pairs_of(truth)
+    data.prepare_split("custom", split_dict={"train": singles_of(truth), "val": pairs[:2], "test": pairs[2:]})
+    prior = prior_of(data).prior
+    level_G = prior(sets_of(data, singles_of(truth))).mean(axis=0)
+    assert np.abs(level_G).max() > 0.3
+    sum_UG = np.array([prior(sets_of(data, pair.split("+"))).sum(axis=0) for pair in pairs])
+    excess_U = (sum_UG - prior(sets_of(data, pairs))) @ level_G / (level_G @ level_G)
+    assert excess_U == pytest.approx(np.full(len(pairs), 0.5), abs=0.1)
