@@ -182,8 +182,7 @@ class GeneAnnotation:
             ``.tsv``/``.csv`` (first column gene, second column term, with or without the header
             ``symbol``/``gene`` ..., further columns ignored); all of these optionally ``.gz``.
         obo
-            An ontology in OBO format: every ancestor of a term is added
-            (:meth:`gears.graphs.annotation_files.Ontology.propagate`).
+            An ontology in OBO format: see :meth:`with_ancestors`.
         symbols, taxon
             See :func:`gears.graphs.annotation_files.read_rows`.
 
@@ -217,8 +216,13 @@ class GeneAnnotation:
         raise ValueError(msg)
 
     def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
-        """The annotation with every ancestor of each gene's terms, from an ontology in OBO format."""
-        return annotation_files.Ontology.from_obo(obo).propagate(self)
+        """The annotation with every ancestor of each gene's terms, from an ontology in OBO format.
+
+        The roots, which all genes would share, are excluded. Terms that the ontology lacks stay as they are;
+        alternative identifiers become the present ones.
+        """
+        terms, ancestors = annotation_files.Ontology.from_obo(obo).ancestors(self.terms)
+        return replace(self, terms=terms, matrix=sparse.csr_matrix(self.matrix @ ancestors))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays for an npz file: names as UTF-8 bytes joined by line feeds, the matrix as CSR."""
