@@ -339,9 +339,8 @@ def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list
     unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
     if unknown:
         hints = [f"{gene} ({_hint(gene, pert_names, index)})" for gene in unknown[:5]]
-        are = "gene is" if len(unknown) == 1 else "genes are"
         msg = (
-            f"{len(unknown)} {are} not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
+            f"{count(len(unknown), 'gene is', 'genes are')} not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
             "see pert_list for what can be predicted"
         )
         raise ValueError(msg)
