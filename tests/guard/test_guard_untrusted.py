@@ -223,7 +223,7 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
         assert list(found) == list(whole)
         for name in ("numbers", "turned", "text", "objects", "none", "flags"):
             assert type(found[name]) is np.ndarray
-            assert found[name].dtype == whole[name].dtype
+            assert found[name].dtype == whole[name].dtype.newbyteorder("=")  # as numpy restores it
             np.testing.assert_array_equal(found[name], whole[name])
         assert found["number"] == whole["number"]
         assert type(found["number"]) is np.float32
