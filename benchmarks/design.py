@@ -33,7 +33,7 @@ from gears.data.splits import Split
 from gears.design import suggest
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
-from gears.plotting.design import replay_curve
+from gears.plotting.curves import replay_curve
 from gears.simulate import Truth, simulated_screen
 
 AIMS = ("random", "information", "most connected", "largest effect")

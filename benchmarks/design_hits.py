@@ -32,7 +32,7 @@ from gears.design.interactions import MARGIN
 from gears.design.reverse import similarity
 from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes, new_figure
-from gears.plotting.design import rate_calibration
+from gears.plotting.curves import rate_calibration
 from gears.prediction.predictions import Predictions
 from gears.simulate import Truth
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gears import plotting
-from gears.plotting.style import in_notebook, save_figure, show_figure
+from gears.plotting.style import deliver, figure_of, in_notebook
 
 _OPTIONS = {"show": None, "save": None, "return_fig": False}
 
@@ -37,14 +37,10 @@ def _scanpy_like(plot: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         ax = plot(*args, **options | own)
-        figure = ax if hasattr(ax, "savefig") else ax.get_figure(root=True)
-        if save is not None:
-            save_figure(figure, save)
-        is_whole = options.get("ax") is None and not return_fig
-        if show or (show is None and is_whole and in_notebook()):
-            show_figure(figure)
-            ax = None
-        return figure if return_fig else ax
+        figure, is_whole = figure_of(ax), options.get("ax") is None and not return_fig
+        show = show or (show is None and is_whole and in_notebook())
+        deliver(figure, save=save, show=show)
+        return figure if return_fig else None if show else ax
 
     parameters = [one for name, one in taken.parameters.items() if name not in _OPTIONS]
     parameters += [

@@ -145,7 +145,7 @@ class PublishedNames(abc.ABC):
         show: bool | None = None,
     ) -> Axes:
         """Draw a condition's cells and prediction over its top genes: :func:`gears.plotting.plot_perturbation`."""
-        from gears.plotting.genes import plot_perturbation
+        from gears.plotting.changes import plot_perturbation
 
         return plot_perturbation(self, query, save_file, n_genes=n_genes, ax=ax, show=show)
 

@@ -194,7 +194,7 @@ def run_inspect(arguments: list[str]) -> int:
 
 def _near_names(report: ScreenReport, genes: Sequence[str]) -> list[Finding]:
     """A warning about perturbed genes that are neither measured nor annotated, with the genes that may be meant."""
-    from gears.graphs.symbols import near_symbols
+    from gears.graphs.annotation import near_symbols
 
     facts = report.facts
     unknown = sorted(set(facts.get("not_measured", ())) & set(facts.get("not_annotated", ())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ class Finding:
     example : str
         One of the cells, genes, labels or conditions.
     severity : str
-        "error" (the screen or split cannot be used), "warning", "note".
+        "error" (the screen, split or machine cannot be used), "warning", "note".
     """
 
     kind: str
@@ -40,6 +40,30 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
+
+
+def check(
+    kind: str,
+    cases: Collection[object],
+    what: str,
+    remedy: str = "",
+    severity: str = "error",
+    *,
+    n: int | None = None,
+) -> list[Finding]:
+    """The finding about some cases (cells, genes, labels, conditions); none where there is no case.
+
+    Its example is the first of them, its number how many there are, or another number `n`.
+
+    Examples
+    --------
+    >>> odd = [name for name in ("A", "B?") if not name.isalnum()]
+    >>> check("odd-name", odd, f"{len(odd)} odd names", "rename them")[0]
+    Finding(kind='odd-name', what='1 odd names', remedy='rename them', count=1, example='B?', severity='error')
+    """
+    if not len(cases):
+        return []
+    return [Finding(kind, what, remedy, len(cases) if n is None else n, str(next(iter(cases))), severity)]
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

@@ -90,4 +90,9 @@ def count(n: int, one: str, many: str | None = None) -> str:
     >>> count(1, "cell"), count(2, "cell"), count(0, "entry", "entries")
     ('1 cell', '2 cells', '0 entries')
     """
-    return f"{n} {one if n == 1 else many or one + 's'}"
+    return f"{n} {agreeing(n, one, many or one + 's')}"
+
+
+def agreeing(n: int, one: str, many: str) -> str:
+    """The word that agrees with a number: `one` for 1, else `many`."""
+    return one if n == 1 else many

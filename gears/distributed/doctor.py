@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gears.core.findings import Finding, errors
 from gears.core.installation import __version__, torch_problem
 from gears.core.messages import count
 
@@ -27,14 +28,6 @@ FEW_FILES = 256
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """Microseconds of a core that a container may use in each period, and the period."""
 INSTALL = "install torch again, in the build for this machine (pytorch.org, Get Started)"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A finding about the machine: ``level`` is ``"error"`` (training cannot work) or ``"note"``."""
-
-    level: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -67,12 +60,12 @@ class Diagnosis:
     @property
     def healthy(self) -> bool:
         """Whether the machine is ready to train."""
-        return all(finding.level != "error" for finding in self.findings)
+        return not errors(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         groups = ("software", "machine", "cuda", "gpus", "variables")
-        findings = [{"level": finding.level, "text": finding.text} for finding in self.findings]
+        findings = [{"level": finding.severity, "text": str(finding)} for finding in self.findings]
         return {name: dict(getattr(self, name)) for name in groups} | {"findings": findings}
 
     def render(self) -> str:
@@ -86,7 +79,7 @@ class Diagnosis:
                 lines.append("  (none of the relevant ones is set)")
         lines.append("GPUs")
         lines += [f"  {text}" for text in _gpu_lines(self.gpus)]
-        lines += [f"{finding.level}: {finding.text}" for finding in self.findings]
+        lines += [f"{finding.severity}: {finding}" for finding in self.findings]
         return "\n".join([*lines, "OK, ready to train" if self.healthy else "see the errors"])
 
 
@@ -101,8 +94,8 @@ def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
     names = sorted(name for name in environment if name in VARIABLES or name.startswith(PREFIXES))
     variables = {name: environment[name] for name in names}
     findings = findings_of(versions, machine, cuda, gpus, variables)
-    findings += _check_store() if problem is None else [Finding("error", f"{problem}: {INSTALL}")]
-    ordered = sorted(findings, key=lambda finding: finding.level != "error")
+    findings += _check_store() if problem is None else [Finding("no-torch", f"{problem}: {INSTALL}")]
+    ordered = sorted(findings, key=lambda finding: finding.severity != "error")
     return Diagnosis(versions, machine, cuda, gpus, variables, tuple(ordered))
 
 
@@ -191,7 +184,7 @@ def findings_of(
     findings = []
 
     def add(level: str, text: str) -> None:
-        findings.append(Finding(level, text))
+        findings.append(Finding("machine", text, severity=level))
 
     all_gpus = gpus["found"]
     if "built_for" not in cuda:
@@ -247,7 +240,8 @@ def _check_store() -> list[Finding]:
         store.set("gears", "here")
     except (RuntimeError, OSError) as error:
         reason = str(error).partition("\n")[0]
-        return [Finding("error", f"no port can be opened on 127.0.0.1, where workers meet ({reason})")]
+        what = f"no port can be opened on 127.0.0.1, where workers meet ({reason})"
+        return [Finding("no-port", what)]
     return []
 
 

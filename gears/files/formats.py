@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,10 +19,6 @@ from gears.files.paths import reading, user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
-
-LARGEST_UNCHECKED = 1 << 30
-MOST_TIMES = 200
-"""Largest allowed ratio of unpacked to packed bytes, for more than LARGEST_UNCHECKED bytes: deflate reaches 1000."""
 
 LARGEST_CHECKED = 512 << 20
 """Larger files are checked by their length only, unless the caller asks for all."""
@@ -139,7 +134,6 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     """Read every array of an npz file; pickled objects are an error."""
     path = user_path(path)
     with reading(path, "an npz file", "if damaged, restore it or write it again"):
-        refuse_bomb(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
         not_arrays = [key for key, value in arrays.items() if not isinstance(value, np.ndarray)]
@@ -147,16 +141,6 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
             msg = f"it holds files that are no arrays: {shorten(not_arrays)}"
             raise ValueError(msg)
         return arrays
-
-
-def refuse_bomb(path: str | Path) -> None:
-    """Raise ValueError for a zip file that is small beside its content, which would fill the memory."""
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
-    packed = user_path(path).stat().st_size
-    if unpacked > LARGEST_UNCHECKED and unpacked > MOST_TIMES * packed:
-        msg = f"{packed} bytes would become {unpacked}: it is not unpacked"
-        raise ValueError(msg)
 
 
 def content_hash(*values: Any) -> str:

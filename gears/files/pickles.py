@@ -1,14 +1,12 @@
 """Read pickles of cell-gears with an unpickler that admits a list of names; any other name is an error.
 
-Arrays and tensors are not restored by numpy's and torch's own functions: numpy trusts type and size in the file, which
-could make it read and write outside of its memory, and torch unpickles a storage without any restriction.
+Tensors are not restored by torch's own functions, which unpickle a storage without any restriction.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import math
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -21,66 +19,11 @@ from gears.files.paths import reading, user_path
 if TYPE_CHECKING:
     import torch
 
-_KINDS = "biufcOUS"
-
-
-class _Type:
-    """Replaces ``numpy.dtype`` in a pickle: numbers, text and objects, no structures."""
-
-    def __init__(self, code: Any) -> None:
-        self.dtype = np.dtype(code) if isinstance(code, str) and len(code) < 12 else np.dtype("V")
-        if self.dtype.kind not in _KINDS or self.dtype.subdtype is not None:
-            msg = f"it holds an array of type {str(code)[:20]!r}"
-            raise pickle.UnpicklingError(msg)
-
-    def __setstate__(self, state: tuple) -> None:
-        if state[2:5] != (None, None, None):
-            msg = "it has a structured type of numbers"
-            raise pickle.UnpicklingError(msg)
-        if state[1] in ("<", ">"):
-            self.dtype = self.dtype.newbyteorder(state[1])
-
-
-class _Array:
-    """Replaces an array until the pickle is read; not hashable, like arrays."""
-
-    __hash__: ClassVar[None] = None  # type: ignore[assignment]
-    values = np.empty(0)
-
-    def __setstate__(self, state: tuple) -> None:
-        _, shape, kind, fortran, raw = state
-        self.values = _values(kind, shape, raw).reshape(shape, order="F" if fortran else "C")
-
-
-def _values(kind: Any, shape: tuple[int, ...], raw: Any) -> np.ndarray:
-    """Flat values of an array from its bytes or list of objects; raises unless their number fits the shape."""
-    dtype, size = kind.dtype, math.prod(shape)
-    raw_type, itemsize = (list, 1) if dtype.hasobject else (bytes, dtype.itemsize)
-    if not isinstance(raw, raw_type) or len(raw) != size * itemsize:
-        msg = f"an array of shape {shape} in it has another number of values"
-        raise pickle.UnpicklingError(msg)
-    values = np.empty(size, dtype)
-    if dtype.hasobject:
-        for index, value in enumerate(raw):
-            values[index] = value
-    elif isinstance(raw, bytes) and raw:
-        values[:] = np.frombuffer(raw, dtype)
-    return values
-
 
 class _Makers:
-    """What the admitted names call; bound methods, whose attributes a pickle cannot set."""
+    """What the admitted names of torch call; bound methods, whose attributes a pickle cannot set."""
 
     __slots__ = ()
-
-    def dtype(self, code: Any, *_: Any) -> _Type:
-        return _Type(code)
-
-    def array(self, *_: Any) -> _Array:
-        return _Array()
-
-    def scalar(self, kind: Any, value: Any) -> Any:
-        return _values(kind, (), value)[0]
 
     def storage(self, data: bytes) -> torch.TypedStorage:
         import torch
@@ -111,10 +54,13 @@ _MAKE = _Makers()
 _PLAIN: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
-    ("numpy", "ndarray"): None,  # an argument of _reconstruct
-    ("numpy", "dtype"): _MAKE.dtype,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _MAKE.array for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "scalar"): _MAKE.scalar for core in ("core", "_core")},
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    **{
+        (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
+        for core in ("core", "_core")
+    },
+    **{(f"numpy.{core}.multiarray", "scalar"): np.float64(0).__reduce__()[0] for core in ("core", "_core")},
 }
 _TENSORS: dict[tuple[str, str], Any] = {
     ("torch.storage", "_load_from_bytes"): _MAKE.storage,
@@ -136,37 +82,11 @@ class PlainUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(msg)
         return self.admitted[module, name]
 
-    def load(self) -> Any:
-        """Read the pickle."""
-        return _with_arrays(super().load(), {})
-
 
 class TensorUnpickler(PlainUnpickler):
     """Admits tensors beside what :class:`PlainUnpickler` admits."""
 
     admitted: ClassVar[dict[tuple[str, str], Any]] = {**_PLAIN, **_TENSORS}
-
-
-def _with_arrays(old: Any, converted: dict[int, tuple[Any, Any]]) -> Any:
-    """`old` with arrays in place of each :class:`_Array`.
-
-    `converted` holds old and new objects by the identity of the old ones, which must therefore stay alive.
-    """
-    if not isinstance(old, list | tuple | dict | _Array):
-        return old
-    if id(old) not in converted:
-        new = old.values if isinstance(old, _Array) else old
-        converted[id(old)] = old, new
-        if isinstance(new, dict | list):
-            for key, value in list(new.items() if isinstance(new, dict) else enumerate(new)):
-                new[key] = _with_arrays(value, converted)
-        elif isinstance(new, tuple):
-            new = tuple(_with_arrays(value, converted) for value in new)
-        elif new.dtype.hasobject:
-            for index in np.ndindex(new.shape):
-                new[index] = _with_arrays(new[index], converted)
-        converted[id(old)] = old, new
-    return converted[id(old)][1]
 
 
 def is_pickle(path: str | Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.core.messages import check_unique, shorten
+from gears.core.messages import check_unique, nearest, shorten
 from gears.files.formats import content_hash, read_json, read_npz
 from gears.files.paths import need_file, reading, user_path
 from gears.files.pickles import is_pickle, load_plain
@@ -20,6 +21,9 @@ from gears.files.untrusted import check_compressed
 from gears.graphs import annotation_files
 
 HUMAN_RESOURCE = "human_go.npz"
+_MEMBER = re.compile(r"(?P<family>.*?[A-Za-z]-?)(?:\d+\w*|(?<=-)\w+)")
+_TYPING_ERROR = 0.8
+"""Similarity (difflib) from which a symbol counts as a mistyped one: one other letter of five."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +186,7 @@ class GeneAnnotation:
             ``.tsv``/``.csv`` (first column gene, second column term, with or without the header
             ``symbol``/``gene`` ..., further columns ignored); all of these optionally ``.gz``.
         obo
-            An ontology in OBO format: every ancestor of a term is added
-            (:meth:`gears.graphs.annotation_files.Ontology.propagate`).
+            An ontology in OBO format: see :meth:`with_ancestors`.
         symbols, taxon
             See :func:`gears.graphs.annotation_files.read_rows`.
 
@@ -217,8 +220,13 @@ class GeneAnnotation:
         raise ValueError(msg)
 
     def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
-        """The annotation with every ancestor of each gene's terms, from an ontology in OBO format."""
-        return annotation_files.Ontology.from_obo(obo).propagate(self)
+        """The annotation with every ancestor of each gene's terms, from an ontology in OBO format.
+
+        The roots, which all genes would share, are excluded. Terms that the ontology lacks stay as they are;
+        alternative identifiers become the present ones.
+        """
+        terms, ancestors = annotation_files.Ontology.from_obo(obo).ancestors(self.terms)
+        return replace(self, terms=terms, matrix=sparse.csr_matrix(self.matrix @ ancestors))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Plain arrays for an npz file: names as UTF-8 bytes joined by line feeds, the matrix as CSR."""
@@ -296,3 +304,53 @@ def annotation_from(gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | N
         return GeneAnnotation.from_dict(gene2go)
     msg = f"gene2go is a dict of gene -> terms, a GeneAnnotation or a path; found {type(gene2go).__name__}"
     raise TypeError(msg)
+
+
+def near_symbols(name: str, symbols: Sequence[str], n: int = 3) -> list[str]:
+    """Up to `n` of the symbols that may be meant by a name that is none of them.
+
+    The same symbol in other letters or with other signs, or its other names (of human genes). Where there are none,
+    the symbol with letters in another order, then members of the same family or, without a family, symbols with a
+    typing error.
+
+    Examples
+    --------
+    >>> near_symbols("klf-1", ["AHR", "KLF1", "KLF2"])
+    ['KLF1']
+    >>> near_symbols("OCT4", ["OCA2", "POU5F1"])
+    ['POU5F1']
+    >>> near_symbols("FGF2", ["FGF22", "FGR", "FGF7", "F2"])
+    ['FGF22', 'FGF7']
+    >>> near_symbols("CEPBA", ["CENPA", "CEBPA"])[0], near_symbols("QQQ", ["QARS1"])
+    ('CEBPA', [])
+    """
+    spelled = _plain(name)
+    same = [symbol for symbol in symbols if _plain(symbol) == spelled]
+    other_names = set(_other_names(name))
+    same += [symbol for symbol in symbols if symbol in other_names and symbol not in same]
+    if same:
+        return same[:n]
+    letters, family = sorted(spelled), _family(name)
+    swapped = [symbol for symbol in symbols if sorted(_plain(symbol)) == letters]
+    relatives = [symbol for symbol in symbols if family and _family(symbol) == family]
+    like = nearest(name, relatives, n, least=0.0) or nearest(name, symbols, n, least=_TYPING_ERROR)
+    return list(dict.fromkeys([*swapped, *like]))[:n]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_.-]", "", name).lower()
+
+
+def _family(symbol: str) -> str | None:
+    """What the symbols of a family begin with ("KLF" of KLF1, "HLA-" of HLA-A), in capitals; None without a number."""
+    match = _MEMBER.fullmatch(symbol)
+    return None if match is None else match["family"].upper()
+
+
+def _other_names(name: str) -> list[str]:
+    """The symbol that a name is an alias of, and the symbol's aliases."""
+    annotation = GeneAnnotation.human()
+    symbol = annotation.resolve(name) or annotation.resolve(name.upper())
+    if symbol is None:
+        return []
+    return [symbol, *(alias for alias, gene in annotation.aliases.items() if gene == symbol)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +19,6 @@ from gears.files.untrusted import text_lines
 
 if TYPE_CHECKING:
     import networkx
-
-    from gears.graphs.annotation import GeneAnnotation
 
 logger = logging.getLogger(__name__)
 
@@ -242,19 +239,20 @@ class Ontology:
             raise ValueError(msg)
         return cls(graph, primary)
 
-    def propagate(self, annotation: GeneAnnotation) -> GeneAnnotation:
-        """The annotation with every ancestor of each gene's terms, but for the roots, which all genes would share.
+    def ancestors(self, annotated: Sequence[str]) -> tuple[list[str], sparse.csr_matrix]:
+        """Terms and their ancestors, but for the roots, which all genes would share; and which is one of which.
 
-        Terms that the ontology lacks stay as they are; alternative identifiers become the present ones.
+        Terms that the ontology lacks stay as they are; alternative identifiers become the present ones. The matrix has
+        a row for each annotated term, and 1 in the columns of the term and of its ancestors, (annotated, terms) int32.
         """
         import networkx
 
-        known = [self.primary.get(term, term) for term in annotation.terms]
+        known = [self.primary.get(term, term) for term in annotated]
         unknown = [term for term in known if term not in self.graph]
         if len(unknown) == len(known):
             msg = (
                 f"the ontology has none of the {len(known)} terms of the annotation (annotation: "
-                f"{shorten(annotation.terms, 3)}; ontology: {shorten(list(self.graph)[:3])})"
+                f"{shorten(annotated, 3)}; ontology: {shorten(list(self.graph)[:3])})"
             )
             raise ValueError(msg)
         if unknown:
@@ -268,12 +266,8 @@ class Ontology:
         column = {term: place for place, term in enumerate(terms)}
         pairs = [(row, column[term]) for row, name in enumerate(known) for term in reached[name]]
         row_E, column_E = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        closure = sparse.csr_matrix(
-            (np.ones(len(pairs), dtype=np.int32), (row_E, column_E)), shape=(len(known), len(terms))
-        )
-        return dataclasses.replace(
-            annotation, terms=terms, matrix=sparse.csr_matrix(annotation.matrix @ closure)
-        )
+        ones_E = np.ones(len(pairs), dtype=np.int32)
+        return terms, sparse.csr_matrix((ones_E, (row_E, column_E)), shape=(len(known), len(terms)))
 
 
 def _stanzas(path: Path) -> Iterator[dict[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""Custom graphs, in whatever form they come, over the genes of a model."""
+"""Graphs of a model: GO and co-expression graphs of its screen, cached in its folder, and custom ones in any form."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pandas as pd
 from gears.core.messages import unknown_name
 from gears.files.formats import content_hash, read_npz, write_npz
 from gears.files.paths import user_path
+from gears.graphs.coexpression import coexpression_graph
 from gears.graphs.edge_tables import (
     SCORES,
     EdgeFile,
@@ -24,16 +25,22 @@ from gears.graphs.edge_tables import (
 )
 from gears.graphs.embeddings import GeneEmbedding
 from gears.graphs.go import go_graph
-from gears.graphs.graph import Graph
+from gears.graphs.graph import Graph, cached_graph
 
 if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
+    from gears.model.config import ModelConfig
+    from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
 
 BUILT_IN = ("go", "coexpression")
 """Words for the graph that is built without a custom one."""
 GO_THRESHOLD = 0.1
+COEXPRESSION_CELLS = 100_000
+"""Training cells that the co-expression graph is computed from, at most: a correlation is then known to 0.003.
+
+Without effect where ``coexpress_cells=None`` asks for all cells."""
 _EMBEDDING_FILES = (".npy", ".h5ad", ".parquet")
 
 
@@ -213,3 +220,45 @@ def stored(arrays: dict[str, np.ndarray], folder: Path) -> str:
     if not path.is_file():
         write_npz(path, arrays)
     return str(path)
+
+
+def go_graph_of(pert_data: PertData, config: ModelConfig, nodes: tuple[str, ...]) -> Graph:
+    annotation, k = pert_data.annotation, config.num_similar_genes_go_graph
+    key = {
+        "graph": "go",
+        "annotation": annotation.content_hash,
+        "nodes": nodes,
+        "k": k,
+        "threshold": GO_THRESHOLD,
+    }
+    folder = pert_data.screen.folder / "graphs"
+    return cached_graph(folder, key, lambda: go_graph(annotation, nodes, threshold=GO_THRESHOLD, k=k))
+
+
+def coexpression_graph_of(pert_data: PertData, config: ModelConfig) -> Graph:
+    """Over the training cells (all cells where the split holds nothing out); of very many, evenly spaced ones."""
+    screen, split, n_drawn = pert_data.screen, pert_data.split, config.coexpress_cells
+    k, threshold = config.num_similar_genes_co_express_graph, config.coexpress_threshold
+    train = (
+        split.conditions("train") if split is not None and "train" in split.parts else list(screen.conditions)
+    )
+    ids = np.sort([screen.id_of(condition) for condition in train])
+    key = {
+        "graph": "coexpression",
+        "screen": screen.content_hash,
+        "conditions": [int(index) for index in ids],
+        "k": k,
+        "threshold": threshold,
+        "n_drawn": n_drawn,
+        "most_cells": None if n_drawn is None else COEXPRESSION_CELLS,
+    }
+
+    def build() -> Graph:
+        rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
+        if n_drawn is not None and len(rows) > COEXPRESSION_CELLS:
+            rows = rows[np.linspace(0, len(rows) - 1, COEXPRESSION_CELLS).astype(np.int64)]
+        return coexpression_graph(
+            screen.cells, screen.gene_names, rows=rows, threshold=threshold, k=k, n_drawn=n_drawn
+        )
+
+    return cached_graph(screen.folder / "graphs", key, build)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import read_json
 from gears.files.paths import existing_file
 from gears.files.pickles import load_npy, load_plain
-from gears.graphs.symbols import near_symbols
-
-if TYPE_CHECKING:
-    from gears.graphs.annotation import GeneAnnotation
+from gears.graphs.annotation import GeneAnnotation, near_symbols
 
 logger = logging.getLogger(__name__)
 

@@ -36,9 +36,8 @@ from gears.files.formats import (
 from gears.files.manifest import MANIFEST, FolderFormat
 from gears.files.paths import check_folder, link_target, user_path
 from gears.files.tensors import read_tensors, write_tensors
-from gears.graphs.custom import GraphMaker, embedding_of
+from gears.graphs.custom import GraphMaker, coexpression_graph_of, embedding_of, go_graph_of
 from gears.graphs.graph import Graph
-from gears.graphs.of_screen import coexpression_graph_of, go_graph_of
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork, start_from
 from gears.priors.prior import Prior, read_prior

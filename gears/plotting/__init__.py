@@ -5,16 +5,19 @@ Every plot draws on the Axes ``ax=`` or on those of a new figure, with `title` a
 colour, so that a plot can be read in grey and by colour-blind readers.
 """
 
-from gears.plotting.change import predicted_vs_true, prediction_figure
-from gears.plotting.curves import coverage_curve, error_against_spread, training_curves
-from gears.plotting.design import rate_calibration, replay_curve
-from gears.plotting.embedding import embedding
-from gears.plotting.genes import gene_changes, plot_perturbation
-from gears.plotting.heat import delta_heat_map, method_differences
-from gears.plotting.interactions import interaction_map
+from gears.plotting.changes import gene_changes, plot_perturbation, predicted_vs_true, prediction_figure
+from gears.plotting.curves import (
+    coverage_curve,
+    error_against_spread,
+    method_differences,
+    rate_calibration,
+    replay_curve,
+    training_curves,
+)
+from gears.plotting.maps import delta_heat_map, interaction_map
 from gears.plotting.neighbourhood import go_neighbourhood
+from gears.plotting.points import embedding, interaction_volcano, spread_p_values, volcano
 from gears.plotting.style import image_bytes, new_axes, new_figure, save_figure
-from gears.plotting.volcano import interaction_volcano, spread_p_values, volcano
 
 __all__ = [
     "coverage_curve",

@@ -1,4 +1,4 @@
-"""Plot training curves, and the calibration of predicted variances."""
+"""Curves of trainings, of replays and of calibration, and paired differences between methods."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gears.core.messages import count, shorten, unknown_name
-from gears.evaluation.uncertainty import Calibration
-from gears.plotting.style import LINES, MARKS, finish, new_axes, new_figure, plain_log
+from gears.plotting.style import (
+    BLUE,
+    FONT,
+    GREY,
+    LINES,
+    MARKS,
+    ORANGE,
+    bare,
+    columns_of,
+    finish,
+    legend_below,
+    new_axes,
+    new_figure,
+    plain_log,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from gears.evaluation.uncertainty import Calibration
+
 
 History = Sequence[Mapping[str, Any]]
 
@@ -165,3 +182,141 @@ def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:
     coverage_curve(judged, ax=coverage_axes)
     error_against_spread(judged, ax=error_axes)
     return figure
+
+
+def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) -> Axes:
+    """Error on held-out conditions by number of measured ones, one line per aim, with 95 % intervals over repeats.
+
+    Parameters
+    ----------
+    table
+        One row per aim, repeat and round: columns ``aim``, ``repeat``, ``n_measured``, ``error``.
+
+    Raises
+    ------
+    ValueError
+        If columns are missing.
+    """
+    columns_of(table, ("aim", "repeat", "n_measured", "error"), "the records of a replay, one a round")
+    ax = new_axes(4.6, 3.4) if ax is None else ax
+    n_aims, width = table["aim"].nunique(), np.ptp(table["n_measured"].to_numpy(dtype=float))
+    for number, (aim, part) in enumerate(table.groupby("aim", sort=False)):
+        by_n = part.groupby("n_measured")["error"]
+        mean, error = by_n.mean(), 1.96 * by_n.sem(ddof=1)
+        colour, mark = MARKS[number % len(MARKS)]
+        style = LINES[number % len(LINES)]
+        beside = 0.012 * width * (number - (n_aims - 1) / 2)  # so that intervals do not cover each other
+        ax.errorbar(
+            mean.index + beside, mean, error, color=colour, marker=mark, linestyle=style, linewidth=1.3,
+            elinewidth=0.9, markersize=4, label=str(aim),
+        )  # fmt: skip
+    ax.set_xticks(sorted(set(table["n_measured"])))
+    return finish(ax, "measured conditions", "error on held-out conditions", title)
+
+
+def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) -> Axes:
+    """Share of hits against their probability in bins, one line per readout; on the diagonal they agree.
+
+    Parameters
+    ----------
+    table
+        One row per readout and bin: columns ``readout``, ``expected`` (mean probability), ``observed`` (share of hits)
+        and ``n`` (candidates, which the size of the marks shows).
+
+    Raises
+    ------
+    ValueError
+        If columns are missing.
+    """
+    columns_of(table, ("readout", "expected", "observed", "n"), "bins of probabilities of hits")
+    ax = new_axes(4.2, 4.0) if ax is None else ax
+    ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--", zorder=1)
+    for number, (readout, part) in enumerate(table.groupby("readout", sort=False)):
+        colour, mark = MARKS[number % len(MARKS)]
+        style = LINES[number % len(LINES)]
+        ax.plot(part["expected"], part["observed"], color=colour, linestyle=style, linewidth=1, zorder=2)
+        size = 12 + 8 * np.log10(np.maximum(part["n"].to_numpy(dtype=float), 1))
+        ax.scatter(
+            part["expected"],
+            part["observed"],
+            s=size,
+            color=colour,
+            marker=mark,
+            label=str(readout),
+            zorder=3,
+        )
+    ax.set_xlim(-0.02, 1.02)
+    ax.set_ylim(-0.02, 1.02)
+    return finish(ax, "probability of a hit", "observed share of hits", title)
+
+
+BETTER = {"model": (BLUE, "o"), "other": (ORANGE, "s"), "undecided": (GREY, "D")}
+LABELS = {"model": "model better", "other": "other better", "undecided": "undecided (95 % interval holds 0)"}
+
+
+def method_differences(
+    differences: pd.DataFrame,
+    metric: str,
+    *,
+    model: str = "the model",
+    legend: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Gain of a model over each other method, with intervals from resampled conditions.
+
+    Right of the line the model is better, also for errors, of which less is better.
+
+    Parameters
+    ----------
+    differences
+        Rows of one subgroup of :func:`gears.evaluation.intervals.difference_table`.
+    model
+        Name of the model.
+
+    Raises
+    ------
+    ValueError
+        If columns or the metric are missing.
+    """
+    needed = ("against", "metric", "difference", "low", "high", "better")
+    columns_of(differences, needed, "one subgroup of a difference_table")
+    metrics = list(dict.fromkeys(differences["metric"]))
+    if metric not in metrics:
+        raise ValueError(unknown_name("metric", metric, metrics))
+    others = list(dict.fromkeys(differences["against"]))
+    rows = differences[differences["metric"] == metric].set_index("against")
+    if rows.index.has_duplicates:
+        msg = "several rows for one method: the table holds several subgroups; give the rows of one"
+        raise ValueError(msg)
+    ax = new_axes(4.6, 0.3 * len(others) + 1.6) if ax is None else ax
+    ax.axvline(0, color="black", linewidth=0.8)
+    from gears.evaluation.metrics.registry import get_metric  # loaded when a figure is drawn
+
+    sign = 1.0 if get_metric(metric).higher_is_better else -1.0
+    for height, (_, row) in enumerate(rows.reindex(others).iterrows()):
+        if not np.isfinite(row["difference"]):
+            continue
+        colour, mark = BETTER[str(row["better"])]
+        ax.plot([sign * row["low"], sign * row["high"]], [height] * 2, color=colour, linewidth=1.6)
+        ax.plot(sign * row["difference"], height, mark, color=colour, markersize=6)
+    ax.set_title(metric, fontsize=FONT + 1)
+    ax.set_ylim(len(others) - 0.5, -0.5)
+    ax.locator_params(axis="x", nbins=4)
+    ax.grid(axis="x", color="0.9", linewidth=0.6)
+    bare(ax)
+    ax.set_xlabel(f"gain of {model}", fontsize=FONT)
+    ax.set_yticks(range(len(others)), others)
+    if legend:
+        legend_below(ax, columns=1, handles=difference_handles())
+    return ax
+
+
+def difference_handles() -> list[Any]:
+    """Legend entries of :func:`method_differences`."""
+    from matplotlib.lines import Line2D
+
+    entries = [(*BETTER[name], label) for name, label in LABELS.items()]
+    style: dict[str, Any] = {"linewidth": 1.6, "markersize": 6}
+    return [
+        Line2D([], [], color=colour, marker=mark, label=label, **style) for colour, mark, label in entries
+    ]

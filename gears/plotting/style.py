@@ -64,6 +64,21 @@ def show_figure(figure: Figure) -> None:
     pyplot.show()
 
 
+def figure_of(ax: Axes | Figure) -> Figure:
+    """The whole figure that Axes belong to."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def deliver(figure: Figure, *, save: str | Path | None, show: bool) -> None:
+    """Write a finished figure to a file, if one is named, and show it on request."""
+    if save is not None:
+        save_figure(figure, save)
+    if show:
+        show_figure(figure)
+
+
 def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
     """Write a figure (PNG, SVG or PDF by its suffix) atomically."""
     return write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=dpi))

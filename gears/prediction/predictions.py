@@ -30,8 +30,7 @@ from gears.data.checks.names import model_names
 from gears.data.screen.prepared import joined_otherwise
 from gears.data.splits.split import subgroup_names
 from gears.files.formats import plain_adata
-from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.symbols import near_symbols
+from gears.graphs.annotation import GeneAnnotation, near_symbols
 from gears.prediction.information import SOURCES, informed_by, source_of_genes, warn_uninformed
 
 if TYPE_CHECKING:
@@ -339,10 +338,9 @@ def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list
     unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
     if unknown:
         hints = [f"{gene} ({_hint(gene, pert_names, index)})" for gene in unknown[:5]]
-        are = "gene is" if len(unknown) == 1 else "genes are"
         msg = (
-            f"{len(unknown)} {are} not among the {len(index)} of the perturbation graph: {'; '.join(hints)}; "
-            "see pert_list for what can be predicted"
+            f"{count(len(unknown), 'gene is', 'genes are')} not among the {len(index)} of the perturbation graph: "
+            f"{'; '.join(hints)}; see pert_list for what can be predicted"
         )
         raise ValueError(msg)
     return [[index[gene] for gene in condition.genes] for condition in conditions]

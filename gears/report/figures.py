@@ -15,16 +15,10 @@ from gears.evaluation.results import Results
 from gears.evaluation.summary import marked
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import NO_RANGE, without_range
-from gears.plotting.change import prediction_figure
-from gears.plotting.genes import gene_changes
-from gears.plotting.heat import (
-    change_limit,
-    delta_heat_map,
-    difference_handles,
-    method_differences,
-    variable_genes,
-)
-from gears.plotting.style import FONT, MARKS, colour_bar, new_figure
+from gears.plotting.changes import gene_changes, prediction_figure
+from gears.plotting.curves import difference_handles, method_differences
+from gears.plotting.maps import change_limit, delta_heat_map, variable_genes
+from gears.plotting.style import FONT, MARKS, colour_bar, figure_of, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,9 +173,7 @@ def top_de_figure(
         standard_error_G=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
         title=f"{condition.name} ({int(truth.n_cells_U[row])} cells)",
     )
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    return figure
+    return figure_of(ax)
 
 
 def heat_map_figure(truth: Truth, predictions: Mapping[str, np.ndarray], gene_names: Sequence[str]) -> Figure:

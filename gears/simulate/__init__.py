@@ -7,8 +7,7 @@ The generator, in order (all logarithms natural):
 2. *Effects.* ``effect_PG``: for each measured gene a Gaussian over the
    perturbed genes whose covariance follows the Jaccard similarity of their GO
    terms, soft-thresholded so that few genes respond (or of low rank), times a
-   strength per perturbation; a perturbed gene that is measured changes by
-   `target_effect`.
+   strength per perturbation; a perturbed gene changes by `target_effect`.
    Instead, a share of the effects' variance can follow co-expression modules:
    genes vary together over cells (`cell_sd`), and a perturbation changes the
    modules of its gene in proportion to the gene's loadings. Or all effects
@@ -30,7 +29,7 @@ The generator, in order (all logarithms natural):
    (`batch_confounding`). Expected counts are library size x softmax(baseline +
    batch + cell type + effect + modules or noise); counts are negative
    binomial, variance ``m + dispersion m^2``.
-5. *Expression.* ``log1p(count / total x target)``.
+5. *Expression.* ``log1p(count / total x mean library)``.
 
 :class:`Truth` holds the parameters that the cells were drawn from.
 """

@@ -38,7 +38,7 @@ def softmax(log_share: np.ndarray) -> np.ndarray:
 
 
 def expected_expression(options: SimulationOptions, share: np.ndarray) -> np.ndarray:
-    """E[log1p(target x count / total)] of genes with the given expected shares, positive, of any shape.
+    """E[log1p(mean library x count / total)] of genes with the given expected shares, positive, of any shape.
 
     The expectation runs over library size (Gauss-Hermite) and count (sum over its distribution; bins beyond 128). The
     cell's total is the count itself plus the *expected* counts of the other genes, which is exact up to the relative
@@ -90,7 +90,7 @@ def _expectation(options: SimulationOptions, share_S: np.ndarray) -> np.ndarray:
     probability_SLK = np.diff(below, axis=-1)
     count_K = (edges[:-1] + edges[1:] - 1) / 2
     others_SL1 = ((1 - share_S)[:, None] * library_L)[..., None]
-    value_SLK = np.log1p(options.target * count_K / np.maximum(count_K + others_SL1, 1e-12))
+    value_SLK = np.log1p(options.mean_library * count_K / np.maximum(count_K + others_SL1, 1e-12))
     return (probability_SLK * value_SLK).sum(axis=-1) @ weight_L / math.sqrt(math.pi)
 
 

@@ -63,20 +63,19 @@ def make_design(options: SimulationOptions, annotation: GeneAnnotation) -> Desig
     usable = [gene for gene in annotation.genes if SEPARATOR not in gene]
     if options.gene_names is None:
         perturbed = _similar_genes(rng, annotation, usable, options.n_singles)
-        measured = perturbed[: options.n_measured_targets]
         unperturbed = sorted(set(usable) - set(perturbed))
-        n_unperturbed = options.genes - len(measured)
+        n_unperturbed = options.genes - len(perturbed)
         if n_unperturbed > len(unperturbed):
-            n_available = len(unperturbed) + len(measured)
+            n_available = len(unperturbed) + len(perturbed)
             msg = f"n_genes={options.genes}, but only {n_available} annotated genes can be measured"
             raise ValueError(msg)
         drawn = [unperturbed[i] for i in rng.choice(len(unperturbed), n_unperturbed, replace=False)]
-        names = rng.permutation([*measured, *drawn]).tolist()
+        names = rng.permutation([*perturbed, *drawn]).tolist()
     else:
         names = list(options.gene_names)
-        inside = _similar_genes(rng, annotation, names, options.n_measured_targets)
-        outside = sorted(set(usable) - set(names))
-        perturbed = inside + _similar_genes(rng, annotation, outside, options.n_singles - len(inside))
+        perturbed = _similar_genes(rng, annotation, names, options.n_singles)
+        # the draws of earlier versions, so that a seed gives the same screen
+        _similar_genes(rng, annotation, sorted(set(usable) - set(names)), 0)
     order = rng.permutation(len(perturbed))
     perturbed = [perturbed[i] for i in order]
     conditions = _conditions(options, perturbed)

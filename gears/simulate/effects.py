@@ -12,7 +12,7 @@ from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
 from gears.simulate.design import Design, stage_generator
 from gears.simulate.interactions import combine_effects, draw_kinds, kinds_by_departure
-from gears.simulate.modules import Modules
+from gears.simulate.modules import STRENGTH_SD, Modules
 from gears.simulate.network import Network
 from gears.simulate.options import SimulationOptions
 
@@ -62,11 +62,10 @@ def make_effects(
     target_PG = np.zeros_like(spread_PG)
     column = {gene: i for i, gene in enumerate(design.genes)}
     for row, gene in enumerate(design.perturbed):
-        if gene in column:
-            target_PG[row, column[gene]] = options.target_effect
-            # with a target effect the target's change is known exactly; without one a low rank stays exact
-            if options.target_effect != 0:
-                spread_PG[row, column[gene]] = 0
+        target_PG[row, column[gene]] = options.target_effect
+        # with a target effect the target's change is known exactly; without one a low rank stays exact
+        if options.target_effect != 0:
+            spread_PG[row, column[gene]] = 0
     spread_PG[null_P] = 0
     target_PG[null_P] = 0
     members_CP = design.members_CP
@@ -107,7 +106,7 @@ def _spread_effects(options: SimulationOptions, kernel_PP: np.ndarray) -> np.nda
     n_perturbed, n_genes = len(kernel_PP), options.genes
     common = options.common_effect
     factor_PP = np.linalg.cholesky((1 - common) * kernel_PP + common + _JITTER * np.eye(n_perturbed))
-    strength_P = np.exp(options.strength_sd * rng.standard_normal(n_perturbed))
+    strength_P = np.exp(STRENGTH_SD * rng.standard_normal(n_perturbed))
     if options.low_rank is not None:
         rank = options.low_rank
         score_PK = factor_PP @ rng.standard_normal((n_perturbed, rank))

@@ -12,6 +12,9 @@ from gears.simulate.options import SimulationOptions
 
 _MODULES_OF_A_GENE = 2
 
+STRENGTH_SD = 0.25
+"""S.d. of the log strength of perturbations."""
+
 
 @dataclass(frozen=True)
 class Modules:
@@ -49,17 +52,16 @@ class Modules:
         the covariances of genes with it over control cells: the same sign for activation, the opposite for repression.
         """
         strength_P = stage_generator(options.seed, "modules", block=1).standard_normal(len(effect_PG))
-        strength_P = np.exp(options.strength_sd * strength_P)
+        strength_P = np.exp(STRENGTH_SD * strength_P)
         # The mean square of a product of two loadings is 1 / K; that of the other effects is effect_share.
         size = options.effect_size * math.sqrt(options.effect_share * options.n_modules)
         size = math.copysign(size, options.target_effect)
         column = {gene: i for i, gene in enumerate(design.genes)}
         result_PG = effect_PG.copy()
         for row, gene in enumerate(design.perturbed):
-            if gene in column:
-                module_G = size * strength_P[row] * (self.loading_GK @ self.loading_GK[column[gene]])
-                result_PG[row] = (
-                    math.sqrt(1 - options.module_share) * effect_PG[row]
-                    + math.sqrt(options.module_share) * module_G
-                )
+            module_G = size * strength_P[row] * (self.loading_GK @ self.loading_GK[column[gene]])
+            result_PG[row] = (
+                math.sqrt(1 - options.module_share) * effect_PG[row]
+                + math.sqrt(options.module_share) * module_G
+            )
         return result_PG

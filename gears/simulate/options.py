@@ -56,12 +56,6 @@ class SimulationOptions(Options):
         needs=_NO_NETWORK,
         help="share of measured genes that respond to a perturbation",
     )
-    strength_sd: float = option(
-        default=0.25,
-        check=number(least=0, most=3),
-        needs=_NO_NETWORK,
-        help="s.d. of the log strength of perturbations",
-    )
     target_effect: float = option(
         default=-1.5,
         check=number(least=-20, most=20),
@@ -156,9 +150,6 @@ class SimulationOptions(Options):
         check=number(least=0, most=5),
         help="s.d. of the log difference of a gene between cell types",
     )
-    perturbed_measured: float = option(
-        default=1.0, check=number(least=0, most=1), help="share of the perturbed genes that are measured"
-    )
     counts_per_gene: float = option(
         default=1.0,
         check=number(least=1e-6, most=1e6),
@@ -179,11 +170,6 @@ class SimulationOptions(Options):
         default=None,
         check=anything(),
         help="the measured genes, instead of n_genes drawn from the human annotation",
-    )
-    target_sum: float | None = option(
-        default=None,
-        check=number(above=0).or_none(),
-        help="library size that expression is normalised to; None: the mean library size",
     )
     seed: int = option(default=0, check=whole(0), help="seed of the draws")
 
@@ -224,10 +210,10 @@ class SimulationOptions(Options):
                     f"{size} genes; raise n_singles or lower {name}"
                 )
                 raise ValueError(msg)
-        if self.n_measured_targets > self.genes:
+        if self.n_singles > self.genes:
             msg = (
-                f"{self.n_measured_targets} perturbed genes are to be measured, but n_genes={self.n_genes}; "
-                "raise n_genes, or lower n_singles or perturbed_measured"
+                f"{self.n_singles} perturbed genes are to be measured, but n_genes={self.n_genes}; "
+                "raise n_genes or lower n_singles"
             )
             raise ValueError(msg)
 
@@ -238,19 +224,9 @@ class SimulationOptions(Options):
         return self.n_genes
 
     @property
-    def n_measured_targets(self) -> int:
-        """Perturbed genes that are measured."""
-        return round(self.perturbed_measured * self.n_singles)
-
-    @property
     def mean_library(self) -> float:
-        """Expected counts of a cell."""
+        """Expected counts of a cell, to which expression is normalised."""
         return self.counts_per_gene * self.genes
-
-    @property
-    def target(self) -> float:
-        """Library size that expression is normalised to."""
-        return self.mean_library if self.target_sum is None else self.target_sum
 
     @classmethod
     def of(cls, options: SimulationOptions | None, changes: dict[str, Any]) -> SimulationOptions:

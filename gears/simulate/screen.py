@@ -105,9 +105,9 @@ class Simulation:
             yield self.counts(start, min(start + chunk_cells, self.n_cells))
 
     def expression(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
-        """``log1p(count / total x target)`` (CSR float32)."""
+        """``log1p(count / total x mean library)`` (CSR float32)."""
         total = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
-        scale = self.options.target / np.where(total > 0, total, 1)
+        scale = self.options.mean_library / np.where(total > 0, total, 1)
         data = np.log1p(counts.data * np.repeat(scale, np.diff(counts.indptr))).astype(np.float32)
         return sparse.csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gears.cli import main
+from gears.core.findings import Finding
 from gears.distributed import doctor
-from gears.distributed.doctor import Finding, diagnose, findings_of
+from gears.distributed.doctor import diagnose, findings_of
 
 SOFTWARE = dict.fromkeys(doctor.PACKAGES, "1")
 MACHINE = {"open_files": 1024, "load": 3.0, "usable_cores": 2}
@@ -54,8 +55,8 @@ def test_what_follows_from_the_facts(change: dict, level: str, words: str) -> No
     facts = {"software": SOFTWARE, "machine": MACHINE, "cuda": CUDA, "variables": {}, **change}
     found = findings_of(**facts | {"gpus": {"found": change.get("gpus", [])}})
     assert len(found) == 1
-    assert found[0].level == level
-    assert re.search(words, found[0].text)
+    assert found[0].severity == level
+    assert re.search(words, found[0].what)
 
 
 def test_cores_are_those_of_the_container(tmp_path: Path) -> None:
@@ -91,7 +92,11 @@ def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_an_error_gives_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr(doctor, "findings_of", lambda *facts: [Finding("note", "a"), Finding("error", "b")])
+    monkeypatch.setattr(
+        doctor,
+        "findings_of",
+        lambda *facts: [Finding("machine", "a", severity="note"), Finding("machine", "b")],
+    )
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-3:] == ["error: b", "note: a", "see the errors"]
     assert main(["doctor", "--jsn"]) == 2

@@ -9,7 +9,7 @@ import pytest
 from anndata import AnnData
 
 from gears import PertData
-from gears.graphs import coexpression_graph, of_screen
+from gears.graphs import coexpression_graph, custom
 from gears.graphs.coexpression import CellChunks
 from gears.model import folder
 from gears.model.config import ModelConfig
@@ -25,17 +25,17 @@ def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
     ids = [screen.id_of(condition) for condition in pert_data.split.conditions("train")]
     rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
     whole = folder.build_parts(pert_data, config).coexpress
-    monkeypatch.setattr(of_screen, "COEXPRESSION_CELLS", 21)
+    monkeypatch.setattr(custom, "COEXPRESSION_CELLS", 21)
     part = folder.build_parts(pert_data, config).coexpress
     chosen = rows[np.linspace(0, len(rows) - 1, 21).astype(int)]
     expected = coexpression_graph(screen.cells, screen.gene_names, rows=chosen, threshold=0.1)
     np.testing.assert_array_equal(part.edge_index, expected.edge_index)
     assert not np.array_equal(part.weight, whole.weight)
     for number in (21, len(rows)):
-        monkeypatch.setattr(of_screen, "COEXPRESSION_CELLS", number)
+        monkeypatch.setattr(custom, "COEXPRESSION_CELLS", number)
         again = folder.build_parts(pert_data, config).coexpress
         np.testing.assert_array_equal(again.weight, (part if number == 21 else whole).weight)
-    monkeypatch.setattr(of_screen, "COEXPRESSION_CELLS", 21)
+    monkeypatch.setattr(custom, "COEXPRESSION_CELLS", 21)
     every = folder.build_parts(
         pert_data, ModelConfig(coexpress_threshold=0.1, coexpress_cells=None)
     ).coexpress

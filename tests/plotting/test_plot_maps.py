@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from gears.plotting import delta_heat_map, interaction_map
-from gears.plotting.heat import variable_genes
+from gears.plotting.maps import variable_genes
 
 
 def labels(axis) -> list[str]:

@@ -79,14 +79,10 @@ def test_co_expression_carries_some_of_the_effects():
     assert 0.1 < np.mean(agreement) < 0.7
 
 
-def test_genes_that_are_not_measured_and_null_perturbations():
-    truth = Simulation(SimulationOptions.of(OPTIONS, {"perturbed_measured": 0.5, "null_share": 0.25})).truth
+def test_null_perturbations():
+    truth = Simulation(SimulationOptions.of(OPTIONS, {"null_share": 0.25})).truth
     has_effect_P = truth.gene_effect_PG.any(axis=1)
-    measured_P = np.isin(truth.perturbed, truth.genes)
-    assert measured_P.sum() == 30
-    assert has_effect_P[~measured_P].any()
-    assert (~has_effect_P).sum() >= 15
-    assert (~has_effect_P[measured_P]).sum() <= 15
+    assert (~has_effect_P).sum() == 15
     active = {gene for gene, one in zip(truth.perturbed, has_effect_P, strict=True) if one}
     kinds = [kind for pair, kind in truth.interactions.items() if not active & set(pair.genes)]
     assert set(kinds) == {"additive"}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.core.findings import Finding
+from gears.core.findings import Finding, check
 from gears.core.messages import count, shorten, suggestion
 from gears.data.checks.labels import LabelTable
 from gears.data.checks.options import ProcessingOptions
@@ -51,17 +51,16 @@ class Dropped:
 def labels_to_drop(labels: pd.Series, dropped: Sequence[str] | None) -> tuple[np.ndarray, list[Finding]]:
     """Cells whose label was named in ``drop_labels``; a name that no cell has is a finding."""
     gone = np.zeros(len(labels), dtype=bool)
-    findings = []
+    findings: list[Finding] = []
     texts = labels.astype(object).map(lambda label: label.strip() if isinstance(label, str) else label)
     for name in dropped or ():
         hit = (texts == name.strip()).to_numpy(dtype=bool)
         if name.strip().lower() in NOT_MISSING:
             hit |= labels.isna().to_numpy()
         if not hit.any():
-            found = [str(label) for label in pd.unique(texts.dropna())]
             what = f"drop_labels names {name!r}, which no cell has"
-            hint = suggestion(name, found, "labels")
-            findings.append(Finding("unknown-drop-label", what, hint, 1, name))
+            hint = suggestion(name, pd.unique(texts.dropna()), "labels")
+            findings += check("unknown-drop-label", [name], what, hint)
         gone |= hit
     return gone, findings
 
@@ -70,15 +69,14 @@ def doublets(obs: pd.DataFrame, key: str) -> tuple[np.ndarray, list[Finding]]:
     """Cells that a column of obs calls doublets."""
     nobody = np.zeros(len(obs), dtype=bool)
     if key not in obs:
-        return nobody, [_missing_column("doublet_key", key, obs)]
+        return nobody, _missing_column("doublet_key", key, obs)
     values = obs[key]
     flags = dict.fromkeys(("true", "1", "yes", "doublet"), True)
     flags |= dict.fromkeys(("false", "0", "no", "singlet"), False)
     texts = values.astype(object).map(lambda value: flags.get(str(value).strip().lower().removesuffix(".0")))
-    if texts.isna().any():
-        odd, n = str(values[texts.isna()].iloc[0]), int(texts.isna().sum())
-        what = f"obs[{key!r}] (doublet_key) has {n} values that are neither true nor false, such as {odd!r}"
-        return nobody, [Finding("no-flags", what, "make it a column of True and False", n, odd)]
+    if odd := [str(value) for value in values[texts.isna()]]:
+        what = f"obs[{key!r}] (doublet_key) has {len(odd)} values that are neither true nor false, such as {odd[0]!r}"
+        return nobody, check("no-flags", odd, what, "make it a column of True and False")
     return texts.to_numpy(dtype=bool), []
 
 
@@ -88,14 +86,11 @@ def wrong_guide_counts(
     """Cells with another number of perturbations than their label has genes (controls may have one guide)."""
     nobody = np.zeros(len(obs), dtype=bool)
     if key not in obs:
-        return nobody, [_missing_column("guide_count_key", key, obs)]
+        return nobody, _missing_column("guide_count_key", key, obs)
     numbers_N = pd.to_numeric(obs[key].astype(object), errors="coerce").to_numpy(dtype=np.float64)
-    missing_N = np.isnan(numbers_N)
-    if missing_N.any():
-        n = int(missing_N.sum())
-        what = f"obs[{key!r}] (guide_count_key) is no number for {count(n, 'cell')}"
-        first = str(obs.index[missing_N][0])
-        return nobody, [Finding("no-counts-of-guides", what, "fill or drop them", n, first)]
+    if missing := list(obs.index[np.isnan(numbers_N)]):
+        what = f"obs[{key!r}] (guide_count_key) is no number for {count(len(missing), 'cell')}"
+        return nobody, check("no-counts-of-guides", missing, what, "fill or drop them")
     return np.where(n_genes_N == 0, numbers_N > 1, numbers_N != n_genes_N), []
 
 
@@ -182,6 +177,6 @@ def not_knocked_down(
     return gone, dropped, findings
 
 
-def _missing_column(option: str, key: str, obs: pd.DataFrame) -> Finding:
-    what, hint = f"{option} names {key!r}, which obs lacks", suggestion(key, obs.columns, "columns")
-    return Finding("missing-column", what, hint, 1, key)
+def _missing_column(option: str, key: str, obs: pd.DataFrame) -> list[Finding]:
+    hint = suggestion(key, obs.columns, "columns")
+    return check("missing-column", [key], f"{option} names {key!r}, which obs lacks", hint)

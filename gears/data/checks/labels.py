@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import AT, CONTROL_LABEL, SEPARATOR, Condition, conditions_of
-from gears.core.findings import Finding
+from gears.core.findings import Finding, check
 from gears.core.messages import count, nearest, shorten
 from gears.data.checks.layout import Layout
 from gears.data.checks.styles import CONTROLS_JOINED, is_control_like, is_no_gene, is_word, may_be_control
@@ -78,17 +78,14 @@ def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], di
 
     Also the condition of each label that can be read with the layout's separator.
     """
-    found: list[Finding] = []
-    missing = labels.isna()
-    if missing.any():
-        n = int(missing.sum())
-        what = f"obs[{layout.condition_key!r}] is missing for {count(n, 'cell')}"
-        control = layout.controls[0] if layout.controls else CONTROL_LABEL
-        remedy = f"drop them (drop_labels=['nan']), or label them {control!r} if they are controls"
-        found.append(Finding("missing-label", what, remedy, n, str(labels.index[missing][0])))
-    counts = Counter(labels[~missing].tolist())
-    findings, readable = _readable(counts, layout)
-    findings = [*found, *findings]
+    missing = list(labels.index[labels.isna()])
+    what = f"obs[{layout.condition_key!r}] is missing for {count(len(missing), 'cell')}"
+    control = layout.controls[0] if layout.controls else CONTROL_LABEL
+    remedy = f"drop them (drop_labels=['nan']), or label them {control!r} if they are controls"
+    findings = check("missing-label", missing, what, remedy)
+    counts = Counter(labels.dropna().tolist())
+    of_labels, readable = _readable(counts, layout)
+    findings += of_labels
     empty = [
         label
         for label in readable
@@ -97,7 +94,7 @@ def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], di
     if empty:
         findings += _strange_tokens(counts, readable, layout)
     else:
-        findings.append(_no_control(counts, layout))
+        findings += _no_control(counts, layout)
     if readable and len(empty) == len(readable):
         what = f"no perturbed condition among {count(len(labels), 'cell')}"
         remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
@@ -123,27 +120,24 @@ def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str,
         n = sum(counts[label] for label, _ in bad)
         codes = not isinstance(first, str) and all(isinstance(label, Integral) for label, _ in bad)
         remedy = CODES if codes else remedy or "write genes as text"
-        findings.append(Finding("unreadable-label", what, remedy, n, str(first)))
+        findings += check("unreadable-label", [first], what, remedy, n=n)
     settled = [label for label, condition in readable.items() if condition.suffix]
-    if settled:
-        what = f"{count(len(settled), 'label')} with a context or a type: {shorten(map(repr, settled), 5)}"
-        remedy = (
-            f"put what follows {AT!r} into a column of obs (context_key=) and what is in brackets into another "
-            "(perturbation_type_key=); labels hold genes only"
-        )
-        n = sum(counts[label] for label in settled)
-        findings.append(Finding("context-in-label", what, remedy, n, settled[0]))
+    what = f"{count(len(settled), 'label')} with a context or a type: {shorten(map(repr, settled), 5)}"
+    remedy = (
+        f"put what follows {AT!r} into a column of obs (context_key=) and what is in brackets into another "
+        "(perturbation_type_key=); labels hold genes only"
+    )
+    findings += check("context-in-label", settled, what, remedy, n=sum(counts[label] for label in settled))
     joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
-    if joined:
-        number = count(len(joined), "label")
-        sign = repr(layout.sep) if layout.sep else "no sign"
-        what = f"{number} with {SEPARATOR!r} ({shorten(joined)}) though {sign} joins genes here"
-        remedy = f"pass sep={SEPARATOR!r}, or rename"
-        findings.append(Finding("other-separator", what, remedy, len(joined), joined[0]))
+    sign = repr(layout.sep) if layout.sep else "no sign"
+    what = (
+        f"{count(len(joined), 'label')} with {SEPARATOR!r} ({shorten(joined)}) though {sign} joins genes here"
+    )
+    findings += check("other-separator", joined, what, f"pass sep={SEPARATOR!r}, or rename")
     return findings, readable
 
 
-def _no_control(counts: Counter, layout: Layout) -> Finding:
+def _no_control(counts: Counter, layout: Layout) -> list[Finding]:
     names = [label for label in counts if isinstance(label, str)]
     wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
     what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
@@ -157,24 +151,24 @@ def _no_control(counts: Counter, layout: Layout) -> Finding:
         largest, n = counts.most_common(1)[0]
         what = f"{what} alone: it is named beside genes only; {largest!r} has most cells ({n})"
         remedy = f"label the control cells {sorted(tokens)[0]!r}, or name their label, too: ctrl_label="
-        return Finding("no-control", what, f"{remedy}{[*sorted(tokens), '...']}", n, str(largest))
+        return check("no-control", [largest], what, f"{remedy}{[*sorted(tokens), '...']}", n=n)
     if len(known) > 1 or tokens - {label.strip() for label in known}:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
         if len(spelled) > MOST_CONTROLS:
             remedy = f"several tokens look like a control; label the cells of all that are {CONTROL_LABEL!r}"
         what = f"{what}; found {shorten(map(repr, spelled))}"
-        return Finding("no-control", what, remedy + _or_joined(known, layout), len(spelled), spelled[0])
+        return check("no-control", spelled, what, remedy + _or_joined(known, layout))
     control = layout.controls[0] if layout.controls else "control"
     like = known or nearest(control, names) or nearest("control", names)
     if not like:
         remedy = "label the control cells, or name their label: ctrl_label='...'"
         what += f"; labels found: {shorten(names)}" if names else ""
-        return Finding("no-control", what, remedy)
+        return [Finding("no-control", what, remedy)]
     best = like[0]
     what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
     remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}{_or_joined(known, layout)}"
-    return Finding("no-control", what, remedy, counts[best], best)
+    return check("no-control", [best], what, remedy, n=counts[best])
 
 
 def _or_joined(controls: Sequence[str], layout: Layout) -> str:
@@ -210,39 +204,30 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
                 doubtful.setdefault(token, []).append(label)
             elif is_no_gene(token):
                 unknown.setdefault(token, []).append(label)
-    findings = []
-    if controls:
-        tokens = sorted(controls)
-        named = [f"{labels_[0]!r} has {token!r}" for token, labels_ in controls.items()]
-        n = n_cells(controls)
-        what = (
-            f"{count(len(tokens), 'token')} like a control's, which would be taken for a gene "
-            f"({count(n, 'cell')}): label {shorten(named, 5)}"
-        )
-        spelled = sorted({*layout.controls, *tokens})
-        remedy = (
-            f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={spelled}; as_genes={tokens} if genes have "
-            "these names"
-        )
-        findings.append(Finding("control-like-token", what, remedy, n, tokens[0]))
-    if doubtful:
-        tokens = sorted(doubtful)
-        n = n_cells(doubtful)
-        number = count(len(tokens), "token that is often a control", "tokens that are often controls")
-        what = f"{number} ({shorten(tokens)}; {count(n, 'cell')}), taken for genes"
-        spelled = sorted({*layout.controls, *tokens})
-        remedy = f"pass ctrl_label={spelled} if they are controls, as_genes={tokens} if they are genes"
-        findings.append(Finding("maybe-control", what, remedy, n, tokens[0], "warning"))
-    if unknown:
-        n = n_cells(unknown)
-        whole = sorted({label for labels_ in unknown.values() for label in labels_})
-        what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
-        remedy = (
-            f"these cells are no controls: leave them out with drop_labels={whole[:5]}, or pass "
-            f"as_genes={sorted(unknown)[:5]} if genes have these names"
-        )
-        findings.append(Finding("no-gene-label", what, remedy, n, whole[0]))
-    return findings
+    tokens, n = sorted(controls), n_cells(controls)
+    named = [f"{labels_[0]!r} has {token!r}" for token, labels_ in controls.items()]
+    what = (
+        f"{count(len(tokens), 'token')} like a control's, which would be taken for a gene "
+        f"({count(n, 'cell')}): label {shorten(named, 5)}"
+    )
+    remedy = (
+        f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={sorted({*layout.controls, *tokens})}; "
+        f"as_genes={tokens} if genes have these names"
+    )
+    findings = check("control-like-token", tokens, what, remedy, n=n)
+    tokens, n = sorted(doubtful), n_cells(doubtful)
+    number = count(len(tokens), "token that is often a control", "tokens that are often controls")
+    what = f"{number} ({shorten(tokens)}; {count(n, 'cell')}), taken for genes"
+    spelled = sorted({*layout.controls, *tokens})
+    remedy = f"pass ctrl_label={spelled} if they are controls, as_genes={tokens} if they are genes"
+    findings += check("maybe-control", tokens, what, remedy, "warning", n=n)
+    n, whole = n_cells(unknown), sorted({label for labels_ in unknown.values() for label in labels_})
+    what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
+    remedy = (
+        f"these cells are no controls: leave them out with drop_labels={whole[:5]}, or pass "
+        f"as_genes={sorted(unknown)[:5]} if genes have these names"
+    )
+    return findings + check("no-gene-label", whole, what, remedy, n=n)
 
 
 def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[str], bool]) -> list[Finding]:
@@ -265,12 +250,10 @@ def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[st
     n = len({label for label in labels if set(layout.tokens(label)) - set(layout.controls)})
     if n >= FEWEST_LABELS:
         words |= {part: found for part, found in beside.items() if len(found) >= MOST_LABELS * n}
-    if not words:
-        return []
     names = sorted(words)
     shown = shorten((f"{word!r} in {words[word][0]!r}" for word in names), 5)
     what = f"{count(len(names), 'word')} that may say how, where or when cells were perturbed: {shown}"
-    return [Finding("word-in-label", what, _IN_COLUMNS.format(names[:5]), len(names), names[0])]
+    return check("word-in-label", names, what, _IN_COLUMNS.format(names[:5]))
 
 
 _IN_COLUMNS = (
@@ -292,7 +275,7 @@ def everywhere_findings(labels: Iterable[str], layout: Layout) -> list[Finding]:
     if not names:
         return []
     what = f"{shorten(names)} stands beside another gene in {combined[names[0]]} of {n} labels, as a treatment would"
-    return [Finding("in-every-label", what, _IN_COLUMNS.format(names), len(names), names[0])]
+    return check("in-every-label", names, what, _IN_COLUMNS.format(names))
 
 
 def guide_number_findings(
@@ -306,14 +289,10 @@ def guide_number_findings(
         for label, standard in mapping.items()
         if label in most.index and len(set(standard.split(SEPARATOR)) - {CONTROL_LABEL}) > most[label]
     ]
-    if not wrong:
-        return []
-    what = (
-        f"{count(len(wrong), 'label')} read as more genes than obs[{key!r}] says: "
-        f"{shorten(f'{label!r} ({mapping[label]})' for label in wrong)}"
-    )
+    shown = shorten(f"{label!r} ({mapping[label]})" for label in wrong)
+    what = f"{count(len(wrong), 'label')} read as more genes than obs[{key!r}] says: {shown}"
     remedy = "pass the sign that joins genes as sep=, or rename genes whose names hold it"
-    return [Finding("split-name", what, remedy, len(wrong), wrong[0])]
+    return check("split-name", wrong, what, remedy)
 
 
 def unknown_gene_findings(
@@ -326,13 +305,8 @@ def unknown_gene_findings(
         for token in label.split(SEPARATOR)
         if token.strip() != CONTROL_LABEL and not known(token.strip())
     }
-    if not strange:
-        return [], []
-    tokens = sorted(set(strange.values()))
-    what = (
-        f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: "
-        f"{shorten(tokens)}"
-    )
+    shown = shorten(sorted(set(strange.values())))
+    what = f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: {shown}"
     remedy = {
         "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' leaves them out, "
         "ctrl_label= names a control",
@@ -340,8 +314,7 @@ def unknown_gene_findings(
         "drop": "excluded, as requested",
     }[choice]
     severity = "error" if choice == "refuse" else "warning"
-    found = Finding("unknown-gene", what, remedy, len(strange), next(iter(strange)), severity)
-    return [found], list(strange)
+    return check("unknown-gene", strange, what, remedy, severity), list(strange)
 
 
 def joined_genes(
@@ -368,18 +341,17 @@ def joined_genes(
             found[label] = SEPARATOR.join(tokens)
             for sign in signs:
                 by_sign.setdefault(sign, []).append(label)
-    findings = []
-    if by_alias:
-        named, sign = list(by_alias), next(iter(by_alias.values()))
-        what = f"{count(len(named), 'label')} may join genes under old names ({shorten(map(repr, named), 4)})"
-        remedy = (
-            f"pass sep={sign!r} if each is a combination, sep={layout.sep or SEPARATOR!r} if each is one gene"
-        )
-        findings.append(Finding("joined-aliases", what, remedy, len(named), named[0]))
+    sep, sign = layout.sep or SEPARATOR, next(iter(by_alias.values()), "")
+    what = (
+        f"{count(len(by_alias), 'label')} may join genes under old names ({shorten(map(repr, by_alias), 4)})"
+    )
+    remedy = f"pass sep={sign!r} if each is a combination, sep={sep!r} if each is one gene"
+    findings = check("joined-aliases", by_alias, what, remedy)
     for sign, own in by_sign.items():
         what = f"{count(len(own), 'label')} of known genes joined by {sign!r} ({shorten(own, 4)}), read as combinations"
-        remedy = f"pass sep={layout.sep or SEPARATOR!r} if each is the name of one gene"
-        findings.append(Finding("joined-genes", what, remedy, len(own), own[0], "warning"))
+        findings += check(
+            "joined-genes", own, what, f"pass sep={sep!r} if each is the name of one gene", "warning"
+        )
     return found, findings
 
 

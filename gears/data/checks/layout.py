@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR
-from gears.core.findings import Finding
+from gears.core.findings import Finding, check
 from gears.core.messages import nearest, shorten
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like, stem_of
@@ -123,11 +123,9 @@ def _further_positions(obs: pd.DataFrame, key: str | None) -> list[Finding]:
         return []
     others = [name for name in obs if name != key and stem_of(str(name)) == stem_of(key)]
     names = [str(name) for name in others if is_text(obs[name]) and obs[name].nunique() > 1]
-    if not names:
-        return []
     what = f"obs[{key!r}] is read, and not {shorten(map(repr, names))}, which may hold further perturbations of a cell"
     remedy = f"join them into one column ('A{SEPARATOR}B') and name it with condition_key="
-    return [Finding("unread-column", what, remedy, len(names), names[0], "warning")]
+    return check("unread-column", names, what, remedy, "warning")
 
 
 def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[Style, str]]:
@@ -218,7 +216,7 @@ def _column(
     elif not near:
         hint += f": {remedy}"
     what = f"adata.{axis} has no column {wanted!r} ({meaning})"
-    return None, [Finding("missing-column", what, hint, 1, wanted)]
+    return None, check("missing-column", [wanted], what, hint)
 
 
 _MEANINGS = {

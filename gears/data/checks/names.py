@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR
-from gears.core.findings import Finding
-from gears.core.messages import count, shorten
+from gears.core.findings import Finding, check
+from gears.core.messages import agreeing, count, shorten
 
 KnownGene = Callable[[str], object]
 """Symbol of a gene that the annotation knows (or True), None (or False) for any other name."""
@@ -66,11 +66,9 @@ def in_ascii(name: str) -> str:
 def date_findings(names: Sequence[str], what: str, severity: str) -> list[Finding]:
     """Names that a spreadsheet made dates of; `what` they are, such as "gene name"."""
     dates = {name: gene for name in names if (gene := as_date(name)) is not None}
-    if not dates:
-        return []
     shown = shorten(f"{name} ({gene})" if gene else name for name, gene in dates.items())
     text = f"{count(len(dates), what)} became dates in a spreadsheet: {shown}"
-    return [Finding("dates", text, "write the symbols again", len(dates), next(iter(dates)), severity)]
+    return check("dates", dates, text, "write the symbols again", severity)
 
 
 def look_alike_findings(
@@ -80,8 +78,6 @@ def look_alike_findings(
     strange = {
         own: name for own in names if not own.isascii() and not known(own) and known(name := in_ascii(own))
     }
-    if not strange:
-        return []
     shown = []
     for own, name in strange.items():
         signs = ", ".join(
@@ -90,7 +86,7 @@ def look_alike_findings(
         shown.append(f"{own!r} has {signs}, {name} is meant")
     text = f"{count(len(strange), what)} with letters that look like other ones: {shorten(shown)}"
     remedy = "write them with plain letters: they would be other genes"
-    return [Finding("look-alike-letters", text, remedy, len(strange), next(iter(strange)), severity)]
+    return check("look-alike-letters", strange, text, remedy, severity)
 
 
 def other_case_findings(
@@ -104,12 +100,10 @@ def other_case_findings(
         for token in tokens
         if token not in names and token.lower() in by_lower and not known(token)
     }
-    if not other:
-        return []
     shown = shorten(f"{token} ({name})" for token, name in other.items())
     what = f"{count(len(other), 'perturbed gene')} not measured as spelled, but in other letters: {shown}"
     remedy = "they are taken for other genes: spell labels and gene names alike"
-    return [Finding("other-letters", what, remedy, len(other), next(iter(other)), "warning")]
+    return check("other-letters", other, what, remedy, "warning")
 
 
 def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.DataFrame) -> list[Finding]:
@@ -130,9 +124,9 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
     if not n_best:
         remedy = kind[1]
     share = f"{n_measured} of {count(n, 'perturbed gene')} ({n_measured / n:.0%})"
-    what = f"{share} {'are' if n > 1 else 'is'} measured: gene names are such as {shorten(measured, 2)}, "
+    what = f"{share} {agreeing(n, 'is', 'are')} measured: gene names are such as {shorten(measured, 2)}, "
     what += f"labels such as {shorten(tokens, 2)}{kind[0]}"
-    return [Finding("not-measured", what, remedy, n - n_measured, tokens[0], "warning")]
+    return check("not-measured", tokens, what, remedy, "warning", n=n - n_measured)
 
 
 def _kind(tokens: Sequence[str], measured: Sequence[str]) -> tuple[str, str]:
@@ -256,11 +250,8 @@ def with_names(label: str, renamed: Mapping[str, str]) -> str:
 
 def other_name_findings(renamed: dict[str, str]) -> list[Finding]:
     """Names that were replaced by another one of the same gene."""
-    if not renamed:
-        return []
     shown = shorten(f"{old} is {new}" for old, new in renamed.items())
     what = (
         f"{count(len(renamed), 'perturbed gene')} under another name of a gene that this screen has: {shown}"
     )
-    remedy = "read as that gene"
-    return [Finding("other-name", what, remedy, len(renamed), next(iter(renamed)), "warning")]
+    return check("other-name", renamed, what, "read as that gene", "warning")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.core.findings import Finding, errors
+from gears.core.findings import Finding, check, errors
 from gears.core.messages import count, shorten
 from gears.data.checks.filters import Dropped
 from gears.data.checks.names import KnownGene
@@ -117,14 +117,15 @@ def inspect_screen(
     if draft.table is not None:
         facts |= condition_facts(draft.table.conditions, draft.table.counts())
         facts |= gene_facts(draft.table.conditions, draft.gene_names.tolist(), is_gene)
-    if draft.ok and is_gene is None and (unmeasured := facts.get("not_measured")):
+    if draft.ok and is_gene is None:
+        unmeasured = facts.get("not_measured", ())
         what = (
             f"{count(len(unmeasured), 'perturbed gene')} compared with no annotation: {shorten(unmeasured)}"
         )
         remedy = (
             "pass is_gene=GeneAnnotation.human().resolve (of gears.graphs), as PertData and the commands do"
         )
-        draft = draft.found([Finding("no-annotation", what, remedy, len(unmeasured), unmeasured[0], "note")])
+        draft = draft.found(check("no-annotation", unmeasured, what, remedy, "note"))
     return ScreenReport(
         name=name,
         facts=facts,

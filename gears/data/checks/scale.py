@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.core.findings import Finding
+from gears.core.findings import Finding, check
 from gears.data.reading.matrix import as_csr, share_of_integers
 from gears.files.mapped import pieces
 
@@ -189,17 +189,17 @@ def scale_findings(
         shown = "whole numbers only" if share == 1 else f"mostly whole numbers ({share:.0%})"
         what = f"{place} holds {shown} (up to {high:g}): these look like raw counts, log-normalised values are needed"
         remedy = f"pass normalize=True (1e4 counts per cell, then log1p, on a copy){also}"
-        return [Finding("counts", what, remedy, int(share * n), f"{high:g}")]
+        return check("counts", [f"{high:g}"], what, remedy, n=int(share * n))
     if scale in WRONG:
         described, remedy = WRONG[scale]
         what = f"{place} holds {described} (up to {high:g}): log1p of normalised counts is needed"
         remedy += f"{also}; scale={LOG1P!r} says that they are log1p, scale={scale!r} uses them unchanged"
-        return [Finding("other-scale", what, remedy, n, f"{high:g}")]
+        return check("other-scale", [f"{high:g}"], what, remedy, n=n)
     negative = int((values < 0).sum())
     what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals; they are used unchanged"
     better = better or "give log-normalised values if there are any"
     remedy = f"{better}; negative predictions are not set to 0 (clip=True does)"
-    return [Finding("negative-values", what, remedy, negative, f"{low:g}", "warning")]
+    return check("negative-values", [f"{low:g}"], what, remedy, "warning", n=negative)
 
 
 def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:

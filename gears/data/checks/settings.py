@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import AT, Condition
-from gears.core.findings import Finding, errors
+from gears.core.findings import Finding, check, errors
 from gears.core.messages import count, shorten, suggestion
 from gears.data.checks.labels import LabelTable
 from gears.data.checks.names import in_ascii
@@ -74,55 +74,39 @@ def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptio
 
 def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: np.ndarray) -> list[Finding]:
     """Columns that are missing or have gaps, names that labels cannot hold, batches with few or no control cells."""
-    findings: list[Finding] = []
     needed = dict.fromkeys(options.batch_key or [], np.ones(len(obs), dtype=bool))
     if options.perturbation_type_key:
         needed.setdefault(options.perturbation_type_key, ~is_control)
-    for name, cells in needed.items():
-        findings += _one_column(obs, name, cells)
+    findings = [finding for name, cells in needed.items() for finding in _one_column(obs, name, cells)]
     if errors(findings) or not options.batch_key:
         return findings
     batch_N, batches = _coded(obs, options.batch_key)
     n_control = np.bincount(batch_N[is_control], minlength=len(batches))
     alone = [f"{batches[i]} ({n} cells)" for i, n in enumerate(np.bincount(batch_N)) if n_control[i] < 1]
-    if alone:
-        by = ", ".join(options.batch_key)
-        what = f"{count(len(alone), 'combination')} of {by} without a control cell: {shorten(alone)}"
-        remedy = "leave these cells out, or divide by other or fewer columns (context_key=, batch_key=)"
-        findings.append(Finding("no-matched-control", what, remedy, len(alone), alone[0]))
+    by = ", ".join(options.batch_key)
+    what = f"{count(len(alone), 'combination')} of {by} without a control cell: {shorten(alone)}"
+    remedy = "leave these cells out, or divide by other or fewer columns (context_key=, batch_key=)"
+    findings += check("no-matched-control", alone, what, remedy)
     n_perturbed = np.bincount(batch_N[~is_control], minlength=len(batches))
     few = np.flatnonzero((n_control > 0) & (n_control < FEW_CONTROLS) & (n_perturbed > 0))
-    if len(few):
-        shown = [
-            f"{batches[i]} ({count(int(n_control[i]), 'control cell')} for {n_perturbed[i]})" for i in few
-        ]
-        by = ", ".join(options.batch_key)
-        what = f"{count(len(few), 'combination')} of {by} with fewer than {FEW_CONTROLS} control cells: "
-        what += shorten(shown)
-        remedy = (
-            "changes there are differences from the mean of these few: give more, or divide by fewer columns"
-        )
-        findings.append(Finding("few-matched-controls", what, remedy, len(few), batches[few[0]], "warning"))
-    return findings
+    shown = [f"{batches[i]} ({count(int(n_control[i]), 'control cell')} for {n_perturbed[i]})" for i in few]
+    what = f"{count(len(few), 'combination')} of {by} with fewer than {FEW_CONTROLS} control cells: {shorten(shown)}"
+    remedy = "changes there are differences from the mean of these few: give more, or divide by fewer columns"
+    return findings + check("few-matched-controls", [batches[i] for i in few], what, remedy, "warning")
 
 
 def _one_column(obs: pd.DataFrame, name: str, needed: np.ndarray) -> list[Finding]:
     if name not in obs:
-        what, hint = (
-            f"adata.obs has no column {name!r} (to divide by)",
-            suggestion(name, obs.columns, "columns"),
-        )
-        return [Finding("missing-column", what, hint, 1, name)]
+        what = f"adata.obs has no column {name!r} (to divide by)"
+        return check("missing-column", [name], what, suggestion(name, obs.columns, "columns"))
     values = obs[name]
     gaps = (values.isna().to_numpy() & needed).sum()
     if gaps:
         what = f"obs[{name!r}] is missing for {count(int(gaps), 'cell')}"
-        return [Finding("missing-context", what, "fill it, or drop these cells", int(gaps), name)]
+        return check("missing-context", [name], what, "fill it, or drop these cells", n=int(gaps))
     odd = [text for text in map(str, pd.unique(values)) if AT in text or "[" in text or "]" in text]
-    if odd:
-        what = f"obs[{name!r}] has names with {AT!r} or brackets ({shorten(odd)}), which labels use"
-        return [Finding("context-name", what, "rename them", len(odd), odd[0])]
-    return same_name_findings(f"obs[{name!r}]", values[needed])
+    what = f"obs[{name!r}] has names with {AT!r} or brackets ({shorten(odd)}), which labels use"
+    return check("context-name", odd, what, "rename them") or same_name_findings(name, values[needed])
 
 
 def same_name_findings(column: str, values: pd.Series) -> list[Finding]:
@@ -131,12 +115,10 @@ def same_name_findings(column: str, values: pd.Series) -> list[Finding]:
     for text in sorted(set(values.astype(str).str.strip())):
         spellings.setdefault(re.sub(r"[-_\s]+", " ", in_ascii(text)).casefold(), set()).add(text)
     alike = [sorted(texts) for texts in spellings.values() if len(texts) > 1]
-    if not alike:
-        return []
     shown = shorten((" and ".join(map(repr, texts)) for texts in alike), 4)
-    what = f"{column} has values that differ in case or signs only: {shown}"
+    what = f"obs[{column!r}] has values that differ in case or signs only: {shown}"
     remedy = "they are read as different ones; write them alike if they mean the same"
-    return [Finding("values-alike", what, remedy, len(alike), alike[0][0], "warning")]
+    return check("values-alike", [texts[0] for texts in alike], what, remedy, "warning")
 
 
 def _coded(obs: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import sparse
 
 from gears.conditions import SEPARATOR, split_label
-from gears.core.findings import Finding, errors, refusal
+from gears.core.findings import Finding, check, errors, refusal
 from gears.core.messages import count, shorten, suggestion
 from gears.data.checks import filters
 from gears.data.checks.filters import Dropped
@@ -206,21 +206,17 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
             severity, remedy = (
                 ("error", "keep one of them") if name in used else ("warning", "the first is kept")
             )
-            findings.append(Finding("repeated-column", what, remedy, 1, name, severity))
-    if len(others):
-        kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
-        what = f"{count(len(others), 'feature')} other than gene expression excluded ({kinds})"
-        remedy = "call them 'Gene Expression' in that column of var if they are genes"
-        severity = "warning" if is_gene_G.any() else "error"
-        findings.append(Finding("other-features", what, remedy, len(others), str(others[0]), severity))
+            findings += check("repeated-column", [name], what, remedy, severity)
+    kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
+    what = f"{count(len(others), 'feature')} other than gene expression excluded ({kinds})"
+    remedy = "call them 'Gene Expression' in that column of var if they are genes"
+    findings += check("other-features", list(others), what, remedy, "warning" if is_gene_G.any() else "error")
     raw = None if adata.raw is None else adata.raw.X
     is_raw = options.layer == RAW and RAW not in layers and raw is not None
     is_there = is_raw or options.layer is None or options.layer in layers
     if is_raw and len(missing := adata.var_names.difference(adata.raw.var_names)):
         what = f"adata.raw does not measure {count(len(missing), 'gene')} of adata ({shorten(missing)})"
-        findings.append(
-            Finding("raw-genes", what, "call adata.raw.to_adata() and give that", len(missing), missing[0])
-        )
+        findings += check("raw-genes", list(missing), what, "call adata.raw.to_adata() and give that")
         is_there = False
     return ScreenDraft(
         options=options,
@@ -348,7 +344,7 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
     layer, layers = draft.options.layer, [*draft.layers, *([RAW] if draft.raw is not None else [])]
     if layer is not None and layer not in layers:
         hint = suggestion(layer, layers, "layers")
-        return draft.found([Finding("no-layer", f"there is no layer {layer!r}", hint, 1, layer)])
+        return draft.found(check("no-layer", [layer], f"there is no layer {layer!r}", hint))
     if draft.n_cells == 0 or draft.n_genes == 0 or (draft.values is None and not draft.ok):
         return draft
     if draft.values is None:

@@ -21,7 +21,7 @@ from gears.data.reading.matrix import RAW, as_csr, layers_of
 from gears.data.reading.open import kind_of
 from gears.data.screen.cells import CellMatrix
 from gears.files.atomic import scratch_folder
-from gears.files.untrusted import refuse_beyond, refuse_odd_codecs
+from gears.files.untrusted import refuse_beyond, refuse_links
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -106,7 +106,7 @@ def lazy_screen(path: Path, layer: str | None) -> AnnData:
     if kind not in ("h5ad", "zarr"):
         msg = f"{path} is a screen of the kind {kind}; dask reads h5ad files and zarr stores: omit dask, or convert it"
         raise ValueError(msg)
-    (refuse_beyond if kind == "h5ad" else refuse_odd_codecs)(path)
+    (refuse_beyond if kind == "h5ad" else refuse_links)(path)
     key = "X" if layer is None else f"layers/{layer}"
     with _group(path, kind) as group:
         if key not in group:

@@ -31,7 +31,7 @@ from gears.data.screen.cells import CellMatrix
 from gears.data.screen.moments import CHUNK_VALUES
 from gears.files.atomic import scratch_folder
 from gears.files.paths import reading, user_path
-from gears.files.untrusted import WholeLines, check_compressed, refuse_beyond, refuse_odd_codecs
+from gears.files.untrusted import WholeLines, check_compressed, refuse_beyond, refuse_links
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -190,7 +190,7 @@ def _members(folder: Path) -> list[Path]:
 def _read_zarr(path: Path) -> AnnData:
     import anndata
 
-    refuse_odd_codecs(path)
+    refuse_links(path)
     with reading(path, "a zarr store of an AnnData"):
         found = anndata.read_zarr(path)
     check_matrices(path, found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
-from gears.core.findings import Finding, errors, refusal
+from gears.core.findings import Finding, check, errors, refusal
 from gears.core.messages import shorten, suggestion
 from gears.data.splits.custom import read_split_dict
 from gears.data.splits.split import PARTS, Split, Subgroups, subgroup_name
@@ -101,11 +101,8 @@ def check_split(
         part: len({condition for condition in names.values() if not condition.is_control})
         for part, names in parsed.items()
     }
-    findings += [
-        Finding("empty-part", f"{part!r} has no perturbed condition", severity="warning", example=part)
-        for part, n in counts.items()
-        if not n
-    ]
+    for part in [part for part, n in counts.items() if not n]:
+        findings += check("empty-part", [part], f"{part!r} has no perturbed condition", severity="warning")
     return SplitReport(tuple(findings), counts)
 
 
@@ -153,7 +150,7 @@ def _parsed(
 ) -> tuple[dict[str, dict[str, Condition]], list[Finding]]:
     """Condition of each label of each part, and labels that cannot be read."""
     parsed: dict[str, dict[str, Condition]] = {}
-    findings = []
+    findings: list[Finding] = []
     for part, names in parts.items():
         parsed[part] = {}
         bad = []
@@ -162,13 +159,11 @@ def _parsed(
                 parsed[part][name] = Condition.parse(name, ctrl_label=ctrl_label, sep=sep)
             except ValueError:
                 bad.append(name)
-        if bad:
-            what = f"{part!r} has {len(bad)} labels that cannot be read ({shorten(map(repr, bad))})"
-            remedy = f"write genes joined by {sep!r}"
-            findings.append(Finding("unreadable-label", what, remedy, len(bad), bad[0]))
+        what = f"{part!r} has {len(bad)} labels that cannot be read ({shorten(map(repr, bad))})"
+        findings += check("unreadable-label", bad, what, f"write genes joined by {sep!r}")
         if part not in PARTS:
             what = f"part {part!r} is none of {', '.join(PARTS)}; compared all the same"
-            findings.append(Finding("other-part", what, severity="note", example=part))
+            findings += check("other-part", [part], what, severity="note")
     return parsed, findings
 
 
@@ -179,7 +174,7 @@ def _leaks(parsed: Mapping[str, Mapping[str, Condition]]) -> list[Finding]:
         for name, condition in names.items():
             if not condition.is_control:
                 home.setdefault(condition, {}).setdefault(part, name)
-    findings = []
+    findings: list[Finding] = []
     shared: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for places in home.values():
         if len(places) > 1:
@@ -188,7 +183,7 @@ def _leaks(parsed: Mapping[str, Mapping[str, Condition]]) -> list[Finding]:
         shown = [" = ".join(f"{name!r} ({part})" for part, name in places.items()) for places in cases]
         what = f"{len(cases)} conditions are in {' and '.join(map(repr, where))}: {shorten(shown, 5)}"
         remedy = "keep all spellings and all cells of a condition in one part"
-        findings.append(Finding("condition-in-two-parts", what, remedy, len(cases), shown[0]))
+        findings += check("condition-in-two-parts", shown, what, remedy)
     return findings
 
 
@@ -197,11 +192,11 @@ def _control_findings(parsed: Mapping[str, Mapping[str, Condition]]) -> list[Fin
     if "train" in parsed and "train" not in held:
         what = f"the control is not in 'train' (it is in {shorten(map(repr, held)) or 'no part'})"
         remedy = "predictions start from control cells: put it there"
-        return [Finding("control-not-in-train", what, remedy, 1, "ctrl", "warning")]
+        return check("control-not-in-train", [CONTROL_LABEL], what, remedy, "warning")
     if len(held) > 1:
         what = f"control cells are in {' and '.join(map(repr, held))}"
         remedy = "the same control cells then serve as input of training and as reference of the test, as published"
-        return [Finding("control-shared", what, remedy, len(held), "ctrl", "note")]
+        return check("control-shared", [CONTROL_LABEL], what, remedy, "note", n=len(held))
     return []
 
 
@@ -209,7 +204,7 @@ def _subgroup_findings(
     subgroup: Subgroups | None, parsed: Mapping[str, Mapping[str, Condition]], trained: set[str], exact: bool
 ) -> list[Finding]:
     """Labels whose subgroup says more or less than training has seen."""
-    findings = []
+    findings: list[Finding] = []
     for key, groups in (subgroup or {}).items():
         part = key.removesuffix("_subgroup")
         untrue = [
@@ -219,13 +214,12 @@ def _subgroup_findings(
             if (condition := parsed.get(part, {}).get(name)) is not None
             and subgroup_name(condition, trained) != group
         ]
-        if untrue:
-            shown = shorten(untrue, 3)
-            n = len(untrue)
-            what = f"{n} labels of {part!r} are in a subgroup that training does not bear out: {shown}"
-            remedy = "mode='strict' counts genes of training alone as seen; the published kinds count validation's too"
-            severity = "error" if exact else "warning"
-            findings.append(Finding("untrue-subgroup", what, remedy, len(untrue), untrue[0], severity))
+        shown = shorten(untrue, 3)
+        what = f"{len(untrue)} labels of {part!r} are in a subgroup that training does not bear out: {shown}"
+        remedy = (
+            "mode='strict' counts genes of training alone as seen; the published kinds count validation's too"
+        )
+        findings += check("untrue-subgroup", untrue, what, remedy, "error" if exact else "warning")
     return findings
 
 
@@ -234,13 +228,8 @@ def _screen_findings(
 ) -> list[Finding]:
     named = {name for names in parts.values() for name in names}
     unknown = sorted(named - set(labels))
-    findings = []
-    if unknown:
-        what = f"{len(unknown)} labels are not in the screen: {shorten(unknown)}"
-        remedy = "spell them as the screen does"
-        findings.append(Finding("unknown-label", what, remedy, len(unknown), unknown[0]))
+    what = f"{len(unknown)} labels are not in the screen: {shorten(unknown)}"
+    findings = check("unknown-label", unknown, what, "spell them as the screen does")
     lost = [label for label in labels if label not in named and label not in set(excluded)]
-    if lost:
-        what = f"{len(lost)} labels of the screen are in no part: {shorten(lost)}"
-        findings.append(Finding("in-no-part", what, "", len(lost), lost[0], "warning"))
-    return findings
+    what = f"{len(lost)} labels of the screen are in no part: {shorten(lost)}"
+    return findings + check("in-no-part", lost, what, severity="warning")
