@@ -96,7 +96,7 @@ def _gradient(screen, device, ids, reducer=None, hidden=16):
     (delta_UG.square() * torch.linspace(1, 2, delta_UG.shape[1], device=device)).mean().backward()
     parameters = list(network.parameters())
     if reducer is not None:
-        SharedGradients(parameters, reducer, None).average(torch.zeros(3, dtype=torch.float64, device=device))
+        SharedGradients(parameters, reducer).average(torch.zeros(3, dtype=torch.float64, device=device))
     used = [p.grad for p in parameters if p.grad is not None]
     return torch.cat([gradient.reshape(-1) for gradient in used]).cpu().numpy()
 

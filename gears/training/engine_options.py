@@ -28,8 +28,6 @@ class EngineOptions:
         On CUDA, multiply float32 matrices in TF32 during `train`.
     compile
         Train through ``torch.compile``; without a compiler this has no effect but a warning.
-    cuda_graph
-        Start forward and backward of a step as one CUDA graph (:mod:`gears.training.graph`); experimental.
     sync_batchnorm
         With several workers on CUDA, compute ordinary batch norms of the model over the global batch.
     use_ema, ema_decay
@@ -38,8 +36,6 @@ class EngineOptions:
         Micro-batches per optimiser step.
     clip_value, clip_norm
         Gradient clipping by value or by norm, of the global gradient.
-    gradient_compression
-        ``"fp16"`` or ``"bf16"``: send gradients in half precision (results then depend on the number of workers).
     check_replicas
         Compare a checksum of parameters and buffers over workers after each epoch.
     reproducible
@@ -63,14 +59,12 @@ class EngineOptions:
     growth_interval: int = 2000
     tf32: bool = False
     compile: bool = False
-    cuda_graph: bool = False
     sync_batchnorm: bool = True
     use_ema: bool = False
     ema_decay: float = 0.999
     accumulation_steps: int = 1
     clip_value: float | None = None
     clip_norm: float | None = None
-    gradient_compression: str | None = None
     check_replicas: bool = False
     reproducible: bool = False
     early_stopping: int | EarlyStopping | None = None

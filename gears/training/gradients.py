@@ -9,8 +9,6 @@ from torch import nn
 
 from gears.distributed.world import Reducer
 
-COMPRESSIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
 
 class SharedGradients:
     """Gradients of all parameters as parts of one vector, which is reduced once per optimiser step.
@@ -19,10 +17,9 @@ class SharedGradients:
     the parts are small beside the layers' activations, and each would be copied by a separate operator.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], reducer: Reducer, compression: str | None) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], reducer: Reducer) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._reducer = reducer
-        self._dtype = None if compression is None else COMPRESSIONS[compression]
         self._known = False
 
     def average(self, more_K: torch.Tensor) -> torch.Tensor:
@@ -32,10 +29,7 @@ class SharedGradients:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), more_K])
         flat.div_(self._reducer.world_size)
-        if self._dtype is None:
-            flat = self._reducer.add_up(flat)
-        else:
-            flat = self._reducer.add_up(flat.to(self._dtype)).to(flat.dtype)
+        flat = self._reducer.add_up(flat)
         parts = flat[: len(flat) - len(more_K)].split([gradient.numel() for gradient in gradients])
         for parameter, part in zip(self._parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter).to(parameter.dtype)

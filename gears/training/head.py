@@ -245,7 +245,6 @@ def _stopped_in_training(
         use_amp=options.use_amp,
         amp_dtype=AMP_DTYPES[options.amp_dtype],
         tf32=options.tf32,
-        gradient_compression=options.gradient_compression,
         reproducible=options.reproducible,
         max_steps=MOST_STEPS,
     )

@@ -25,7 +25,6 @@ from gears.training.batches import with_other_workers
 from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
 from gears.training.engine import TrainingEngine
 from gears.training.engine_options import EngineOptions
-from gears.training.graph import check_graph
 from gears.training.loggers.registry import LoggerSetup, RunLoggers
 from gears.training.network_weight import kept_epoch
 from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
@@ -34,7 +33,7 @@ from gears.training.schedules import Adam, Horizon, learning_rate, rising_epochs
 from gears.training.shards import N_SHARDS
 from gears.training.step import profiled
 from gears.training.tables import ConditionTables
-from gears.training.tasks import CellsTask, FixedSize, MomentsTask, PairTables
+from gears.training.tasks import CellsTask, MomentsTask, PairTables
 
 if TYPE_CHECKING:
     from gears.training.validation import Validation
@@ -90,9 +89,7 @@ def run_training(
     assert options.schedule is not None
     dtype = DTYPES[options.dtype]
     network.to(device, dtype)
-    if options.kept_mib is not None:
-        network.most_kept = int(options.kept_mib * 2**20)
-    elif device.type == "cuda":  # after the weights, before the tables
+    if device.type == "cuda":  # after the weights, before the tables
         network.most_kept = torch.cuda.mem_get_info(device)[0] // KEPT_SHARE
     if options.reproducible:
         most_kept = MOST_KEPT if network.most_kept is None else network.most_kept
@@ -138,9 +135,6 @@ def run_training(
     task: CellsTask | MomentsTask
     if options.objective == "moments":
         task = MomentsTask(tables(device, dtype), pairs(), parts.config, validation, **monitor)
-        if options.cuda_graph:
-            check_graph(task, device, world_size)
-            task.fixed = FixedSize.of(task.tables, loader)
     else:
         task = CellsTask(tables(device, dtype), parts.config, validation, **monitor)
     if folder is not None and options.resume:

@@ -78,7 +78,7 @@ class Shards:
         self.reducers = [ShardReducer(self, position, rank) for position, rank in enumerate(ranks)]
         self.gradients = []
         for module, of_shard in zip(self.models, self.reducers, strict=True):
-            self.gradients.append(SharedGradients(list(module.parameters()), of_shard, None))
+            self.gradients.append(SharedGradients(list(module.parameters()), of_shard))
             _use(module, of_shard)
         self._threads = ThreadPoolExecutor(self.n, initializer=_begin_thread, initargs=(device,))
 

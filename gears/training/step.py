@@ -36,7 +36,6 @@ from gears.distributed.world import IDENTITY, Reducer, is_main_process
 from gears.files.atomic import write_atomically
 from gears.training.engine_options import EngineOptions
 from gears.training.gradients import SharedGradients
-from gears.training.graph import GraphedBackward
 from gears.training.shards import Shards
 from gears.training.tasks import Task
 from gears.training.wrapping import RUNNING, unwrap
@@ -126,14 +125,9 @@ class Stepper:
         self._one = torch.ones((), device=self.device, dtype=torch.float32)
         self._records = torch.zeros(MOST_UNREAD, 4, dtype=exact, device=self.device)
         self._said_3 = torch.zeros(3, dtype=dtype, device=self.device)  # 0 or NaN by the loss; stop; seconds
-        self._graph = None
-        if self.options.cuda_graph:
-            self._graph = GraphedBackward(
-                self.device, self.options.amp_dtype if self.options.use_amp else None
-            )
         self._shared = None
         if reducer.world_size > 1:
-            self._shared = SharedGradients(self._parameters, reducer, self.options.gradient_compression)
+            self._shared = SharedGradients(self._parameters, reducer)
 
     def vote(self, *, stop: bool | None = None, seconds: float | None = None) -> None:
         """Let the other workers know, with the next gradients, a wish to stop and the seconds of a step."""
@@ -149,8 +143,7 @@ class Stepper:
         Changes no weight if the loss or a gradient is not finite, now or in a step before, which :meth:`read` says; it
         has to be called within :data:`MOST_UNREAD` steps.
         """
-        if self._graph is None or not self._graph.is_captured:
-            optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         before = [torch.cat([buffer.view(-1) for buffer in some]) for some in self._buffers]
         loss, shared = self._gradients(called, window, task)
         self._check(loss, shared)
@@ -205,9 +198,6 @@ class Stepper:
     ) -> torch.Tensor:
         """Gradients of the window; its loss, which stays on the device, as float64."""
         options, context = self.options, task.prepare_window(window, reducer)
-        if self._graph is not None:
-            (batch,) = window
-            return self._graph(called, batch, context, task).to(self._records.dtype)
         total: torch.Tensor | None = None
         for position, batch in enumerate(window):
             with torch.autocast(self.device.type, dtype=options.amp_dtype, enabled=options.use_amp):

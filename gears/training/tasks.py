@@ -16,7 +16,6 @@ from gears.data.screen.statistics import ConditionStatistics
 from gears.distributed.world import Reducer
 from gears.files.mapped import release, row_blocks
 from gears.model.config import ModelConfig
-from gears.model.division import Division
 from gears.model.losses import PairMoments, cell_loss, moment_loss
 from gears.training.batches import GlobalBatch, moved
 from gears.training.tables import ConditionTables
@@ -128,24 +127,16 @@ class Objective(abc.ABC):
 
         The tensors are `more` and ``ids_U``, the ids of this worker's conditions, on the training device.
         """
-        on_device = moved({**self.arrays(batch), **more}, self.device, self.dtype)
-        delta_UG, logvar_UG = self.changes(model, on_device, batch.division(on_device, reducer))
-        return on_device, delta_UG, logvar_UG
-
-    def arrays(self, batch: GlobalBatch) -> dict[str, np.ndarray]:
-        """What the network and the tables take of a batch's conditions."""
-        return {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights()}
-
-    def changes(
-        self, model: nn.Module, on_device: Mapping[str, Tensor], division: Division | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Changes of this worker's conditions, (U, G), and their log-variances, from :meth:`arrays` on the device."""
+        arrays = {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights(), **more}
+        on_device = moved(arrays, self.device, self.dtype)
         named: dict[str, Any] = {name: on_device[name] for name in ("context", "kind") if name in on_device}
-        inputs = (on_device["pert_row"], on_device["pert_node"], on_device["weight"])
+        division = batch.division(on_device, reducer)
         if division is not None:
             named["division"] = division
-        delta_UG, logvar_UG = model(*inputs, **named)
-        return self.tables.change(delta_UG, on_device["ids_U"]), logvar_UG
+        delta_UG, logvar_UG = model(
+            on_device["pert_row"], on_device["pert_node"], on_device["weight"], **named
+        )
+        return on_device, self.tables.change(delta_UG, on_device["ids_U"]), logvar_UG
 
     @abc.abstractmethod
     def broken(self, batch: Any) -> Tensor:
@@ -334,11 +325,10 @@ class PairTables:
         pairs = ~statistics.is_control[ids_U][:, None]  # a control cell is paired with itself
         return (means[0] - means[1]) * pairs, (squares[0] + squares[1] - 2 * means[0] * means[1]) * pairs
 
-    def on_device(self, ids_U: np.ndarray | None, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
+    def on_device(self, ids_U: np.ndarray, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
         """The same for a step, from the table on the device where there is one."""
         device = ids_on_device.device
         if device.type == "cpu" or not self.fit(dtype):  # on the CPU all workers share the mapped files
-            ids_U = ids_on_device.cpu().numpy() if ids_U is None else ids_U
             return self.of(ids_U, dtype, device)
         table = self._all_C6G
         if table is None or table.device != device or table.dtype != dtype:
@@ -353,54 +343,13 @@ class PairTables:
         return 6 * self._statistics.mean.size * dtype.itemsize <= MOST_BYTES
 
 
-@dataclass(frozen=True)
-class FixedSize:
-    """Size to which batches of conditions are padded.
-
-    Attributes
-    ----------
-    n_conditions
-        Conditions of a step, and one more that has weight 0: padding perturbs it.
-    n_members
-        Perturbed genes of all conditions of a step.
-    """
-
-    n_conditions: int
-    n_members: int
-
-    @classmethod
-    def of(cls, tables: ConditionTables, loader: ConditionLoader) -> FixedSize:
-        """The least size that holds every batch of a loader."""
-        sizes = np.sort(np.diff(tables.first)[loader.conditions])[::-1]
-        return cls(loader.per_step + 1, max(1, int(sizes[: loader.per_step].sum())))
-
-    def padded(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Arrays of :meth:`Objective.arrays` and ``share_U``; padding conditions are the first one, with weight 0."""
-        fill = {"ids_U": arrays["ids_U"][0], "pert_row": self.n_conditions - 1}
-        return {
-            name: np.pad(
-                array,
-                (0, (self.n_members if name.startswith("pert_") else self.n_conditions) - len(array)),
-                constant_values=fill.get(name, 0),
-            )
-            for name, array in arrays.items()
-        }
-
-
 class MomentsTask(Objective):
     """Losses of batches of conditions and the validation metrics of a GEARS run.
 
     Each condition of a step counts once, in the loss and in the batch norms; `pairs` has their moments.
-
-    Attributes
-    ----------
-    fixed
-        Where given, every step of one worker is padded to this size: no shape, and no number that the host passes to
-        an operator, depends on the batch.
     """
 
     unit = "conditions"
-    fixed: FixedSize | None = None
 
     def __init__(self, tables: ConditionTables, pairs: PairTables, *options: Any, **monitor: Any) -> None:
         super().__init__(tables, *options, **monitor)
@@ -419,28 +368,9 @@ class MomentsTask(Objective):
 
     def loss(self, model: nn.Module, batch: ConditionBatch, window: Window, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
-        here = window.batches[position]
-        inputs = self.inputs(batch, window, position)
-        ids_U = here.ids_U if self.fixed is None else None
-        return self.loss_of(model, inputs, here.division(inputs, window.reducer), ids_U)
-
-    def inputs(self, batch: ConditionBatch, window: Window, position: int) -> dict[str, Tensor]:
-        """What :meth:`loss_of` takes of a batch, on the training device."""
-        here = window.batches[position]
-        arrays = self.arrays(here) | {"share_U": window.share_C[here.ids_U]}
-        if self.fixed is not None:
-            arrays = self.fixed.padded(arrays)
-        return moved(arrays, self.device, self.dtype)
-
-    def loss_of(
-        self,
-        model: nn.Module,
-        on_device: Mapping[str, Tensor],
-        division: Division | None = None,
-        ids_U: np.ndarray | None = None,
-    ) -> Tensor:
-        """The loss of :meth:`loss`; `ids_U` are those on the host, where they are known."""
-        delta_UG, logvar_UG = self.changes(model, on_device, division)
+        here, ids_U = window.batches[position], window.batches[position].ids_U
+        more = {"share_U": window.share_C[ids_U]}
+        on_device, delta_UG, logvar_UG = self.outputs(model, here, window.reducer, more)
         moments_U6G = self.pairs.on_device(ids_U, on_device["ids_U"], self.dtype)
         mask_UG = self.tables.mask_CG.index_select(0, on_device["ids_U"])
         moments = PairMoments(*(*moments_U6G.unbind(1), mask_UG, on_device["share_U"]))

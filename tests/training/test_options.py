@@ -44,13 +44,10 @@ WRONG: dict[str, list[Any]] = {
     "growth_interval": [0],
     "tf32": [1],
     "compile": ["no"],
-    "kept_mib": [-1],
-    "cuda_graph": [1],
     "profile": ["no"],
     "use_ema": [None],
     "ema_decay": [0.0, 1.0, 2],
     "early_stopping": [0, 1.5, "never"],
-    "gradient_compression": ["fp8"],
     "check_replicas": ["false"],
     "reproducible": ["yes"],
     "dtype": ["float16"],
@@ -66,18 +63,10 @@ WRONG: dict[str, list[Any]] = {
 CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name"}
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"cuda_graph": True, "objective": "cells"}, "cuda_graph=True cannot be used with objective='cells'"),
-    ({"cuda_graph": True, "accumulation_steps": 2, "compile": True}, "accumulation_steps=2 and compile=True"),
-    ({"cuda_graph": True, "use_amp": True, "amp_dtype": "float16"}, "amp_dtype='float16'"),
     ({"use_amp": True, "dtype": "float64"}, "omit one of them"),
     (
         {"reproducible": True, "compile": True, "lr_scaling": "sqrt"},
         "with compile=True and lr_scaling='sqrt'",
-    ),
-    ({"reproducible": True, "cuda_graph": True}, "cannot be used with cuda_graph=True"),
-    (
-        {"reproducible": True, "gradient_compression": "bf16"},
-        "cannot be used with gradient_compression='bf16'",
     ),
     ({"resume": True}, "give save_path"),
     ({"profile": True}, "give save_path"),
@@ -95,7 +84,6 @@ NO_EFFECT: list[tuple[dict[str, Any], RunSetup | None]] = [
     ({"eta_min": 0.1, "schedule": "constant"}, None),
     ({"refit": False, "prior": None}, None),
     ({"lr_scaling": "linear"}, None),
-    ({"gradient_compression": "fp16"}, None),
     ({"check_replicas": True}, None),
     ({"keep_last": 3}, None),
     ({"checkpoint_every": 3}, None),
@@ -111,7 +99,7 @@ NO_EFFECT: list[tuple[dict[str, Any], RunSetup | None]] = [
 # They act in every run, or are refused where they could not.
 ALWAYS = {
     "epochs", "steps", "lr", "weight_decay", "objective", "prior", "schedule", "batch_size", "eval_every", "clip_value",
-    "clip_norm", "accumulation_steps", "use_amp", "kept_mib", "compile", "cuda_graph", "profile", "use_ema", "dtype",
+    "clip_norm", "accumulation_steps", "use_amp", "compile", "profile", "use_ema", "dtype",
     "save_path", "resume", "loggers", "verbose", "reproducible",
 }  # fmt: skip
 
@@ -143,7 +131,7 @@ def test_nothing_is_said_of_a_plain_run() -> None:
     everything = TrainOptions(
         objective="cells",
         use_amp=True, amp_dtype="float16", init_scale=2.0, growth_interval=3, tf32=True, use_ema=True, ema_decay=0.5,
-        schedule="cosine", eta_min=0.1, lr_scaling="linear", gradient_compression="fp16", check_replicas=True,
+        schedule="cosine", eta_min=0.1, lr_scaling="linear", check_replicas=True,
         save_path="m", keep_last=3, checkpoint_every=3, checkpoint_every_steps=3, loggers=("wandb",), project="p",
         name="n", init_timeout=3.0, monitor="mse", early_stopping=2, warmup_steps=5, epochs=9,
     )  # fmt: skip
