@@ -80,7 +80,7 @@ def _gradient(screen, device, ids, reducer=None, hidden=16):
     """
     from gears.model.division import Division
     from gears.training.batches import moved
-    from gears.training.gradients import SharedGradients
+    from gears.training.workers import SharedGradients
 
     device = torch.device(device)
     network = screen.parts(hidden).network(seed=1).to(device, torch.float64).train()

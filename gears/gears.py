@@ -47,11 +47,11 @@ from gears.prediction import stream
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import evaluate_model
 from gears.training.fitting import Fit, Seconds
-from gears.training.loggers.registry import check_loggers, tracked
+from gears.training.loggers import check_loggers, tracked
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
 from gears.training.run_folder import reserved
-from gears.training.wrapping import unwrap
+from gears.training.workers import unwrap
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData

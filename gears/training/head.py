@@ -24,12 +24,11 @@ from gears.priors.head_inputs import NAMES
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
 from gears.priors.prior import GenePrior, Prior
 from gears.priors.source import perturbed_conditions
-from gears.training.batches import moved
-from gears.training.engine import TrainingEngine
+from gears.training.batches import ConditionBatch, ConditionLoader, moved
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
-from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
+from gears.training.options import DTYPES, TrainOptions
 from gears.training.schedules import Adam, Horizon, learning_rate
-from gears.training.tasks import ConditionBatch, ConditionLoader
+from gears.training.trainer import TrainingEngine
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -71,7 +70,7 @@ class TrainedHead:
 class HeadTask:
     """Squared errors of every member of the head on the conditions that it is trained on."""
 
-    metric, lower_is_better, unit = "val_head", True, "conditions"
+    metric, lower_is_better = "val_head", True
 
     def __init__(
         self,
@@ -243,7 +242,7 @@ def _stopped_in_training(
         task.device,
         distributed=distributed,
         use_amp=options.use_amp,
-        amp_dtype=AMP_DTYPES[options.amp_dtype],
+        amp_dtype=options.amp_dtype,
         tf32=options.tf32,
         reproducible=options.reproducible,
         max_steps=MOST_STEPS,

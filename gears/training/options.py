@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
 from gears.files.paths import user_path
-from gears.training.loggers.registry import LOGGERS, check_loggers
+from gears.training.loggers import LOGGERS, check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 
 _LEARNING = {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0}
@@ -34,17 +33,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True)
-class RunSetup:
-    """Facts about a run that decide, beside the options, whether an option has an effect."""
-
-    device_type: str = "cpu"
-    world_size: int = 1
-    steps: int | None = None
-    validated: bool = True
-
-
-def _may_stop_early(options: TrainOptions, run: RunSetup) -> bool:
+def _may_stop_early(options: TrainOptions, run: Any) -> bool:
     patience, epochs = options.early_stopping, options.epochs
     return not isinstance(patience, int) or (run.validated and (epochs is None or patience < epochs))
 

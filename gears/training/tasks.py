@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gears.data.loaders import parts_of_workers
 from gears.data.screen.statistics import ConditionStatistics
 from gears.distributed.world import Reducer
 from gears.files.mapped import release, row_blocks
 from gears.model.config import ModelConfig
 from gears.model.losses import PairMoments, cell_loss, moment_loss
-from gears.training.batches import GlobalBatch, moved
+from gears.training.batches import ConditionBatch, GlobalBatch, moved
 from gears.training.tables import ConditionTables
 
 if TYPE_CHECKING:
@@ -93,7 +92,14 @@ class Objective(abc.ABC):
         ``evaluate(network, reducer) -> metrics``, the same on all workers.
     monitor, lower_is_better
         The metric that chooses the best epoch.
+
+    Attributes
+    ----------
+    unit
+        What a batch has, for the rate in the history.
     """
+
+    unit: str
 
     def __init__(
         self,
@@ -144,9 +150,9 @@ class Objective(abc.ABC):
 
     def broken_in(self, batches: Sequence[Any]) -> list[str]:
         """Names of conditions of a step whose data are not finite (control means and priors included)."""
-        found = {int(number) for batch in batches for number in self.broken(batch).tolist()}
+        ids = {int(number) for batch in batches for number in self.broken(batch).tolist()}
         names = self.tables.names
-        return [names[number] if names else f"condition {number}" for number in sorted(found)]
+        return [names[number] if names else f"condition {number}" for number in sorted(ids)]
 
     def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
         """Metrics of condition means; no cell is read, so `loader` is not used."""
@@ -180,10 +186,10 @@ class CellsTask(Objective):
 
     def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> Window:
         """Count the cells of each condition over micro-batches and workers."""
-        counted = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
-        total_C = sum(one.cells_WC.sum(axis=0) for one in counted)
+        global_batches = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
+        total_C = sum(batch.cells_WC.sum(axis=0) for batch in global_batches)
         share_C = reducer.world_size / (np.maximum(total_C, 1.0) * (total_C > 0).sum())
-        return Window(share_C, counted, reducer)
+        return Window(share_C, global_batches, reducer)
 
     def broken(self, batch: Any) -> Tensor:
         """Ids of conditions with a cell, or a control cell beside it, that is not finite."""
@@ -209,84 +215,6 @@ class CellsTask(Objective):
             on_device["share_B"],
             self.config,
         )
-
-
-class ConditionBatch(NamedTuple):
-    """Conditions of a batch.
-
-    Attributes
-    ----------
-    ids
-        Ids of this worker's conditions, (U,) int64.
-    n_all
-        Number of conditions over all workers.
-    of_workers
-        Ids of each worker's conditions; None where they are not known.
-    """
-
-    ids: Tensor
-    n_all: int
-    of_workers: Sequence[np.ndarray] | None = None
-
-    def part(self, start: int, step: int) -> ConditionBatch:
-        """Every `step`-th condition of each worker from one on: the batch of one of ``step * W`` workers."""
-        return ConditionBatch(self.ids[start::step], self.n_all, parts_of_workers(self.of_workers, step))
-
-
-class ConditionLoader:
-    """Batches of condition ids; an epoch is one or more passes over the training conditions.
-
-    The conditions of each pass are permuted by (seed, epoch, pass) and divided into batches of equal size, differing by
-    one at most: a small last batch would ruin the statistics of batch norms, whose running means and variances count
-    each batch alike. Worker r takes every W-th condition of a batch, so W workers together see what one worker
-    would; a worker may have none of them. Nothing is dropped, and nothing is repeated within a pass.
-
-    Parameters
-    ----------
-    conditions
-        Condition ids, (n,).
-    per_step
-        Most conditions of a batch over all workers.
-    least
-        Batches of an epoch, at least: an epoch is as many whole passes as that takes.
-    """
-
-    def __init__(
-        self,
-        conditions: Sequence[int] | np.ndarray,
-        per_step: int,
-        *,
-        least: int = 1,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.conditions = np.asarray(conditions, dtype=np.int64)
-        self.per_step, self.seed = per_step, seed
-        self.rank, self.world_size = rank, world_size
-        self.passes = max(1, -(-least // self._batches_per_pass))
-        self.epoch = 0
-        # the engine tells a loader's data set which epoch begins
-        self.dataset = self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Another order of the conditions, the same for all workers."""
-        self.epoch = epoch
-
-    @property
-    def _batches_per_pass(self) -> int:
-        return -(-len(self.conditions) // self.per_step)
-
-    def __len__(self) -> int:
-        return self.passes * self._batches_per_pass
-
-    def __iter__(self) -> Iterator[ConditionBatch]:
-        draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
-        for _ in range(self.passes):
-            order = self.conditions[draw.permutation(len(self.conditions))]
-            for batch in np.array_split(order, self._batches_per_pass):
-                shares = [batch[rank :: self.world_size] for rank in range(self.world_size)]
-                yield ConditionBatch(torch.from_numpy(shares[self.rank].copy()), len(batch), shares)
 
 
 class PairTables:

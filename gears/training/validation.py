@@ -17,7 +17,7 @@ from gears.evaluation.truth import Truth
 from gears.prediction.stream import predict_changes
 from gears.priors.prior import Prior
 from gears.training.network_weight import WEIGHTS
-from gears.training.wrapping import unwrap
+from gears.training.workers import unwrap
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from gears.distributed import launch
-from gears.training.engine import TrainingEngine, windows
+from gears.training import TrainingEngine
+from gears.training.batches import windows
 
 
 def classifier() -> nn.Module:

@@ -13,8 +13,9 @@ from gears.distributed.world import IDENTITY
 from gears.model.config import ModelConfig
 from gears.model.folder import build_parts
 from gears.model.losses import cell_loss
+from gears.training.batches import ConditionBatch, ConditionLoader
 from gears.training.tables import condition_tables
-from gears.training.tasks import ConditionBatch, ConditionLoader, MomentsTask, pair_tables
+from gears.training.tasks import MomentsTask, pair_tables
 
 if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork

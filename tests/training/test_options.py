@@ -13,7 +13,7 @@ import pytest
 from gears import GEARS, PertData, train_multi_gpu
 from gears.distributed import launch
 from gears.jobs.job import TrainingJob
-from gears.training.options import RunSetup, TrainOptions
+from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -74,27 +74,28 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"epochs": 0, "prior": None}, "prior=None has none"),
 ]
 
+PLAIN_RUN = {"device_type": "cpu", "world_size": 1, "steps": None, "validated": True}
 # What has no effect in which run; every option is here or in ALWAYS.
-NO_EFFECT: list[tuple[dict[str, Any], RunSetup | None]] = [
-    ({"amp_dtype": "float16"}, None),
-    ({"init_scale": 2.0}, None),
-    ({"growth_interval": 3}, None),
-    ({"tf32": True}, None),
-    ({"ema_decay": 0.5}, None),
-    ({"eta_min": 0.1, "schedule": "constant"}, None),
-    ({"refit": False, "prior": None}, None),
-    ({"lr_scaling": "linear"}, None),
-    ({"check_replicas": True}, None),
-    ({"keep_last": 3}, None),
-    ({"checkpoint_every": 3}, None),
-    ({"checkpoint_every_steps": 3}, None),
-    ({"project": "p"}, None),
-    ({"name": "n"}, None),
-    ({"init_timeout": 3.0}, None),
-    ({"monitor": "mse"}, RunSetup(steps=100, validated=False)),
-    ({"early_stopping": 2}, RunSetup(steps=100, validated=False)),
-    ({"early_stopping": 5, "epochs": 5}, RunSetup(steps=100)),
-    ({"warmup_steps": 100}, RunSetup(steps=100)),
+NO_EFFECT: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"amp_dtype": "float16"}, {}),
+    ({"init_scale": 2.0}, {}),
+    ({"growth_interval": 3}, {}),
+    ({"tf32": True}, {}),
+    ({"ema_decay": 0.5}, {}),
+    ({"eta_min": 0.1, "schedule": "constant"}, {}),
+    ({"refit": False, "prior": None}, {}),
+    ({"lr_scaling": "linear"}, {}),
+    ({"check_replicas": True}, {}),
+    ({"keep_last": 3}, {}),
+    ({"checkpoint_every": 3}, {}),
+    ({"checkpoint_every_steps": 3}, {}),
+    ({"project": "p"}, {}),
+    ({"name": "n"}, {}),
+    ({"init_timeout": 3.0}, {}),
+    ({"monitor": "mse"}, {"steps": 100, "validated": False}),
+    ({"early_stopping": 2}, {"steps": 100, "validated": False}),
+    ({"early_stopping": 5, "epochs": 5}, {"steps": 100}),
+    ({"warmup_steps": 100}, {"steps": 100}),
 ]
 # They act in every run, or are refused where they could not.
 ALWAYS = {
@@ -116,18 +117,18 @@ def test_contradictions_are_refused(options: dict[str, Any], words: str) -> None
         TrainOptions.from_mapping(options)
 
 
-@pytest.mark.parametrize(("options", "length"), NO_EFFECT)
-def test_what_has_no_effect_is_said(options: dict[str, Any], length: RunSetup | None) -> None:
+@pytest.mark.parametrize(("options", "run"), NO_EFFECT)
+def test_what_has_no_effect_is_said(options: dict[str, Any], run: dict[str, Any]) -> None:
     name = next(iter(options))
     filled = TrainOptions(objective="cells", **options).with_defaults()
-    (sentence,) = filled.without_effect(length or RunSetup())
+    (sentence,) = filled.without_effect(**(PLAIN_RUN | run))
     assert sentence.startswith(f"{name}={options[name]!r} has no effect without ")
 
 
 def test_nothing_is_said_of_a_plain_run() -> None:
     for objective in ("cells", "moments"):
         filled = TrainOptions(objective=objective).with_defaults()
-        assert filled.without_effect(RunSetup(steps=100)) == []
+        assert filled.without_effect({"steps": 100}) == []
     everything = TrainOptions(
         objective="cells",
         use_amp=True, amp_dtype="float16", init_scale=2.0, growth_interval=3, tf32=True, use_ema=True, ema_decay=0.5,
@@ -135,7 +136,12 @@ def test_nothing_is_said_of_a_plain_run() -> None:
         save_path="m", keep_last=3, checkpoint_every=3, checkpoint_every_steps=3, loggers=("wandb",), project="p",
         name="n", init_timeout=3.0, monitor="mse", early_stopping=2, warmup_steps=5, epochs=9,
     )  # fmt: skip
-    assert everything.with_defaults().without_effect(RunSetup("cuda", 2, 100)) == []
+    assert (
+        everything.with_defaults().without_effect(
+            **(PLAIN_RUN | {"device_type": "cuda", "world_size": 2, "steps": 100})
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("objective", ["moments", "cells"])

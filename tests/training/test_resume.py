@@ -18,11 +18,10 @@ from gears import GEARS, PertData
 from gears.distributed import signals
 from gears.files import tensors
 from gears.model.folder import load_parts
-from gears.training import checkpoints
-from gears.training.checkpoints import check_facts, check_replicas, run_facts
-from gears.training.engine import TrainingEngine
+from gears.training import TrainingEngine, checkpoints
 from gears.training.options import TrainOptions
-from gears.training.run_folder import check_resumed
+from gears.training.run_folder import check_facts, check_resumed, run_facts
+from gears.training.workers import check_replicas
 
 if TYPE_CHECKING:
     from anndata import AnnData
