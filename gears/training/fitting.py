@@ -95,8 +95,18 @@ class Fit:
 
         Nothing here is slow on one worker alone, so that none waits for another at a collective.
         """
+        if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
+            self._log(
+                f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
+            )
         with one_thread(enabled=self.given.reproducible):
-            fitted, validation, prior_U, untrained_because = self._fit_prior(network)
+            with self.seconds.of("prior"):
+                fitted = fitted_prior(self.pert_data, self.parts, self.given)
+            with self.seconds.of("head"):
+                fitted, head_stopped = self._add_head(fitted)
+            with self.seconds.of("prior"):
+                validation, prior_U = self._use_prior(network, fitted)
+            untrained_because = head_stopped or self._untrained_because(validation)
             if untrained_because is None:
                 with self.seconds.of("training"):
                     run = self._run(network, fitted, validation)
@@ -106,7 +116,7 @@ class Fit:
             else:
                 self.run = dataclasses.replace(
                     untrained(network, self.worker.device),
-                    stopped=self._head_stopped,
+                    stopped=head_stopped is not None,
                     stopped_because=untrained_because,
                 )
             if fitted is not None:
@@ -143,24 +153,6 @@ class Fit:
         """Where the model is saved: `save_path`; for a run that was stopped, the folder in which it trained."""
         path = self.given.save_path
         return self.run_path if path is None or self.run.stopped else user_path(path)
-
-    def _fit_prior(
-        self, network: GEARSNetwork
-    ) -> tuple[FittedPrior | None, Validation, np.ndarray, str | None]:
-        """The prior with its head; the scorer of the validation part; why no network is trained, or None."""
-        if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
-            self._log(
-                f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
-            )
-        with self.seconds.of("prior"):
-            fitted = fitted_prior(self.pert_data, self.parts, self.given)
-        with self.seconds.of("head"):
-            fitted, stopped = self._add_head(fitted)
-        with self.seconds.of("prior"):
-            validation, prior_U = self._use_prior(network, fitted)
-        self._head_stopped = stopped is not None
-        because = self._untrained_because(validation)
-        return fitted, validation, prior_U, because if stopped is None else stopped
 
     def _add_head(self, fitted: FittedPrior | None) -> tuple[FittedPrior | None, str | None]:
         """The prior with its head, where it earns a weight, and who stopped training before its end."""

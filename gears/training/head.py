@@ -148,19 +148,19 @@ def train_head(
     unseen_CG = _unseen(head, trained, inner, fold_C)
     unseen_CG[targets_CG] = 0.0
     kinds = strata(inner.sets)
-    found = {
+    weights = {
         kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows)
         for kind, rows in kinds.items()
     }
-    report = {**prior.report, "head": {kind: weight.report() for kind, weight in found.items()}}
+    report = {**prior.report, "head": {kind: weight.report() for kind, weight in weights.items()}}
     prior = dataclasses.replace(prior, report=report)
-    if not any(weight.weight for weight in found.values()):
-        return TrainedHead(FittedPrior(prior, fitted.left_out_CG), found)
+    if not any(weight.weight for weight in weights.values()):
+        return TrainedHead(FittedPrior(prior, fitted.left_out_CG), weights)
     weighted = dataclasses.replace(
-        trained, single_weight=found["single"].weight, several_weight=found["several"].weight
+        trained, single_weight=weights["single"].weight, several_weight=weights["several"].weight
     )
     for kind, rows in kinds.items():
-        unseen_CG[rows] *= found[kind].weight
+        unseen_CG[rows] *= weights[kind].weight
     left_out_CG = fitted.left_out_CG.copy()
     left_out_CG[inner.rows] += unseen_CG
     unmeasured = dataclasses.replace(prior, measured=None)
@@ -168,7 +168,7 @@ def train_head(
         rows = np.setdiff1d(rows, inner.rows)  # the head has not seen these
         nodes = [pert_data.condition_nodes(conditions[row]) for row in rows.tolist()]
         left_out_CG[rows] += weighted.change(unmeasured.without_head, nodes)
-    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), found)
+    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), weights)
 
 
 def prepare_head(pert_data: PertData, fitted: FittedPrior, start_PH: np.ndarray | None = None) -> None:

@@ -127,8 +127,8 @@ class Validation:
             predicted_UG = truth.control_mean_G + delta_RG[here]
             if self.clip:
                 predicted_UG = np.maximum(predicted_UG, 0.0)
-            own = truth.subset(rows[here] - self._first[setting])
-            values_RM[here] = condition_metrics(predicted_UG, own, metrics, mask_target=self.mask_target)
+            part = truth.subset(rows[here] - self._first[setting])
+            values_RM[here] = condition_metrics(predicted_UG, part, metrics, mask_target=self.mask_target)
         return values_RM
 
 
@@ -155,17 +155,20 @@ def validation_of(
     if screen.de is None:
         metrics = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
         monitor = "mse" if monitor.endswith("_de") else monitor
-    chosen = perturbed_in(split, "val")
-    settings = settings_of(screen, chosen, perturbed_in(split, "train"))
+    conditions = perturbed_in(split, "val")
+    settings = settings_of(screen, conditions, perturbed_in(split, "train"))
     truths = [
         Truth.of(
-            one.screen, one.conditions, reference_mean_G=one.means.reference_mean(), pooled=one.conditions
+            setting.screen,
+            setting.conditions,
+            reference_mean_G=setting.means.reference_mean(),
+            pooled=setting.conditions,
         )
-        for one in settings
+        for setting in settings
     ]
     if monitor == "relative_error" and not any(truth.reference_error > 0 for truth in truths):
         monitor = "mse"
-    nodes = [pert_data.condition_nodes(chosen[row]) for one in settings for row in one.rows]
+    nodes = [pert_data.condition_nodes(conditions[row]) for setting in settings for row in setting.rows]
     options: Any = {"prior": prior, "mask_target": mask_target, "clip": screen.nonnegative}
     return Validation(truths, nodes, metrics=metrics, monitor=monitor, **options)
 
