@@ -30,10 +30,16 @@ from gears.training.options import TrainOptions
 from gears.training.run import Run, RunResult, untrained
 from gears.training.run_folder import run_path
 from gears.training.shards import one_thread
-from gears.training.slope import FITTED_SHARE, drawn_to, share_fitted, slope_of, train_mean
 from gears.training.tables import condition_tables
 from gears.training.tasks import pair_tables
-from gears.training.validation import Validation, validation_of
+from gears.training.validation import (
+    FITTED_SHARE,
+    Validation,
+    drawn_to,
+    share_fitted,
+    train_mean,
+    validation_of,
+)
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -255,7 +261,7 @@ class Fit:
         if fitted is not None or not validation.n_conditions:
             return
         mean_G = train_mean(self.pert_data)
-        slope = slope_of(kept, validation, mean_G)
+        slope = validation.slope_of(kept, mean_G)
         self.run.best_state = drawn_to(self.run.best_state, mean_G, slope)
         self.parts = dataclasses.replace(
             self.parts, provenance={**self.parts.provenance, "slope_of_network": slope}
