@@ -128,7 +128,7 @@ def test_what_has_no_effect_is_said(options: dict[str, Any], run: dict[str, Any]
 def test_nothing_is_said_of_a_plain_run() -> None:
     for objective in ("cells", "moments"):
         filled = TrainOptions(objective=objective).with_defaults()
-        assert filled.without_effect({"steps": 100}) == []
+        assert filled.without_effect(**(PLAIN_RUN | {"steps": 100})) == []
     everything = TrainOptions(
         objective="cells",
         use_amp=True, amp_dtype="float16", init_scale=2.0, growth_interval=3, tf32=True, use_ema=True, ema_decay=0.5,
