@@ -149,7 +149,7 @@ class Screen:
 
     def condition_loader(self, per_step=32, **workers):
         """Batches of training conditions; `workers` are rank and world size."""
-        from gears.training.tasks import ConditionLoader
+        from gears.training.batches import ConditionLoader
 
         ids = np.setdiff1d(np.arange(len(self.conditions)), self.held_out())
         return ConditionLoader(ids, per_step, seed=1, **workers)
@@ -167,7 +167,7 @@ class HeldOut:
 
     def __call__(self, network, reducer):
         from gears.prediction.stream import predict_changes
-        from gears.training.wrapping import unwrap
+        from gears.training.workers import unwrap
 
         screen = self.screen
         nodes = [screen.condition_nodes[row] for row in self.rows]
@@ -178,6 +178,15 @@ class HeldOut:
         return {"val_mse": float(error_U.mean())}
 
 
+class CellBatch(SimpleNamespace):
+    """Cells with control cells."""
+
+    of_workers = None
+
+    def __len__(self):
+        return len(self.condition)
+
+
 class CellBatches:
     """Shuffled batches from a CSR matrix; an epoch is every cell once, or the first `steps` batches."""
 
@@ -185,7 +194,7 @@ class CellBatches:
         self.screen, self.cells, self.batch_size, self.seed, self.epoch = screen, cells, batch_size, seed, 0
         whole = len(cells) // batch_size
         self.steps = whole if steps is None else min(steps, whole)
-        self.dataset = self
+        self.per_step, self.covers_all = batch_size, False
 
     def set_epoch(self, epoch):
         self.epoch = epoch
@@ -204,7 +213,8 @@ class CellBatches:
             partners = screen.control_cells[draw.integers(0, len(screen.control_cells), len(rows))]
             values = torch.from_numpy(screen.cells[np.concatenate((partners, rows))].toarray())
             x_BG, y_BG = values.split(len(rows))
-            yield SimpleNamespace(condition=torch.from_numpy(screen.condition[rows]), x_BG=x_BG, y_BG=y_BG)
+            condition = torch.from_numpy(screen.condition[rows])
+            yield CellBatch(condition=condition, x_BG=x_BG, y_BG=y_BG)
 
 
 def train(
@@ -227,7 +237,7 @@ def train(
     import torch
 
     from gears.training.options import TrainOptions
-    from gears.training.run import run_training
+    from gears.training.run import Run
 
     parts = screen.parts(hidden, **(model or {}))
     epochs = options.pop("epochs", 1)
@@ -238,11 +248,14 @@ def train(
         loader = screen.cell_loader(batch_size, steps=steps)
     else:
         loader = screen.condition_loader(**(workers or {}))
-    return run_training(
+    run = Run(
         parts.network(seed=1), screen.tables, screen.pairs, loader, parts,
         given.with_defaults(batch_size), screen.validation,
         device=torch.device(device), distributed=distributed,
     )  # fmt: skip
+    with run.reported():
+        run.engine.train(**run.training)
+    return run.result()
 
 
 def losses(run):

@@ -80,7 +80,7 @@ def _gradient(screen, device, ids, reducer=None, hidden=16):
     """
     from gears.model.division import Division
     from gears.training.batches import moved
-    from gears.training.gradients import SharedGradients
+    from gears.training.workers import SharedGradients
 
     device = torch.device(device)
     network = screen.parts(hidden).network(seed=1).to(device, torch.float64).train()
@@ -96,7 +96,7 @@ def _gradient(screen, device, ids, reducer=None, hidden=16):
     (delta_UG.square() * torch.linspace(1, 2, delta_UG.shape[1], device=device)).mean().backward()
     parameters = list(network.parameters())
     if reducer is not None:
-        SharedGradients(parameters, reducer, None).average(torch.zeros(3, dtype=torch.float64, device=device))
+        SharedGradients(parameters, reducer).average(torch.zeros(3, dtype=torch.float64, device=device))
     used = [p.grad for p in parameters if p.grad is not None]
     return torch.cat([gradient.reshape(-1) for gradient in used]).cpu().numpy()
 

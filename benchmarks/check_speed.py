@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from check_data import losses, train
+from check_data import train
 from check_table import NotRunError, need
 from torch.autograd import DeviceType
 
@@ -123,24 +123,6 @@ def kernels(table, setting, objective):
     for one in largest:
         share = one.self_device_time_total / 1e6 / max(busy, 1e-12)
         table.add(f"  {one.key[:58]}", f"{share:.0%} of busy", f"{one.count / steps:.1f} a step")
-
-
-def cuda_graph(table, setting):
-    """The step over moments launched as one CUDA graph."""
-    setting.need_gpu()
-    given = {"epochs": 12, "eval_every": 12}
-    runs = {
-        graph: train(setting.screen, setting.hidden, "cuda", "moments", cuda_graph=graph, **given)
-        for graph in (False, True)
-    }
-    steps = len(setting.screen.condition_loader())
-    plain, graph = (
-        float(np.median([record["seconds"]["total"] for record in run.history[6:-1]])) / steps
-        for run in runs.values()
-    )
-    what = "CUDA graph of a step over moments, off and on"
-    table.add(what, f"{1000 * plain:.2f} and {1000 * graph:.2f} ms", f"{plain / graph:.2f} x as fast")
-    table.compare("CUDA graph: losses as without", losses(runs[True]), losses(runs[False]), 2e-3)
 
 
 def published(table, setting):

@@ -39,7 +39,6 @@ def rows(setting):
     yield "epoch over cells, batch 32", speed.epoch_of_cells, (setting, 32, {})
     for objective in ("moments", "cells"):
         yield f"kernels of a step, {objective}", speed.kernels, (setting, objective)
-    yield "CUDA graph", speed.cuda_graph, (setting,)
     yield "published network, batch 32", speed.published, (setting,)
     yield "runs without anndata and scanpy", right.without_packages, (setting,)
     yield "memory", speed.memory, (setting,)

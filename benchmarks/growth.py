@@ -21,7 +21,7 @@ from measuring import command, commit, machine
 from stability import ROOT, screens, trained
 
 from gears.pertdata import PertData
-from gears.training.step import Stepper
+from gears.training import TrainingEngine
 
 RATES = (1e-2, 3e-3, 1e-3)
 SIZES = (1e-7, 1e-10)
@@ -31,9 +31,9 @@ STEPS = (1, 6, 21, 41, 61, 81, 101, 151, 201, 400)
 def weights_by_step(data: PertData, rate: float, size: float) -> list[dict[str, torch.Tensor]]:
     """Weights after each step of a run whose first weights are changed by `size`, relatively."""
     kept: list[dict[str, torch.Tensor]] = []
-    step = Stepper.step
+    step = TrainingEngine._step
 
-    def recorded(self: Stepper, *arguments: Any) -> None:
+    def recorded(self: TrainingEngine, *arguments: Any) -> None:
         if not kept:
             generator = torch.Generator().manual_seed(0)
             with torch.no_grad():
@@ -42,7 +42,7 @@ def weights_by_step(data: PertData, rate: float, size: float) -> list[dict[str, 
         step(self, *arguments)
         kept.append({name: weight.detach().clone() for name, weight in self.model.named_parameters()})
 
-    with mock.patch.object(Stepper, "step", recorded):
+    with mock.patch.object(TrainingEngine, "_step", recorded):
         trained(data, nudged=False, prior=None, epochs=20, early_stopping=None, lr=rate, dtype="float64")
     return kept
 

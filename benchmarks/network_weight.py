@@ -47,11 +47,12 @@ from gears.model.network import begin_at_zero
 from gears.prediction.stream import predict_changes
 from gears.priors.source import prior_of, prior_rows
 from gears.simulate import simulated_screen
+from gears.training.batches import ConditionLoader
 from gears.training.network_weight import WEIGHTS, choose_network_weight
 from gears.training.options import MONITOR, TrainOptions
-from gears.training.run import RunResult, run_training
+from gears.training.run import Run, RunResult
 from gears.training.tables import condition_tables
-from gears.training.tasks import ConditionLoader, pair_tables
+from gears.training.tasks import pair_tables
 from gears.training.validation import validation_of
 
 METRICS = ("pearson_delta", "mse_top20_de")
@@ -104,7 +105,7 @@ class Fold:
         ids = np.sort(np.concatenate([ids, control]))
         loader = ConditionLoader(ids, filled.conditions_per_step(len(ids), 1), least=20, seed=self.seed)
         tables = partial(condition_tables, self.pert_data, config=self.parts.config, prior_CG=known_CG)
-        run = run_training(
+        run = Run(
             network,
             tables,
             partial(pair_tables, self.pert_data, self.parts.config),
@@ -114,8 +115,11 @@ class Fold:
             validation,
             device=CPU,
         )
-        network.load_state_dict(run.best_state)
-        return network, run
+        with run.reported():
+            run.engine.train(**run.training)
+        result = run.result()
+        network.load_state_dict(result.best_state)
+        return network, result
 
 
 def permuted(

@@ -98,7 +98,7 @@ def _engine(model):
     """Engine, task and optimiser as `train(objective="cells")` puts them together, without validation."""
     import torch
 
-    from gears.training.engine import TrainingEngine
+    from gears.training import TrainingEngine
     from gears.training.tables import condition_tables
     from gears.training.tasks import CellsTask
 

@@ -39,7 +39,7 @@ from gears import GEARS, PertData
 from gears.core.messages import count
 from gears.distributed import launch
 from gears.simulate import simulated_screen
-from gears.training.checkpoints import plain_state
+from gears.training.workers import plain_state
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 24

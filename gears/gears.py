@@ -47,11 +47,11 @@ from gears.prediction import stream
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import evaluate_model
 from gears.training.fitting import Fit, Seconds
-from gears.training.loggers.registry import check_loggers, tracked
+from gears.training.loggers import check_loggers, tracked
 from gears.training.options import TrainOptions
 from gears.training.results import TrainResult
 from gears.training.run_folder import reserved
-from gears.training.wrapping import unwrap
+from gears.training.workers import unwrap
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -225,10 +225,9 @@ class GEARS(PublishedNames, Shown):
         eval_every: int | None = None, warmup_steps: int = 0, eta_min: float = 0.0, lr_scaling: str = "none",
         clip_value: float | None = 1.0, clip_norm: float | None = None, accumulation_steps: int = 1,
         use_amp: bool = False, amp_dtype: str = "bfloat16", init_scale: float = 65536.0, growth_interval: int = 2000,
-        tf32: bool = False, kept_mib: float | None = None, compile: bool = False, cuda_graph: bool = False,
-        profile: bool = False, use_ema: bool = False, ema_decay: float = 0.999,
-        early_stopping: int | str | None = "auto", gradient_compression: str | None = None,
-        check_replicas: bool = False, reproducible: bool = False, dtype: str = "float32", monitor: str | None = None,
+        tf32: bool = False, compile: bool = False, profile: bool = False, use_ema: bool = False,
+        ema_decay: float = 0.999, early_stopping: int | str | None = "auto", check_replicas: bool = False,
+        reproducible: bool = False, dtype: str = "float32", monitor: str | None = None,
         save_path: str | Path | None = None, resume: bool = False, checkpoint_every: int | None = None,
         checkpoint_every_steps: int | None = None, keep_last: int = 2, loggers: str | Sequence[str] = (),
         project: str | None = None, name: str | None = None, init_timeout: float = 90.0, verbose: bool = True,

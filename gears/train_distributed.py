@@ -10,7 +10,7 @@ from __future__ import annotations
 from gears.distributed.group import cleanup_ddp, setup_ddp, setup_ddp_multi_node, setup_distributed
 from gears.jobs.job import train_ddp_worker, train_multi_gpu
 from gears.training.any_model import distributed_train_worker, launch_distributed_training
-from gears.training.engine import TrainingEngine
+from gears.training.trainer import TrainingEngine
 
 __all__ = [
     "TrainingEngine",

@@ -20,7 +20,7 @@ from gears.files.atomic import only_writer
 from gears.files.tensors import read_tensors
 from gears.model.folder import is_model
 from gears.simulate import simulate_to_h5ad
-from gears.training.loggers.registry import LOGGERS, LoggerSetup, Record, register
+from gears.training.loggers import LOGGERS, LoggerSetup, Record, register
 
 RUN = {"epochs": 2, "prior": None, "evaluate_test": False, "verbose": False}
 MINE = b"a file of the user"

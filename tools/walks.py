@@ -1,4 +1,4 @@
-"""Which files of the package run on three walks through it, as a Markdown table.
+"""Which files of the package run on walks through it, and how far the loss is from a call, as a Markdown table.
 
     python tools/walks.py [--files]
 
@@ -6,6 +6,7 @@
 2. *GPU ids to trained model*: one call of `train_multi_gpu` (two CPU workers where there is
    no GPU; what runs in the calling process is counted).
 3. *Condition to figure*: `predict` of one pair, then a plot of its strongest genes.
+4. *Train to loss*: the functions that are entered, one within the other, from `GEARS.train` to the loss of a step.
 
 A file counts where one of its functions runs; importing it does not count. `--files` lists them in order of first use.
 """
@@ -16,6 +17,7 @@ import argparse
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ mpl.use("Agg")
 import gears as package
 from gears import GEARS, PertData, train_multi_gpu
 from gears.simulate import simulated_screen
+from gears.training.tasks import MomentsTask
 
 ROOT = Path(package.__file__).parent
 
@@ -49,6 +52,26 @@ def files_that_run() -> Iterator[dict[str, None]]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def frames_to_loss(train: Callable[[], object]) -> list[str]:
+    """``file:function`` of each frame of the package from ``GEARS.train`` to the loss of the first step."""
+    frames: list[str] = []
+    loss = MomentsTask.loss
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        if not frames:
+            stack = [(Path(frame.filename), frame.name) for frame in traceback.extract_stack()]
+            within = [f"{path.relative_to(ROOT)}:{name}" for path, name in stack if path.is_relative_to(ROOT)]
+            frames.extend([*within[within.index("gears.py:train") :], "training/tasks.py:loss"])
+        return loss(*arguments, **named)
+
+    MomentsTask.loss = noted  # type: ignore[method-assign]
+    try:
+        train()
+    finally:
+        MomentsTask.loss = loss  # type: ignore[method-assign]
+    return frames
 
 
 def walks(folder: Path) -> dict[str, list[str]]:
@@ -79,6 +102,9 @@ def walks(folder: Path) -> dict[str, list[str]]:
         model.predict([pair.split("+")])
         model.plot_perturbation(pair, save_file=str(folder / "figure.png"))
     result["condition to figure"] = list(files)
+    result["train to loss, frames"] = frames_to_loss(
+        lambda: model.train(steps=1, prior=None, evaluate_test=False, verbose=False)
+    )
     return result
 
 
@@ -93,7 +119,8 @@ def main(show: Callable[[str], object] = print) -> None:
         result = walks(Path(folder))
     show("| walk | files |\n|---|---|")
     for name, files in result.items():
-        show(f"| {name} | {len(files)} |")
+        n_files = f" in {len({frame.partition(':')[0] for frame in files})} files" if "frames" in name else ""
+        show(f"| {name} | {len(files)}{n_files} |")
     if options.files:
         for name, files in result.items():
             show(f"\n{name}: {', '.join(files)}")

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ParamSpec, Self, TypeVar, dataclass_transform
 
 from gears.core.messages import brief, unknown_name
@@ -298,12 +299,12 @@ class Options:
             if field.metadata["fixed"]
         }
 
-    def without_effect(self, run: Any = None) -> list[str]:
-        """A sentence for each option that differs from its default and has no effect (`run` goes to its needs)."""
-        sentences = []
+    def without_effect(self, **run: Any) -> list[str]:
+        """A sentence for each option that differs from its default and has no effect in a run with these facts."""
+        sentences, facts = [], SimpleNamespace(**run)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value, needs = getattr(self, field.name), field.metadata["needs"]
-            missing = None if needs is None or value == field.default else needs.missing(self, run)
+            missing = None if needs is None or value == field.default else needs.missing(self, facts)
             if missing is not None:
                 sentences.append(f"{field.name}={value!r} has no effect without {missing}")
         return sentences

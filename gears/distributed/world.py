@@ -104,6 +104,7 @@ class Reducer:
 
     rank = 0
     world_size = 1
+    seconds = 0.0  # that reductions took
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over workers, a new tensor of the same shape."""

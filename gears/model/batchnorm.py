@@ -123,18 +123,6 @@ class WeightedBatchNorm(nn.Module):
             var_H = inverse_H.detach().pow(-2).sub_(self.eps)
         return out.reshape(rows.shape).to(rows.dtype), mean_H.detach(), var_H
 
-    def outer_sum(
-        self, base_GH: Tensor, effect_UH: Tensor, weight: Weights | Tensor, reducer: Reducer = IDENTITY
-    ) -> Tensor:
-        """ReLU of the normalised sums ``base[g] + effect[u]`` of all genes and conditions, (G, U, H).
-
-        Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of means and
-        variances: the statistics cost G + U rows instead of G x U, and the terms are normalised before they are added.
-        `base_GH` is equal on all workers.
-        """
-        base_GH, effect_UH = self.outer_terms(base_GH, effect_UH, weight, reducer)
-        return (base_GH.unsqueeze(1) + effect_UH).relu_()
-
     def outer_terms(
         self,
         base_GH: Tensor,
@@ -143,25 +131,25 @@ class WeightedBatchNorm(nn.Module):
         reducer: Reducer = IDENTITY,
         notes: list[Note] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Terms whose sums are the normalised sums of :meth:`outer_sum`, (G, H) and (U, H)."""
+        """Terms (G, H) and (U, H) whose sums are the normalised sums ``base[g] + effect[u]``, in training mode.
+
+        Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of means and
+        variances: the statistics cost G + U rows instead of G x U, and the terms are normalised before they are added.
+        `base_GH` is equal on all workers.
+        """
         dtype = base_GH.dtype
         exact = statistics_dtype(dtype)
         with torch.autocast(base_GH.device.type, enabled=False):
             base_GH, effect_UH = base_GH.to(exact), effect_UH.to(exact)
-            if self.training:
-                weights = weight if isinstance(weight, Weights) else Weights.of(weight.to(exact))
-                base_GH, effect_UH, *statistics = _OuterTerms.apply(
-                    base_GH, effect_UH, self.weight, self.bias, weights, self.eps, reducer
-                )
-                note = Note(self, Moments(*statistics), None)
-                if notes is None:
-                    track([note])
-                else:
-                    notes.append(note)
+            weights = weight if isinstance(weight, Weights) else Weights.of(weight.to(exact))
+            base_GH, effect_UH, *statistics = _OuterTerms.apply(
+                base_GH, effect_UH, self.weight, self.bias, weights, self.eps, reducer
+            )
+            note = Note(self, Moments(*statistics), None)
+            if notes is None:
+                track([note])
             else:
-                scale_H = self.weight * torch.rsqrt(self.running_var + self.eps)
-                base_GH = torch.addcmul(self.bias, base_GH - self.running_mean, scale_H)
-                effect_UH = effect_UH * scale_H
+                notes.append(note)
             return base_GH.to(dtype), effect_UH.to(dtype)
 
     def extra_repr(self) -> str:
@@ -277,7 +265,7 @@ class _NormaliseRows(torch.autograd.Function):
 
 
 class _OuterTerms(torch.autograd.Function):
-    """Normalised terms of ``base[g] + effect[u]`` (see :meth:`WeightedBatchNorm.outer_sum`)."""
+    """Normalised terms of ``base[g] + effect[u]`` (see :meth:`WeightedBatchNorm.outer_terms`)."""
 
     @staticmethod
     def forward(

@@ -25,7 +25,7 @@ from gears.model.blockwise import BufferPool, gene_values
 from gears.model.config import ModelConfig
 from gears.model.division import Division
 from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Propagation, layers_of, notes_of
-from gears.model.prepared import PreparedNetwork, per_gene_dot, predict_cells
+from gears.model.prepared import PreparedNetwork, predict_cells
 from gears.model.settings import Placing
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
@@ -146,7 +146,7 @@ class GEARSNetwork(nn.Module):
         kind: Tensor | None = None,
         division: Division | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Changes of all genes under U conditions.
+        """Changes of all genes under U conditions; in evaluation mode without a gradient (:class:`PreparedNetwork`).
 
         Parameters
         ----------
@@ -169,38 +169,17 @@ class GEARSNetwork(nn.Module):
             Log-variances; None without ``config.uncertainty``.
         """
         self.renormalise_embeddings()
-        weight_U = weight.to(statistics_dtype(self.indv_w1.dtype))
-        if self.training:
-            return self._trained(pert_row, pert_node, weight_U, context, kind, division)
-        base_GH = self._base(None, None)
-        effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U, None), context, kind)
-        if division is not None:
-            effect_UH, weight_U = effect_UH.index_select(0, division.own_rows), division.own_weight
-        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weight_U)
-        own_GU = per_gene_dot(self.recovery_w(state_GUH), self.indv_w1.squeeze(-1))
-        delta_UG = self._all_changes(own_GU, None, None, None)
-        if not self.config.uncertainty:
-            return delta_UG, None
-        return delta_UG, self.uncertainty_w(state_GUH).squeeze(-1).t().to(delta_UG.dtype)
-
-    def _trained(
-        self,
-        pert_row: Tensor,
-        pert_node: Tensor,
-        weight_U: Tensor,
-        context: Tensor | None,
-        kind: Tensor | None,
-        division: Division | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The forward in training mode; running statistics change at its end."""
+        if not self.training:
+            return PreparedNetwork(self).changes(pert_row, pert_node, len(weight), context, kind)
         self._leave_shifts()
+        weight_U = weight.to(statistics_dtype(self.indv_w1.dtype))
         notes: list[Note] = []
         weights = Weights.of(weight_U)
         base_GH = self._base(weights.n_cells * self.n_genes, notes)
         effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U, notes), context, kind)
         own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weights, notes, division)
         delta_UG = self._all_changes(own_GU, weights, notes, division)
-        track(notes)
+        track(notes)  # running statistics change at the end
         return delta_UG, None if logvar_GU is None else logvar_GU.t().to(delta_UG.dtype)
 
     def _leave_shifts(self) -> None:
@@ -281,7 +260,7 @@ class GEARSNetwork(nn.Module):
 
     def node_effects(self) -> Tensor:
         """Representation of every perturbation node after the graph layers, (P, H)."""
-        return self.sim_layers[-1](self._messages())
+        return self.sim_layers[-1](self.fallback(self.go_graph(self._inner_nodes())))
 
     def _base(self, count: Tensor | None, notes: list[Note] | None) -> Tensor:
         """Gene representations before any perturbation, (G, H); equal on all workers.
@@ -295,29 +274,16 @@ class GEARSNetwork(nn.Module):
         sum_GH = torch.add(own_GH, messages_GH, alpha=MESSAGE_SHARE)
         return self.emb_trans_v2(sum_GH, None, count, notes=notes)
 
-    def _effects(
-        self, pert_row: Tensor, pert_node: Tensor, weight_U: Tensor, notes: list[Note] | None
-    ) -> Tensor:
+    def _effects(self, pert_row: Tensor, pert_node: Tensor, weight_U: Tensor, notes: list[Note]) -> Tensor:
         """Effect of each condition on the representations, (U, H); zero for controls."""
         # the last messages and the last linear map are needed for the perturbed nodes only
-        members_MH = self.sim_layers[-1](self._messages_of(pert_node))
+        members_MH = self.sim_layers[-1](self.go_graph.of_nodes(self._inner_nodes(), pert_node))
         n_conditions = weight_U.shape[0]
         sums_UH = members_MH.new_zeros(n_conditions, members_MH.shape[1]).index_add(0, pert_row, members_MH)
         # controls have weight 0 instead of being removed, so that shapes do not depend on the data
         perturbed_U = weight_U.new_zeros(n_conditions).index_fill_(0, pert_row, 1.0)
-        weights = Weights.of(weight_U * perturbed_U) if self.training else None
-        effect_UH = self.pert_fuse(sums_UH, weights, notes=notes)
+        effect_UH = self.pert_fuse(sums_UH, Weights.of(weight_U * perturbed_U), notes=notes)
         return effect_UH * perturbed_U.unsqueeze(1).to(effect_UH.dtype)
-
-    def _messages(self) -> Tensor:
-        """Messages at each perturbation node before the last linear map of the graph layers, (P, H)."""
-        return self.fallback(self.go_graph(self._inner_nodes()))
-
-    def _messages_of(self, nodes_M: Tensor) -> Tensor:
-        """The same for some nodes, (M, H)."""
-        if not self.training:
-            return self._messages().index_select(0, nodes_M)
-        return self.go_graph.of_nodes(self._inner_nodes(), nodes_M)
 
     def _inner_nodes(self) -> Tensor:
         """Features of all perturbation nodes before the last propagation, (P, H)."""
@@ -329,8 +295,8 @@ class GEARSNetwork(nn.Module):
     def _all_changes(
         self,
         own_GU: Tensor,
-        weights: Weights | None,
-        notes: list[Note] | None,
+        weights: Weights,
+        notes: list[Note],
         division: Division | None,
     ) -> Tensor:
         """Changes from each gene's own value and the state of all genes, (U, G)."""
@@ -350,8 +316,8 @@ class GEARSNetwork(nn.Module):
 class Fallback(nn.Module):
     """Gives isolated nodes without training conditions the mean of the trained nodes' messages.
 
-    Their embedding is still random; with it the network would predict noise. In training mode
-    nothing changes, because no training condition perturbs such a node.
+    Their embedding is still random; with it the network would predict noise. Training does not need this,
+    because no training condition perturbs such a node.
     """
 
     unknown: Tensor
@@ -374,8 +340,8 @@ class Fallback(nn.Module):
         self.trained = torch.from_numpy(trained_T).to(self.trained.device)
 
     def forward(self, nodes_PH: Tensor) -> Tensor:
-        """Messages of all nodes, those of unknown ones replaced (evaluation mode)."""
-        if self.training or not len(self.unknown):
+        """Messages of all nodes, those of unknown ones replaced."""
+        if not len(self.unknown):
             return nodes_PH
         mean_H = nodes_PH.index_select(0, self.trained).mean(0)
         return nodes_PH.index_copy(0, self.unknown, mean_H.expand(len(self.unknown), -1))

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gears.conditions import NodeSet, contexts_of, kinds_of
 
@@ -61,18 +60,34 @@ class PreparedNetwork:
         self._state = network.indv_w2[0, :, 1:].clone(), network.indv_b2[0].clone()
         self._logvar = self._folded(network.uncertainty_w) if network.config.uncertainty else None
 
-    @torch.no_grad()
     def __call__(self, nodes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
         """Changes of all genes under U conditions, and their log-variances.
 
         `nodes` are those of the perturbation graph that each condition perturbs; none for the control. A
-        :class:`gears.conditions.NodeSet` also has context and perturbation type. Results are those of the network's
-        forward in evaluation mode; log-variances are None without ``config.uncertainty``.
+        :class:`gears.conditions.NodeSet` also has context and perturbation type. Log-variances are None without
+        ``config.uncertainty``.
         """
-        effect_UH = self._effects(nodes)
-        own_GU = torch.empty(self.n_genes, len(nodes), device=self.device, dtype=self.dtype)
+        row = torch.tensor([i for i, members in enumerate(nodes) for _ in members], dtype=torch.int64)
+        node = torch.tensor([j for members in nodes for j in members], dtype=torch.int64)
+        numbers = (torch.from_numpy(numbers_U) for numbers_U in (contexts_of(nodes), kinds_of(nodes)))
+        return self.changes(
+            row.to(self.device), node.to(self.device), len(nodes), *(n.to(self.device) for n in numbers)
+        )
+
+    @torch.no_grad()
+    def changes(
+        self,
+        pert_row: Tensor,
+        pert_node: Tensor,
+        n_conditions: int,
+        context: Tensor | None = None,
+        kind: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same from the arguments of :meth:`GEARSNetwork.forward`."""
+        effect_UH = self._effects(pert_row, pert_node, n_conditions, context, kind)
+        own_GU = torch.empty(self.n_genes, n_conditions, device=self.device, dtype=self.dtype)
         logvar_GU = torch.empty_like(own_GU) if self._logvar is not None else None
-        step = max(1, BLOCK_ROWS.get(self.device.type, GPU_BLOCK_ROWS) // max(1, len(nodes)))
+        step = max(1, BLOCK_ROWS.get(self.device.type, GPU_BLOCK_ROWS) // max(1, n_conditions))
         for begin in range(0, self.n_genes, step):
             genes = slice(begin, begin + step)
             self._block(genes, effect_UH, own_GU, logvar_GU)
@@ -98,19 +113,22 @@ class PreparedNetwork:
         if logvar_GU is not None and self._logvar is not None:
             logvar_GU[genes] = _apply(self._logvar, rows_RH).reshape(n_block, n_conditions)
 
-    def _effects(self, nodes: Sequence[Sequence[int]]) -> Tensor:
+    def _effects(
+        self,
+        row: Tensor,
+        node: Tensor,
+        n_conditions: int,
+        context: Tensor | None,
+        kind: Tensor | None,
+    ) -> Tensor:
         """Scaled effect of each condition on the representations, (U, H); zero for controls."""
-        row = torch.tensor([i for i, members in enumerate(nodes) for _ in members], dtype=torch.int64)
-        node = torch.tensor([j for members in nodes for j in members], dtype=torch.int64)
-        row, node = row.to(self.device), node.to(self.device)
-        sums_UH = self._node_PH.new_zeros(len(nodes), self._node_PH.shape[1])
+        sums_UH = self._node_PH.new_zeros(n_conditions, self._node_PH.shape[1])
         effect_UH = _apply(self._fuse, sums_UH.index_add_(0, row, self._node_PH[node]))
-        perturbed = [len(members) > 0 for members in nodes]
-        perturbed_U = torch.tensor(perturbed, dtype=torch.bool, device=self.device)
+        perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=self.device).index_fill_(
+            0, row, True
+        )
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
-        pair = (contexts_of(nodes), kinds_of(nodes))
-        numbers = (torch.from_numpy(numbers_U).to(self.device) for numbers_U in pair)
-        return self._placing(effect_UH, *numbers) * self._scale_H
+        return self._placing(effect_UH, context, kind) * self._scale_H
 
     def _folded(self, mlp: MLP) -> list[Linear]:
         return [self._own_pair(layer) for layer in folded(mlp)]
@@ -205,29 +223,3 @@ def _with_prior(network: GEARSNetwork, sets: Sequence[NodeSet], change_UG: Tenso
         return change_UG
     prior_UG = np.asarray(prior(sets))
     return torch.as_tensor(prior_UG).to(change_UG) + prior.network_weight * change_UG
-
-
-def per_gene_dot(genes_GUH: Tensor, weight_GH: Tensor) -> Tensor:
-    """Inner product of each gene's representation with that gene's weights, (G, U).
-
-    Computed in the weights' precision, also under autocast. The products are oriented so that forward and backward read
-    the large tensor in the order of memory, which torch's gradient of the same ``bmm`` does not (four times as slow).
-    """
-    with torch.autocast(genes_GUH.device.type, enabled=False):
-        return _PerGeneDot.apply(genes_GUH.to(weight_GH.dtype), weight_GH)
-
-
-class _PerGeneDot(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, genes_GUH: Tensor, weight_GH: Tensor) -> Tensor:
-        ctx.save_for_backward(genes_GUH, weight_GH)
-        return torch.bmm(weight_GH.unsqueeze(1), genes_GUH.transpose(1, 2)).squeeze(1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_GU: Tensor) -> tuple[Tensor, Tensor]:
-        genes_GUH, weight_GH = ctx.saved_tensors
-        grad_GU = grad_GU.contiguous()
-        with torch.autocast(grad_GU.device.type, enabled=False):
-            grad_weight_GH = torch.bmm(grad_GU.unsqueeze(1), genes_GUH).squeeze(1)
-        return grad_GU.unsqueeze(-1) * weight_GH.unsqueeze(1), grad_weight_GH

@@ -14,8 +14,8 @@ from gears.distributed.devices import DeviceLike, plan_devices
 from gears.distributed.gpus import GpuIds
 from gears.distributed.launch import launch
 from gears.distributed.world import current_world, is_running
-from gears.training.checkpoints import plain_state
-from gears.training.engine import TrainingEngine
+from gears.training.trainer import TrainingEngine
+from gears.training.workers import plain_state
 
 
 def launch_distributed_training(
@@ -103,8 +103,8 @@ def distributed_train_worker(
     val_loader = None
     if val_dataset is not None:  # samples rank, rank + W, ...: without padding or repeats
         validation_set = _opened(val_dataset)
-        own = range(rank, len(validation_set), world_size)
-        val_loader = DataLoader(Subset(validation_set, own), batch_size)
+        rows = range(rank, len(validation_set), world_size)
+        val_loader = DataLoader(Subset(validation_set, rows), batch_size)
     history = engine.train(
         loader,
         val_loader,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,16 +23,23 @@ from gears.files.paths import link_target, user_path
 from gears.model.folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.priors.source import prior_of, prior_rows
+from gears.training.batches import training_batches
 from gears.training.head import TrainedHead, train_head, with_head_of
 from gears.training.network_weight import FEWEST_CONDITIONS, NetworkWeight, choose_network_weight
-from gears.training.options import STEPS_PER_EPOCH, TrainOptions
-from gears.training.run import RunResult, run_training, untrained
+from gears.training.options import TrainOptions
+from gears.training.run import Run, RunResult, untrained
 from gears.training.run_folder import run_path
 from gears.training.shards import one_thread
-from gears.training.slope import FITTED_SHARE, drawn_to, share_fitted, slope_of, train_mean
 from gears.training.tables import condition_tables
-from gears.training.tasks import ConditionLoader, pair_tables
-from gears.training.validation import Validation, validation_of
+from gears.training.tasks import pair_tables
+from gears.training.validation import (
+    FITTED_SHARE,
+    Validation,
+    drawn_to,
+    share_fitted,
+    train_mean,
+    validation_of,
+)
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -94,52 +101,46 @@ class Fit:
 
         Nothing here is slow on one worker alone, so that none waits for another at a collective.
         """
-        with one_thread(enabled=self.given.reproducible):
-            self._train(network)
-
-    def conclude(self) -> None:
-        """Refit the prior where it is used alone, report the weight of the network, and save the model."""
-        with one_thread(enabled=self.given.reproducible):
-            self._conclude()
-
-    def _train(self, network: GEARSNetwork) -> None:
         if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
             self._log(
                 f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
             )
-        with self.seconds.of("prior"):
-            fitted = fitted_prior(self.pert_data, self.parts, self.given)
-        with self.seconds.of("head"):
-            fitted, stopped = self._add_head(fitted)
-        with self.seconds.of("prior"):
-            validation, prior_U = self._use_prior(network, fitted)
-        untrained_because = self._untrained_because(validation)
-        if stopped is not None:
-            untrained_because = stopped
-        if untrained_because is None:
-            with self.seconds.of("training"):
-                self.run = self._train_network(network, fitted, validation)
-        else:
-            self.run = dataclasses.replace(
-                untrained(network, self.worker.device),
-                stopped=stopped is not None,
-                stopped_because=untrained_because,
-            )
-        if fitted is not None:
-            self.choice = choose_network_weight(
-                self.run.condition_scores,
-                prior_U,
-                lower_is_better=not validation.monitor.higher_is_better,
-                kept=self.run.kept,
-            )
-            self._use_weight(self.choice)
-        if self.run.history and not self.run.stopped and (self.choice is None or self.choice.weight > 0):
-            self._check_kept(network, fitted, validation)
+        with one_thread(enabled=self.given.reproducible):
+            with self.seconds.of("prior"):
+                fitted = fitted_prior(self.pert_data, self.parts, self.given)
+            with self.seconds.of("head"):
+                fitted, head_stopped = self._add_head(fitted)
+            with self.seconds.of("prior"):
+                validation, prior_U = self._use_prior(network, fitted)
+            untrained_because = head_stopped or self._untrained_because(validation)
+            if untrained_because is None:
+                with self.seconds.of("training"):
+                    run = self._run(network, fitted, validation)
+                    with run.reported():
+                        run.engine.train(**run.training)
+                    self.run = run.result()
+            else:
+                self.run = dataclasses.replace(
+                    untrained(network, self.worker.device),
+                    stopped=head_stopped is not None,
+                    stopped_because=untrained_because,
+                )
+            if fitted is not None:
+                self.choice = choose_network_weight(
+                    self.run.condition_scores,
+                    prior_U,
+                    lower_is_better=not validation.monitor.higher_is_better,
+                    kept=self.run.kept,
+                )
+                self._use_weight(self.choice)
+            if self.run.history and not self.run.stopped and (self.choice is None or self.choice.weight > 0):
+                self._check_kept(network, fitted, validation)
 
-    def _conclude(self) -> None:
+    def conclude(self) -> None:
+        """Refit the prior where it is used alone, report the weight of the network, and save the model."""
         choice, run = self.choice, self.run
         if choice is not None and choice.weight == 0 and self.given.refit and not run.stopped:
-            with self.seconds.of("refit"):
+            with one_thread(enabled=self.given.reproducible), self.seconds.of("refit"):
                 self._refit()
         if run.stopped:
             if self.worker.rank == 0 and multiprocessing.parent_process() is None:  # else the caller says it
@@ -164,7 +165,7 @@ class Fit:
         if fitted is None or self.given.epochs == 0:
             return fitted, None
         worker = self.worker
-        found = train_head(
+        head = train_head(
             self.pert_data,
             fitted,
             self.given,
@@ -174,9 +175,9 @@ class Fit:
             world_size=worker.world_size,
             distributed=is_running(),
         )
-        if found.stopped is None:
-            self._log(_line_on_head(found))
-        return found.fitted, found.stopped
+        if head.stopped is None:
+            self._log(_line_on_head(head))
+        return head.fitted, head.stopped
 
     def _use_prior(self, network: GEARSNetwork, fitted: FittedPrior | None) -> tuple[Validation, np.ndarray]:
         """Make the prior part of the model; the scorer of the validation part, and the prior's scores there."""
@@ -219,19 +220,17 @@ class Fit:
         self._log(f"{few} and it is not trained: {remedy}, or set epochs to train it all the same")
         return f"{few}: no network was trained"
 
-    def _train_network(
-        self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation
-    ) -> RunResult:
+    def _run(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> Run:
+        """The training of the network on what the prior leaves."""
         pert_data, parts, worker = self.pert_data, self.parts, self.worker
-        loader = training_batches(pert_data, self.options, rank=worker.rank, world_size=worker.world_size)
         prior_CG = None if fitted is None else prior_rows(pert_data, fitted)
         assert pert_data.split is not None
         network.trains_on(pert_data.split.conditions("train"))
-        return run_training(
+        return Run(
             network,
             partial(condition_tables, pert_data, config=parts.config, prior_CG=prior_CG),
             partial(pair_tables, pert_data, parts.config),
-            loader,
+            training_batches(pert_data, self.options, worker),
             parts,
             dataclasses.replace(
                 self.options,
@@ -262,7 +261,7 @@ class Fit:
         if fitted is not None or not validation.n_conditions:
             return
         mean_G = train_mean(self.pert_data)
-        slope = slope_of(kept, validation, mean_G)
+        slope = validation.slope_of(kept, mean_G)
         self.run.best_state = drawn_to(self.run.best_state, mean_G, slope)
         self.parts = dataclasses.replace(
             self.parts, provenance={**self.parts.provenance, "slope_of_network": slope}
@@ -317,14 +316,14 @@ class Fit:
             logger.info("%s", line, extra={"scores": scores or {}})
 
 
-def _line_on_head(found: TrainedHead) -> str:
+def _line_on_head(head: TrainedHead) -> str:
     """One line on whether the head is used."""
-    if found.why is not None:
-        return f"the prior has no head: {found.why}"
+    if head.why is not None:
+        return f"the prior has no head: {head.why}"
     words = {"single": "one gene", "several": "several genes"}
     of_kinds = ", ".join(
         f"{weight.weight:.2g} under {words[kind]} ({count(weight.n_conditions, 'condition')})"
-        for kind, weight in found.weights.items()
+        for kind, weight in head.weights.items()
     )
     return f"weight of the head, found on training conditions that it has not seen: {of_kinds}"
 
@@ -334,30 +333,3 @@ def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) 
     if options.prior is None or parts.config.no_perturb:
         return None
     return prior_of(pert_data, start_PH=parts.start_PH)
-
-
-def training_batches(
-    pert_data: PertData, options: TrainOptions, *, rank: int = 0, world_size: int = 1
-) -> Any:
-    """This worker's batches, by options with defaults filled in: training conditions, or the PertData's cell batches.
-
-    Raises ValueError if the split trains nothing, or the PertData's batches of cells have another size.
-    """
-    split = pert_data.split
-    if split is None or "train" not in split.parts:
-        msg = "there are no training batches: the split has no training part; prepare one that has"
-        raise ValueError(msg)
-    if options.objective == "moments":
-        ids = np.sort([pert_data.screen.id_of(condition) for condition in split.conditions("train")])
-        per_batch = options.conditions_per_step(len(ids), world_size)
-        least = STEPS_PER_EPOCH * options.accumulation_steps
-        return ConditionLoader(ids, per_batch, least=least, seed=split.seed, rank=rank, world_size=world_size)
-    size = options.batch_size
-    assert size is not None
-    loader = (pert_data.dataloader or {}).get("train_loader")
-    if loader is None:
-        loader = pert_data.get_dataloader_distributed(size, None, world_size, rank, 0)["train_loader"]
-    if loader.batch_size != size:
-        msg = f"batch_size={size} but get_dataloader made batches of {loader.batch_size} cells; omit one of them"
-        raise ValueError(msg)
-    return loader

@@ -24,12 +24,11 @@ from gears.priors.head_inputs import NAMES
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
 from gears.priors.prior import GenePrior, Prior
 from gears.priors.source import perturbed_conditions
-from gears.training.batches import moved
-from gears.training.engine import TrainingEngine
+from gears.training.batches import ConditionBatch, ConditionLoader, moved
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
-from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
+from gears.training.options import DTYPES, TrainOptions
 from gears.training.schedules import Adam, Horizon, learning_rate
-from gears.training.tasks import ConditionBatch, ConditionLoader
+from gears.training.trainer import TrainingEngine
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -71,7 +70,7 @@ class TrainedHead:
 class HeadTask:
     """Squared errors of every member of the head on the conditions that it is trained on."""
 
-    metric, lower_is_better, unit = "val_head", True, "conditions"
+    metric, lower_is_better = "val_head", True
 
     def __init__(
         self,
@@ -149,19 +148,19 @@ def train_head(
     unseen_CG = _unseen(head, trained, inner, fold_C)
     unseen_CG[targets_CG] = 0.0
     kinds = strata(inner.sets)
-    found = {
+    weights = {
         kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows)
         for kind, rows in kinds.items()
     }
-    report = {**prior.report, "head": {kind: weight.report() for kind, weight in found.items()}}
+    report = {**prior.report, "head": {kind: weight.report() for kind, weight in weights.items()}}
     prior = dataclasses.replace(prior, report=report)
-    if not any(weight.weight for weight in found.values()):
-        return TrainedHead(FittedPrior(prior, fitted.left_out_CG), found)
+    if not any(weight.weight for weight in weights.values()):
+        return TrainedHead(FittedPrior(prior, fitted.left_out_CG), weights)
     weighted = dataclasses.replace(
-        trained, single_weight=found["single"].weight, several_weight=found["several"].weight
+        trained, single_weight=weights["single"].weight, several_weight=weights["several"].weight
     )
     for kind, rows in kinds.items():
-        unseen_CG[rows] *= found[kind].weight
+        unseen_CG[rows] *= weights[kind].weight
     left_out_CG = fitted.left_out_CG.copy()
     left_out_CG[inner.rows] += unseen_CG
     unmeasured = dataclasses.replace(prior, measured=None)
@@ -169,7 +168,7 @@ def train_head(
         rows = np.setdiff1d(rows, inner.rows)  # the head has not seen these
         nodes = [pert_data.condition_nodes(conditions[row]) for row in rows.tolist()]
         left_out_CG[rows] += weighted.change(unmeasured.without_head, nodes)
-    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), found)
+    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), weights)
 
 
 def prepare_head(pert_data: PertData, fitted: FittedPrior, start_PH: np.ndarray | None = None) -> None:
@@ -243,9 +242,8 @@ def _stopped_in_training(
         task.device,
         distributed=distributed,
         use_amp=options.use_amp,
-        amp_dtype=AMP_DTYPES[options.amp_dtype],
+        amp_dtype=options.amp_dtype,
         tf32=options.tf32,
-        gradient_compression=options.gradient_compression,
         reproducible=options.reproducible,
         max_steps=MOST_STEPS,
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 
 from gears.core.options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
 from gears.files.paths import user_path
-from gears.training.gradients import COMPRESSIONS
-from gears.training.loggers.registry import LOGGERS, check_loggers
+from gears.training.loggers import LOGGERS, check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
 
 _LEARNING = {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0}
@@ -35,17 +33,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True)
-class RunSetup:
-    """Facts about a run that decide, beside the options, whether an option has an effect."""
-
-    device_type: str = "cpu"
-    world_size: int = 1
-    steps: int | None = None
-    validated: bool = True
-
-
-def _may_stop_early(options: TrainOptions, run: RunSetup) -> bool:
+def _may_stop_early(options: TrainOptions, run: Any) -> bool:
     patience, epochs = options.early_stopping, options.epochs
     return not isinstance(patience, int) or (run.validated and (epochs is None or patience < epochs))
 
@@ -212,22 +200,10 @@ class TrainOptions(Options):
         needs=_TF32,
         fixed=True,
     )
-    kept_mib: float | None = option(
-        default=None,
-        check=number(least=0).or_none(),
-        help="""MiB of hidden values that a step keeps for its gradient, beyond which they are computed again, with the
-        same results; by default a quarter of the GPU's memory that is free at the start, 1024 on the CPU""",
-    )
     compile: bool = option(
         default=False,
         check=switch(),
         help="train through torch.compile: minutes at the start, for long runs on large screens",
-    )
-    cuda_graph: bool = option(
-        default=False,
-        check=switch(),
-        help="""experimental, not yet run on a GPU: start the forward and backward of a step as one CUDA graph; needs
-        objective='moments', one worker on CUDA, no accumulation, no compile, no float16""",
     )
     profile: bool = option(
         default=False,
@@ -258,13 +234,6 @@ class TrainOptions(Options):
         after the learning rate has begun to fall, a quarter of the epochs in a row have beaten neither
         the prior nor the best epoch; without a prior the same as None, which runs every epoch""",
         needs=_STOPPING,
-    )
-    gradient_compression: str | None = option(
-        default=None,
-        check=one_of(list(COMPRESSIONS)).or_none(),
-        help="send gradients as fp16 or bf16 (the result then depends on the number of workers)",
-        needs=_WORKERS,
-        fixed=True,
     )
     check_replicas: bool = option(
         default=False, check=switch(), help="compare all workers' weights after each epoch", needs=_WORKERS
@@ -337,24 +306,9 @@ class TrainOptions(Options):
         if self.use_amp and self.dtype == "float64":
             msg = "use_amp=True computes in half precision and dtype='float64' in double; omit one of them"
             raise ValueError(msg)
-        if self.cuda_graph:
-            others = {
-                "objective='cells'": self.objective == "cells",
-                f"accumulation_steps={self.accumulation_steps}": self.accumulation_steps > 1,
-                "compile=True": self.compile,
-                "amp_dtype='float16'": self.use_amp and self.amp_dtype == "float16",
-            }
-            conflicts = [name for name, is_set in others.items() if is_set]
-            if conflicts:
-                msg = (
-                    f"cuda_graph=True cannot be used with {' and '.join(conflicts)}; omit cuda_graph or these"
-                )
-                raise ValueError(msg)
         if self.reproducible:
             others = {
                 "compile=True": self.compile,
-                "cuda_graph=True": self.cuda_graph,
-                f"gradient_compression={self.gradient_compression!r}": self.gradient_compression is not None,
                 f"lr_scaling={self.lr_scaling!r}": self.lr_scaling != "none",
             }
             conflicts = [name for name, is_set in others.items() if is_set]

@@ -1,43 +1,40 @@
-"""One training run of a GEARS network: engine, objective, optimiser, schedule and files."""
+"""The training of a GEARS network: what the engine trains it with, and the files, log lines and loggers around it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from gears.core.messages import count
-from gears.core.progress import Advance, progress
+from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.worker import memory_is_full
 from gears.distributed.world import IDENTITY
 from gears.model.blockwise import MOST_KEPT
 from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
-from gears.training.batches import with_other_workers
-from gears.training.checkpoints import EarlyStopping, plain_state, run_facts
-from gears.training.engine import TrainingEngine
-from gears.training.engine_options import EngineOptions
-from gears.training.graph import check_graph
-from gears.training.loggers.registry import LoggerSetup, RunLoggers
+from gears.training.batches import Loader
+from gears.training.checkpoints import EarlyStopping
+from gears.training.loggers import LoggerSetup, RunLoggers
+from gears.training.modes import profiled, warn_without_effect
 from gears.training.network_weight import kept_epoch
-from gears.training.options import AMP_DTYPES, DTYPES, RunSetup, TrainOptions
-from gears.training.run_folder import RunFolder
+from gears.training.options import DTYPES, TrainOptions
+from gears.training.run_folder import RunFolder, run_facts
 from gears.training.schedules import Adam, Horizon, learning_rate, rising_epochs, scaled_lr
 from gears.training.shards import N_SHARDS
-from gears.training.step import profiled
 from gears.training.tables import ConditionTables
-from gears.training.tasks import CellsTask, FixedSize, MomentsTask, PairTables
-
-if TYPE_CHECKING:
-    from gears.training.validation import Validation
+from gears.training.tasks import CellsTask, MomentsTask, PairTables
+from gears.training.trainer import TrainingEngine
+from gears.training.validation import Validation
+from gears.training.workers import plain_state
 
 logger = logging.getLogger(__name__)
 
@@ -64,165 +61,274 @@ class RunResult:
     kept: int | None = None
 
 
-def run_training(
-    network: GEARSNetwork,
-    tables: Callable[[torch.device, torch.dtype], ConditionTables],
-    pairs: Callable[[], PairTables],
-    loader: Any,
-    parts: ModelParts,
-    options: TrainOptions,
-    validation: Validation,
-    *,
-    device: torch.device,
-    distributed: bool = False,
-) -> RunResult:
-    """Train a bare network in place, in one process or as one of several workers.
-
-    `tables` and `pairs` make the condition tables for a device and precision, and the moments where the objective needs
-    them. `loader` yields this worker's batches, of cells or of conditions. `parts` is the model without weights, for
-    the files of the run, and `options` have defaults filled in (:meth:`TrainOptions.with_defaults`).
-    """
-    batches = len(loader) if isinstance(loader, Sized) else 1
-    steps_per_epoch = max(1, -(-batches // options.accumulation_steps))
-    if options.steps is not None:
-        options = dataclasses.replace(options, epochs=-(-options.steps // steps_per_epoch))
-    assert options.epochs is not None
-    assert options.schedule is not None
-    dtype = DTYPES[options.dtype]
-    network.to(device, dtype)
-    if options.kept_mib is not None:
-        network.most_kept = int(options.kept_mib * 2**20)
-    elif device.type == "cuda":  # after the weights, before the tables
-        network.most_kept = torch.cuda.mem_get_info(device)[0] // KEPT_SHARE
-    if options.reproducible:
-        most_kept = MOST_KEPT if network.most_kept is None else network.most_kept
-        network.most_kept = most_kept // N_SHARDS
-    horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
-    rate = learning_rate(
-        options.schedule, horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
-    )
-    rising = rising_epochs(rate, horizon)
-    rule = _stopping_rule(options, validation, rising)
-    engine = TrainingEngine(
-        network,
-        device,
-        distributed=distributed,
-        **_engine_options(options),
-        early_stopping=rule,
-        best_after=rising,
-    )
-    world_size = engine.reducer.world_size
-    if world_size > 1:
-        network.reducer = engine.reducer
-    if hasattr(loader, "pin_memory"):
-        loader.pin_memory = (
-            device.type == "cuda"
-        )  # pinning initialises CUDA, which a run on the CPU leaves alone
-    if world_size > 1 or options.reproducible:
-        loader = with_other_workers(loader, world_size)
-    engine.optimizer = _optimizer(network, options, device, world_size)
-    devices = _devices(engine)
-    if engine.is_main:
-        setup = RunSetup(device.type, world_size, horizon.steps, validated=validation.n_conditions > 0)
-        for sentence in options.without_effect(setup):
-            logger.warning("%s", sentence)
-        if options.verbose:
-            logger.info("%s", _header(options, loader, horizon, devices, rule))
-    engine.scheduler = torch.optim.lr_scheduler.LambdaLR(engine.optimizer, rate)
-    folder = None
-    if options.save_path is not None:
-        facts = run_facts(options, _batch_over_workers(loader, world_size), world_size)
-        folder = RunFolder(options, parts, facts)
-    metric = validation.monitor
-    monitor: Any = {"monitor": metric.name, "lower_is_better": not metric.higher_is_better}
-    task: CellsTask | MomentsTask
-    if options.objective == "moments":
-        task = MomentsTask(tables(device, dtype), pairs(), parts.config, validation, **monitor)
-        if options.cuda_graph:
-            check_graph(task, device, world_size)
-            task.fixed = FixedSize.of(task.tables, loader)
-    else:
-        task = CellsTask(tables(device, dtype), parts.config, validation, **monitor)
-    if folder is not None and options.resume:
-        folder.resume(engine)
-    try:
-        _train(engine, task, loader, options, horizon, folder, _loggers(engine, options, parts), validation)
-        stopped = engine.progress.epoch < options.epochs and not engine.progress.finished
-        stopped_because = None
-        if stopped:
-            stopped_because = _stopped_because(engine, folder)
-    finally:
-        network.reducer, network.most_kept = IDENTITY, None
-        network.pool.clear()
-    return _result(engine, task, stopped_because, devices, verbose=options.verbose)
-
-
-def _engine_options(options: TrainOptions) -> dict[str, Any]:
-    """Options of the engine, most of which have the same name."""
-    names = {field.name for field in dataclasses.fields(EngineOptions)} & set(TrainOptions.names())
-    values = {name: getattr(options, name) for name in names - {"early_stopping"}}
-    return values | {
-        "amp_dtype": AMP_DTYPES[options.amp_dtype],
-        "eval_every": options.eval_every or 1,
-        "max_steps": options.steps,
-    }
-
-
-def _optimizer(
-    network: GEARSNetwork, options: TrainOptions, device: torch.device, world_size: int
-) -> torch.optim.Optimizer:
-    assert options.lr is not None
-    assert options.weight_decay is not None
-    return Adam(
-        network.parameters(),
-        lr=scaled_lr(options.lr, options.lr_scaling, world_size),
-        weight_decay=options.weight_decay,
-        fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
-    )
-
-
-def _train(
-    engine: TrainingEngine,
-    task: CellsTask | MomentsTask,
-    loader: Any,
-    options: TrainOptions,
-    horizon: Horizon,
-    folder: RunFolder | None,
-    loggers: RunLoggers,
-    validation: Validation,
-) -> None:
-    """Run the engine with its progress bar, trace, files and loggers."""
-    optimizer, epochs = engine.optimizer, options.epochs
-    assert optimizer is not None
-    assert epochs is not None
-    trace_folder = folder.path if folder is not None and options.profile and engine.is_main else None
-    shown = options.verbose and engine.is_main
-    of_prior = validation.of_prior()[0].get(task.metric) if shown else None
-    with (
-        loggers,
-        full_memory_explained(loader, options),
-        profiled(trace_folder, engine.device) as trace_step,
-        progress(horizon.steps, "training", "steps", enabled=shown) as advance,
-    ):
-        engine.on_epoch_end = _Report(folder, options, task.metric, loggers, of_prior, validation, advance)
-        advance(engine.progress.total_steps)
-
-        def after_step(engine: TrainingEngine) -> None:
-            trace_step()
-            advance(1)
-            if folder is not None:
-                folder.step_end(engine)
-
-        engine.on_step_end = after_step
-        engine.train(
-            loader, None, optimizer, None, engine.scheduler, epochs, task=task, scheduler_interval="step"
-        )
-
-
 def untrained(network: GEARSNetwork, device: torch.device) -> RunResult:
     """Result of a run that trains no network: its initial weights."""
     network.to(device)
     return RunResult([], None, plain_state(network), devices=(str(device),))
+
+
+class Run:
+    """Everything that a bare network is trained with, in place, in one process or as one of several workers.
+
+        with run.reported():
+            run.engine.train(**run.training)
+        result = run.result()
+
+    Parameters
+    ----------
+    tables, pairs
+        Make the condition tables for a device and precision, and the moments where the objective needs them.
+    loader
+        This worker's batches, of cells or of conditions.
+    parts
+        The model without weights, for the files of the run.
+    options
+        With defaults filled in (:meth:`TrainOptions.with_defaults`).
+    """
+
+    def __init__(
+        self,
+        network: GEARSNetwork,
+        tables: Callable[[torch.device, torch.dtype], ConditionTables],
+        pairs: Callable[[], PairTables],
+        loader: Loader,
+        parts: ModelParts,
+        options: TrainOptions,
+        validation: Validation,
+        *,
+        device: torch.device,
+        distributed: bool = False,
+    ) -> None:
+        steps_per_epoch = max(1, -(-len(loader) // options.accumulation_steps))
+        if options.steps is not None:
+            options = dataclasses.replace(options, epochs=-(-options.steps // steps_per_epoch))
+        assert options.epochs is not None
+        assert options.schedule is not None
+        self.network, self.loader, self.parts = network, loader, parts
+        self.options, self.validation, self.num_epochs = options, validation, options.epochs
+        self.horizon = Horizon(steps_per_epoch, options.epochs, options.steps)
+        dtype = DTYPES[options.dtype]
+        network.to(device, dtype)
+        network.most_kept = _most_kept(options, device)  # after the weights, before the tables
+        rate = learning_rate(
+            options.schedule, self.horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
+        )
+        rising = rising_epochs(rate, self.horizon)
+        self.rule = _stopping_rule(options, validation, rising)
+        self.engine = engine = TrainingEngine(
+            network,
+            device,
+            distributed=distributed,
+            options=options,
+            early_stopping=self.rule,
+            best_after=rising,
+            max_steps=options.steps,
+        )
+        self.world_size = engine.reducer.world_size
+        if self.world_size > 1:
+            network.reducer = engine.reducer
+        self.optimizer = engine.optimizer = self._optimizer()
+        self.scheduler = engine.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
+        self.devices = _devices(engine)
+        if engine.is_main:
+            validated = validation.n_conditions > 0
+            warn_without_effect(options, device, engine.reducer, self.horizon.steps, validated=validated)
+            if options.verbose:
+                logger.info("%s", self._header())
+        self.folder: RunFolder | None = None
+        if options.save_path is not None:
+            facts = run_facts(options, loader.per_step, self.world_size)
+            self.folder = RunFolder(options, parts, facts)
+        self.task = self._task(tables(device, dtype), pairs)
+        if self.folder is not None and options.resume:
+            self.folder.resume(engine)
+        self.training: dict[str, Any] = {
+            "train_loader": loader, "val_loader": None, "optimizer": self.optimizer, "scheduler": self.scheduler,
+            "num_epochs": options.epochs, "task": self.task, "scheduler_interval": "step",
+        }  # fmt: skip
+        self._stopped_because: str | None = None
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        options, device = self.options, self.engine.device
+        assert options.lr is not None
+        assert options.weight_decay is not None
+        return Adam(
+            self.network.parameters(),
+            lr=scaled_lr(options.lr, options.lr_scaling, self.world_size),
+            weight_decay=options.weight_decay,
+            fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
+        )
+
+    def _task(self, tables: ConditionTables, pairs: Callable[[], PairTables]) -> CellsTask | MomentsTask:
+        metric = self.validation.monitor
+        monitor: Any = {"monitor": metric.name, "lower_is_better": not metric.higher_is_better}
+        if self.options.objective == "moments":
+            return MomentsTask(tables, pairs(), self.parts.config, self.validation, **monitor)
+        return CellsTask(tables, self.parts.config, self.validation, **monitor)
+
+    def _header(self) -> str:
+        """One line that says what is about to run, and where."""
+        options, horizon, rule = self.options, self.horizon, self.rule
+        unit = "conditions" if options.objective == "moments" else "cells"
+        everything = " (all, with the control)" if self.loader.covers_all else ""
+        line = (
+            f"training the network: {count(horizon.epochs, 'epoch')} x {count(horizon.steps_per_epoch, 'step')} of "
+            f"{self.loader.per_step * options.accumulation_steps} {unit}{everything} on "
+            f"{count(len(self.devices), 'worker')} ({', '.join(self.devices)}), "
+            f"lr {self.optimizer.param_groups[0]['initial_lr']:g}"
+        )
+        if horizon.most is not None:
+            line += f", {count(horizon.most, 'step')} in all"
+        if rule is not None:
+            start = f", counted after epoch {rule.after}," if rule.after else ""
+            epochs = count(rule.patience, "epoch")
+            verb = "does" if rule.patience == 1 else "in a row do"
+            line += f"; training ends early when {epochs}{start} {verb} not beat {rule.beaten}"
+        return line
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        """The run's progress bar, trace, files and loggers, while the engine trains within the block."""
+        engine, options, folder = self.engine, self.options, self.folder
+        shown = options.verbose and engine.is_main
+        traced = folder is not None and options.profile and engine.is_main
+        self._loggers = self._begin_loggers()
+        self._of_prior = self.validation.of_prior()[0].get(self.task.metric) if shown else None
+        try:
+            with (
+                self._loggers,
+                full_memory_explained(self.loader, options),
+                profiled(folder.path if folder is not None and traced else None, engine.device) as trace_step,
+                progress(self.horizon.steps, "training", "steps", enabled=shown) as self._advance,
+            ):
+                self._advance(engine.progress.total_steps)
+
+                def after_step(engine: TrainingEngine) -> None:
+                    trace_step()
+                    self._advance(1)
+                    if folder is not None:
+                        folder.step_end(engine)
+
+                engine.on_step_end, engine.on_epoch_end = after_step, self._epoch_end
+                yield
+            if engine.progress.epoch < self.num_epochs and not engine.progress.finished:
+                self._stopped_because = self._who_stopped()
+        finally:
+            self.network.reducer, self.network.most_kept = IDENTITY, None
+            self.network.pool.clear()
+
+    def _begin_loggers(self) -> RunLoggers:
+        """Loggers of the run besides its files, on rank 0."""
+        options, parts = self.options, self.parts
+        config = {
+            "training": options.to_dict(), "model": parts.config.to_dict(), "data": dict(parts.provenance),
+        }  # fmt: skip
+        setup = LoggerSetup(
+            None if options.save_path is None else Path(options.save_path),
+            config,
+            options.project,
+            options.name,
+            options.init_timeout,
+            logged=len(self.engine.progress.history),
+        )
+        return RunLoggers(options.loggers, setup, active=self.engine.is_main)
+
+    def _epoch_end(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
+        """After an evaluated epoch: a line for the user (rank 0) and for the bar, files and loggers."""
+        if not engine.evaluates(record["epoch"]):
+            return
+        if self.validation.n_conditions and record["epoch"] > engine.best_after:
+            engine.progress.condition_scores.append(torch.from_numpy(self.validation.condition_scores))
+        if engine.is_main and self.options.verbose:
+            logger.info("%s", self._line(record, improved))
+            self._advance(0, self._note(record))
+        if self.folder is not None:
+            self.folder.epoch_end(engine, record, improved)
+        self._loggers.log(engine.progress.history)
+
+    def _line(self, record: dict[str, Any], improved: bool) -> str:
+        shown = [f"{self.task.metric} {record[self.task.metric]:.4f}"] if self.task.metric in record else []
+        if "val_pearson_delta" in record and self.task.metric != "val_pearson_delta":
+            shown.append(f"val_pearson_delta {record['val_pearson_delta']:.4f}")
+        if "network_weight" in record:
+            shown.append(f"network weight {record['network_weight']:g}")
+        return (
+            f"epoch {record['epoch']:>3}/{self.options.epochs}  train_loss {record['train_loss']:.5f}  "
+            f"{'  '.join(shown)}  {record['seconds']['total']:.1f} s{self._mark(record) if improved else ''}"
+        )
+
+    def _mark(self, record: dict[str, Any]) -> str:
+        """What the line of the best epoch so far ends with: the prior alone may still be better than it."""
+        if self._of_prior is None or self.validation.monitor.better(record[self.task.metric], self._of_prior):
+            return "  (best)"
+        return "  (best epoch, not better than the prior)"
+
+    def _note(self, record: dict[str, Any]) -> str:
+        """Loss and validation for the bar."""
+        note = f"epoch {record['epoch']}, loss {record['train_loss']:.4g}"
+        return (
+            f"{note}, {self.task.metric} {record[self.task.metric]:.4g}"
+            if self.task.metric in record
+            else note
+        )
+
+    def _who_stopped(self) -> str:
+        """Who was stopped, by which signal and when, and the checkpoint, which is written here."""
+        engine, progress = self.engine, self.engine.progress
+        when = f"after epoch {progress.epoch}"
+        if progress.step:
+            when = f"in epoch {progress.epoch + 1}, after {count(progress.step, 'step')} of it"
+        reason = f"stopped by {signals.who_was_asked(engine.reducer, engine.device)} {when}"
+        checkpoint = "without save_path there is no checkpoint"
+        if self.folder is not None:
+            checkpoint = f"the checkpoint is {self.folder.checkpoint(engine)}; resume=True continues from it"
+        return f"{reason}; {checkpoint}"
+
+    def result(self) -> RunResult:
+        """History, weights and the epoch that is kept."""
+        engine, task, progress = self.engine, self.task, self.engine.progress
+        stopped = self._stopped_because is not None
+        reason = self._stopped_because or progress.stopped_because
+        scores_EKU = [scores_KU.cpu().numpy() for scores_KU in progress.condition_scores]
+        best_state, best_epoch, kept = engine.best_state, progress.best_epoch, None
+        if best_state is None:
+            if engine.is_main and not stopped:
+                logger.warning(
+                    "%s was never defined (no validation condition to score?): the weights of the last epoch are kept",
+                    task.metric,
+                )
+            best_state = plain_state(engine.evaluated_model)
+        elif scores_EKU:
+            evaluated = [record["epoch"] for record in progress.history if task.metric in record]
+            candidates = evaluated[-len(scores_EKU) :]
+            if reason is None and self._keeps_last(scores_EKU):
+                if best_epoch != candidates[-1] and engine.is_main and self.options.verbose:
+                    logger.info(
+                        "the weights of the last epoch are kept: that epoch %s is better on %s is not beyond chance",
+                        best_epoch,
+                        count(scores_EKU[-1].shape[1], "validation condition"),
+                    )
+                best_epoch, best_state = candidates[-1], plain_state(engine.evaluated_model)
+            kept = candidates.index(best_epoch)
+        return RunResult(
+            progress.history, best_epoch, best_state, stopped, reason, scores_EKU, self.devices, kept
+        )
+
+    def _keeps_last(self, scores_EKU: list[np.ndarray]) -> bool:
+        """Whether the last epoch is kept, by its scores at the network weight with the best mean."""
+        lower_is_better, scores_EU = self.task.lower_is_better, []
+        for scores_KU in scores_EKU:
+            mean_K = np.nansum(scores_KU, axis=1) / np.maximum((~np.isnan(scores_KU)).sum(axis=1), 1)
+            scores_EU.append(scores_KU[mean_K.argmin() if lower_is_better else mean_K.argmax()])
+        return kept_epoch(np.stack(scores_EU), lower_is_better=lower_is_better) == len(scores_EU) - 1
+
+
+def _most_kept(options: TrainOptions, device: torch.device) -> int | None:
+    """Bytes of hidden values that a step keeps for its gradient; of each shard where a step has shards."""
+    most_kept = torch.cuda.mem_get_info(device)[0] // KEPT_SHARE if device.type == "cuda" else None
+    if options.reproducible:
+        return (MOST_KEPT if most_kept is None else most_kept) // N_SHARDS
+    return most_kept
 
 
 def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -> EarlyStopping | None:
@@ -248,105 +354,8 @@ def _devices(engine: TrainingEngine) -> tuple[str, ...]:
     return tuple(name if index < 0 else f"{name}:{index}" for index in indices)
 
 
-def _header(
-    options: TrainOptions, loader: Any, horizon: Horizon, devices: Sequence[str], rule: EarlyStopping | None
-) -> str:
-    """One line that says what is about to run, and where."""
-    assert options.lr is not None
-    lr = scaled_lr(options.lr, options.lr_scaling, len(devices))
-    unit = "conditions" if options.objective == "moments" else "cells"
-    size = _batch_over_workers(loader, len(devices))
-    per_step = "batches" if size is None else f"{size * options.accumulation_steps} {unit}"
-    if size is not None and size >= len(getattr(loader, "conditions", range(size + 1))):
-        per_step += " (all, with the control)"
-    workers = count(len(devices), "worker")
-    line = (
-        f"training the network: {count(horizon.epochs, 'epoch')} x {count(horizon.steps_per_epoch, 'step')} of "
-        f"{per_step} on {workers} ({', '.join(devices)}), lr {lr:g}"
-    )
-    if horizon.most is not None:
-        line += f", {count(horizon.most, 'step')} in all"
-    if rule is not None:
-        start = f", counted after epoch {rule.after}," if rule.after else ""
-        epochs = count(rule.patience, "epoch")
-        verb = "does" if rule.patience == 1 else "in a row do"
-        line += f"; training ends early when {epochs}{start} {verb} not beat {rule.beaten}"
-    return line
-
-
-def _stopped_because(engine: TrainingEngine, folder: RunFolder | None) -> str:
-    """Who was stopped, by which signal and when, and the checkpoint, which is written here."""
-    progress = engine.progress
-    when = f"after epoch {progress.epoch}"
-    if progress.step:
-        when = f"in epoch {progress.epoch + 1}, after {count(progress.step, 'step')} of it"
-    reason = f"stopped by {signals.who_was_asked(engine.reducer, engine.device)} {when}"
-    kept = "without save_path there is no checkpoint"
-    if folder is not None:
-        kept = f"the checkpoint is {folder.checkpoint(engine)}; resume=True continues from it"
-    return f"{reason}; {kept}"
-
-
-def _result(
-    engine: TrainingEngine,
-    task: CellsTask | MomentsTask,
-    stopped_because: str | None,
-    devices: tuple[str, ...],
-    *,
-    verbose: bool,
-) -> RunResult:
-    best_state, progress, stopped = engine.best_state, engine.progress, stopped_because is not None
-    reason = stopped_because or progress.stopped_because
-    scores_EKU = [table.cpu().numpy() for table in progress.condition_scores]
-    best_epoch, kept = progress.best_epoch, None
-    if best_state is None:
-        if engine.is_main and not stopped:
-            logger.warning(
-                "%s was never defined (no validation condition to score?): the weights of the last epoch are kept",
-                task.metric,
-            )
-        best_state = plain_state(engine.evaluated_model)
-    elif scores_EKU:
-        evaluated = [record["epoch"] for record in progress.history if task.metric in record]
-        candidates = evaluated[-len(scores_EKU) :]
-        if reason is None:
-            scores_EU = np.stack([_best_row(scores_KU, task) for scores_KU in scores_EKU])
-            if kept_epoch(scores_EU, lower_is_better=task.lower_is_better) == len(candidates) - 1:
-                if best_epoch != candidates[-1] and engine.is_main and verbose:
-                    logger.info(
-                        "the weights of the last epoch are kept: that epoch %s is better on %s is not beyond chance",
-                        best_epoch,
-                        count(scores_EU.shape[1], "validation condition"),
-                    )
-                best_epoch, best_state = candidates[-1], plain_state(engine.evaluated_model)
-        kept = candidates.index(best_epoch)
-    return RunResult(progress.history, best_epoch, best_state, stopped, reason, scores_EKU, devices, kept)
-
-
-def _best_row(scores_KU: np.ndarray, task: CellsTask | MomentsTask) -> np.ndarray:
-    """Scores by condition at the network weight with the best mean."""
-    mean_K = np.nansum(scores_KU, axis=1) / np.maximum((~np.isnan(scores_KU)).sum(axis=1), 1)
-    return scores_KU[mean_K.argmin() if task.lower_is_better else mean_K.argmax()]
-
-
-def _batch_over_workers(loader: Any, world_size: int) -> int | None:
-    """Conditions or cells of a micro-batch over all workers."""
-    if hasattr(loader, "per_step"):
-        return int(loader.per_step)
-    size = getattr(loader, "batch_size", None)
-    return None if size is None else int(size) * world_size
-
-
-def _loggers(engine: TrainingEngine, options: TrainOptions, parts: ModelParts) -> RunLoggers:
-    """Loggers of the run besides its files, on rank 0."""
-    folder = None if options.save_path is None else Path(options.save_path)
-    config = {"training": options.to_dict(), "model": parts.config.to_dict(), "data": dict(parts.provenance)}
-    run = (options.project, options.name, options.init_timeout, len(engine.progress.history))
-    return RunLoggers(options.loggers, LoggerSetup(folder, config, *run), active=engine.is_main)
-
-
 @contextlib.contextmanager
-def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
+def full_memory_explained(loader: Loader, options: TrainOptions) -> Iterator[None]:
     """Where the memory of the GPU or of the machine is full, name the batch size and the remedies in the error.
 
     Only remedies that lower the peak are named (``tests/training/test_pretended_gpu.py``): mixed precision raises it,
@@ -358,61 +367,12 @@ def full_memory_explained(loader: Any, options: TrainOptions) -> Iterator[None]:
         on_gpu = isinstance(error, torch.OutOfMemoryError)
         if not on_gpu and not memory_is_full(error):
             raise
-        size = getattr(loader, "batch_size", None)
-        if size is None and hasattr(loader, "per_step"):
-            size = -(-loader.per_step // loader.world_size)
-        smaller = "" if size is None else f" (say {max(1, int(size) // 2)})"
-        whole = ""
+        size, as_many = loader.batch_size, ""
         if options.objective == "cells":
             twice = 2 * options.accumulation_steps
-            whole = f"; with accumulation_steps={twice} beside it a step has as many cells as now"
+            as_many = f"; with accumulation_steps={twice} beside it a step has as many cells as now"
         owner, fewer = ("GPU", "") if on_gpu else ("machine", ", or use fewer workers")
-        msg = f"the {owner}'s memory is full with batch_size={size}: lower batch_size{smaller}{whole}{fewer}. {error}"
+        half = max(1, size // 2)
+        remedy = f"lower batch_size (say {half}){as_many}{fewer}"
+        msg = f"the {owner}'s memory is full with batch_size={size}: {remedy}. {error}"
         raise (torch.OutOfMemoryError if on_gpu else MemoryError)(msg) from error
-
-
-@dataclass
-class _Report:
-    """After each evaluated epoch: a line for the user (rank 0) and for the bar, the files of the run, its loggers."""
-
-    folder: RunFolder | None
-    options: TrainOptions
-    metric: str
-    loggers: RunLoggers
-    of_prior: float | None
-    validation: Validation
-    advance: Advance
-
-    def __call__(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
-        if not engine.evaluates(record["epoch"]):
-            return
-        if self.validation.n_conditions and record["epoch"] > engine.options.best_after:
-            engine.progress.condition_scores.append(torch.from_numpy(self.validation.condition_scores))
-        if engine.is_main and self.options.verbose:
-            logger.info("%s", self._line(record, improved))
-            self.advance(0, self._note(record))
-        if self.folder is not None:
-            self.folder.epoch_end(engine, record, improved)
-        self.loggers.log(engine.progress.history)
-
-    def _line(self, record: dict[str, Any], improved: bool) -> str:
-        shown = [f"{self.metric} {record[self.metric]:.4f}"] if self.metric in record else []
-        if "val_pearson_delta" in record and self.metric != "val_pearson_delta":
-            shown.append(f"val_pearson_delta {record['val_pearson_delta']:.4f}")
-        if "network_weight" in record:
-            shown.append(f"network weight {record['network_weight']:g}")
-        return (
-            f"epoch {record['epoch']:>3}/{self.options.epochs}  train_loss {record['train_loss']:.5f}  "
-            f"{'  '.join(shown)}  {record['seconds']['total']:.1f} s{self._mark(record) if improved else ''}"
-        )
-
-    def _mark(self, record: dict[str, Any]) -> str:
-        """What the line of the best epoch so far ends with: the prior alone may still be better than it."""
-        if self.of_prior is None or self.validation.monitor.better(record[self.metric], self.of_prior):
-            return "  (best)"
-        return "  (best epoch, not better than the prior)"
-
-    def _note(self, record: dict[str, Any]) -> str:
-        """Loss and validation for the bar."""
-        note = f"epoch {record['epoch']}, loss {record['train_loss']:.4g}"
-        return f"{note}, {self.metric} {record[self.metric]:.4g}" if self.metric in record else note

@@ -1,15 +1,20 @@
-"""Files that a run writes while it trains: the best model, its history, training checkpoints."""
+"""Files that a run writes while it trains (best model, history, training checkpoints), and how it is resumed."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from gears.core.messages import shorten
+from gears.distributed.world import Reducer
 from gears.files.atomic import check_no_writer, clean_leftovers, only_writer
+from gears.files.formats import content_hash
 from gears.files.paths import link_target, user_path
 from gears.files.tensors import write_tensors
 from gears.model.folder import (
@@ -18,16 +23,22 @@ from gears.model.folder import (
     ModelParts,
     check_replaceable,
     check_save_path,
+    difference,
     is_model,
     load_parts,
     save_model,
 )
 from gears.training import checkpoints
-from gears.training.checkpoints import check_facts, check_parts, check_same_step
-from gears.training.engine import TrainingEngine
-from gears.training.loggers import files
+from gears.training.loggers import write_history
 from gears.training.options import TrainOptions
+from gears.training.schedules import scaled_lr
+from gears.training.trainer import TrainingEngine
+from gears.training.workers import plain_state
 
+if TYPE_CHECKING:
+    from gears.data.splits.split import Split
+
+BATCH = "batch over all workers"
 IN_USE = "another training is writing to {}; wait for it, or choose another save_path"
 logger = logging.getLogger(__name__)
 
@@ -79,7 +90,7 @@ def check_unused(save_path: str | Path) -> None:
 class RunFolder:
     """Keeps ``save_path`` complete from the first epoch on; rank 0 writes and all ranks wait.
 
-    `facts` must stay the same on resume (:func:`gears.training.checkpoints.run_facts`).
+    `facts` must stay the same on resume (:func:`run_facts`).
     """
 
     def __init__(self, options: TrainOptions, parts: ModelParts, facts: Mapping[str, Any]) -> None:
@@ -153,9 +164,7 @@ class RunFolder:
         best = engine.best_state
         if improved or best is None or not self._ready:
             self._put_weights(engine)
-        checkpoints.on_main(
-            engine, str(self.path), lambda: files.write_history(self.path, engine.progress.history)
-        )
+        self._on_main(engine, str(self.path), lambda: write_history(self.path, engine.progress.history))
         due = record["epoch"] - self._last_checkpoint >= (self.options.checkpoint_every or 1)
         if due or record["epoch"] == self.options.epochs or engine.progress.finished:
             self.checkpoint(engine)
@@ -177,7 +186,7 @@ class RunFolder:
         engine.save_checkpoint(file, metadata=metadata)
         if progress.step == 0:
             self._last_checkpoint = progress.epoch
-        checkpoints.on_main(engine, f"{self.path} (old checkpoints)", self._drop_oldest)
+        self._on_main(engine, f"{self.path} (old checkpoints)", self._drop_oldest)
         return file
 
     def _drop_oldest(self) -> None:
@@ -186,7 +195,7 @@ class RunFolder:
 
     def _put_weights(self, engine: TrainingEngine) -> None:
         """Write the best weights, or the current ones while there is no best; the complete folder the first time."""
-        weights = engine.best_state or checkpoints.plain_state(engine.evaluated_model)
+        weights = engine.best_state or plain_state(engine.evaluated_model)
 
         def write() -> None:
             if self._ready:
@@ -194,10 +203,91 @@ class RunFolder:
             else:
                 save_model(self.path, self.parts, weights)
 
-        checkpoints.on_main(engine, str(self.path), write)
+        self._on_main(engine, str(self.path), write)
         self._ready = True
+
+    def _on_main(self, engine: TrainingEngine, what: str, write: Callable[[], None]) -> None:
+        checkpoints.on_main(engine.reducer, engine.device, what, write)
 
     def _checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
         folder = self.path / CHECKPOINTS
         return sorted(file for file in folder.glob("epoch-*.pt") if _NAME.fullmatch(file.name))
+
+
+def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> dict[str, Any]:
+    """Values that must stay the same on resume; `per_step`: cells or conditions of a micro-batch over all workers."""
+    assert options.lr is not None
+    return options.fixed() | {
+        "learning rate": scaled_lr(options.lr, options.lr_scaling, world_size),
+        BATCH: per_step,
+    }
+
+
+def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError with both values of each option that differs; an unknown batch size is not compared."""
+    unknown = [name for name in here if None in (here[name], there.get(name)) and name == BATCH]
+    differing = [
+        f"{name}: {there[name]} there, {here[name]} here"
+        for name in here
+        if name in there and name not in unknown and there[name] != here[name]
+    ]
+    _raise_if_different(
+        differing, where, "give the same options, or train into another folder or without resume"
+    )
+
+
+def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
+    """Raise ValueError if the saved run has another model, split, gene list, graph or screen."""
+    this_model, saved_model = _identity(here), _identity(there)
+    differing = []
+    if (here.split and here.split.hash) != (there.split and there.split.hash):
+        differing.append(_different_splits(there.split, here.split))
+        del this_model["co-expression graph"]  # it is that of the training cells
+    differing += [
+        f"{key}: {saved_model[key]} there, {this_model[key]} here"
+        for key in this_model
+        if this_model[key] != saved_model[key]
+    ]
+    for kind in ("gene_names", "pert_names"):
+        if getattr(here, kind) != getattr(there, kind):
+            differing.append(f"{kind}: {difference(getattr(there, kind), getattr(here, kind))}")
+    _raise_if_different(differing, where, "train into another folder or without resume")
+
+
+def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.device) -> None:
+    """Raise RuntimeError unless all workers continue at the same step: the folder must be shared by all machines."""
+    positions = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
+    if any(position != positions[0] for position in positions):
+        listing = ", ".join(
+            f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(positions)
+        )
+        msg = f"the workers found different checkpoints ({listing}); save_path must be storage that all machines share"
+        raise RuntimeError(msg)
+
+
+def _different_splits(there: Split | None, here: Split | None) -> str:
+    """Both splits by kind and seed; or that only their conditions differ."""
+    names = [f"{split.name}, seed {split.seed}" if split else "none" for split in (there, here)]
+    if names[0] == names[1]:
+        return f"split: {names[0]} on both sides, with other conditions or options"
+    return f"split: {names[0]} there, {names[1]} here"
+
+
+def _identity(parts: ModelParts) -> dict[str, Any]:
+    """Short values that identify a model."""
+    go, coexpress = parts.go, parts.coexpress
+    return {
+        "screen": str(parts.provenance.get("screen_hash", ""))[:16],
+        "perturbation graph": f"{go.edge_index.shape[1]} edges ({content_hash(go.edge_index, go.weight)[:8]})",
+        "co-expression graph": (
+            f"{coexpress.edge_index.shape[1]} edges ({content_hash(coexpress.edge_index, coexpress.weight)[:8]})"
+        ),
+        **parts.config.to_dict(),
+    }
+
+
+def _raise_if_different(differing: list[str], where: str, advice: str) -> None:
+    if differing:
+        msg = f"{where} belongs to another run ({shorten(differing)}); {advice}"
+        raise ValueError(msg)

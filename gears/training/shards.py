@@ -29,8 +29,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from gears.distributed.world import IDENTITY, Reducer
-from gears.training.gradients import SharedGradients
-from gears.training.wrapping import RUNNING, has_batch_norm
+from gears.training.workers import RUNNING, SharedGradients, has_batch_norm
 
 N_SHARDS = 12
 """Shards of a global batch: 1, 2, 3, 4, 6 or 12 workers have equally many."""
@@ -78,7 +77,7 @@ class Shards:
         self.reducers = [ShardReducer(self, position, rank) for position, rank in enumerate(ranks)]
         self.gradients = []
         for module, of_shard in zip(self.models, self.reducers, strict=True):
-            self.gradients.append(SharedGradients(list(module.parameters()), of_shard, None))
+            self.gradients.append(SharedGradients(list(module.parameters()), of_shard))
             _use(module, of_shard)
         self._threads = ThreadPoolExecutor(self.n, initializer=_begin_thread, initargs=(device,))
 
@@ -98,6 +97,27 @@ class Shards:
                 raise TypeError(msg)
         return [[batch.part(position, self.n) for batch in window] for position in range(self.n)]
 
+    def gradients_of(
+        self,
+        window: Sequence[Any],
+        backward: Callable[[nn.Module, Sequence[Any], Reducer], Tensor],
+        message: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Average the gradients of all shards; `backward` computes a shard's and its loss, which its message has.
+
+        Returns the averaged vector, messages last (:meth:`SharedGradients.average`).
+        """
+        windows = self.divided(window)
+
+        def of_shard(position: int) -> Tensor:
+            module = self.models[position]
+            module.zero_grad(set_to_none=True)
+            loss = backward(module, windows[position], self.reducers[position])
+            return self.gradients[position].average(message(loss))
+
+        averaged, *_ = self.run(of_shard)
+        return averaged
+
     def run(self, function: Callable[[int], T]) -> list[T]:
         """Call a function with the position of each shard; every call makes the same exchanges."""
         self._given: list[Any] = [None] * self.n
@@ -105,7 +125,7 @@ class Shards:
         self._turns = [threading.Semaphore(0) for _ in range(self.n)]
         self._turns[0].release()
         running = [self._threads.submit(self._in_turn, function, position) for position in range(self.n)]
-        results = [one.result() for one in running]
+        results = [future.result() for future in running]
         if self._failure is not None:
             raise self._failure
         return results

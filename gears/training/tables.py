@@ -153,7 +153,7 @@ def condition_tables(
     # cell-gears leaves out a condition's genes without counts; nothing then keeps the network from changing them
     mask_CG = np.ones(screen.statistics.mean.shape, dtype=bool)
     if config.mask_target:
-        column = {gene: place for place, gene in enumerate(screen.gene_names)}
+        column = {gene: index for index, gene in enumerate(screen.gene_names)}
         for row, condition in enumerate(screen.conditions):
             mask_CG[row, [column[gene] for gene in condition.genes if gene in column]] = False
     if config.loss == "evidence":

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gears.data.loaders import parts_of_workers
 from gears.data.screen.statistics import ConditionStatistics
 from gears.distributed.world import Reducer
 from gears.files.mapped import release, row_blocks
 from gears.model.config import ModelConfig
-from gears.model.division import Division
 from gears.model.losses import PairMoments, cell_loss, moment_loss
-from gears.training.batches import GlobalBatch, moved
+from gears.training.batches import ConditionBatch, GlobalBatch, moved
 from gears.training.tables import ConditionTables
 
 if TYPE_CHECKING:
@@ -94,7 +92,14 @@ class Objective(abc.ABC):
         ``evaluate(network, reducer) -> metrics``, the same on all workers.
     monitor, lower_is_better
         The metric that chooses the best epoch.
+
+    Attributes
+    ----------
+    unit
+        What a batch has, for the rate in the history.
     """
+
+    unit: str
 
     def __init__(
         self,
@@ -128,24 +133,16 @@ class Objective(abc.ABC):
 
         The tensors are `more` and ``ids_U``, the ids of this worker's conditions, on the training device.
         """
-        on_device = moved({**self.arrays(batch), **more}, self.device, self.dtype)
-        delta_UG, logvar_UG = self.changes(model, on_device, batch.division(on_device, reducer))
-        return on_device, delta_UG, logvar_UG
-
-    def arrays(self, batch: GlobalBatch) -> dict[str, np.ndarray]:
-        """What the network and the tables take of a batch's conditions."""
-        return {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights()}
-
-    def changes(
-        self, model: nn.Module, on_device: Mapping[str, Tensor], division: Division | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Changes of this worker's conditions, (U, G), and their log-variances, from :meth:`arrays` on the device."""
+        arrays = {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights(), **more}
+        on_device = moved(arrays, self.device, self.dtype)
         named: dict[str, Any] = {name: on_device[name] for name in ("context", "kind") if name in on_device}
-        inputs = (on_device["pert_row"], on_device["pert_node"], on_device["weight"])
+        division = batch.division(on_device, reducer)
         if division is not None:
             named["division"] = division
-        delta_UG, logvar_UG = model(*inputs, **named)
-        return self.tables.change(delta_UG, on_device["ids_U"]), logvar_UG
+        delta_UG, logvar_UG = model(
+            on_device["pert_row"], on_device["pert_node"], on_device["weight"], **named
+        )
+        return on_device, self.tables.change(delta_UG, on_device["ids_U"]), logvar_UG
 
     @abc.abstractmethod
     def broken(self, batch: Any) -> Tensor:
@@ -153,9 +150,9 @@ class Objective(abc.ABC):
 
     def broken_in(self, batches: Sequence[Any]) -> list[str]:
         """Names of conditions of a step whose data are not finite (control means and priors included)."""
-        found = {int(number) for batch in batches for number in self.broken(batch).tolist()}
+        ids = {int(number) for batch in batches for number in self.broken(batch).tolist()}
         names = self.tables.names
-        return [names[number] if names else f"condition {number}" for number in sorted(found)]
+        return [names[number] if names else f"condition {number}" for number in sorted(ids)]
 
     def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
         """Metrics of condition means; no cell is read, so `loader` is not used."""
@@ -189,10 +186,10 @@ class CellsTask(Objective):
 
     def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> Window:
         """Count the cells of each condition over micro-batches and workers."""
-        counted = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
-        total_C = sum(one.cells_WC.sum(axis=0) for one in counted)
+        global_batches = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
+        total_C = sum(batch.cells_WC.sum(axis=0) for batch in global_batches)
         share_C = reducer.world_size / (np.maximum(total_C, 1.0) * (total_C > 0).sum())
-        return Window(share_C, counted, reducer)
+        return Window(share_C, global_batches, reducer)
 
     def broken(self, batch: Any) -> Tensor:
         """Ids of conditions with a cell, or a control cell beside it, that is not finite."""
@@ -218,84 +215,6 @@ class CellsTask(Objective):
             on_device["share_B"],
             self.config,
         )
-
-
-class ConditionBatch(NamedTuple):
-    """Conditions of a batch.
-
-    Attributes
-    ----------
-    ids
-        Ids of this worker's conditions, (U,) int64.
-    n_all
-        Number of conditions over all workers.
-    of_workers
-        Ids of each worker's conditions; None where they are not known.
-    """
-
-    ids: Tensor
-    n_all: int
-    of_workers: Sequence[np.ndarray] | None = None
-
-    def part(self, start: int, step: int) -> ConditionBatch:
-        """Every `step`-th condition of each worker from one on: the batch of one of ``step * W`` workers."""
-        return ConditionBatch(self.ids[start::step], self.n_all, parts_of_workers(self.of_workers, step))
-
-
-class ConditionLoader:
-    """Batches of condition ids; an epoch is one or more passes over the training conditions.
-
-    The conditions of each pass are permuted by (seed, epoch, pass) and divided into batches of equal size, differing by
-    one at most: a small last batch would ruin the statistics of batch norms, whose running means and variances count
-    each batch alike. Worker r takes every W-th condition of a batch, so W workers together see what one worker
-    would; a worker may have none of them. Nothing is dropped, and nothing is repeated within a pass.
-
-    Parameters
-    ----------
-    conditions
-        Condition ids, (n,).
-    per_step
-        Most conditions of a batch over all workers.
-    least
-        Batches of an epoch, at least: an epoch is as many whole passes as that takes.
-    """
-
-    def __init__(
-        self,
-        conditions: Sequence[int] | np.ndarray,
-        per_step: int,
-        *,
-        least: int = 1,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.conditions = np.asarray(conditions, dtype=np.int64)
-        self.per_step, self.seed = per_step, seed
-        self.rank, self.world_size = rank, world_size
-        self.passes = max(1, -(-least // self._batches_per_pass))
-        self.epoch = 0
-        # the engine tells a loader's data set which epoch begins
-        self.dataset = self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Another order of the conditions, the same for all workers."""
-        self.epoch = epoch
-
-    @property
-    def _batches_per_pass(self) -> int:
-        return -(-len(self.conditions) // self.per_step)
-
-    def __len__(self) -> int:
-        return self.passes * self._batches_per_pass
-
-    def __iter__(self) -> Iterator[ConditionBatch]:
-        draw = np.random.Generator(np.random.Philox(key=[self.seed, self.epoch]))
-        for _ in range(self.passes):
-            order = self.conditions[draw.permutation(len(self.conditions))]
-            for batch in np.array_split(order, self._batches_per_pass):
-                shares = [batch[rank :: self.world_size] for rank in range(self.world_size)]
-                yield ConditionBatch(torch.from_numpy(shares[self.rank].copy()), len(batch), shares)
 
 
 class PairTables:
@@ -334,11 +253,10 @@ class PairTables:
         pairs = ~statistics.is_control[ids_U][:, None]  # a control cell is paired with itself
         return (means[0] - means[1]) * pairs, (squares[0] + squares[1] - 2 * means[0] * means[1]) * pairs
 
-    def on_device(self, ids_U: np.ndarray | None, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
+    def on_device(self, ids_U: np.ndarray, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
         """The same for a step, from the table on the device where there is one."""
         device = ids_on_device.device
         if device.type == "cpu" or not self.fit(dtype):  # on the CPU all workers share the mapped files
-            ids_U = ids_on_device.cpu().numpy() if ids_U is None else ids_U
             return self.of(ids_U, dtype, device)
         table = self._all_C6G
         if table is None or table.device != device or table.dtype != dtype:
@@ -353,54 +271,13 @@ class PairTables:
         return 6 * self._statistics.mean.size * dtype.itemsize <= MOST_BYTES
 
 
-@dataclass(frozen=True)
-class FixedSize:
-    """Size to which batches of conditions are padded.
-
-    Attributes
-    ----------
-    n_conditions
-        Conditions of a step, and one more that has weight 0: padding perturbs it.
-    n_members
-        Perturbed genes of all conditions of a step.
-    """
-
-    n_conditions: int
-    n_members: int
-
-    @classmethod
-    def of(cls, tables: ConditionTables, loader: ConditionLoader) -> FixedSize:
-        """The least size that holds every batch of a loader."""
-        sizes = np.sort(np.diff(tables.first)[loader.conditions])[::-1]
-        return cls(loader.per_step + 1, max(1, int(sizes[: loader.per_step].sum())))
-
-    def padded(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Arrays of :meth:`Objective.arrays` and ``share_U``; padding conditions are the first one, with weight 0."""
-        fill = {"ids_U": arrays["ids_U"][0], "pert_row": self.n_conditions - 1}
-        return {
-            name: np.pad(
-                array,
-                (0, (self.n_members if name.startswith("pert_") else self.n_conditions) - len(array)),
-                constant_values=fill.get(name, 0),
-            )
-            for name, array in arrays.items()
-        }
-
-
 class MomentsTask(Objective):
     """Losses of batches of conditions and the validation metrics of a GEARS run.
 
     Each condition of a step counts once, in the loss and in the batch norms; `pairs` has their moments.
-
-    Attributes
-    ----------
-    fixed
-        Where given, every step of one worker is padded to this size: no shape, and no number that the host passes to
-        an operator, depends on the batch.
     """
 
     unit = "conditions"
-    fixed: FixedSize | None = None
 
     def __init__(self, tables: ConditionTables, pairs: PairTables, *options: Any, **monitor: Any) -> None:
         super().__init__(tables, *options, **monitor)
@@ -419,28 +296,9 @@ class MomentsTask(Objective):
 
     def loss(self, model: nn.Module, batch: ConditionBatch, window: Window, position: int) -> Tensor:
         """This worker's part of the global loss, times the number of workers."""
-        here = window.batches[position]
-        inputs = self.inputs(batch, window, position)
-        ids_U = here.ids_U if self.fixed is None else None
-        return self.loss_of(model, inputs, here.division(inputs, window.reducer), ids_U)
-
-    def inputs(self, batch: ConditionBatch, window: Window, position: int) -> dict[str, Tensor]:
-        """What :meth:`loss_of` takes of a batch, on the training device."""
-        here = window.batches[position]
-        arrays = self.arrays(here) | {"share_U": window.share_C[here.ids_U]}
-        if self.fixed is not None:
-            arrays = self.fixed.padded(arrays)
-        return moved(arrays, self.device, self.dtype)
-
-    def loss_of(
-        self,
-        model: nn.Module,
-        on_device: Mapping[str, Tensor],
-        division: Division | None = None,
-        ids_U: np.ndarray | None = None,
-    ) -> Tensor:
-        """The loss of :meth:`loss`; `ids_U` are those on the host, where they are known."""
-        delta_UG, logvar_UG = self.changes(model, on_device, division)
+        here, ids_U = window.batches[position], window.batches[position].ids_U
+        more = {"share_U": window.share_C[ids_U]}
+        on_device, delta_UG, logvar_UG = self.outputs(model, here, window.reducer, more)
         moments_U6G = self.pairs.on_device(ids_U, on_device["ids_U"], self.dtype)
         mask_UG = self.tables.mask_CG.index_select(0, on_device["ids_U"])
         moments = PairMoments(*(*moments_U6G.unbind(1), mask_UG, on_device["share_U"]))

@@ -1,14 +1,26 @@
-"""Validation metrics of a run: condition means, divided among workers, equal for any number of them."""
+"""How good a trained network is: validation metrics, fit to the training conditions, slope on the validation part.
+
+Metrics are of condition means, divided among workers, equal for any number of them.
+
+A network alone over-fits: what it predicts of a held-out condition deviates from the mean change O of the training
+conditions by too much. Its predictions m are drawn to O by
+
+    O + slope (m - O),    slope = sum (m - O)(y - O) / sum (m - O)^2    over genes and validation conditions, y measured
+
+as the prior's are. The last layer of the network is linear in what it predicts, so this changes two of its parameters,
+and whatever saves, loads or predicts does not know of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
 from gears.distributed.world import Reducer
 from gears.evaluation.metrics.registry import condition_metrics, get_metric
@@ -17,11 +29,18 @@ from gears.evaluation.truth import Truth
 from gears.prediction.stream import predict_changes
 from gears.priors.prior import Prior
 from gears.training.network_weight import WEIGHTS
-from gears.training.wrapping import unwrap
+from gears.training.workers import unwrap
 
 if TYPE_CHECKING:
+    from gears.model.network import GEARSNetwork
     from gears.pertdata import PertData
 
+FITTED_SHARE = 0.5
+"""A network that predicts less than this share of its own training conditions' changes is reported."""
+LEAST_SLOPE = 0.1
+"""Below it errors are those of the train mean, but for 1 %; the order of predictions stays defined."""
+_MOST_CONDITIONS = 256
+_LEAST_RELIABILITY = 0.1
 DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
 
 
@@ -108,6 +127,14 @@ class Validation:
         values_UM = self._scored(every, 0.0, np.zeros((len(every), 1)), self.metrics)
         return self._means(values_UM), values_UM[:, self.metrics.index(self.monitor.name)]
 
+    def slope_of(self, network: GEARSNetwork, mean_G: np.ndarray) -> float:
+        """Slope of measured on predicted changes of the validation conditions, both from `mean_G`; from 0.1 to 1."""
+        predicted_UG = predict_changes(network, self.nodes).delta_UG - mean_G
+        measured_UG = np.concatenate([truth.mean_UG - truth.control_mean_G for truth in self.truths]) - mean_G
+        square = float((predicted_UG**2).sum())
+        slope = float((predicted_UG * measured_UG).sum()) / square if square > 0 else 1.0
+        return float(np.clip(slope, LEAST_SLOPE, 1.0))
+
     def _means(self, values_UM: np.ndarray) -> dict[str, float]:
         return {f"val_{name}": _mean(values_UM[:, column]) for column, name in enumerate(self.metrics)}
 
@@ -127,8 +154,8 @@ class Validation:
             predicted_UG = truth.control_mean_G + delta_RG[here]
             if self.clip:
                 predicted_UG = np.maximum(predicted_UG, 0.0)
-            own = truth.subset(rows[here] - self._first[setting])
-            values_RM[here] = condition_metrics(predicted_UG, own, metrics, mask_target=self.mask_target)
+            part = truth.subset(rows[here] - self._first[setting])
+            values_RM[here] = condition_metrics(predicted_UG, part, metrics, mask_target=self.mask_target)
         return values_RM
 
 
@@ -155,17 +182,20 @@ def validation_of(
     if screen.de is None:
         metrics = tuple(name for name in DEFAULT_METRICS if not name.endswith("_de"))
         monitor = "mse" if monitor.endswith("_de") else monitor
-    chosen = perturbed_in(split, "val")
-    settings = settings_of(screen, chosen, perturbed_in(split, "train"))
+    conditions = perturbed_in(split, "val")
+    settings = settings_of(screen, conditions, perturbed_in(split, "train"))
     truths = [
         Truth.of(
-            one.screen, one.conditions, reference_mean_G=one.means.reference_mean(), pooled=one.conditions
+            setting.screen,
+            setting.conditions,
+            reference_mean_G=setting.means.reference_mean(),
+            pooled=setting.conditions,
         )
-        for one in settings
+        for setting in settings
     ]
     if monitor == "relative_error" and not any(truth.reference_error > 0 for truth in truths):
         monitor = "mse"
-    nodes = [pert_data.condition_nodes(chosen[row]) for one in settings for row in one.rows]
+    nodes = [pert_data.condition_nodes(conditions[row]) for setting in settings for row in setting.rows]
     options: Any = {"prior": prior, "mask_target": mask_target, "clip": screen.nonnegative}
     return Validation(truths, nodes, metrics=metrics, monitor=monitor, **options)
 
@@ -180,3 +210,49 @@ def check_monitor(monitor: str) -> None:
             f"monitor={monitor!r} does not score single conditions as better or worse; choose one of {names}"
         )
         raise ValueError(msg)
+
+
+def _train_ids(pert_data: PertData) -> np.ndarray:
+    screen = pert_data.screen
+    return np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+
+
+def train_mean(pert_data: PertData) -> np.ndarray:
+    """Mean change of the training conditions, each counted once, (G,) float64."""
+    ids = _train_ids(pert_data)
+    if not len(ids):
+        return np.zeros(len(pert_data.screen.gene_names))
+    return pert_data.screen.statistics.delta(ids).mean(axis=0)
+
+
+def share_fitted(
+    network: GEARSNetwork, pert_data: PertData, known_CG: np.ndarray | None = None
+) -> float | None:
+    """Slope of predicted on measured changes of training conditions, sampling noise of the measured ones taken off.
+
+    Changes are deviations from their mean over conditions, of what is left beside `known_CG`, the known changes of all
+    conditions. None where the measured changes are little more than sampling noise.
+    """
+    screen, ids = pert_data.screen, _train_ids(pert_data)
+    ids = ids[:: -(-len(ids) // _MOST_CONDITIONS)] if len(ids) else ids
+    if len(ids) < 2:
+        return None
+    statistics = screen.statistics
+    nodes = [pert_data.condition_nodes(screen.conditions[number]) for number in ids.tolist()]
+    predicted_TG = predict_changes(network, nodes).delta_UG
+    measured_TG = statistics.delta(ids) - (0.0 if known_CG is None else known_CG[ids])
+    predicted_TG = predicted_TG - predicted_TG.mean(axis=0)
+    measured_TG = measured_TG - measured_TG.mean(axis=0)
+    n_T = np.asarray(statistics.n, dtype=np.float64)[ids]
+    noise = float(variance_within(statistics, ids).sum() * (1 / n_T).sum() * (1 - 1 / len(ids)))
+    total = float((measured_TG**2).sum())
+    if total - noise <= _LEAST_RELIABILITY * total:
+        return None
+    return float((predicted_TG * measured_TG).sum()) / (total - noise)
+
+
+def drawn_to(state: Mapping[str, torch.Tensor], mean_G: np.ndarray, slope: float) -> dict[str, torch.Tensor]:
+    """Weights of a network that predicts ``mean + slope (m - mean)`` where the one with `state` predicts m."""
+    weight, bias = state["indv_w2"], state["indv_b2"]
+    mean = torch.from_numpy(np.asarray(mean_G)).to(bias.dtype)
+    return {**state, "indv_w2": slope * weight, "indv_b2": slope * bias + (1 - slope) * mean}

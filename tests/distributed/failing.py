@@ -29,8 +29,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from gears import train_distributed
 from gears.distributed import launch
 from gears.jobs import job as job_module
-from gears.training.engine import TrainingEngine
-from gears.training.step import Stepper
+from gears.training import TrainingEngine
 
 WORLD = 2
 LATE = 600.0
@@ -63,16 +62,15 @@ def misbehave(fault: str, folder: Path, rank: int) -> None:
 
 def interfere(fault: str, folder: Path, rank: int) -> None:
     """Let every step of this process be followed by the fault, when its time has come."""
-    step, count = Stepper.step, iter(range(1, 10**9))
+    step, count = TrainingEngine._step, iter(range(1, 10**9))
 
-    def stepped(self: Stepper, *args: Any, **kwargs: Any) -> float:
-        loss = step(self, *args, **kwargs)
+    def stepped(self: TrainingEngine, *args: Any) -> None:
+        step(self, *args)
         time.sleep(0.02)
         if next(count) == 3:
             misbehave(fault, folder, rank)
-        return loss
 
-    Stepper.step = stepped  # type: ignore[method-assign]
+    TrainingEngine._step = stepped  # type: ignore[method-assign]
 
 
 def engine_work(rank: int, world_size: int, fault: str, folder: str) -> None:

@@ -53,8 +53,7 @@ from gears.gears import GEARS
 from gears.jobs import job as job_module
 from gears.jobs.job import TrainingJob, train_ddp_worker, train_multi_gpu
 from gears.simulate import simulated_screen
-from gears.training import checkpoints, fitting
-from gears.training.step import Stepper
+from gears.training import TrainingEngine, checkpoints, fitting
 from gears.training.tasks import MomentsTask
 
 launch_module = importlib.import_module("gears.distributed.launch")
@@ -130,7 +129,7 @@ def arm_worker(case: Case, folder: Path, rank: int) -> None:
         if writing and writing[-1] == case.when:
             strike(case, folder, target)
 
-    before(Stepper, "step", now(STEP, THIRD_STEP))
+    before(TrainingEngine, "_step", now(STEP, THIRD_STEP))
     before(MomentsTask, "evaluate", now(VALIDATION, SECOND_EPOCH))
     if rank == 0:
         before(checkpoints, "save", begin(CHECKPOINT))

@@ -86,7 +86,7 @@ def test_sums_over_workers(monkeypatch) -> None:
 
 
 def _engine_with_batch_norms(rank: int, world_size: int) -> None:
-    from gears.training.engine import TrainingEngine
+    from gears.training import TrainingEngine
 
     TrainingEngine(torch.nn.BatchNorm1d(2), distributed=True, world_size=world_size)
 

@@ -28,9 +28,9 @@ import signal
 import sys
 from pathlib import Path
 from gears import train_multi_gpu
-from gears.training.step import Stepper
+from gears.training import TrainingEngine
 
-step, taken = Stepper.step, []
+step, taken = TrainingEngine._step, []
 victim = sys.argv[4:] == ["crash"] and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 
 def stepped(*args):
@@ -40,7 +40,7 @@ def stepped(*args):
     return step(*args)
 
 if __name__ == "__main__":
-    Stepper.step = stepped
+    TrainingEngine._step = stepped
     result = train_multi_gpu(
         sys.argv[1], "small", {"split": "simulation", "seed": 1},
         {"save_path": sys.argv[2], "epochs": 2, "objective": "cells", "batch_size": int(sys.argv[3]),

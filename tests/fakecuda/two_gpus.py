@@ -37,7 +37,6 @@ CASES: dict[str, dict[str, Any]] = {
     "moments": moments(2, dtype="float64"),
     "uncertainty": moments(2, dtype="float64", model_config=UNCERTAIN),
     "bfloat16": cells(use_amp=True),
-    "compressed": cells(gradient_compression="fp16"),
     "accumulated": cells(accumulation_steps=2, use_ema=True),
     "prior": {"epochs": 2},
     "reproducible": moments(2, dtype="float64", reproducible=True),

@@ -15,8 +15,7 @@ from torch import nn
 
 from gears import GEARS, PertData
 from gears.data.screen.cells import CellMatrix
-from gears.training.engine import TrainingEngine
-from gears.training.step import Stepper
+from gears.training import TrainingEngine
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -51,13 +50,13 @@ def trained_condition(data: PertData) -> Any:
 def assert_stops_and_keeps(model: GEARS, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """The condition is named, and weights and running statistics are those before the step that failed."""
     seen: list[dict[str, torch.Tensor]] = []
-    step = Stepper.step
+    step = TrainingEngine._step
 
-    def watched(self: Stepper, *arguments: Any) -> float:
+    def watched(self: TrainingEngine, *arguments: Any) -> None:
         seen.append(state(self.model))
-        return step(self, *arguments)
+        step(self, *arguments)
 
-    monkeypatch.setattr(Stepper, "step", watched)
+    monkeypatch.setattr(TrainingEngine, "_step", watched)
     with pytest.raises(FloatingPointError) as caught:
         model.train(epochs=3, prior=None, evaluate_test=False, verbose=False, **options)
     assert f"the data of {name} are not finite" in str(caught.value)
@@ -133,22 +132,22 @@ def test_a_loss_that_is_not_finite_leaves_checkpoints_of_before(
         "verbose": False,
         "objective": "moments",
     }
-    model, place, step, taken = network(data), tmp_path / "run", Stepper._backward, 0
+    model, place, step, taken = network(data), tmp_path / "run", TrainingEngine._backward, 0
 
-    def breaking(self: Stepper, *arguments: Any) -> torch.Tensor:
+    def breaking(self: TrainingEngine, *arguments: Any) -> torch.Tensor:
         nonlocal taken
         taken += 1
         loss = step(self, *arguments)
         return loss * torch.nan if taken > 2 * steps else loss
 
     steps = 20
-    monkeypatch.setattr(Stepper, "_backward", breaking)
+    monkeypatch.setattr(TrainingEngine, "_backward", breaking)
     with pytest.raises(FloatingPointError, match="epoch 3, step 1"):
         model.train(epochs=4, save_path=str(place), **options)
     kept = GEARS.from_pretrained(place, device="cpu").predict([["GX00"]])["GX00"]
     assert np.isfinite(kept).all()
     assert [path.name[:11] for path in sorted((place / "checkpoints").glob("*.pt"))][-1] == "epoch-00002"
-    monkeypatch.setattr(Stepper, "_backward", step)
+    monkeypatch.setattr(TrainingEngine, "_backward", step)
     again = network(data)
     again.train(epochs=4, save_path=str(place), resume=True, **options)
     whole = network(data)

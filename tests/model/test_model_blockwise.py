@@ -10,7 +10,6 @@ from model_twin import GENES, small_network
 
 from gears.model import blockwise
 from gears.model.network import GEARSNetwork
-from gears.model.prepared import per_gene_dot
 
 ROWS = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 4, 2, 7, 1])
 WEIGHT = torch.tensor([3.0, 1.0, 0.0, 2.0, 4.0], dtype=torch.float64)  # the last is a control
@@ -20,9 +19,10 @@ class WholeTensors(GEARSNetwork):
     """Every hidden value of every gene and condition at once, differentiated by torch."""
 
     def _block_by_block(self, base_GH, effect_UH, weights, notes, division):
-        state_GUH = self.bn_pert_base.outer_sum(base_GH, effect_UH, weights)
+        base_GH, effect_UH = self.bn_pert_base.outer_terms(base_GH, effect_UH, weights)
+        state_GUH = (base_GH[:, None] + effect_UH).relu()
         genes_GUH = self.recovery_w(state_GUH, weights)
-        own_GU = per_gene_dot(genes_GUH, self.indv_w1.squeeze(-1))
+        own_GU = (genes_GUH * self.indv_w1.transpose(1, 2)).sum(dim=2)
         if not self.config.uncertainty:
             return own_GU, None
         return own_GU, self.uncertainty_w(state_GUH, weights).squeeze(-1)

@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from gears import GEARS, PertData
-from gears.distributed import GroupReducer, World, cleanup_ddp, join_group
-from gears.distributed.world import IDENTITY
+from gears.distributed import World, cleanup_ddp, join_group
 from gears.files import tensors
 from gears.model.config import ModelConfig
 from gears.model.folder import build_parts
-from gears.model.network import GEARSNetwork
-from gears.training import checkpoints
-from gears.training.engine import TrainingEngine
-from gears.training.step import Stepper
+from gears.training.batches import ConditionBatch
 from gears.training.tables import condition_tables
-from gears.training.tasks import CellsTask, ConditionBatch, MomentsTask, pair_tables
+from gears.training.tasks import CellsTask, MomentsTask, pair_tables
+from gears.training.trainer import TrainingEngine
+from gears.training.workers import plain_state
 
 CPU = torch.device("cpu")
 GLOBAL_BATCH = {"cells": 24, "moments": 12}
@@ -90,8 +89,8 @@ def run(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: A
     result = gears.train(**options, batch_size=size, evaluate_test=False)
     history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
     return {
-        "weights": checkpoints.plain_state(gears.model),
-        "kept": checkpoints.plain_state(gears.best_model),
+        "weights": plain_state(gears.model),
+        "kept": plain_state(gears.best_model),
         "history": history,
         "best_epoch": result.best_epoch,
     }
@@ -119,7 +118,7 @@ def part_of(rows: Any, chosen: list[int], n_all: int) -> Any:
     index = torch.tensor(chosen, dtype=torch.int64)
     if isinstance(rows, torch.Tensor):
         return ConditionBatch(rows[index], n_all)
-    return SimpleNamespace(**{key: value[index] for key, value in vars(rows).items()})
+    return SimpleNamespace(**{key: value[index] for key, value in vars(rows).items()}, of_workers=None)
 
 
 def task_of(data: PertData, objective: str, config: ModelConfig) -> CellsTask | MomentsTask:
@@ -127,6 +126,22 @@ def task_of(data: PertData, objective: str, config: ModelConfig) -> CellsTask | 
     if objective == "moments":
         return MomentsTask(tables, pair_tables(data), config, lambda *_: {}, monitor="mse")
     return CellsTask(tables, config, lambda *_: {}, monitor="mse")
+
+
+class Additive(nn.Module):
+    """A change and a log-variance per perturbed node, which add up: a model without batch norms."""
+
+    def __init__(self, n_nodes: int, n_genes: int) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(3)
+        self.effect_P2G = nn.Parameter(torch.randn(n_nodes, 2, n_genes, generator=draw, dtype=torch.float64))
+
+    def forward(self, pert_row: Any, pert_node: Any, weight: Any, *, division: Any = None) -> Any:
+        sums_U2G = self.effect_P2G.new_zeros(len(weight), *self.effect_P2G.shape[1:])
+        sums_U2G = sums_U2G.index_add(0, pert_row, self.effect_P2G[pert_node])
+        if division is not None:
+            sums_U2G = sums_U2G.index_select(0, division.own_rows)
+        return sums_U2G.unbind(1)
 
 
 def stepped(
@@ -137,7 +152,7 @@ def stepped(
     rank: int = 0,
     world_size: int = 1,
     *,
-    training: bool = True,
+    additive: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Weights and buffers after one plain step of rate 1: their change is the gradient.
 
@@ -145,37 +160,26 @@ def stepped(
     ----------
     windows
         Rows of each worker's micro-batches.
-    training
-        False: batch norm by its running statistics.
+    additive
+        Train a model without batch norms instead of the network.
     """  # fmt: skip
     config = ModelConfig(hidden_size=8, **MODELS[model])
-    network: GEARSNetwork = build_parts(data, config).network(seed=3).double()
-    if not training:
-        _spread_statistics(network)
-    network.train(training)
-    reducer = GroupReducer() if world_size > 1 else IDENTITY
-    network.reducer = reducer  # type: ignore[assignment]
+    parts = build_parts(data, config)
+    network: nn.Module = parts.network(seed=3).double()
+    if additive:
+        network = Additive(len(parts.pert_names), len(parts.gene_names))
+    engine = TrainingEngine(network, CPU, distributed=world_size > 1, accumulation_steps=len(windows[rank]))
+    if not additive:
+        network.reducer = engine.reducer  # type: ignore[assignment]
     rows, task = sixteen(data, objective), task_of(data, objective, config)
     sizes = [sum(map(len, batches)) for batches in zip(*windows, strict=True)]  # over all workers
     window = [part_of(rows, chosen, n) for chosen, n in zip(windows[rank], sizes, strict=True)]
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
-    stepper = Stepper(network, CPU, torch.amp.GradScaler("cpu", enabled=False))
-    stepper.begin(reducer)
-    stepper.step(network, window, task, optimizer)
-    return checkpoints.plain_state(network)
+    engine.train(window, None, optimizer, num_epochs=1, task=task)
+    return plain_state(network)
 
 
-def _spread_statistics(network: GEARSNetwork) -> None:
-    """Running statistics that are not those of a new network."""
-    generator = torch.Generator().manual_seed(5)
-    for key, value in network.state_dict().items():
-        if key.endswith("running_mean"):
-            value.copy_(torch.randn(value.shape, generator=generator, dtype=value.dtype) * 0.1)
-        elif key.endswith("running_var"):
-            value.copy_(torch.rand(value.shape, generator=generator, dtype=value.dtype) + 0.5)
-
-
-EVALUATION_WINDOWS = {
+ACCUMULATED_WINDOWS = {
     "whole": [[list(range(16))]],
     "micro-batches": [[[0, 1, 5], [6, 7], [12]], [[2, 8, 9, 10, 11], [3, 4], [13, 14, 15]]],
 }
@@ -217,9 +221,9 @@ def _with_two(data: PertData, out: Path, rank: int) -> dict[str, Any]:
         for name, parts in SPLITS.items():
             windows = [[part] for part in parts]
             found[f"{objective}: {name}"] = stepped(data, objective, "nll", windows, rank, 2)
-        micro = EVALUATION_WINDOWS["micro-batches"]
+        micro = ACCUMULATED_WINDOWS["micro-batches"]
         found[f"{objective}: accumulated"] = stepped(
-            data, objective, "nll", micro, rank, 2, training=False
+            data, objective, "nll", micro, rank, 2, additive=True
         )  # fmt: skip
     two = {"save_path": str(out / "two"), "checkpoint_every_steps": 3, "keep_last": 100}
     found["two"] = run(data, "cells", rank, 2, **two)

@@ -24,6 +24,7 @@ from gears.distributed import World, cleanup_ddp, join_group
 from gears.files import tensors
 from gears.model.folder import is_model, load_parts
 from gears.training import checkpoints
+from gears.training.workers import plain_state
 
 CPU = torch.device("cpu")
 OPTIONS = {
@@ -49,7 +50,7 @@ def train(data: PertData, path: Path, rank: int, workers: int, meeting: Path) ->
     result = gears.train(**OPTIONS, save_path=str(path), resume=True)
     if rank == 0:
         history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
-        outcome = {"weights": checkpoints.plain_state(gears.model), "history": history}
+        outcome = {"weights": plain_state(gears.model), "history": history}
         tensors.write_tensors(outcome_of(path), outcome)
     cleanup_ddp()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from driving import cut_off
 from exact_cases import (
-    EVALUATION_WINDOWS,
+    ACCUMULATED_WINDOWS,
     GLOBAL_BATCH,
     RUNS,
     RUNS_OF_MANY,
@@ -104,7 +104,7 @@ def test_whole_runs_are_those_of_one_worker(
 def test_gradients_do_not_depend_on_who_has_which_rows(
     objective: str, split: str, data: PertData, several: dict[int, list[dict[str, Any]]]
 ) -> None:
-    before = stepped(data, objective, "nll", [[list(range(16))]], training=True)
+    before = stepped(data, objective, "nll", [[list(range(16))]])
     for found in several[2]:
         assert furthest(found[f"{objective}: {split}"], before) < GRADIENT
     half = stepped(data, objective, "nll", [[list(range(8))]])
@@ -112,10 +112,10 @@ def test_gradients_do_not_depend_on_who_has_which_rows(
 
 
 @pytest.mark.parametrize("objective", GLOBAL_BATCH)
-def test_accumulation_equals_the_window_as_one_batch_with_batch_norm_in_evaluation_mode(
+def test_accumulation_without_batch_norm_equals_the_window_as_one_batch(
     objective: str, data: PertData, several: dict[int, list[dict[str, Any]]]
 ) -> None:
-    whole = stepped(data, objective, "nll", EVALUATION_WINDOWS["whole"], training=False)
+    whole = stepped(data, objective, "nll", ACCUMULATED_WINDOWS["whole"], additive=True)
     for found in several[2]:
         assert furthest(found[f"{objective}: accumulated"], whole) < GRADIENT
 

@@ -16,7 +16,7 @@ from gears import GEARS, PertData
 from gears.data.splits.split import perturbed_in
 from gears.model.folder import load_parts
 from gears.priors.source import fit_to, prior_of
-from gears.training.tasks import ConditionLoader
+from gears.training.batches import ConditionLoader
 
 RUN = {"evaluate_test": False, "verbose": False}
 PARTS = {"train": 9, "val": 6, "test": 3}  # conditions beside the control

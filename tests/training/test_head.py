@@ -20,9 +20,9 @@ from gears.priors.inner_folds import inner_predictions
 from gears.priors.source import fit_to, prior_of
 from gears.simulate import simulated_screen
 from gears.training import head as head_module
+from gears.training.batches import ConditionBatch
 from gears.training.head import HeadTask, TrainedHead, training_truth
 from gears.training.head_weight import FEWEST_CONDITIONS
-from gears.training.tasks import ConditionBatch
 
 QUIET = {"evaluate_test": False, "verbose": False}
 

@@ -13,8 +13,15 @@ import pytest
 from anndata import AnnData
 
 from gears import GEARS, PertData, train_multi_gpu
-from gears.training.loggers import LOGGERS, LoggerSetup, RunLoggers, check_loggers, flat, register
-from gears.training.loggers.files import write_history
+from gears.training.loggers import (
+    LOGGERS,
+    LoggerSetup,
+    RunLoggers,
+    check_loggers,
+    flat,
+    register,
+    write_history,
+)
 from gears.training.options import TrainOptions
 
 RECORDS = [

@@ -10,7 +10,6 @@ import torch
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.jobs.job import TrainingJob
-from gears.model.blockwise import BufferPool
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -38,37 +37,6 @@ def trained(pert_data: PertData, hidden_size: int = 16, **options: Any):
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=hidden_size, uncertainty=options.pop("uncertainty", False))
     return model, model.train(**{"verbose": False, "evaluate_test": False, "prior": None, **options})
-
-
-@pytest.fixture
-def n_lent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often a buffer for hidden values was taken; shards without a condition take empty ones."""
-    n, take = [0], BufferPool.take
-
-    def counted(pool: BufferPool, *arguments: Any) -> torch.Tensor:
-        buffer = take(pool, *arguments)
-        n[0] += buffer.numel() > 0
-        return buffer
-
-    monkeypatch.setattr(BufferPool, "take", counted)
-    return n
-
-
-def test_results_do_not_depend_on_how_much_is_kept(screens: Path, n_lent: list[int]) -> None:
-    lent, weights = [], []
-    for mib in (0, 0.01, 1, None):
-        n_lent[0] = 0
-        model, _ = trained(opened(screens), epochs=1, kept_mib=mib, uncertainty=True)
-        lent.append(n_lent[0])
-        weights.append(model.model.state_dict())
-    assert 0 == lent[0] < lent[2] == lent[3]
-    for state in weights[1:]:
-        assert all(torch.equal(value, weights[0][name]) for name, value in state.items())
-
-
-def test_nothing_is_kept_by_shards_where_nothing_may_be(screens: Path, n_lent: list[int]) -> None:
-    trained(opened(screens), steps=1, kept_mib=0, reproducible=True)
-    assert n_lent == [0]
 
 
 def evaluated(history: list[dict[str, Any]]) -> list[int]:

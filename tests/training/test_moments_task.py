@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from gears import PertData
 from gears.distributed.world import IDENTITY
 from gears.model.config import ModelConfig
 from gears.model.folder import build_parts
 from gears.model.losses import cell_loss
-from gears.training.graph import check_graph
+from gears.training.batches import ConditionBatch, ConditionLoader
 from gears.training.tables import condition_tables
-from gears.training.tasks import ConditionBatch, ConditionLoader, FixedSize, MomentsTask, pair_tables
+from gears.training.tasks import MomentsTask, pair_tables
 
 if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork
@@ -107,58 +105,6 @@ def test_mixed_precision_stays_near(pert_data: PertData) -> None:
     cosine = torch.nn.functional.cosine_similarity(found[True][1], found[False][1], dim=0)
     assert cosine > 0.98
     assert not torch.equal(found[True][1], found[False][1])
-
-
-class Called(TorchDispatchMode):
-    """Operators with the shapes and the host's numbers that they are given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        leaves = tree_leaves((args, kwargs))
-        seen = [tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self.operators.append(f"{func} {seen}")
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("name", ["plain", "nll"])
-def test_a_step_of_fixed_size_depends_on_the_batch_in_values_only(pert_data: PertData, name: str) -> None:
-    task, network = task_of(pert_data, CONFIGS[name]), network_of(pert_data, CONFIGS[name])
-    sizes = np.diff(task.tables.first)
-    singles, pairs = np.flatnonzero(sizes == 1)[:4], np.flatnonzero(sizes == 2)[:3]
-    loader = ConditionLoader(np.flatnonzero(sizes), 4)
-
-    def step(ids: np.ndarray) -> tuple[list[str], Any]:
-        batch = ConditionBatch(torch.from_numpy(ids), len(ids))
-        window = task.prepare_window([batch], IDENTITY)
-        network.zero_grad()
-        network.pool.clear()  # buffers of other sizes
-        with Called() as called:
-            inputs = task.inputs(batch, window, 0)
-            called.operators.clear()
-            loss = task.loss_of(network, inputs)
-            loss.backward()
-        return called.operators, [loss.detach(), *(p.grad.clone() for p in network.parameters())]
-
-    (of_singles, expected), (of_pairs, expected_pairs) = step(singles), step(pairs)
-    assert of_singles != of_pairs
-    task.fixed = FixedSize.of(task.tables, loader)
-    (of_singles, padded), (of_pairs, padded_pairs) = step(singles), step(pairs)
-    assert of_singles == of_pairs
-    for one, other in ((padded, expected), (padded_pairs, expected_pairs)):
-        for value, plain in zip(one, other, strict=True):
-            assert (value - plain).abs().max() < 1e-10
-
-
-def test_the_graph_of_a_step_is_refused_with_the_reason(pert_data: PertData) -> None:
-    task = task_of(pert_data, CONFIGS["plain"])
-    check_graph(task, torch.device("cuda"), 1)
-    with pytest.raises(ValueError, match="training runs on cpu; omit cuda_graph"):
-        check_graph(task, torch.device("cpu"), 1)
-    with pytest.raises(ValueError, match="there are 2 workers"):
-        check_graph(task, torch.device("cuda"), 2)
 
 
 def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:

@@ -13,8 +13,8 @@ from anndata import AnnData
 from gears import GEARS, PertData
 from gears.data.splits.split import perturbed_in
 from gears.simulate import simulated_screen
+from gears.training.batches import ConditionLoader
 from gears.training.network_weight import kept_epoch
-from gears.training.tasks import ConditionLoader
 
 QUIET = {"evaluate_test": False, "verbose": False}
 SIZES = {"n_genes": 60, "n_singles": 24, "n_pairs": 0, "cells_per_condition": 30, "n_control": 300}

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gears.training import step
-from gears.training.engine import TrainingEngine
+from gears.training import TrainingEngine, modes
 from gears.training.options import TrainOptions
+from gears.training.records import Clock
 from gears.training.run import full_memory_explained
 from gears.training.schedules import Horizon
-from gears.training.step import Clock
-from gears.training.wrapping import for_several_workers, has_batch_norm
+from gears.training.workers import for_several_workers, has_batch_norm
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -80,13 +79,13 @@ def test_batch_norms_are_synchronised_on_cuda_only(caplog) -> None:
 
 def test_tf32_is_set_on_cuda_and_undone() -> None:
     before = torch.get_float32_matmul_precision()
-    with step.tf32(True, CPU):
+    with modes.tf32(True, CPU):
         assert torch.get_float32_matmul_precision() == before
-    with step.tf32(False, CUDA):
+    with modes.tf32(False, CUDA):
         assert torch.get_float32_matmul_precision() == before
 
     def failing() -> None:
-        with step.tf32(True, CUDA):
+        with modes.tf32(True, CUDA):
             assert torch.get_float32_matmul_precision() == "high"
             raise KeyError
 
@@ -99,13 +98,13 @@ def test_no_compiler_is_said_and_the_model_stays(monkeypatch, caplog) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     model = nn.Linear(2, 2)
-    with caplog.at_level(logging.WARNING, logger="gears"), step.compiled(model, CPU) as same:
+    with caplog.at_level(logging.WARNING, logger="gears"), modes.compiled(model, CPU) as same:
         assert same is model
     assert "compile=True has no effect: no C++ compiler was found (looked for g++, clang++" in caplog.text
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert step.no_compiler("cpu") is None
-    assert step.no_compiler("cuda") == "the package triton is not installed"
+    assert modes.no_compiler("cpu") is None
+    assert modes.no_compiler("cuda") == "the package triton is not installed"
 
 
 def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) -> None:
@@ -116,14 +115,14 @@ def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) ->
     seen = []
     monkeypatch.setattr(torch.compiler, "disable", lambda function: seen.append(function) or function)
     monkeypatch.setattr(torch, "compile", lambda model, dynamic: ("compiled", model, dynamic))
-    monkeypatch.setattr(step, "no_compiler", lambda kind: None)
+    monkeypatch.setattr(modes, "no_compiler", lambda kind: None)
     model = Model(2, 2)
-    with step.compiled(model, CPU) as found:
+    with modes.compiled(model, CPU) as found:
         assert found == ("compiled", model, True)
         assert "forward" in vars(model)
     assert len(seen) == 1
     assert "forward" not in vars(model)
-    with step.compiled(model, CPU, enabled=False) as found:
+    with modes.compiled(model, CPU, enabled=False) as found:
         assert found is model
 
 
@@ -133,8 +132,8 @@ def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) ->
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_a_compiled_run_equals_a_plain_one(backend: str, tmp_path, small_screen_adata, monkeypatch) -> None:
     """The default backend takes minutes; the other one traces and differentiates in the same way."""
-    if step.no_compiler("cpu") is not None:
-        pytest.skip(f"torch.compile cannot run here: {step.no_compiler('cpu')}")
+    if modes.no_compiler("cpu") is not None:
+        pytest.skip(f"torch.compile cannot run here: {modes.no_compiler('cpu')}")
     from gears import GEARS, PertData
 
     real = torch.compile

@@ -10,7 +10,8 @@ from anndata import AnnData
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gears import GEARS, PertData
-from gears.training.step import Stepper
+from gears.training import TrainingEngine
+from gears.training.records import StepRecords
 
 
 class Reads(TorchDispatchMode):
@@ -35,19 +36,19 @@ def test_nothing_is_read_in_a_step_and_losses_every_sixteen(
     pert_data.get_dataloader(batch_size=16)
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8)
-    counts, step, unread, read = [], Stepper.step, [], Stepper.read
+    counts, step, unread, read = [], TrainingEngine._step, [], StepRecords.read
 
-    def counted(self: Stepper, *args: Any) -> None:
+    def counted(self: TrainingEngine, *args: Any) -> None:
         with Reads() as reads:
             step(self, *args)
         counts.append(reads.count)
 
-    def noted(self: Stepper) -> Any:
+    def noted(self: StepRecords) -> Any:
         unread.append(self.unread)
         return read(self)
 
-    monkeypatch.setattr(Stepper, "step", counted)
-    monkeypatch.setattr(Stepper, "read", noted)
+    monkeypatch.setattr(TrainingEngine, "_step", counted)
+    monkeypatch.setattr(StepRecords, "read", noted)
     model.train(objective=objective, prior=None, steps=40, evaluate_test=False, verbose=False)
     assert counts == [0] * 40
     assert sum(unread) == 40

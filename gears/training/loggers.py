@@ -1,9 +1,16 @@
-"""The registry of loggers, and the object through which a run uses the requested ones."""
+"""Loggers of a run: CSV and JSONL files always, TensorBoard and Weights & Biases on request.
+
+A logger is a class with ``@register(name, package=..., needs_folder=...)``; it is made and called on rank 0 only.
+"""
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
+import json
 import logging
+import multiprocessing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +18,13 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from gears.core.registry import Registry
+from gears.files.formats import write_text
 
 logger = logging.getLogger(__name__)
 
 Record = Mapping[str, Any]
+
+JSONL, CSV = "metrics.jsonl", "metrics.csv"
 
 
 @dataclass(frozen=True)
@@ -148,3 +158,100 @@ class RunLoggers:
         except Exception as error:
             logger.warning("the logger %s failed and is no longer used: %s", name, error)
             self._loggers.pop(name, None)
+
+
+def write_history(folder: Path, history: Sequence[Record]) -> None:
+    """``metrics.jsonl`` (a record per line) and ``metrics.csv`` (a row per epoch, empty where not evaluated)."""
+    write_text(folder / JSONL, "\n".join(json.dumps(record) for record in history) + "\n")
+    write_text(folder / CSV, as_csv(history))
+
+
+def as_csv(history: Sequence[Record]) -> str:
+    """A table with a column per number; groups as ``seconds/total``.
+
+    Examples
+    --------
+    >>> print(as_csv([{"epoch": 1, "seconds": {"total": 2.5}}, {"epoch": 2, "val_mse": 0.5}]).rstrip())
+    epoch,seconds/total,val_mse
+    1,2.5,
+    2,,0.5
+    """
+    rows = [flat(record) for record in history]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+@register("tensorboard", package="tensorboard", needs_folder=True)
+class TensorBoard:
+    """Scalars per epoch and the options as text.
+
+    The event file is opened with the first record, after the model's folder was swapped in.
+    """
+
+    def __init__(self, setup: LoggerSetup) -> None:
+        self._setup = setup
+        self._writer: Any = None
+
+    def log(self, records: Sequence[Record]) -> None:
+        if self._writer is None:
+            self._writer = self._open()
+        for record in records:
+            for name, value in flat(record).items():
+                self._writer.add_scalar(name, value, record["epoch"])
+        self._writer.flush()
+
+    def finish(self, failed: bool) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        assert self._setup.folder is not None
+        writer = SummaryWriter(  # hides the records of a killed run after its last checkpoint
+            str(self._setup.folder / "tensorboard"),
+            purge_step=self._setup.logged + 1 if self._setup.logged else None,
+        )
+        writer.add_text("options", f"```\n{json.dumps(dict(self._setup.config), indent=1, default=str)}\n```")
+        return writer
+
+
+@register("wandb", package="wandb")
+class WandB:
+    """One run per training, failed where that is; RuntimeError if the service does not respond or denies access."""
+
+    def __init__(self, setup: LoggerSetup) -> None:
+        import wandb
+
+        self._wandb: Any = wandb
+        folder = None if setup.folder is None else setup.folder.parent
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run = wandb.init(
+                project=setup.project,
+                name=setup.name,
+                config=dict(setup.config),
+                dir=None if folder is None else str(folder),
+                reinit="create_new",  # a run that the caller has open stays open
+                settings=wandb.Settings(init_timeout=setup.init_timeout, console="off", silent=True),
+            )
+        except Exception as error:
+            msg = (
+                f"wandb did not start ({error}); log in with `wandb login`, raise init_timeout "
+                f"({setup.init_timeout:g} s), or set WANDB_MODE=offline and `wandb sync` later"
+            )
+            raise RuntimeError(msg) from error
+
+    def log(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._run.log(flat(record), step=record["epoch"])
+
+    def finish(self, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))
+        if multiprocessing.parent_process() is not None:  # in a worker its helper process would go on
+            self._wandb.teardown()
