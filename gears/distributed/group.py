@@ -201,13 +201,14 @@ def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.
 def _own_store(rank: int, world_size: int) -> dist.Store:
     """Store of workers that one process started by ``multiprocessing``, without MASTER_ADDR and MASTER_PORT.
 
-    Port and keys follow from what the parent gives to its children alone: a random key, and numbers in the order of
-    their start, of which that of rank 0 is the same for all workers of one start. So workers of two jobs, or of two
-    starts, never meet: where both have the same port, rank 0 of the second finds it taken.
+    Port and keys follow from what the parent gives to its children alone: a random key, its own place among processes,
+    and numbers in the order of their start, of which that of rank 0 is the same for all workers of one start. So workers
+    of two jobs, or of two starts, do not meet: where both have the same port, rank 0 of the second finds it taken.
+    Threads of one process that start workers at the same time mix the numbers: they need a MASTER_PORT each.
     """
     process: Any = mp.current_process()
-    first = process._identity[-1] - rank if process._identity else 0
-    start = hashlib.sha256(b"%s %d" % (process.authkey, first))
+    *parent, number = process._identity or (0,)
+    start = hashlib.sha256(b"%s %s" % (process.authkey, repr((os.getppid(), parent, number - rank)).encode()))
     port = LOWEST_PORT + int.from_bytes(start.digest()[:4], "big") % N_PORTS if world_size > 1 else 0
     limit = datetime.timedelta(seconds=DEFAULT_TIMEOUT)
     with _naming_variables(rank, world_size, f"127.0.0.1:{port}"):

@@ -45,9 +45,9 @@ from torch import nn
 from gears.train_distributed import TrainingEngine
 
 x = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(-1, 1)
-y = 3 * x + 1
 
-def train(rank, world_size):
+def train(rank, world_size, slope):
+    y = slope * x + 1
     TrainingEngine.setup_distributed(rank, world_size)
     model = nn.Linear(1, 1).double()
     for parameter in model.parameters():
@@ -58,12 +58,20 @@ def train(rank, world_size):
     mean = engine._reduce_tensor(loss)
     total = engine.reduce_tensor(loss, op="sum")
     if rank == 0:
-        print(f"Loss: {mean.item():.12f} {total.item() / world_size:.12f}")
+        print(f"Loss: {mean.item():.12f} {total.item() / world_size:.12f}", flush=True)
     TrainingEngine.cleanup_distributed()
 
+def start(world_size, slope):
+    torch.multiprocessing.spawn(train, args=(world_size, slope), nprocs=world_size, join=True)
+
 if __name__ == "__main__":
-    world_size = int(sys.argv[1])
-    torch.multiprocessing.spawn(train, args=(world_size,), nprocs=world_size, join=True)
+    world_size, slopes = int(sys.argv[1]), list(map(int, sys.argv[2:])) or [3]
+    if len(slopes) == 1:
+        start(world_size, *slopes)
+    else:  # at the same time, each from a process of its own
+        jobs = [torch.multiprocessing.get_context("spawn").Process(target=start, args=(world_size, s)) for s in slopes]
+        [job.start() for job in jobs]
+        [job.join() for job in jobs]
 """
 
 
@@ -130,6 +138,14 @@ def test_the_engine_prints_the_loss_of_one(folder: Path) -> None:
     one, two = (finished(started(folder, sys.executable, "engine.py", n))[0] for n in (1, 2))
     assert one == two
     assert len(set(one.split()[1:])) == 1
+
+
+@pytest.mark.slow
+def test_workers_that_siblings_start_do_not_meet(folder: Path) -> None:
+    apart = [finished(started(folder, sys.executable, "engine.py", 1, slope))[0].strip() for slope in (2, 5)]
+    at_once = finished(started(folder, sys.executable, "engine.py", 2, 2, 5))[0]
+    assert sorted(at_once.strip().splitlines()) == sorted(apart)
+    assert apart[0] != apart[1]
 
 
 @pytest.mark.slow
