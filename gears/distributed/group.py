@@ -201,10 +201,11 @@ def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.
 def _own_store(rank: int, world_size: int) -> dist.Store:
     """Store of workers that one process started by ``multiprocessing``, without MASTER_ADDR and MASTER_PORT.
 
-    Port and keys follow from what the parent gives to its children alone: a random key, its own place among processes,
-    and numbers in the order of their start, of which that of rank 0 is the same for all workers of one start. So workers
-    of two jobs, or of two starts, do not meet: where both have the same port, rank 0 of the second finds it taken.
-    Threads of one process that start workers at the same time mix the numbers: they need a MASTER_PORT each.
+    Port and keys follow from what the parent gives to its children alone: a random key, its own place among
+    processes, and numbers in the order of their start, of which that of rank 0 is the same for all workers of one
+    start. So workers of two jobs, or of two starts, do not meet: where both have the same port, rank 0 of the second
+    finds it taken. Threads of one process that start workers at the same time mix the numbers: they need a
+    MASTER_PORT each.
     """
     process: Any = mp.current_process()
     *parent, number = process._identity or (0,)
