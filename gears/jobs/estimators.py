@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition
 from gears.core.numbers import clipped
 from gears.evaluation.predicted import Predicted
-from gears.model.config import ModelConfig
-from gears.model.folder import check_names, check_scale, start_rows
+from gears.model.folder import check_names, check_scale, inputs_of
 from gears.priors.source import prior_of
 
 if TYPE_CHECKING:
@@ -144,10 +143,7 @@ class PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
         pert_data = copy.copy(self.pert_data)  # the caller's object keeps its split
         pert_data.use_split(split)
-        options = {name: value for name, value in self.network.items() if name in ModelConfig.names()}
-        hidden_size = ModelConfig.from_mapping(options).hidden_size
-        start_PH = start_rows(pert_data, self.network.get("pert_embedding"), hidden_size)
-        fitted = prior_of(pert_data, self.fitted_parts, start_PH)
+        fitted = prior_of(pert_data, self.fitted_parts, inputs_of(pert_data, self.network))
         if fitted is None:
             msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"
             raise ValueError(msg)

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.files.mapped import row_blocks
+from gears.graphs.similarities import PriorInputs
 from gears.priors.calibration import LeftOut, fit_uncertainty
 from gears.priors.evidence import Weights, sample, settle_weights
 from gears.priors.kernels import (
@@ -61,10 +62,11 @@ _SHARE_COUNTS_AS = 4.0  # combinations, where training has fewer
 
 @dataclass(frozen=True)
 class FittedPrior:
-    """A prior, and what it predicts for each training condition without that condition, (C, G)."""
+    """A prior, what it predicts for each training condition without that condition, (C, G), and what it was made of."""
 
     prior: Prior
     left_out_CG: np.ndarray
+    inputs: PriorInputs = field(default_factory=PriorInputs)
 
 
 def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None = None) -> FittedPrior:

@@ -18,10 +18,12 @@ from gears.core.numbers import unit_rows
 from gears.core.progress import followed
 from gears.data.screen.statistics import variance_within
 from gears.files.cache import cached_arrays
+from gears.graphs.similarities import columns_of, stored_profiles
 from gears.priors.evidence import sample
+from gears.priors.fit import FittedPrior
 from gears.priors.head import strata
 from gears.priors.head_inputs import NAMES, HeadInputs, PriorChanges
-from gears.priors.source import columns_of, fit_key, fit_to, most_judged, stored_profiles
+from gears.priors.source import fit_key, fit_to, most_judged
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -82,28 +84,31 @@ def even_folds(sets: Sequence[Sequence[int]], n_folds: int = N_FOLDS, seed: int 
 
 
 def inner_predictions(
-    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
+    pert_data: PertData, conditions: Sequence[Condition], fitted: FittedPrior
 ) -> InnerPredictions:
-    """Predictions of training conditions by priors fitted to the other folds; kept in the screen's cache.
+    """Predictions of the training conditions of a prior by priors fitted to the other folds, from the screen's cache.
 
     Of very many conditions a fixed sample is predicted (:func:`gears.priors.source.most_judged`), by priors that are
     fitted to all others.
     """
     screen = pert_data.screen
     ids_T = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
-    fold_T = even_folds([pert_data.condition_nodes(condition) for condition in conditions])
+    fold_of_all = even_folds([pert_data.condition_nodes(condition) for condition in conditions])
     rows = sample(len(conditions), most_judged(len(screen.gene_names)))
     sets = tuple(tuple(pert_data.condition_nodes(conditions[row])) for row in rows.tolist())
-    fold_C = fold_T[rows]
-    key = fit_key(pert_data, conditions, start_PH) | {"folds": fold_T.tolist(), "rows": rows.tolist()}
+    fold_C = fold_of_all[rows]
+    key = fit_key(pert_data, conditions, fitted.inputs) | {
+        "folds": fold_of_all.tolist(),
+        "rows": rows.tolist(),
+    }
 
     def fit() -> dict[str, np.ndarray]:
         shape = (len(sets), len(screen.gene_names))
         arrays = {name: np.zeros(shape) for name in ("change", "sum", "largest", "strongest")}
         for fold in followed(range(N_FOLDS), N_FOLDS, "fitting the prior to inner folds", "folds"):
-            known = [condition for condition, own in zip(conditions, fold_T, strict=True) if own != fold]
+            known = [conditions[row] for row in np.flatnonzero(fold_of_all != fold).tolist()]
             members = np.flatnonzero(fold_C == fold)
-            prior = fit_to(pert_data, known, start_PH).prior
+            prior = fit_to(pert_data, known, fitted.inputs).prior
             part = PriorChanges.of(prior, [sets[row] for row in members.tolist()])
             for name, table in arrays.items():
                 table[members] = getattr(part, f"{name}_UG")

@@ -112,7 +112,6 @@ def train_head(
     pert_data: PertData,
     fitted: FittedPrior,
     options: TrainOptions,
-    start_PH: np.ndarray | None = None,
     *,
     device: torch.device,
     rank: int = 0,
@@ -129,7 +128,7 @@ def train_head(
         return TrainedHead(fitted, why=why)
     prior = fitted.prior
     assert isinstance(prior, GenePrior)
-    inner = inner_predictions(pert_data, conditions, start_PH)
+    inner = inner_predictions(pert_data, conditions, fitted)
     truth = training_truth(pert_data, [conditions[row] for row in inner.rows.tolist()])
     targets_CG = inner.inputs.targets(inner.sets)
     weight_CG = truth.loss_weights()
@@ -156,7 +155,7 @@ def train_head(
     report = {**prior.report, "head": {kind: weight.report() for kind, weight in found.items()}}
     prior = dataclasses.replace(prior, report=report)
     if not any(weight.weight for weight in found.values()):
-        return TrainedHead(FittedPrior(prior, fitted.left_out_CG), found)
+        return TrainedHead(dataclasses.replace(fitted, prior=prior), found)
     weighted = dataclasses.replace(
         trained, single_weight=found["single"].weight, several_weight=found["several"].weight
     )
@@ -169,14 +168,15 @@ def train_head(
         rows = np.setdiff1d(rows, inner.rows)  # the head has not seen these
         nodes = [pert_data.condition_nodes(conditions[row]) for row in rows.tolist()]
         left_out_CG[rows] += weighted.change(unmeasured.without_head, nodes)
-    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), found)
+    prior = dataclasses.replace(prior, head=weighted)
+    return TrainedHead(dataclasses.replace(fitted, prior=prior, left_out_CG=left_out_CG), found)
 
 
-def prepare_head(pert_data: PertData, fitted: FittedPrior, start_PH: np.ndarray | None = None) -> None:
+def prepare_head(pert_data: PertData, fitted: FittedPrior) -> None:
     """Put the predictions that the head is trained on into the screen's cache, before workers start."""
     conditions = perturbed_conditions(pert_data, ("train",))
     if _untrained_because(len(conditions), fitted) is None:
-        inner_predictions(pert_data, conditions, start_PH)
+        inner_predictions(pert_data, conditions, fitted)
 
 
 def with_head_of(prior: Prior, other: Prior | None) -> Prior:
