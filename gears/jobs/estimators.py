@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gears.data.splits.split import Split
     from gears.gears import GEARS
     from gears.pertdata import PertData
-    from gears.priors.prior import Prior
+    from gears.priors.prior import GenePrior
 
 
 def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | None = None) -> GEARS:
@@ -137,7 +137,7 @@ class PriorEstimator:
         self.pert_data, self.clip = pert_data, clip
         self.network = dict(network or {})
         self.fitted_parts: tuple[str, ...] = ("train", "val") if refit else ("train",)
-        self.prior: Prior | None = None
+        self.prior: GenePrior | None = None
 
     def fit(self, screen: PreparedScreen, split: Split) -> PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""

@@ -42,7 +42,7 @@ from gears.graphs.of_screen import coexpression_graph_of, go_graph_of
 from gears.graphs.similarities import PriorInputs
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork, start_from
-from gears.priors.prior import Prior, read_prior
+from gears.priors.prior import GenePrior
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -101,7 +101,7 @@ class ModelParts:
     control_mean_G: np.ndarray
     split: Split | None = None
     fitted_parts: tuple[str, ...] = ("train",)
-    prior: Prior | None = None
+    prior: GenePrior | None = None
     contexts: ModelContexts | None = None
     nonnegative: bool = True
     inputs: PriorInputs = dataclasses.field(default_factory=PriorInputs)
@@ -331,13 +331,13 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     )
 
 
-def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> Prior | None:
+def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> GenePrior | None:
     if report is None:
         return None
-    prior = read_prior(read_npz(path / PRIOR), report)
-    if (len(prior.column_P), len(prior.offset_G)) != (n_perts, n_genes):
+    prior = GenePrior.from_arrays(read_npz(path / PRIOR), report)
+    if (len(prior.column_P), prior.n_genes) != (n_perts, n_genes):
         msg = (
-            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {len(prior.offset_G)} measured genes, "
+            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {prior.n_genes} measured genes, "
             f"genes.json holds {n_perts} and {n_genes}"
         )
         raise ValueError(msg)

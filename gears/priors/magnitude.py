@@ -75,13 +75,24 @@ def fit_magnitude(
     rows, factor_S, error_S = rows[defined], factor_S[defined], error_S[defined]
     if len(rows) < LEAST_SETS:
         return None
-    multiple_sets = [sets[row] for row in rows]
+    # a combination that several settings measured counts once, so that none of them tells of the others
+    row_of: dict[tuple[int, ...], int] = {}
+    set_S = np.array(
+        [row_of.setdefault(tuple(sorted(sets[row])), len(row_of)) for row in rows], dtype=np.int64
+    )
+    if len(row_of) < len(rows):
+        weight_S = 1 / np.maximum(error_S, np.finfo(float).tiny)
+        total_D = np.bincount(set_S, weight_S)
+        factor_S, error_S = np.bincount(set_S, weight_S * factor_S) / total_D, 1 / total_D
+        if len(row_of) < LEAST_SETS:
+            return None
+    multiple_sets = [sets[rows[first]] for first in np.unique(set_S, return_index=True)[1].tolist()]
     weight, unexplained = _fit_weights(factor_S - 1, error_S, multiple_sets, genes)
     found, left_out_S = solve_tendency(
         factor_S - 1, error_S + unexplained, multiple_sets, genes, weight.tolist()
     )
     left_out_C = np.ones(len(sets))
-    left_out_C[rows] = np.clip(1 + left_out_S, 0, _LARGEST)
+    left_out_C[rows] = np.clip(1 + left_out_S, 0, _LARGEST)[set_S]
     return Magnitude(found.offset, found.own, found.similar, found.coefficient_T), left_out_C
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from gears.conditions import Condition, contexts_of, kinds_of
+from gears.conditions import Condition
 from gears.core.numbers import unit_rows
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
@@ -25,10 +25,10 @@ from gears.graphs.go import jaccard
 from gears.graphs.knowledge import cosines
 from gears.graphs.similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key
 from gears.priors.evidence import sample
-from gears.priors.fit import Criterion, FittedPrior, PriorData, fit_prior, mean_of_others
-from gears.priors.fit_settings import SettingData, fit_context_prior
+from gears.priors.fit import Criterion, FittedPrior, fit_prior
 from gears.priors.kernels import ComputedSimilarity, GeneSimilarity
-from gears.priors.prior import read_prior
+from gears.priors.prior import GenePrior
+from gears.priors.process import PriorData, mean_of_others
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -39,34 +39,36 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
-FORMAT = 16  # raise when a prior of the same key would come out differently
+FORMAT = 17  # raise when a prior of the same key would come out differently
 NO_INPUTS = PriorInputs()
 
 
-def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs) -> SettingData:
+def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs) -> PriorData:
     """Training conditions of all settings, with their changes against the control of their context."""
     screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
-    plain = PriorData(
+    first = screen.control_of[ids[0]]
+    n_kinds = max(1, len(screen.kinds))
+    control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
+    if len(control_mean_SG) == 1:
+        control_mean_SG = np.asarray(statistics.mean[first], dtype=np.float64)
+    groups = groups_of(pert_data, conditions)
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return PriorData(
         tuple(members if isinstance(members, tuple) else tuple(members) for members in nodes),
         statistics.delta(ids),
         variance_within(statistics, ids),
         np.asarray(statistics.n[ids], dtype=np.float64),
-        np.asarray(statistics.mean[screen.control_of[ids[0]]], dtype=np.float64),
+        control_mean_SG,
         columns_of(pert_data),
         go_similarity(annotation, names, nodes),
         further_similarities(pert_data, nodes, inputs),
-        float(statistics.n[screen.control_of[ids[0]]]),
+        float(statistics.n[first]),
+        np.array([numbers[group] for group in groups], dtype=np.int64),
+        n_kinds,
     )
-    n_kinds = max(1, len(screen.kinds))
-    control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
-    setting_C = contexts_of(nodes) * n_kinds + kinds_of(nodes)
-    groups = groups_of(pert_data, conditions)
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    group_C = np.array([numbers[group] for group in groups], dtype=np.int64)
-    return SettingData(plain, setting_C, control_mean_SG, n_kinds, group_C)
 
 
 def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hashable]:
@@ -105,9 +107,7 @@ def fit_to(
             error_U[rows] = part(delta_UG[rows])
         return error_U
 
-    if len(screen.settings) == 1:
-        return fit_prior(data.conditions, parts[0][1], judged)
-    return fit_context_prior(data, in_settings, judged)
+    return dataclasses.replace(fit_prior(data, in_settings, judged), inputs=inputs)
 
 
 def further_similarities(
@@ -245,7 +245,7 @@ def prior_of(
     arrays = cached_arrays(pert_data.screen.folder / "priors", "prior", key, fit)
     report = json.loads(str(arrays.pop("report")))
     left_out_CG = arrays.pop("left_out")
-    prior = dataclasses.replace(read_prior(arrays, report), network_weight=0.0)
+    prior = dataclasses.replace(GenePrior.from_arrays(arrays, report), network_weight=0.0)
     return FittedPrior(prior, left_out_CG, inputs)
 
 
