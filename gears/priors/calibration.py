@@ -243,6 +243,8 @@ def _target_error(
     """:attr:`Uncertainty.target`: root of the mean squared error beyond what other genes have, as a share."""
     data = found.data
     rows, columns = target_cells([data.sets[row] for row in errors.rows.tolist()], data.column_P)
+    if not len(rows):
+        return 0.0
     own_N = np.asarray(found.own[errors.rows[rows], columns]).ravel()
     total = float((own_N**2).sum())
     if total == 0:

@@ -128,6 +128,9 @@ class GenePrior:
         Small network whose change is added (:mod:`gears.priors.head`), or None.
     measured
         The training conditions, which are predicted as measured; None in files of earlier versions.
+    carries_singles
+        Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
+        versions with several settings.
     """
 
     overall: Effects
@@ -144,6 +147,7 @@ class GenePrior:
     uncertainty: Uncertainty | None = None
     head: Head | None = None
     measured: Measured | None = None
+    carries_singles: bool = True
 
     @property
     def genes(self) -> GeneSimilarity:
@@ -197,7 +201,9 @@ class GenePrior:
 
         They do as long as training has too few of them to show otherwise.
         """
-        if self.measured is None or self.measured.shows_departures or self.uncertainty is None:
+        if self.measured is None or self.uncertainty is None:
+            return False
+        if not self.carries_singles or self.measured.shows_departures:
             return False
         covariance = self.uncertainty.covariance
         parts = [covariance.overall, *([] if covariance.within is None else [covariance.within])]
@@ -208,15 +214,25 @@ class GenePrior:
         return {}
 
     def _carried(self, setting: int) -> np.ndarray:
-        """What each measured single of a setting shows beyond its gene's effect, (T, G)."""
-        carried = self._carried_by_setting
-        if setting not in carried:
-            assert self.measured is not None
-            context, kind = divmod(setting, self.n_kinds)
-            singles = [NodeSet((node,), context=context, kind=kind) for node in self.genes.trained_T.tolist()]
-            expected_TG = self.summed(singles) + self._targets(singles)
-            carried[setting] = self.measured.insert(singles, expected_TG.copy()) - expected_TG
-        return carried[setting]
+        """What each measured single shows beyond its gene's effect, (T, G), as far as the setting takes it."""
+        if setting not in self._carried_by_setting:
+            carried_TG = np.zeros((len(self.genes.trained_T), self.n_genes))
+            for other, share in self._shares_of(setting):
+                context, kind = divmod(other, self.n_kinds)
+                singles = [
+                    NodeSet((node,), context=context, kind=kind) for node in self.genes.trained_T.tolist()
+                ]
+                expected_TG = self.summed(singles) + self._targets(singles)
+                carried_TG += share * (self.measured.insert(singles, expected_TG.copy()) - expected_TG)  # type: ignore[union-attr]
+            self._carried_by_setting[setting] = carried_TG
+        return self._carried_by_setting[setting]
+
+    def _shares_of(self, setting: int) -> list[tuple[int, float]]:
+        """Settings whose own part a setting takes, with the share of each: of itself all, if training has it."""
+        if not self.within or self.uncertainty is None:
+            return [(setting, 1.0)]
+        share_S = self.uncertainty.covariance.carried_SS[setting]
+        return [(other, float(share_S[other])) for other in np.flatnonzero(share_S).tolist()]
 
     def kinds_of(self, sets: Sets) -> np.ndarray:
         """Place of each condition in :data:`gears.priors.kernels.KINDS`, as if it had not been measured, (U,)."""
@@ -282,7 +298,7 @@ class GenePrior:
             "coefficient": overall.coefficient_TG,
             "column": self.column_P,
             "target": self.target_SG,
-            "settings": np.array([len(self.target_SG), self.n_kinds]),
+            "settings": np.array([len(self.target_SG), self.n_kinds, self.carries_singles]),
         }
         if isinstance(overall.own, np.ndarray):
             arrays["each"] = overall.own
@@ -335,7 +351,7 @@ class GenePrior:
         if "factor" in arrays:
             offset, own_share, similar_share = map(float, arrays["factor"])
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
-        n_kinds = int(arrays["settings"][1]) if "settings" in arrays else 1
+        _, n_kinds, carries = map(int, arrays.get("settings", (1, 1, 1)))
         uncertainty = None
         if sd_arrays := _starting(arrays, _SD):
             uncertainty = Uncertainty.from_arrays(
@@ -357,7 +373,7 @@ class GenePrior:
             mean_only_K = np.zeros(N_KINDS, dtype=bool)
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
-            network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays),
+            network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
         )  # fmt: skip
 
 
@@ -402,7 +418,7 @@ def _with_settings_in_one(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         **{f"{_WITHIN}{name}": array for name, array in within.items()},
         f"{_WITHIN}scalars": own[0]["scalars"][:2],
         "scalars": scalars,
-        "settings": arrays["settings"],
+        "settings": np.append(arrays["settings"], 0),
         "mean": np.zeros_like(stacked["target"]),
         "target": stacked["target"] * slope / max(slope, 1.0),
     }

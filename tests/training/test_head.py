@@ -90,9 +90,9 @@ def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(
     )
     # the tables of the genes that go with it are made without its fold
     other = dataclasses.replace(
-        inner.inputs, mean_G=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)
+        inner.inputs, mean_SG=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)[None]
     )
-    np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_G, other.mean_G)
+    np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_SG, other.mean_SG)
 
 
 def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData, tmp_path: Path) -> None:
