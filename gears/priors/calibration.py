@@ -20,10 +20,9 @@ from scipy import sparse
 
 from gears.evaluation.uncertainty import half_width, interval_score
 from gears.files.mapped import row_blocks
-from gears.priors.effect_size import fit_size, log_score, log_size, margin
 from gears.priors.evidence import sample
 from gears.priors.kernels import sizes_of, target_cells
-from gears.priors.magnitude import CORRELATED_GENES
+from gears.priors.magnitude import CORRELATED_GENES, fit_size, log_score, log_size, margin
 from gears.priors.posterior import ConditionCovariance, Posterior
 from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of
 from gears.priors.uncertainty import Uncertainty, expected_log_size, size_factor
