@@ -39,10 +39,10 @@ from gears.evaluation import compare
 from gears.evaluation.metrics import get_metric
 from gears.files.formats import write_json, write_text
 from gears.graphs.knowledge import KNOWLEDGE
+from gears.graphs.similarities import SIMILARITIES
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.priors import GeneSimilarity
-from gears.priors.kernels import Similarity
-from gears.priors.source import FORMAT, further_similarities
+from gears.priors.source import FORMAT
 
 SIMULATED = ("GO-smooth", "co-expression", "interactions")
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -66,16 +66,12 @@ def without_go(annotation: Any, pert_names: Any, nodes: Any) -> GeneSimilarity:
     return GeneSimilarity(trained_T, sparse.csr_matrix((ones, (trained_T, np.arange(len(trained_T)))), shape))
 
 
-def similarities_without(*omitted: str) -> Callable[..., dict[str, Similarity]]:
+def similarities_without(*omitted: str) -> dict[str, Any]:
     """The similarities beside GO, without some of them."""
-
-    def kept(*args: Any) -> dict[str, Similarity]:
-        return {name: part for name, part in further_similarities(*args).items() if name not in omitted}
-
-    return kept
+    return {name: table_of for name, table_of in SIMILARITIES.items() if name not in omitted}
 
 
-FURTHER = "gears.priors.source.further_similarities"
+FURTHER = "gears.priors.source.SIMILARITIES"
 PRIORS: dict[str, tuple[str, Any]] = {
     "whole": ("gears.priors.fit.SLOPES", None),
     "no GO similarity": ("gears.priors.source.go_similarity", without_go),

@@ -18,7 +18,7 @@ from gears.gears import GEARS
 from gears.jobs.ensemble import Ensemble
 from gears.model.folder import ModelParts
 from gears.prediction.information import SOURCES, source_of_genes
-from gears.prediction.predictions import Predictions
+from gears.prediction.predictions import Predictions, nodes_of
 from gears.prediction.stream import chunk_size, stream
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,18 @@ class Candidates:
         Names of the P nodes of the perturbation graph.
     node_CK
         Nodes of each of the C candidates, int32, -1 where it has fewer genes than others.
+    setting_C
+        Setting of each candidate.
+    settings
+        Context and type of each setting; "" for those of a model that has one.
     excluded
         Why other candidates are excluded, by name.
     """
 
     pert_names: Sequence[str]
     node_CK: np.ndarray
+    setting_C: np.ndarray
+    settings: Sequence[tuple[str, str]]
     excluded: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -57,7 +63,8 @@ class Candidates:
 
     def condition(self, row: int) -> Condition:
         """The candidate of a row."""
-        return Condition(tuple(self.pert_names[node] for node in self.node_CK[row].tolist() if node >= 0))
+        genes = tuple(self.pert_names[node] for node in self.node_CK[row].tolist() if node >= 0)
+        return Condition(genes, *self.settings[self.setting_C[row]])
 
     def __iter__(self) -> Iterator[Condition]:
         return map(self.condition, range(len(self)))
@@ -69,21 +76,70 @@ class Candidates:
 
 
 def parts_of(model: Model) -> ModelParts:
-    """The parts of a model, of an ensemble those of its first; raises for a model with several settings."""
-    parts = (model.models[0] if isinstance(model, Ensemble) else model)._need_model()
-    names = () if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds)
-    if parts.contexts is not None and max(len(parts.contexts.contexts), len(parts.contexts.kinds)) > 1:
-        msg = (
-            f"this model has several contexts or perturbation types ({shorten(names)}); gears.design needs a model of "
-            "one: prepare the cells of one alone, such as adata[adata.obs[column] == name], and train on them"
+    """The parts of a model, of an ensemble those of its first."""
+    return (model.models[0] if isinstance(model, Ensemble) else model)._need_model()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a model: contexts with a type of perturbation, numbered as in its prior.
+
+    Attributes
+    ----------
+    names
+        Context and type of each.
+    fitted
+        Those with conditions that the model is fitted to; all where these are not known.
+    """
+
+    names: tuple[tuple[str, str], ...]
+    fitted: frozenset[int]
+
+    @classmethod
+    def of(cls, parts: ModelParts) -> Settings:
+        """Those of a model."""
+        contexts, kinds = (
+            ((), ()) if parts.contexts is None else (parts.contexts.contexts, parts.contexts.kinds)
         )
-        raise ValueError(msg)
-    return parts
+        names = tuple((context, kind) for context in contexts or ("",) for kind in kinds or ("",))
+        used = {(one.context, one.kind) for one in parts.fitted_conditions()}
+        fitted = frozenset(number for number, name in enumerate(names) if name in used)
+        return cls(names, fitted or frozenset(range(len(names))))
+
+    @property
+    def shown(self) -> tuple[tuple[str, str], ...]:
+        """Names as conditions have them: without context and type where the model has one setting."""
+        return self.names if len(self.names) > 1 else (("", ""),)
+
+    def meant_by(self, condition: Condition) -> list[int]:
+        """Settings that a condition names: where it names none, all that the model is fitted to."""
+        fitting = [
+            number
+            for number, (context, kind) in enumerate(self.names)
+            if condition.context in ("", context) and condition.kind in ("", kind)
+        ]
+        return [number for number in fitting if number in self.fitted] or fitting
+
+    def conditions(self, condition: Condition) -> list[Condition]:
+        """The condition in each setting that it means, as the model names it."""
+        shown = self.shown
+        return [
+            condition.plain.at(*shown[number if len(shown) > 1 else 0]) for number in self.meant_by(condition)
+        ]
 
 
-def fitted_plain(parts: ModelParts) -> set[Condition]:
-    """Conditions that the model is fitted to, without the name of its only setting."""
-    return {one.plain for one in parts.fitted_conditions()}
+def fitted_conditions(parts: ModelParts) -> set[Condition]:
+    """Conditions that the model is fitted to, without the name of an only setting."""
+    settings = Settings.of(parts)
+    return {one for condition in parts.fitted_conditions() for one in settings.conditions(condition)}
+
+
+def sets_of(parts: ModelParts, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
+    """Nodes of conditions, with context and type where the model has several settings."""
+    nodes = nodes_of(conditions, parts.pert_names)
+    if parts.contexts is None or len(Settings.of(parts).names) == 1:
+        return nodes
+    return parts.contexts.node_sets(conditions, nodes)
 
 
 def entries_of(entries: Entries) -> Iterable[str | Sequence[str] | Condition]:
@@ -104,8 +160,9 @@ def read_candidates(
     Parameters
     ----------
     candidates
-        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None. They are read one by one, so
-        that a generator of a million pairs takes 8 bytes a pair.
+        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None. One that names no setting
+        stands for that condition in every setting that the model is fitted to. They are read one by one, so that a
+        generator of a million pairs takes 12 bytes a pair.
     measured
         Conditions that were measured, beside those that the model is fitted to.
     keep_measured
@@ -121,23 +178,26 @@ def read_candidates(
     parts = parts_of(model)
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
     name_of_lower = {name.lower(): name for name in parts.pert_names}
-    known = set() if keep_measured else fitted_plain(parts) | _known_conditions(measured, node_of)
+    settings = Settings.of(parts)
+    known = (
+        set() if keep_measured else fitted_conditions(parts) | _known_conditions(measured, node_of, settings)
+    )
     unknown_source = {gene for gene, source in source_of_genes(parts).items() if source == SOURCES[-1]}
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
     every = (Condition((name,)) for name in parts.pert_names)
-    setting_names = {
-        "",
-        *(() if parts.contexts is None else (*parts.contexts.contexts, *parts.contexts.kinds)),
-    }
     for entry in every if candidates is None else map(Condition.of, entries_of(candidates)):
-        condition = entry.plain if {entry.context, entry.kind} <= setting_names else entry
-        reason = _reason(condition, node_of, name_of_lower, known, unknown_source)
-        if reason:
-            excluded[condition.name] = reason
-        else:
-            by_size.setdefault(len(condition), array("i")).extend(node_of[gene] for gene in condition.genes)
-    node_CK = _padded(by_size)
+        numbers = settings.meant_by(entry)
+        if not numbers and not entry.is_control:
+            excluded[entry.name] = "names a context or perturbation type that the model does not have"
+        for number, condition in zip(numbers, settings.conditions(entry), strict=True):
+            reason = _reason(condition, node_of, name_of_lower, known, unknown_source)
+            if reason:
+                excluded[condition.name] = reason
+            else:
+                row = by_size.setdefault(len(condition), array("i"))
+                row.extend((number, *(node_of[gene] for gene in condition.genes)))
+    setting_C, node_CK = _padded(by_size)
     if not len(node_CK):
         reasons = shorten([f"{name}: {reason}" for name, reason in excluded.items()], 3) or "none was given"
         remedy = "" if keep_measured else ", without measured ones"
@@ -146,12 +206,12 @@ def read_candidates(
     if candidates is not None and excluded:
         shown = shorten([f"{name} ({reason})" for name, reason in excluded.items()], 3)
         logger.warning("%s excluded: %s", count(len(excluded), what), shown)
-    return Candidates(parts.pert_names, node_CK, excluded)
+    return Candidates(parts.pert_names, node_CK, setting_C, settings.shown, excluded)
 
 
-def _known_conditions(measured: Entries, node_of: dict[str, int]) -> set[Condition]:
+def _known_conditions(measured: Entries, node_of: dict[str, int], settings: Settings) -> set[Condition]:
     """The measured conditions; logs a warning for those with unknown genes."""
-    conditions = {Condition.of(one).plain for one in entries_of(measured)}
+    conditions = {one for entry in entries_of(measured) for one in settings.conditions(Condition.of(entry))}
     unknown = sorted(one.name for one in conditions if not node_of.keys() >= set(one.genes))
     if unknown:
         n = count(len(unknown), "measured condition")
@@ -169,8 +229,6 @@ def _reason(
     """Why a condition is no candidate, or ""."""
     if condition.is_control:
         return CONTROL
-    if condition.suffix:
-        return "names a context or perturbation type that the model does not have"
     if condition in known:
         return MEASURED
     for gene in condition.genes:
@@ -183,15 +241,16 @@ def _reason(
     return ""
 
 
-def _padded(by_size: dict[int, array[int]]) -> np.ndarray:
-    """Nodes of distinct conditions, in the order of their numbers of genes, then of their first entry."""
+def _padded(by_size: dict[int, array[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Setting and nodes of distinct conditions, in the order of their numbers of genes, then of their first entry."""
     width = max(by_size, default=1)
-    tables = []
+    tables = [np.empty((0, 1 + width), dtype=np.int32)]
     for size in sorted(by_size):
-        node_CK = np.frombuffer(by_size[size], dtype=np.int32).reshape(-1, size)
-        first = np.sort(np.unique(node_CK, axis=0, return_index=True)[1])
-        tables.append(np.pad(node_CK[first], ((0, 0), (0, width - size)), constant_values=-1))
-    return np.vstack(tables) if tables else np.empty((0, width), dtype=np.int32)
+        row_CK = np.frombuffer(by_size[size], dtype=np.int32).reshape(-1, 1 + size)
+        first = np.sort(np.unique(row_CK, axis=0, return_index=True)[1])
+        tables.append(np.pad(row_CK[first], ((0, 0), (0, width - size)), constant_values=-1))
+    rows = np.vstack(tables)
+    return rows[:, 0].astype(np.int64), rows[:, 1:]
 
 
 def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predictions]:
@@ -206,12 +265,12 @@ def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predict
         )
     else:
         chunks = stream(*model._predictor(), conditions, clip=False)
+    has_one = len(Settings.of(parts_of(model)).names) == 1
     for predictions in chunks:
         if predictions.sd is None:
             raise ValueError(_NO_SD)
-        yield dataclasses.replace(
-            predictions, conditions=tuple(condition.plain for condition in predictions.conditions)
-        )
+        names = tuple(condition.plain if has_one else condition for condition in predictions.conditions)
+        yield dataclasses.replace(predictions, conditions=names)
 
 
 def need_sd(model: Model) -> None:

@@ -37,12 +37,13 @@ from gears.design.candidates import (
     parts_of,
     predicted,
     read_candidates,
+    sets_of,
     with_excluded,
 )
 from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.evaluation.uncertainty import half_width
 from gears.model.folder import ModelParts
-from gears.prediction.predictions import Predictions, nodes_of
+from gears.prediction.predictions import Predictions
 from gears.priors.kernels import sizes_of, target_cells
 from gears.priors.magnitude import CORRELATED_GENES
 from gears.priors.true_change import MEASURED, group_of
@@ -135,7 +136,7 @@ def is_assumed(parts: ModelParts, conditions: Sequence[Condition]) -> np.ndarray
     """Whether each is an unmeasured combination of which training does not show how far effects add up, (U,) bool."""
     if parts.prior is None or parts.prior.measured is None:
         return np.zeros(len(conditions), dtype=bool)
-    return parts.prior.measured.is_assumed(nodes_of(conditions, parts.pert_names))
+    return parts.prior.measured.is_assumed(sets_of(parts, conditions))
 
 
 def ranked(table: pd.DataFrame, is_assumed_C: np.ndarray) -> pd.DataFrame:
@@ -182,7 +183,7 @@ class TrueChanges:
         if uncertainty is None or uncertainty.true_change is None:
             return cls(np.zeros_like(sd_UG), change_UG, sd_UG)
         assert parts.prior is not None
-        sets = nodes_of(predictions.conditions, parts.pert_names)
+        sets = sets_of(parts, predictions.conditions)
         is_own_UG = np.zeros(predictions.sd.shape, dtype=bool)
         is_own_UG[target_cells(sets, parts.prior.column_P)] = True
         groups = group_of(sizes_of(sets), unseen(sets, uncertainty.covariance.overall.genes))

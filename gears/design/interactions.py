@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from gears.conditions import Condition
+from gears.conditions import Condition, NodeSet, contexts_of, kinds_of
 from gears.data.screen.prepared import PreparedScreen
 from gears.design.candidates import (
     Candidates,
@@ -39,6 +39,7 @@ from gears.design.candidates import (
     parts_of,
     predicted,
     read_candidates,
+    sets_of,
     with_excluded,
 )
 from gears.design.hits import Z_90, beyond, is_assumed, ranked, sum_sd
@@ -50,7 +51,6 @@ from gears.evaluation.interactions import (
     observed_interactions,
 )
 from gears.model.folder import ModelParts
-from gears.prediction.predictions import nodes_of
 from gears.prediction.stream import all_pairs
 from gears.priors.uncertainty import Uncertainty, condition_variance
 
@@ -106,9 +106,19 @@ def interactions_table(
             _scores(model, list(table["condition"])), on="condition", how="left", validate="1:1"
         )
     if screen is not None:
-        observed = observed_interactions(screen).set_index("condition")["strength"]
-        table["observed_strength"] = table["condition"].map(observed)
+        table["observed_strength"] = table["condition"].map(_observed_strength(PreparedScreen.of(screen)))
     return with_excluded(table, found)
+
+
+def _observed_strength(screen: PreparedScreen) -> dict[str, float]:
+    """Measured strength of each pair with both singles in one setting, by label."""
+    has_one, strength_of = len(screen.settings) == 1, {}
+    for view in screen.settings:
+        table = observed_interactions(view)
+        place = ("", "") if has_one else (view.context, view.kind)
+        for name, strength in zip(table["condition"], table["strength"], strict=True):
+            strength_of[Condition.parse(name).at(*place).name] = float(strength)
+    return strength_of
 
 
 def trained_pairs(model: Model) -> Iterator[Condition]:
@@ -122,11 +132,16 @@ def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
     tables = []
     for start in range(0, len(names), _PAIRS):
         pairs = [Condition.parse(name) for name in names[start : start + _PAIRS]]
-        singles = dict.fromkeys(Condition((gene,)) for pair in pairs for gene in pair.genes)
-        delta_of: dict[Condition, np.ndarray] = {}
+        singles = dict.fromkeys(
+            Condition((gene,), pair.context, pair.kind) for pair in pairs for gene in pair.genes
+        )
+        deltas: dict[str, dict[Condition, np.ndarray]] = {}
         for predictions in predicted(model, [*singles, *pairs]):
-            delta_of |= zip(predictions.conditions, predictions.delta_UG, strict=True)
-        tables.append(interaction_table(delta_of).drop(columns=["rank", "gene_1", "gene_2", "kind"]))
+            for condition, delta_G in zip(predictions.conditions, predictions.delta_UG, strict=True):
+                deltas.setdefault(condition.suffix, {})[condition.plain] = delta_G
+        for suffix, delta_of in deltas.items():
+            table = interaction_table(delta_of).drop(columns=["rank", "gene_1", "gene_2", "kind"])
+            tables.append(table.assign(condition=table["condition"] + suffix))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -138,8 +153,15 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     if prior is None or prior.uncertainty is None:
         msg = 'interactions need a prior, which knows how far pairs depart from additivity; train with prior="auto"'
         raise ValueError(msg)
-    nodes = np.unique(pairs.node_CK)
-    singles = [Condition((pairs.pert_names[node],)) for node in nodes.tolist()]
+    # both single genes of each pair, in its setting
+    key_C2 = pairs.setting_C[:, None] * len(pairs.pert_names) + pairs.node_CK
+    keys = np.unique(key_C2)
+    singles = [
+        Condition((pairs.pert_names[node],), *pairs.settings[setting])
+        for setting, node in zip(
+            *(part.tolist() for part in np.divmod(keys, len(pairs.pert_names))), strict=True
+        )
+    ]
     true_change = prior.uncertainty.true_change
     shift_G = control_G = np.zeros(len(parts.gene_names))
     along = 1.0
@@ -152,12 +174,11 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     single_row_N, assumed, start, blocks = _measured_rows(parts, singles), [], 0, []
     for predictions in predicted(model, pairs):
         assert predictions.sd is not None
-        node_U2 = pairs.node_CK[start : start + len(predictions)]
-        place_U2 = np.searchsorted(nodes, node_U2)
+        place_U2 = np.searchsorted(keys, key_C2[start : start + len(predictions)])
         first_UG, second_UG = single_NG[place_U2].transpose(1, 0, 2)
         is_measured_U = _measured_rows(parts, predictions.conditions) >= 0
         is_known_U = is_measured_U & (single_row_N[place_U2] >= 0).all(axis=1)
-        share_U = departure_share(prior.uncertainty, node_U2.tolist())
+        share_U = departure_share(prior.uncertainty, sets_of(parts, predictions.conditions))
         sd_UG = np.sqrt(along * share_U)[:, None] * predictions.sd
         noise_UG = square_NG[place_U2].sum(axis=1) * is_known_U[:, None]
         apart_UG = noise_UG + is_known_U[:, None] * predictions.sd**2 + control_G
@@ -187,14 +208,20 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
 def _measured_rows(parts: ModelParts, conditions: Sequence[Condition]) -> np.ndarray:
     """Row of each condition among those that the prior was fitted to, -1 for others, (U,)."""
     measured = None if parts.prior is None else parts.prior.measured
-    sets = nodes_of(conditions, parts.pert_names)
+    sets = sets_of(parts, conditions)
     return np.full(len(sets), -1) if measured is None else measured.rows(sets)
 
 
 def departure_share(uncertainty: Uncertainty, sets: Sequence[Sequence[int]]) -> np.ndarray:
     """Variance of a pair's departure from the sum as a share of the variance of its change, (U,)."""
     covariance, posterior = uncertainty.covariance, uncertainty.posterior
-    singles = [[node] for nodes in sets for node in nodes]
+    singles = [
+        NodeSet([node], context=context, kind=kind)
+        for nodes, context, kind in zip(
+            sets, contexts_of(sets).tolist(), kinds_of(sets).tolist(), strict=True
+        )
+        for node in nodes
+    ]
     specific_U = covariance.unexplained(sets) + covariance.unexplained(singles).reshape(-1, 2).sum(axis=1)
     none: list[list[int]] = [[]]  # the control, which holds the level alone
     level_1 = condition_variance(covariance, posterior, none) - covariance.unexplained(none)

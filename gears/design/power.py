@@ -39,7 +39,7 @@ def power(
     Parameters
     ----------
     screen
-        A prepared screen with one context and one perturbation type (``pert_data.screen``), whose variances are used.
+        A prepared screen (``pert_data.screen``), whose variances are used.
     effect
         Absolute change of mean log expression to be seen.
     cells
@@ -56,21 +56,16 @@ def power(
     pd.DataFrame
         One row per gene: ``gene``, ``control_mean``, ``sd`` and ``control_sd`` of a cell's log expression in perturbed
         and control cells, ``effect``, ``cells`` (whole; infinite where there are too few control cells for any number),
-        ``control_cells``, and ``least_control_cells``, the number below which no number of cells suffices.
+        ``control_cells``, and ``least_control_cells``, the number below which no number of cells suffices. For a screen
+        with several settings one row per gene and setting, with ``context`` and ``perturbation_type`` first.
 
     Raises
     ------
     ValueError
-        Both or none of `effect` and `cells`, a value out of range, or a screen with several settings.
+        Both or none of `effect` and `cells`, or a value out of range.
     """
     if (effect is None) == (cells is None):
         msg = f"found effect={effect} and cells={cells}; give one of them, the other is computed"
-        raise ValueError(msg)
-    screen = PreparedScreen.of(screen)
-    if len(screen.settings) > 1:
-        msg = (
-            f"the screen has {len(screen.settings)} settings; give one of them: screen.setting(context, type)"
-        )
         raise ValueError(msg)
     for name, value in (("power", power), ("level", level)):
         if not is_number(plain_number(value)) or not 0 < value < 1:
@@ -80,6 +75,28 @@ def power(
     if quantile <= 0:
         msg = f"power={power} is not above half of level={level}, which chance alone gives; raise it"
         raise ValueError(msg)
+    screen = PreparedScreen.of(screen)
+    if len(screen.settings) == 1:
+        return _of_setting(screen, effect, cells, control_cells, quantile, power, level)
+    tables = []
+    for view in screen.settings:
+        table = _of_setting(view, effect, cells, control_cells, quantile, power, level)
+        table.insert(0, "context", view.context)
+        table.insert(1, "perturbation_type", view.kind)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _of_setting(
+    screen: PreparedScreen,
+    effect: float | None,
+    cells: int | None,
+    control_cells: int | None,
+    quantile: float,
+    power: float,
+    level: float,
+) -> pd.DataFrame:
+    """The table of :func:`power` for one setting; `quantile` is the sum of those of level and power."""
     statistics, control = screen.statistics, screen.control_id
     n_control = (
         statistics.n[control] if control_cells is None else whole_number("control_cells", control_cells)

@@ -28,15 +28,16 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.conditions import Condition
+from gears.conditions import Condition, NodeSet
 from gears.core.messages import brief, check_unique, shorten, unknown_name
 from gears.core.numbers import is_number, plain_number, whole_number
 from gears.design.candidates import (
     Candidates,
     Entries,
     Model,
+    Settings,
     entries_of,
-    fitted_plain,
+    fitted_conditions,
     need_sd,
     parts_of,
     read_candidates,
@@ -47,7 +48,6 @@ from gears.design.interactions import departures, trained_pairs
 from gears.jobs.ensemble import Ensemble
 from gears.model.folder import ModelParts
 from gears.priors.joint import JointCovariance
-from gears.priors.prior import GenePrior
 from gears.priors.uncertainty import Uncertainty
 
 AIMS = ("information", "effect", "interaction")
@@ -167,10 +167,16 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
     if wrong:
         msg = f"costs are numbers above 0; found {shorten(wrong, 3)}"
         raise ValueError(msg)
-    rows = candidates.rows_of(cost_of)
-    for condition, row in rows.items():
-        cost_C[row] = cost_of[condition]
-    unknown = [one.name for one in cost_of if one not in rows and one.name not in candidates.excluded]
+    named = set()
+    for row, candidate in enumerate(candidates):
+        for one in (candidate, candidate.plain):  # a cost without a setting holds in all of them
+            if one in cost_of:
+                cost_C[row] = cost_of[one]
+                named.add(one)
+                break
+    excluded = {Condition.parse(name) for name in candidates.excluded}
+    known = named | excluded | {one.plain for one in excluded}
+    unknown = [one.name for one in cost_of if one not in known]
     if unknown:
         msg = f"costs name {shorten(unknown, 3)}, which are no candidates; give costs of candidates only"
         raise ValueError(msg)
@@ -187,7 +193,7 @@ def _by_information(
 ) -> pd.DataFrame:
     """The table of a batch by information."""
     parts = parts_of(model)
-    if isinstance(model, Ensemble) or not isinstance(parts.prior, GenePrior):
+    if isinstance(model, Ensemble) or parts.prior is None:
         msg = 'aim="information" needs the prior of a single model; give one of the models of the ensemble'
         raise ValueError(msg)
     uncertainty = parts.prior.uncertainty
@@ -195,13 +201,17 @@ def _by_information(
     all_targets = (
         candidates if targets is None else read_candidates(model, targets, keep_measured=True, what="target")
     )
-    since_SK = _measured_since(parts, measured)
+    since_SK, setting_of_since = _measured_since(parts, measured)
     nodes = np.unique(
         np.concatenate([candidates.node_CK.ravel(), all_targets.node_CK.ravel(), since_SK.ravel()])
     )
-    joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, nodes[nodes >= 0].tolist())
+    settings = np.concatenate([candidates.setting_C, all_targets.setting_C, setting_of_since])
+    joint = JointCovariance.of(
+        uncertainty, parts.go.edge_index, parts.go.weight, nodes[nodes >= 0].tolist(), settings.tolist()
+    )
     search = Search.of(joint, uncertainty, candidates, all_targets)
-    for member_L, alone in zip(joint.members(since_SK), _alone(uncertainty, since_SK), strict=True):
+    of_since = joint.members(since_SK, setting_of_since)
+    for member_L, alone in zip(of_since, _alone(uncertainty, since_SK), strict=True):
         search.target_variance -= search.measure(member_L, alone)
     present, records, is_free_C = search.target_variance, [], np.ones(len(candidates), dtype=bool)
     for rank in range(1, min(n, len(candidates)) + 1):
@@ -214,22 +224,20 @@ def _by_information(
     return pd.DataFrame(records, columns=["rank", "condition", "cost", "gain", "remaining"])
 
 
-def _measured_since(parts: ModelParts, measured: Entries) -> np.ndarray:
-    """Nodes of the measured conditions that the model is not fitted to and whose genes it knows, padded with -1."""
-    node_of, fitted = (
-        {name: node for node, name in enumerate(parts.pert_names)},
-        fitted_plain(parts),
-    )
-    new = [
-        one
-        for one in dict.fromkeys(Condition.of(one).plain for one in measured)
-        if not one.is_control and one not in fitted
-    ]
-    sets = [[node_of[gene] for gene in one.genes] for one in new if node_of.keys() >= set(one.genes)]
+def _measured_since(parts: ModelParts, measured: Entries) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (padded with -1) and settings of measured conditions that the model knows, but is not fitted to."""
+    node_of = {name: node for node, name in enumerate(parts.pert_names)}
+    fitted, settings = fitted_conditions(parts), Settings.of(parts)
+    new = {
+        one: setting
+        for entry in map(Condition.of, measured)
+        for setting, one in zip(settings.meant_by(entry), settings.conditions(entry), strict=True)
+        if not one.is_control and one not in fitted and node_of.keys() >= set(one.genes)
+    }
+    sets = [[node_of[gene] for gene in one.genes] for one in new]
     width = max(map(len, sets), default=1)
-    return np.array([nodes + [-1] * (width - len(nodes)) for nodes in sets], dtype=np.int32).reshape(
-        -1, width
-    )
+    padded = [nodes + [-1] * (width - len(nodes)) for nodes in sets]
+    return np.array(padded, dtype=np.int32).reshape(-1, width), np.array(list(new.values()), dtype=np.int64)
 
 
 @dataclass
@@ -273,7 +281,8 @@ class Search:
         cls, joint: JointCovariance, uncertainty: Uncertainty, candidates: Candidates, targets: Candidates
     ) -> Search:
         """Before anything is chosen."""
-        member_CL, drawn_T = joint.members(candidates.node_CK), _draw(len(targets))
+        member_CL = joint.members(candidates.node_CK, candidates.setting_C)
+        member_TL, drawn_T = joint.members(targets.node_CK, targets.setting_C), _draw(len(targets))
         variance_C, alone_C = joint.variance(member_CL), _alone(uncertainty, candidates.node_CK)
         if targets is candidates:
             is_target_C, total_T = np.ones(len(candidates), dtype=bool), variance_C + alone_C
@@ -281,11 +290,11 @@ class Search:
         else:
             row_of, is_target_C = candidates.rows_of(targets), np.zeros(len(candidates), dtype=bool)
             is_target_C[list(row_of.values())] = True
-            total_T = joint.variance(joint.members(targets.node_CK)) + _alone(uncertainty, targets.node_CK)
+            total_T = joint.variance(member_TL) + _alone(uncertainty, targets.node_CK)
             names = map(targets.condition, drawn_T.tolist())
             both = [(row_of[name], drawn) for drawn, name in enumerate(names) if name in row_of]
             drawn_2D = np.array(both, dtype=np.int64).reshape(-1, 2).T
-        target_LT = joint.times(joint.members(targets.node_CK[drawn_T])).astype(np.float32)
+        target_LT = joint.times(member_TL[drawn_T]).astype(np.float32)
         return cls(
             joint, member_CL, variance_C, alone_C, sampling_noise(uncertainty), target_LT, float(total_T.mean()),
             len(targets), is_target_C, drawn_2D,
@@ -350,7 +359,12 @@ def sampling_noise(uncertainty: Uncertainty) -> float:
     noise v k / (k - v), as far as nothing else informed it; the median.
     """
     covariance, posterior = uncertainty.covariance, uncertainty.posterior
-    sets = [(node,) for node in covariance.overall.genes.trained_T.tolist()]
+    trained = np.flatnonzero(np.diag(covariance.carried_SS)).tolist() or [0]
+    sets = [
+        NodeSet((node,), context=setting // covariance.n_kinds, kind=setting % covariance.n_kinds)
+        for setting in trained
+        for node in covariance.overall.genes.trained_T.tolist()
+    ]
     prior_T = covariance.variance(sets)
     if posterior is None:
         return float(np.median(prior_T))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition
 from gears.core.numbers import clipped
 from gears.evaluation.predicted import Predicted
-from gears.model.config import ModelConfig
-from gears.model.folder import check_names, check_scale, start_rows
+from gears.model.folder import check_names, check_scale, inputs_of
 from gears.priors.source import prior_of
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from gears.data.splits.split import Split
     from gears.gears import GEARS
     from gears.pertdata import PertData
-    from gears.priors.prior import Prior
+    from gears.priors.prior import GenePrior
 
 
 def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | None = None) -> GEARS:
@@ -138,16 +137,13 @@ class PriorEstimator:
         self.pert_data, self.clip = pert_data, clip
         self.network = dict(network or {})
         self.fitted_parts: tuple[str, ...] = ("train", "val") if refit else ("train",)
-        self.prior: Prior | None = None
+        self.prior: GenePrior | None = None
 
     def fit(self, screen: PreparedScreen, split: Split) -> PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
         pert_data = copy.copy(self.pert_data)  # the caller's object keeps its split
         pert_data.use_split(split)
-        options = {name: value for name, value in self.network.items() if name in ModelConfig.names()}
-        hidden_size = ModelConfig.from_mapping(options).hidden_size
-        start_PH = start_rows(pert_data, self.network.get("pert_embedding"), hidden_size)
-        fitted = prior_of(pert_data, self.fitted_parts, start_PH)
+        fitted = prior_of(pert_data, self.fitted_parts, inputs_of(pert_data, self.network))
         if fitted is None:
             msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"
             raise ValueError(msg)

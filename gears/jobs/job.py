@@ -32,7 +32,7 @@ from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
 from gears.graphs.custom import BUILT_IN, embedding_of, stored
 from gears.model.config import ModelConfig
-from gears.model.folder import ModelParts, check_replaceable, start_rows
+from gears.model.folder import ModelParts, check_replaceable, inputs_of
 from gears.pertdata import PertData
 from gears.training.fitting import Seconds, fitted_prior
 from gears.training.head import prepare_head
@@ -174,7 +174,7 @@ class TrainingJob:
         with seconds.of("prior"), one_thread(enabled=self.options.reproducible):
             fitted = fitted_prior(pert_data, parts, self.options)
             if fitted is not None and self.options.epochs != 0:
-                prepare_head(pert_data, fitted, parts.start_PH)
+                prepare_head(pert_data, fitted)
         return pert_data, self._with_files(pert_data, parts)
 
     def load(self, *, report: bool = False) -> PertData:
@@ -214,8 +214,7 @@ class TrainingJob:
         trained, table = GEARS(pert_data, device=result.devices[0]), None
         trained.load_pretrained(result.save_path)
         parts = trained._need_model()  # embeddings are not saved; a baseline of the table uses them
-        start_PH = start_rows(pert_data, self.model_config.get("pert_embedding"), parts.config.hidden_size)
-        trained.parts = dataclasses.replace(parts, start_PH=start_PH)
+        trained.parts = dataclasses.replace(parts, inputs=inputs_of(pert_data, self.model_config))
         if not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)

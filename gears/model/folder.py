@@ -36,11 +36,12 @@ from gears.files.formats import (
 from gears.files.manifest import MANIFEST, FolderFormat
 from gears.files.paths import check_folder, link_target, user_path
 from gears.files.tensors import read_tensors, write_tensors
-from gears.graphs.custom import GraphMaker, coexpression_graph_of, embedding_of, go_graph_of
+from gears.graphs.custom import GraphMaker, coexpression_graph_of, go_graph_of
 from gears.graphs.graph import Graph
+from gears.graphs.similarities import PriorInputs
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork, start_from
-from gears.priors.prior import Prior, read_prior
+from gears.priors.prior import GenePrior
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -84,8 +85,8 @@ class ModelParts:
         Contexts and types of perturbation, if the model has any.
     nonnegative
         Whether the screen has no value below 0: predictions below 0 are then set to 0 by default.
-    start_PH
-        Initial rows of the perturbation embedding, NaN where they are random; not saved.
+    inputs
+        Tables that the prior reads beside the screen, and the perturbation embedding starts from; not saved.
     provenance
         Name and content hash of the screen, training options, versions.
     """
@@ -99,10 +100,10 @@ class ModelParts:
     control_mean_G: np.ndarray
     split: Split | None = None
     fitted_parts: tuple[str, ...] = ("train",)
-    prior: Prior | None = None
+    prior: GenePrior | None = None
     contexts: ModelContexts | None = None
     nonnegative: bool = True
-    start_PH: np.ndarray | None = None
+    inputs: PriorInputs = dataclasses.field(default_factory=PriorInputs)
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -124,8 +125,8 @@ class ModelParts:
             n_contexts=1 if self.contexts is None else max(1, len(self.contexts.contexts)),
             kinds=() if self.contexts is None else self.contexts.kinds,
         )
-        if self.start_PH is not None:
-            start_from(network, self.start_PH)
+        if self.inputs.start_PH is not None:
+            start_from(network, self.inputs.start_PH)
         network.fallback.set(self.go.edge_index, len(self.pert_names), self.trained_nodes())
         if self.contexts is not None and self.contexts.contexts:
             network.placing.trained_on(
@@ -329,13 +330,13 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     )
 
 
-def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> Prior | None:
+def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> GenePrior | None:
     if report is None:
         return None
-    prior = read_prior(read_npz(path / PRIOR), report)
-    if (len(prior.column_P), len(prior.offset_G)) != (n_perts, n_genes):
+    prior = GenePrior.from_arrays(read_npz(path / PRIOR), report)
+    if (len(prior.column_P), prior.n_genes) != (n_perts, n_genes):
         msg = (
-            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {len(prior.offset_G)} measured genes, "
+            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {prior.n_genes} measured genes, "
             f"genes.json holds {n_perts} and {n_genes}"
         )
         raise ValueError(msg)
@@ -433,7 +434,7 @@ def build_parts(
         nonnegative=screen.nonnegative,
         split=pert_data.split,
         fitted_parts=(),
-        start_PH=start_rows(pert_data, pert_embedding, config.hidden_size),
+        inputs=PriorInputs.of(pert_data, config.hidden_size, pert_embedding),
         provenance={
             "dataset": pert_data.dataset_name,
             "screen_hash": screen.content_hash,
@@ -442,12 +443,12 @@ def build_parts(
     )
 
 
-def start_rows(pert_data: PertData, pert_embedding: Any, hidden_size: int) -> np.ndarray | None:
-    """Initial rows of the perturbation embedding, (P, H), which the prior reads too; None without gene embeddings."""
-    if pert_embedding is None:
-        return None
-    nodes = tuple(map(str, pert_data.pert_names))
-    return embedding_of(pert_embedding).start(nodes, hidden_size, pert_data.annotation.resolve)
+def inputs_of(pert_data: PertData, options: Mapping[str, Any]) -> PriorInputs:
+    """What the prior of a model reads, by the arguments of :meth:`gears.GEARS.model_initialize`; others are ignored."""
+    config = ModelConfig.from_mapping(
+        {name: options[name] for name in options if name in ModelConfig.names()}
+    )
+    return PriorInputs.of(pert_data, config.hidden_size, options.get("pert_embedding"))
 
 
 def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:

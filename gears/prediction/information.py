@@ -10,7 +10,6 @@ import numpy as np
 from gears.conditions import Condition
 from gears.core.messages import count, shorten
 from gears.model.folder import ModelParts
-from gears.priors.prior import ContextPrior
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +37,8 @@ def _has_similar(parts: ModelParts) -> np.ndarray:
     has_P[targets[sources != targets]] = True
     prior = parts.prior
     if prior is not None:
-        for one in (prior.pooled, *prior.own) if isinstance(prior, ContextPrior) else (prior,):
-            has_P |= np.diff(one.genes.similar_PT.indptr) > 0
+        for effects in (prior.overall, *prior.within[:1]):  # all settings have the same similarities
+            has_P |= np.diff(effects.genes.similar_PT.indptr) > 0
     return has_P
 
 

@@ -36,7 +36,7 @@ from gears.prediction.predictions import (
     requested_conditions,
     requested_genes,
 )
-from gears.priors.prior import Prior
+from gears.priors.prior import GenePrior
 
 Score = Callable[[Predictions], Any]
 T = TypeVar("T")
@@ -105,7 +105,7 @@ Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
 @torch.no_grad()
 def _changes(
-    network: GEARSNetwork, chunks: Iterable[Chunk[T]], prior: Prior | None, devices: Sequence[str] = ()
+    network: GEARSNetwork, chunks: Iterable[Chunk[T]], prior: GenePrior | None, devices: Sequence[str] = ()
 ) -> Iterator[tuple[T, Changes]]:
     """The prediction loop: changes of one chunk after another.
 
@@ -215,7 +215,7 @@ def predict(
 
 
 def predict_changes(
-    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, prior: Prior | None = None, chunk: int = 32
+    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, prior: GenePrior | None = None, chunk: int = 32
 ) -> Changes:
     """Change of every gene under each set of nodes, with standard deviations where they are predicted.
 

@@ -12,24 +12,23 @@ that intervals of a condition are judged with are made without its own errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import sparse
 
 from gears.evaluation.uncertainty import half_width, interval_score
 from gears.files.mapped import row_blocks
-from gears.priors.effect_size import fit_size, log_score, log_size, margin
 from gears.priors.evidence import sample
 from gears.priors.kernels import sizes_of, target_cells
-from gears.priors.magnitude import CORRELATED_GENES
+from gears.priors.magnitude import CORRELATED_GENES, fit_size, log_score, log_size, margin
 from gears.priors.posterior import ConditionCovariance, Posterior
 from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of
 from gears.priors.uncertainty import Uncertainty, expected_log_size, size_factor
 
 if TYPE_CHECKING:
-    from gears.priors.fit import PriorData
+    from gears.priors.process import PriorData
 
 LEVEL = 0.9
 """Level of the intervals that are calibrated."""
@@ -56,7 +55,7 @@ class LeftOut:
     change_CG
         Predicted changes.
     own
-        The part of them that is the change of perturbed genes themselves, of some rows.
+        The part of them that is the change of perturbed genes themselves, CSR (C, G).
     variance_C
         Posterior variance of each condition.
     unseen_C
@@ -65,7 +64,7 @@ class LeftOut:
 
     data: PriorData
     change_CG: np.ndarray
-    own: Callable[[np.ndarray], np.ndarray]
+    own: sparse.csr_matrix
     variance_C: np.ndarray
     unseen_C: np.ndarray
 
@@ -145,7 +144,7 @@ class _Errors:
         at = target_cells([data.sets[row] for row in rows.tolist()], data.column_P)
         change_RG = found.change_CG[rows]
         error_RG = data.delta_CG[rows] - change_RG
-        change_RG -= found.own(rows)
+        change_RG -= found.own[rows].toarray()
         noise_RG = np.outer(1 / data.n_C[rows], data.variance_G)
         error_RG[at] = noise_RG[at] = 0.0
         change_RG **= 2
@@ -243,7 +242,9 @@ def _target_error(
     """:attr:`Uncertainty.target`: root of the mean squared error beyond what other genes have, as a share."""
     data = found.data
     rows, columns = target_cells([data.sets[row] for row in errors.rows.tolist()], data.column_P)
-    own_N = found.own(errors.rows)[rows, columns]
+    if not len(rows):
+        return 0.0
+    own_N = np.asarray(found.own[errors.rows[rows], columns]).ravel()
     total = float((own_N**2).sum())
     if total == 0:
         return 0.0

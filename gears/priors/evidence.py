@@ -15,7 +15,7 @@ few of them, and C is at most :data:`MOST_CONDITIONS`. The plain version differe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ class Weights:
     Attributes
     ----------
     kernels
-        Variance of each covariance.
+        Variance of each covariance by its name.
     noise
         Factor of the known sampling noise.
     nugget
@@ -54,7 +54,7 @@ class Weights:
         Additional variance of conditions of several genes: departures from additivity.
     """
 
-    kernels: tuple[float, ...]
+    kernels: Mapping[str, float]
     noise: float
     nugget: float
     multiple: float
@@ -72,12 +72,12 @@ def sample(n_conditions: int, most: int = MOST_CONDITIONS) -> np.ndarray:
     return np.sort(draw.permutation(n_conditions)[:most])
 
 
-def settle_weights(
+def fit_weights(
     delta_CG: np.ndarray,
-    kernels: Sequence[np.ndarray],
+    kernels: Mapping[str, np.ndarray],
     noise_C: np.ndarray,
     size_C: np.ndarray,
-    further: Sequence[int] = (),
+    further: Collection[str] = (),
 ) -> Weights:
     """Maximise the evidence over the weights of `kernels`, noise and unexplained variance.
 
@@ -86,14 +86,14 @@ def settle_weights(
         cov = sum_k weight_k K_k + noise diag(noise_C) + nugget I + multiple [size > 1] I
 
     `noise_C` is the variance of each condition's mean from sampling cells (mean over genes), `size_C` the number of
-    its perturbed genes, `further` the positions of the kernels that are absent unless the evidence asks for them.
+    its perturbed genes, `further` the names of the kernels that are absent unless the evidence asks for them.
     """
     from scipy.optimize import minimize
 
     scale = float((delta_CG**2).mean())
     is_multiple_C = size_C > 1
     has_multiple = bool(is_multiple_C.any() and not is_multiple_C.all())
-    components = [scale * kernel for kernel in kernels]
+    components = [scale * kernel for kernel in kernels.values()]
     components += [np.diag(noise_C), scale * np.eye(len(delta_CG))]
     if has_multiple:
         components.append(scale * np.diag(is_multiple_C.astype(float)))
@@ -102,7 +102,8 @@ def settle_weights(
     start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * has_multiple)
     bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + has_multiple)
     centre, sd = np.zeros(len(start)), np.full(len(start), _PRIOR_SD)
-    centre[list(further)], sd[list(further)] = _LOW, _FURTHER_SD
+    is_further = [name in further for name in kernels]
+    centre[:n][is_further], sd[:n][is_further] = _LOW, _FURTHER_SD
     sd[n], centre[n + 1] = _NOISE_SD, _LOW
     args = (components, second_moment_CC, centre, sd)
     with progress(None, "fitting the prior", "iterations") as advance:
@@ -119,7 +120,7 @@ def settle_weights(
     multipliers = np.exp(optimum.x)
     multiple = float(scale * multipliers[n + 2]) if has_multiple else 0.0
     return Weights(
-        tuple(float(scale * weight) for weight in multipliers[:n]),
+        {name: float(scale * weight) for name, weight in zip(kernels, multipliers[:n], strict=True)},
         float(multipliers[n]),
         float(scale * multipliers[n + 1]),
         multiple,

@@ -18,10 +18,12 @@ from gears.core.numbers import unit_rows
 from gears.core.progress import followed
 from gears.data.screen.statistics import variance_within
 from gears.files.cache import cached_arrays
+from gears.graphs.similarities import stored_profiles
 from gears.priors.evidence import sample
-from gears.priors.head import strata
-from gears.priors.head_inputs import NAMES, HeadInputs, PriorChanges
-from gears.priors.source import columns_of, fit_key, fit_to, most_judged, stored_profiles
+from gears.priors.fit import FittedPrior
+from gears.priors.head import NAMES, HeadInputs, PriorChanges, strata
+from gears.priors.process import PriorData, levels
+from gears.priors.source import fit_key, fit_to, most_judged, prior_data
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -41,8 +43,8 @@ class InnerPredictions:
         Which of the training conditions these are; of very many a fixed sample.
     sets
         Perturbation-graph nodes of each of the C conditions.
-    fold_C
-        Fold of each condition.
+    group_C, fold_C
+        What is held out together (:attr:`gears.priors.process.PriorData.group_C`), and the fold of each condition.
     changes
         Predictions of a prior fitted to the other folds.
     delta_CG
@@ -55,6 +57,7 @@ class InnerPredictions:
 
     rows: np.ndarray
     sets: tuple[tuple[int, ...], ...]
+    group_C: np.ndarray
     fold_C: np.ndarray
     changes: PriorChanges
     delta_CG: np.ndarray
@@ -71,39 +74,46 @@ class InnerPredictions:
         return np.concatenate(parts) if parts else np.empty((0, n_genes, len(NAMES)), dtype=np.float32)
 
 
-def even_folds(sets: Sequence[Sequence[int]], n_folds: int = N_FOLDS, seed: int = _SEED) -> np.ndarray:
-    """Fold of each condition, (C,); conditions of one gene and of several are divided evenly."""
-    draw = np.random.Generator(np.random.Philox(key=[seed, len(sets)]))
-    fold_C, start = np.empty(len(sets), dtype=np.int64), 0
-    for rows in strata(sets).values():
-        fold_C[draw.permutation(rows)] = (start + np.arange(len(rows))) % n_folds
+def even_folds(
+    sets: Sequence[Sequence[int]], group_C: np.ndarray, n_folds: int = N_FOLDS, seed: int = _SEED
+) -> np.ndarray:
+    """Fold of each condition, (C,); groups whose first condition has one gene, and others, are divided evenly."""
+    first, group_C = np.unique(group_C, return_index=True, return_inverse=True)[1:]
+    order = np.argsort(first)  # groups in the order of their first conditions
+    draw = np.random.Generator(np.random.Philox(key=[seed, len(first)]))
+    fold_D, start = np.empty(len(first), dtype=np.int64), 0
+    for rows in strata([sets[row] for row in first[order].tolist()]).values():
+        fold_D[order[draw.permutation(rows)]] = (start + np.arange(len(rows))) % n_folds
         start += len(rows)
-    return fold_C
+    return fold_D[group_C]
 
 
 def inner_predictions(
-    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
+    pert_data: PertData, conditions: Sequence[Condition], fitted: FittedPrior
 ) -> InnerPredictions:
-    """Predictions of training conditions by priors fitted to the other folds; kept in the screen's cache.
+    """Predictions of the training conditions of a prior by priors fitted to the other folds, from the screen's cache.
 
     Of very many conditions a fixed sample is predicted (:func:`gears.priors.source.most_judged`), by priors that are
     fitted to all others.
     """
     screen = pert_data.screen
-    ids_T = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
-    fold_T = even_folds([pert_data.condition_nodes(condition) for condition in conditions])
+    data = prior_data(pert_data, conditions, fitted.inputs)
+    fold_of_all = even_folds(data.sets, data.group_C)
     rows = sample(len(conditions), most_judged(len(screen.gene_names)))
-    sets = tuple(tuple(pert_data.condition_nodes(conditions[row])) for row in rows.tolist())
-    fold_C = fold_T[rows]
-    key = fit_key(pert_data, conditions, start_PH) | {"folds": fold_T.tolist(), "rows": rows.tolist()}
+    sets = tuple(data.sets_of(rows))
+    fold_C = fold_of_all[rows]
+    key = fit_key(pert_data, conditions, fitted.inputs) | {
+        "folds": fold_of_all.tolist(),
+        "rows": rows.tolist(),
+    }
 
     def fit() -> dict[str, np.ndarray]:
         shape = (len(sets), len(screen.gene_names))
         arrays = {name: np.zeros(shape) for name in ("change", "sum", "largest", "strongest")}
         for fold in followed(range(N_FOLDS), N_FOLDS, "fitting the prior to inner folds", "folds"):
-            known = [condition for condition, own in zip(conditions, fold_T, strict=True) if own != fold]
+            known = [conditions[row] for row in np.flatnonzero(fold_of_all != fold).tolist()]
             members = np.flatnonzero(fold_C == fold)
-            prior = fit_to(pert_data, known, start_PH).prior
+            prior = fit_to(pert_data, known, fitted.inputs).prior
             part = PriorChanges.of(prior, [sets[row] for row in members.tolist()])
             for name, table in arrays.items():
                 table[members] = getattr(part, f"{name}_UG")
@@ -111,30 +121,44 @@ def inner_predictions(
 
     arrays = cached_arrays(screen.folder / "priors", "inner", key, fit)
     changes = PriorChanges(*(arrays[name] for name in ("change", "sum", "largest", "strongest")))
-    delta_CG = screen.statistics.delta(ids_T[rows])
-    inputs = _tables(pert_data, ids_T[rows], delta_CG)
-    folds = tuple(_from(inputs, delta_CG[fold_C != fold]) for fold in range(N_FOLDS))
-    return InnerPredictions(rows, sets, fold_C, changes, delta_CG, folds, inputs)
-
-
-def _tables(pert_data: PertData, ids: np.ndarray, delta_CG: np.ndarray) -> HeadInputs:
-    screen, statistics = pert_data.screen, pert_data.screen.statistics
-    noise_G = np.sqrt(variance_within(statistics, ids) / float(np.median(statistics.n[ids])))
-    control = int(screen.control_id)
-    tables = HeadInputs(
-        size=float(np.sqrt((delta_CG**2).mean())) or 1.0,
-        noise_G=np.maximum(noise_G, _LEAST_NOISE),
-        control_mean_G=np.asarray(statistics.mean[control], dtype=np.float64),
-        control_sd_G=np.sqrt(np.maximum(np.asarray(statistics.m2[control], dtype=np.float64), 0.0)),
-        profile_GK=unit_rows(stored_profiles(screen)),
-        column_P=columns_of(pert_data),
-        mean_G=np.empty(0),
-        response_G=np.empty(0),
+    inputs = _tables(pert_data, conditions, data, rows)
+    in_fold = [rows[fold_C != fold] for fold in range(N_FOLDS)]
+    folds = tuple(_with_responses(inputs, data, known) for known in in_fold)
+    return InnerPredictions(
+        rows, sets, data.group_C[rows], fold_C, changes, data.delta_CG[rows], folds, inputs
     )
-    return _from(tables, delta_CG)
 
 
-def _from(inputs: HeadInputs, delta_CG: np.ndarray) -> HeadInputs:
-    """Tables with the genes' responses to these conditions."""
-    response_G = np.sqrt(np.maximum((delta_CG**2).mean(axis=0) - inputs.noise_G**2, 0.0))
-    return replace(inputs, mean_G=delta_CG.mean(axis=0), response_G=response_G)
+def _tables(
+    pert_data: PertData, conditions: Sequence[Condition], data: PriorData, rows: np.ndarray
+) -> HeadInputs:
+    """Tables of the genes from some of the conditions, for every setting."""
+    screen, statistics = pert_data.screen, pert_data.screen.statistics
+    ids = np.array([screen.id_of(conditions[row]) for row in rows.tolist()], dtype=np.int64)
+    noise_G = np.sqrt(variance_within(statistics, ids) / float(np.median(statistics.n[ids])))
+    control_of = {screen.conditions[control].context: control for control in map(int, screen.control_ids)}
+    contexts = screen.model_contexts.contexts or ("",)
+    controls = [
+        control_of.get(context, int(screen.control_ids[0]))
+        for context in contexts
+        for _ in range(data.n_kinds)
+    ]
+    tables = HeadInputs(
+        size=float(np.sqrt((data.delta_CG[rows] ** 2).mean())) or 1.0,
+        noise_G=np.maximum(noise_G, _LEAST_NOISE),
+        control_mean_SG=np.asarray(statistics.mean[controls], dtype=np.float64),
+        control_sd_SG=np.sqrt(np.maximum(np.asarray(statistics.m2[controls], dtype=np.float64), 0.0)),
+        profile_GK=unit_rows(stored_profiles(screen)),
+        column_P=data.column_P,
+        mean_SG=np.empty((0, 0)),
+        response_G=np.empty(0),
+        n_kinds=data.n_kinds,
+    )
+    return _with_responses(tables, data, rows)
+
+
+def _with_responses(inputs: HeadInputs, data: PriorData, rows: np.ndarray) -> HeadInputs:
+    """Tables with the genes' responses to some of the conditions."""
+    delta_RG = data.delta_CG[rows]
+    response_G = np.sqrt(np.maximum((delta_RG**2).mean(axis=0) - inputs.noise_G**2, 0.0))
+    return replace(inputs, mean_SG=levels(delta_RG, data, rows), response_G=response_G)

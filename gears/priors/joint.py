@@ -7,6 +7,9 @@ covariance of all conditions is M Gamma M', and only Gamma (L, L) is needed, as 
     Gamma = prior - Z P Z' + level terms        (:mod:`gears.priors.posterior`, Z: columns of each gene alone)
     prior_ij = shared + own [i = j] + similar S_ij
 
+With several settings there are N rows for each of them, and to the prior is added such a covariance within settings,
+times the coupling of the two settings.
+
 The model holds the similarity S of each gene to the trained genes only. That of two other genes is taken to be ::
 
     S_ij = s_i S_TT^-1 s_j + sqrt(r_i r_j) C_ij,    r_i = 1 - s_i S_TT^-1 s_i
@@ -27,7 +30,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.priors.kernels import GeneSimilarity, eigh
+from gears.conditions import NodeSet
+from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, eigh
 from gears.priors.posterior import Posterior
 from gears.priors.uncertainty import Uncertainty
 
@@ -36,19 +40,70 @@ _LEAST_VALUE = 1e-9  # eigenvalues of similarities below this share of the large
 
 
 @dataclass(frozen=True)
-class JointCovariance:
-    """Posterior covariance of the explained part of any conditions of N genes, of a model with one setting.
+class GeneCovariance:
+    """Prior covariance of the effects of N genes.
 
     Attributes
     ----------
-    nodes_N
-        Nodes of the perturbation graph, ascending.
-    shared, level
-        Variance of what all genes have alike; of the level, as far as it is not known.
+    shared
+        Variance of what all genes have alike.
     alone_N
         Variance of each gene alone.
     similar_NK, neighbour_NP
         Features whose products are the covariance of similar genes: through trained genes, and of neighbours.
+    """
+
+    shared: float
+    alone_N: np.ndarray
+    similar_NK: np.ndarray
+    neighbour_NP: sparse.csr_matrix
+
+    @classmethod
+    def of(
+        cls, part: AdditiveCovariance, nodes_N: np.ndarray, neighbour_NP: sparse.csr_matrix
+    ) -> GeneCovariance:
+        """From a covariance of conditions and normalised rows of the perturbation graph."""
+        feature_NK = _through_trained(part.genes, nodes_N)
+        explained_N = (feature_NK**2).sum(axis=1, dtype=np.float64)
+        rest_N = np.clip(1 - explained_N, 0.0, None)
+        factor = sparse.diags(np.sqrt(part.similar * rest_N))
+        return cls(
+            part.shared,
+            part.own + part.similar * (1 - explained_N - rest_N),
+            np.sqrt(part.similar) * feature_NK,
+            sparse.csr_matrix(factor @ neighbour_NP),
+        )
+
+    def add_times(self, gene_NU: sparse.csr_matrix, total_NU: np.ndarray) -> None:
+        """Add the covariance of every gene with sums of genes to a table, in place."""
+        total_NU += self.similar_NK @ (self.similar_NK.T @ gene_NU.toarray())
+        total_NU += (self.neighbour_NP @ (self.neighbour_NP.T @ gene_NU)).toarray()
+        total_NU += gene_NU.multiply(self.alone_N[:, None]).toarray()
+        total_NU += self.shared * np.asarray(gene_NU.sum(axis=0))
+
+    def variance(self, gene_BN: sparse.csr_matrix) -> np.ndarray:
+        """Variance of sums of genes, (B,)."""
+        n_B = np.asarray(gene_BN.sum(axis=1), dtype=np.float64).ravel()
+        variance_B = self.shared * n_B**2 + gene_BN @ self.alone_N
+        return variance_B + (
+            _square_sums(gene_BN @ self.similar_NK) + _square_sums(gene_BN @ self.neighbour_NP)
+        )
+
+
+@dataclass(frozen=True)
+class JointCovariance:
+    """Posterior covariance of the explained part of any conditions of N genes in some settings.
+
+    Attributes
+    ----------
+    nodes_N, settings_S
+        Nodes of the perturbation graph and numbers of settings, ascending.
+    level
+        Variance of the level, as far as it is not known.
+    overall, within
+        Prior covariance of genes over all conditions, and that within settings; None with one setting.
+    coupling_SS
+        Covariance of what settings have of their own, relative to the variance of one.
     explained_LF
         Factor of what the training conditions explain, float32, the level first.
     direct
@@ -59,71 +114,94 @@ class JointCovariance:
     """
 
     nodes_N: np.ndarray
-    shared: float
+    settings_S: np.ndarray
     level: float
-    alone_N: np.ndarray
-    similar_NK: np.ndarray
-    neighbour_NP: sparse.csr_matrix
+    overall: GeneCovariance
+    within: GeneCovariance | None
+    coupling_SS: np.ndarray
     explained_LF: np.ndarray
     direct: tuple[sparse.csr_matrix, sparse.csr_matrix] | None
     level_L: np.ndarray
 
     @classmethod
     def of(
-        cls, uncertainty: Uncertainty, edge_index: np.ndarray, weight_E: np.ndarray, nodes: Sequence[int]
+        cls,
+        uncertainty: Uncertainty,
+        edge_index: np.ndarray,
+        weight_E: np.ndarray,
+        nodes: Sequence[int],
+        settings: Sequence[int] = (0,),
     ) -> JointCovariance:
-        """From a prior's uncertainty and the edges (2, E) of the perturbation graph, over some nodes."""
+        """From a prior's uncertainty and the edges (2, E) of the perturbation graph, over some nodes and settings."""
         covariance, posterior = uncertainty.covariance, uncertainty.posterior
-        overall, nodes_N = covariance.overall, np.unique(np.asarray(nodes, dtype=np.int64))
-        feature_NK = _through_trained(overall.genes, nodes_N)
-        explained_N = (feature_NK**2).sum(axis=1, dtype=np.float64)
-        rest_N = np.clip(1 - explained_N, 0.0, None)
-        neighbour_NP = _neighbour_rows(edge_index, weight_E, overall.genes.similar_PT.shape[0], nodes_N)
-        factor = sparse.diags(np.sqrt(overall.similar * rest_N))
-        level, explained, direct = covariance.level, np.zeros((1 + len(nodes_N), 0), np.float32), None
-        level_L = np.zeros(1 + len(nodes_N))
+        nodes_N = np.unique(np.asarray(nodes, dtype=np.int64))
+        settings_S = np.unique(np.asarray(settings, dtype=np.int64))
+        n_nodes = covariance.overall.genes.similar_PT.shape[0]
+        neighbour_NP = _neighbour_rows(edge_index, weight_E, n_nodes, nodes_N)
+        within, coupling_SS = None, np.ones((len(settings_S), len(settings_S)))
+        if covariance.within is not None:
+            within = GeneCovariance.of(covariance.within, nodes_N, neighbour_NP)
+            # a setting without conditions has the mean of others in common with them, and the rest of its own
+            carried_SS = covariance.carried_SS[settings_S]
+            coupling_SS = carried_SS @ carried_SS.T
+            np.fill_diagonal(coupling_SS, 1.0)
+        n_rows = 1 + len(settings_S) * len(nodes_N)
+        level, explained, direct = covariance.level, np.zeros((n_rows, 0), np.float32), None
+        level_L = np.zeros(n_rows)
         if posterior is not None:
             level += posterior.level
-            column_LR, explained = _columns(uncertainty, posterior, nodes_N)
+            sets = [
+                NodeSet((node,), context=setting // covariance.n_kinds, kind=setting % covariance.n_kinds)
+                for setting in settings_S.tolist()
+                for node in nodes_N.tolist()
+            ]
+            column_LR, explained = _columns(uncertainty, posterior, sets)
             level_L = column_LR @ posterior.level_R
             direct = None if posterior.direct_RR is None else (column_LR, posterior.direct_RR)
-        return cls(
-            nodes_N,
-            overall.shared,
-            level,
-            overall.own + overall.similar * (1 - explained_N - rest_N),
-            np.sqrt(overall.similar) * feature_NK,
-            sparse.csr_matrix(factor @ neighbour_NP),
-            explained,
-            direct,
-            level_L,
-        )
+        overall = GeneCovariance.of(covariance.overall, nodes_N, neighbour_NP)
+        return cls(nodes_N, settings_S, level, overall, within, coupling_SS, explained, direct, level_L)
 
-    def members(self, node_UK: np.ndarray) -> sparse.csr_matrix:
-        """Rows that each condition sums, ones in CSR (U, L), from its nodes, (U, K) with -1 where it has fewer."""
+    def members(self, node_UK: np.ndarray, setting_U: np.ndarray | None = None) -> sparse.csr_matrix:
+        """Rows that each condition sums, ones in CSR (U, L), from its nodes, (U, K) with -1 where it has fewer.
+
+        `setting_U` is the setting of each; the first by default.
+        """
         is_node_UK = node_UK >= 0
-        row_UK = np.where(is_node_UK, 1 + np.searchsorted(self.nodes_N, node_UK), 0)
+        block_U = np.zeros(len(node_UK), dtype=np.int64)
+        if setting_U is not None:
+            block_U = np.searchsorted(self.settings_S, setting_U)
+        row_UK = 1 + block_U[:, None] * len(self.nodes_N) + np.searchsorted(self.nodes_N, node_UK)
         bounds = np.concatenate(([0], np.cumsum(1 + is_node_UK.sum(axis=1))))
         with_level = np.hstack([np.ones((len(node_UK), 1), dtype=bool), is_node_UK])
         rows = np.hstack([np.zeros((len(node_UK), 1), dtype=np.int64), row_UK])[with_level]
-        shape = (len(node_UK), 1 + len(self.nodes_N))
+        shape = (len(node_UK), len(self.level_L))
         return sparse.csr_matrix((np.ones(len(rows), dtype=np.float32), rows, bounds), shape=shape)
+
+    def _blocks(self) -> list[slice]:
+        """Rows of the genes of each setting."""
+        n = len(self.nodes_N)
+        return [slice(1 + number * n, 1 + (number + 1) * n) for number in range(len(self.settings_S))]
 
     def times(self, member_UL: sparse.csr_matrix) -> np.ndarray:
         """Covariance of every row with conditions, Gamma M', (L, U) float64."""
-        member_LU = sparse.csc_matrix(member_UL.T)
-        gene_NU = sparse.csr_matrix(member_LU[1:])
-        found_LU = -(self.explained_LF @ (member_UL @ self.explained_LF).T).astype(np.float64)
+        member_LU = sparse.csr_matrix(member_UL.T)
+        total_LU = -(self.explained_LF @ (member_UL @ self.explained_LF).T).astype(np.float64)
         if self.direct is not None:
             column_LR, direct_RR = self.direct
-            found_LU = -found_LU - np.asarray((column_LR @ (direct_RR @ (column_LR.T @ member_LU))).toarray())
-        found_LU[1:] += self.similar_NK @ (self.similar_NK.T @ gene_NU.toarray())
-        found_LU[1:] += (self.neighbour_NP @ (self.neighbour_NP.T @ gene_NU)).toarray()
-        found_LU[1:] += gene_NU.multiply(self.alone_N[:, None]).toarray()
-        found_LU[1:] += self.shared * np.asarray(gene_NU.sum(axis=0))
-        found_LU -= self.level_L[:, None]  # each condition holds the level once
-        found_LU[0] += self.level - np.asarray(member_UL @ self.level_L).ravel()
-        return found_LU
+            total_LU = -total_LU - np.asarray((column_LR @ (direct_RR @ (column_LR.T @ member_LU))).toarray())
+        of_setting = [member_LU[block] for block in self._blocks()]
+        common_NU = np.zeros(of_setting[0].shape)
+        self.overall.add_times(sparse.csr_matrix(sum(of_setting)), common_NU)
+        for block, coupling_S in zip(self._blocks(), self.coupling_SS, strict=True):
+            total_LU[block] += common_NU
+            if self.within is not None:
+                coupled = sum(
+                    share * part for share, part in zip(coupling_S.tolist(), of_setting, strict=True)
+                )
+                self.within.add_times(sparse.csr_matrix(coupled), total_LU[block])
+        total_LU -= self.level_L[:, None]  # each condition holds the level once
+        total_LU[0] += self.level - np.asarray(member_UL @ self.level_L).ravel()
+        return total_LU
 
     def variance(self, member_UL: sparse.csr_matrix) -> np.ndarray:
         """Variance of each condition, the diagonal of M Gamma M', (U,) float64, in blocks of conditions."""
@@ -134,15 +212,17 @@ class JointCovariance:
         return np.maximum(np.concatenate(blocks), 0.0)
 
     def _block_variance(self, member_BL: sparse.csr_matrix) -> np.ndarray:
-        gene_BN = sparse.csr_matrix(member_BL[:, 1:])
-        n_B = np.asarray(gene_BN.sum(axis=1), dtype=np.float64).ravel()
+        gene_BN = sparse.csr_matrix(
+            sum(member_BL[:, block] for block in self._blocks())
+        )  # a condition has one setting
         explained_B = _square_sums(member_BL @ self.explained_LF)
         if self.direct is not None:
             column_LR, direct_RR = self.direct
             column_BR = member_BL @ column_LR
             explained_B = _square_sums(column_BR, column_BR @ direct_RR) - explained_B
-        variance_B = self.level + self.shared * n_B**2 + gene_BN @ self.alone_N - explained_B
-        variance_B += _square_sums(gene_BN @ self.similar_NK) + _square_sums(gene_BN @ self.neighbour_NP)
+        variance_B = self.level - explained_B + self.overall.variance(gene_BN)
+        if self.within is not None:
+            variance_B = variance_B + self.within.variance(gene_BN)
         return np.asarray(variance_B - 2 * (member_BL @ self.level_L))
 
 
@@ -177,15 +257,13 @@ def _neighbour_rows(
 
 
 def _columns(
-    uncertainty: Uncertainty, posterior: Posterior, nodes_N: np.ndarray
+    uncertainty: Uncertainty, posterior: Posterior, sets: Sequence[Sequence[int]]
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
     """Covariance of the level and of each gene alone with the training columns, CSR (L, R), and its factor (L, F)."""
     level_R = uncertainty.covariance.columns([()])
     columns, factors = [sparse.csr_matrix(level_R)], [level_R @ posterior.factor_FR.T]
-    for start in range(0, len(nodes_N), _ROWS):
-        block_NR = uncertainty.covariance.columns(
-            [(node,) for node in nodes_N[start : start + _ROWS].tolist()]
-        )
+    for start in range(0, len(sets), _ROWS):
+        block_NR = uncertainty.covariance.columns(sets[start : start + _ROWS])
         block_NR -= level_R
         columns.append(sparse.csr_matrix(block_NR))
         factors.append((block_NR @ posterior.factor_FR.T).astype(np.float32))

@@ -13,13 +13,15 @@ two forms (``tests/priors/test_prior_features.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
 
 import numpy as np
 from scipy import linalg, sparse
+
+from gears.conditions import contexts_of, kinds_of
 
 NAMES = ("offset", "shared", "own", "GO")
 """Parts of a condition's change: common to all conditions, common to all genes (once per gene of the
@@ -173,6 +175,11 @@ def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([len(nodes) for nodes in sets], dtype=np.float64)
 
 
+def settings_of(sets: Sequence[Sequence[int]], n_kinds: int) -> np.ndarray:
+    """Number of each set's setting, ``context x n_kinds + kind``, (U,) int64."""
+    return contexts_of(sets) * n_kinds + kinds_of(sets)
+
+
 KINDS = ("one known gene", "one new gene", "known genes", "new genes", "known and new genes")
 """How far training knows the genes of a condition that it has not measured: known are those that other conditions of it
 perturb."""
@@ -282,16 +289,16 @@ class AdditiveCovariance:
 
 
 def training_kernels(
-    sets: Sequence[Sequence[int]], genes: GeneSimilarity, *further: GeneSimilarity
-) -> list[np.ndarray]:
-    """The covariances (see :data:`NAMES`) of the training conditions, (C, C) each; one for each similarity."""
+    sets: Sequence[Sequence[int]], genes: GeneSimilarity, further: Mapping[str, GeneSimilarity] | None = None
+) -> dict[str, np.ndarray]:
+    """The covariances of the training conditions by name, (C, C) each: :data:`NAMES`, and each further similarity."""
     size_C, member_CT = sizes_of(sets), genes.membership(sets)
-    return [
-        np.ones((len(sets), len(sets))),
-        np.outer(size_C, size_C),
-        member_CT @ member_CT.T,
-        *(_symmetric(similarity.similarity(sets) @ member_CT.T) for similarity in (genes, *further)),
-    ]
+    common = (np.ones((len(sets), len(sets))), np.outer(size_C, size_C), member_CT @ member_CT.T)
+    similarities = {NAMES[-1]: genes, **(further or {})}
+    return dict(zip(NAMES, common, strict=False)) | {
+        name: _symmetric(similarity.similarity(sets) @ member_CT.T)
+        for name, similarity in similarities.items()
+    }
 
 
 def specific_covariance(

@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 from scipy import linalg, sparse
 
-from gears.conditions import contexts_of, kinds_of
 from gears.files.untrusted import check_compressed
 from gears.priors.evidence import Weights
-from gears.priors.kernels import AdditiveCovariance, sizes_of
+from gears.priors.kernels import AdditiveCovariance, settings_of, sizes_of
 from gears.priors.regression import Spectrum
 
 
@@ -83,16 +82,12 @@ class ConditionCovariance:
     def _members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
         blocks = [self.overall.members(sets), np.ones((len(sets), 1))]
         if self.within is not None:
-            member_CT, setting_C = self.within.members(sets), self.settings_of(sets)
+            member_CT, setting_C = self.within.members(sets), settings_of(sets, self.n_kinds)
             blocks += [
                 sparse.diags((setting_C == setting).astype(float)) @ member_CT
                 for setting in range(len(self.carried_SS))
             ]
         return sparse.csr_matrix(sparse.hstack(blocks, format="csr"))
-
-    def settings_of(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Number of each set's setting, (U,)."""
-        return contexts_of(sets) * self.n_kinds + kinds_of(sets)
 
     def columns(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Covariance of sets with each column, (U, R)."""
@@ -100,7 +95,10 @@ class ConditionCovariance:
         width = blocks[0].shape[1]
         bounds = [0, width + 1]
         if self.within is not None:
-            column_UT, carried_US = self.within.columns(sets), self.carried_SS[self.settings_of(sets)]
+            column_UT, carried_US = (
+                self.within.columns(sets),
+                self.carried_SS[settings_of(sets, self.n_kinds)],
+            )
             bounds += [width + 1 + (setting + 1) * width for setting in range(len(self.carried_SS))]
         parts = np.split(self.used_R, np.searchsorted(self.used_R, bounds[1:-1]))
         found = [np.hstack(blocks)[:, parts[0]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.conditions import contexts_of, kinds_of
+from gears.conditions import NodeSet
 from gears.files.untrusted import check_compressed
 from gears.priors.head import Head
 from gears.priors.kernels import (
@@ -18,6 +18,7 @@ from gears.priors.kernels import (
     AdditiveCovariance,
     GeneSimilarity,
     kinds_of_sets,
+    settings_of,
     sizes_of,
     target_cells,
 )
@@ -25,22 +26,21 @@ from gears.priors.magnitude import Magnitude
 from gears.priors.measured import Measured
 from gears.priors.uncertainty import Uncertainty
 
-_HEAD = "head_"
+Sets = Sequence[Sequence[int]]
+_HEAD, _SD, _WITHIN = "head_", "sd_", "within_"
 _LEAST_NUGGET = 0.01  # share of a gene's variance that is not of the condition alone, but of its gene
-_SHARED = ("trained", "similar_data", "similar_indices", "similar_indptr", "column")
+_CSR = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
-class GenePrior:
-    """The Gaussian-process prior: change of every gene under any set of perturbed genes.
+class Effects:
+    """Changes that add up over the genes of a condition.
     ::
 
-        change = slope (factor (offset + size shared + sum_j effect_j) + target)
+        change = offset + size shared + sum_j effect_j
+        effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t
 
-    with ``effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the genes t perturbed in
-    training, and the change of a perturbed gene itself, where it is measured, as a share of its control mean. It is
-    linear in the genes but for `factor`, and zero for the control. A training condition is predicted as measured,
-    shrunk by its sampling noise alone.
+    over the genes t perturbed in training; zero for the control.
 
     Attributes
     ----------
@@ -53,24 +53,6 @@ class GenePrior:
         genes share.
     coefficient_TG
         Coefficients over the trained nodes.
-    column_P
-        Column of each node among the measured genes, -1 where it is not measured, (P,) int64.
-    target_G
-        Change of gene g when it is perturbed itself.
-    magnitude
-        Departure of several genes from the sum, or None.
-    slope_K
-        Factor on everything, for each of :data:`gears.priors.kernels.KINDS`, (K,).
-    mean_G, mean_only_K
-        Mean change of the training conditions, and the kinds of conditions that are predicted by it instead of the sum.
-    network_weight
-        Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
-    uncertainty
-        How far predictions are from the truth; None where it is not known.
-    head
-        Small network whose change is added (:mod:`gears.priors.head`), or None.
-    measured
-        The training conditions, which are predicted as measured; None in files of earlier versions.
     """
 
     genes: GeneSimilarity
@@ -79,9 +61,90 @@ class GenePrior:
     own: float | np.ndarray
     similar: float
     coefficient_TG: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        covariance: AdditiveCovariance,
+        sets: Sets,
+        coefficient_CG: np.ndarray,
+        level_G: np.ndarray,
+        *,
+        is_level_free: bool,
+    ) -> Effects:
+        """The prediction of any condition from some conditions, by the coefficients of the regression."""
+        omitted, size_C = covariance.omitted, sizes_of(sets)
+        shared_G = covariance.shared * (size_C @ coefficient_CG)
+        if is_level_free and np.all(size_C == 1):
+            # singles do not tell whether a level is of conditions or of genes: half to each, as a shrunk one has it
+            level_G, shared_G = level_G / 2, shared_G + level_G / 2
+        return cls(
+            covariance.genes,
+            level_G,
+            shared_G,
+            covariance.own if omitted is None else covariance.own - omitted.excess(1.0),
+            covariance.similar,
+            np.asarray(covariance.genes.members(sets).T @ coefficient_CG),
+        )
+
+    def __call__(self, sets: Sets) -> np.ndarray:
+        """Changes, (U, G) float64."""
+        size_U1 = sizes_of(sets)[:, None]
+        weight_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
+        return (
+            np.where(size_U1 > 0, self.offset_G, 0.0)
+            + size_U1 * self.shared_G
+            + weight_UT @ self.coefficient_TG
+        )
+
+
+@dataclass(frozen=True)
+class GenePrior:
+    """The Gaussian-process prior: change of every gene under any set of perturbed genes, in any setting.
+    ::
+
+        change = slope factor (effects over all conditions + effects within the setting) + target
+
+    A *setting* is a context with a type of perturbation; with one, there are no effects within it. The target is the
+    change of a perturbed gene itself, where it is measured, as a share of its control mean. The change is zero for the
+    control. A training condition is predicted as measured, shrunk by its sampling noise alone.
+
+    Attributes
+    ----------
+    overall, within
+        Effects over all conditions, and those that each of S settings has besides; none with one setting.
+    column_P
+        Column of each node among the measured genes, -1 where it is not measured, (P,) int64.
+    target_SG
+        Change of gene g when it is perturbed itself, before the slope.
+    mean_SG, mean_only_K
+        Mean change of each setting's training conditions, and the kinds of conditions that are predicted by it instead
+        of the sum.
+    n_kinds
+        Types of perturbation; settings are numbered ``context x n_kinds + kind``.
+    magnitude
+        Departure of several genes from the sum, or None.
+    slope_K
+        Factor on everything, for each of :data:`gears.priors.kernels.KINDS`, (K,).
+    network_weight
+        Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
+    uncertainty
+        How far predictions are from the truth; None where it is not known.
+    head
+        Small network whose change is added (:mod:`gears.priors.head`), or None.
+    measured
+        The training conditions, which are predicted as measured; None in files of earlier versions.
+    carries_singles
+        Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
+        versions with several settings.
+    """
+
+    overall: Effects
     column_P: np.ndarray
-    target_G: np.ndarray
-    mean_G: np.ndarray
+    target_SG: np.ndarray
+    mean_SG: np.ndarray
+    within: tuple[Effects, ...] = ()
+    n_kinds: int = 1
     slope_K: np.ndarray = field(default_factory=lambda: np.ones(N_KINDS))
     mean_only_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS, dtype=bool))
     magnitude: Magnitude | None = None
@@ -90,72 +153,110 @@ class GenePrior:
     uncertainty: Uncertainty | None = None
     head: Head | None = None
     measured: Measured | None = None
+    carries_singles: bool = True
 
-    @classmethod
-    def of(
-        cls,
-        covariance: AdditiveCovariance,
-        sets: Sequence[Sequence[int]],
-        coefficient_CG: np.ndarray,
-        level_G: np.ndarray,
-        **more: Any,
-    ) -> GenePrior:
-        """The prediction of any condition from some conditions, by the coefficients of the regression."""
-        omitted = covariance.omitted
-        return cls(
-            covariance.genes,
-            level_G,
-            covariance.shared * (sizes_of(sets) @ coefficient_CG),
-            covariance.own if omitted is None else covariance.own - omitted.excess(1.0),
-            covariance.similar,
-            np.asarray(covariance.genes.members(sets).T @ coefficient_CG),
-            **more,
-        )
+    @property
+    def genes(self) -> GeneSimilarity:
+        """Trained nodes and their similarity to all nodes, over all conditions."""
+        return self.overall.genes
 
-    def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+    @property
+    def n_genes(self) -> int:
+        """Number of measured genes."""
+        return self.target_SG.shape[1]
+
+    def __call__(self, sets: Sets) -> np.ndarray:
         """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
         change_UG = self.without_head(sets)
         if self.head is None:
             return change_UG
         return self.complete(sets, change_UG, self.head.change(self.without_head, sets), 1.0)
 
-    def without_head(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+    def without_head(self, sets: Sets) -> np.ndarray:
         """Changes that the Gaussian process alone predicts, (U, G) float64."""
-        summed_UG, kind_U = self.summed(sets), self.kinds_of(sets)
-        if self.carried_TG is not None:
-            summed_UG += np.where(
-                sizes_of(sets)[:, None] > 1, self.genes.members(sets) @ self.carried_TG, 0.0
-            )
+        summed_UG, kind_U, size_U = self.summed(sets), self.kinds_of(sets), sizes_of(sets)
+        if self._carries_singles and (size_U > 1).any():
+            for setting, rows, members in self._by_setting(sets):
+                carried_RG = self.genes.members(members) @ self._carried(setting)
+                summed_UG[rows] += np.where(size_U[rows, None] > 1, carried_RG, 0.0)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
-        summed_UG[self.mean_only_K[kind_U] & (sizes_of(sets) > 0)] = self.mean_G
+        is_mean_U = self.mean_only_K[kind_U] & (size_U > 0)
+        summed_UG[is_mean_U] = self.mean_SG[self._settings_of(sets)[is_mean_U]]
         change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
 
+    def _settings_of(self, sets: Sets) -> np.ndarray:
+        """Number of each set's setting, (U,); 0 where the prior has one."""
+        return (
+            settings_of(sets, self.n_kinds)
+            if len(self.target_SG) > 1
+            else np.zeros(len(sets), dtype=np.int64)
+        )
+
+    def _by_setting(self, sets: Sets) -> Iterator[tuple[int, np.ndarray, list[Sequence[int]]]]:
+        """Each setting that occurs, with the rows and the sets of it."""
+        setting_U = self._settings_of(sets)
+        for setting in np.unique(setting_U).tolist():
+            rows = np.flatnonzero(setting_U == setting)
+            yield setting, rows, [sets[row] for row in rows.tolist()]
+
     @cached_property
-    def carried_TG(self) -> np.ndarray | None:
-        """What each measured single shows beyond its gene's effect, (T, G).
+    def _carries_singles(self) -> bool:
+        """Whether combinations take over what a single shows beyond its gene's effect.
 
-        Combinations take it over as long as training has too few of them to show otherwise; else None.
+        They do as long as training has too few of them to show otherwise.
         """
-        if self.measured is None or self.measured.shows_departures or self.uncertainty is None:
-            return None
+        if self.measured is None or self.uncertainty is None:
+            return False
+        if not self.carries_singles or self.measured.shows_departures:
+            return False
         covariance = self.uncertainty.covariance
-        if covariance.nugget > _LEAST_NUGGET * (covariance.overall.own + covariance.overall.similar):
-            return None
-        singles = [(node,) for node in self.genes.trained_T.tolist()]
-        expected_TG = self.summed(singles) + target_part(singles, self.column_P, self.target_G)
-        return self.measured.insert(singles, expected_TG.copy()) - expected_TG
+        parts = [covariance.overall, *([] if covariance.within is None else [covariance.within])]
+        return covariance.nugget <= _LEAST_NUGGET * sum(part.own + part.similar for part in parts)
 
-    def kinds_of(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+    @cached_property
+    def _carried_by_setting(self) -> dict[int, np.ndarray]:
+        return {}
+
+    def _carried(self, setting: int) -> np.ndarray:
+        """What each measured single shows beyond its gene's effect, (T, G), as far as the setting takes it."""
+        if setting not in self._carried_by_setting:
+            carried_TG = np.zeros((len(self.genes.trained_T), self.n_genes))
+            for other, share in self._shares_of(setting):
+                context, kind = divmod(other, self.n_kinds)
+                singles = [
+                    NodeSet((node,), context=context, kind=kind) for node in self.genes.trained_T.tolist()
+                ]
+                expected_TG = self.summed(singles) + self._targets(singles)
+                carried_TG += share * (self.measured.insert(singles, expected_TG.copy()) - expected_TG)  # type: ignore[union-attr]
+            self._carried_by_setting[setting] = carried_TG
+        return self._carried_by_setting[setting]
+
+    def _shares_of(self, setting: int) -> list[tuple[int, float]]:
+        """Settings whose own part a setting takes, with the share of each: of itself all, if training has it."""
+        if not self.within or self.uncertainty is None:
+            return [(setting, 1.0)]
+        share_S = self.uncertainty.covariance.carried_SS[setting]
+        return [(other, float(share_S[other])) for other in np.flatnonzero(share_S).tolist()]
+
+    def kinds_of(self, sets: Sets) -> np.ndarray:
         """Place of each condition in :data:`gears.priors.kernels.KINDS`, as if it had not been measured, (U,)."""
         return kinds_of_sets(self.genes.members(sets).getnnz(axis=1), sizes_of(sets))
 
-    def own_changes(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+    def own_changes(self, sets: Sets) -> np.ndarray:
         """The part of the changes that is the change of perturbed genes themselves, (U, G)."""
-        return self.slope_K[self.kinds_of(sets), None] * target_part(sets, self.column_P, self.target_G)
+        slope_K = slopes_of_targets(self.slope_K, len(self.target_SG))
+        return slope_K[self.kinds_of(sets), None] * self._targets(sets)
 
-    def sd(self, sets: Sequence[Sequence[int]], change_UG: np.ndarray) -> np.ndarray | None:
+    def _targets(self, sets: Sets) -> np.ndarray:
+        """Change of each measured gene that is perturbed itself, (U, G); zero for all others."""
+        part_UG = np.zeros((len(sets), self.n_genes))
+        rows, columns = target_cells(sets, self.column_P)
+        part_UG[rows, columns] = self.target_SG[self._settings_of(sets)[rows], columns]
+        return part_UG
+
+    def sd(self, sets: Sets, change_UG: np.ndarray) -> np.ndarray | None:
         """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
         if self.uncertainty is None:
             return None
@@ -166,114 +267,138 @@ class GenePrior:
         """Standard error of the control mean in predicted changes, (G,); None where it is not known."""
         return None if self.uncertainty is None else self.uncertainty.control_sd_G
 
-    def summed(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+    def summed(self, sets: Sets) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
-        size_U1 = sizes_of(sets)[:, None]
-        weight_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
-        return (
-            np.where(size_U1 > 0, self.offset_G, 0.0)
-            + size_U1 * self.shared_G
-            + weight_UT @ self.coefficient_TG
-        )
+        summed_UG = self.overall(sets)
+        if self.within:
+            for setting, rows, members in self._by_setting(sets):
+                summed_UG[rows] += self.within[setting](members)
+        return summed_UG
 
     def complete(
-        self,
-        sets: Sequence[Sequence[int]],
-        change_UG: np.ndarray,
-        network_UG: np.ndarray | None,
-        weight: float | None = None,
+        self, sets: Sets, change_UG: np.ndarray, network_UG: np.ndarray | None, weight: float | None = None
     ) -> np.ndarray:
         """The prior's changes with the weighted ones of a network (None where it is not run), (U, G).
 
         Nothing is added to measured conditions. The weight is that of the model's network by default.
         """
-        return completed(
-            self.measured, sets, change_UG, network_UG, self.network_weight if weight is None else weight
-        )
+        weight = self.network_weight if weight is None else weight
+        if weight == 0 or network_UG is None:
+            return change_UG
+        if self.measured is not None:
+            network_UG = np.where(self.measured.rows(sets)[:, None] < 0, network_UG, 0.0)
+        return np.asarray(change_UG + weight * network_UG)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything but `report`, as arrays for a file."""
-        similar_PT = self.genes.similar_PT
+        overall = self.overall
         arrays = {
             "trained": self.genes.trained_T,
-            "similar_data": similar_PT.data,
-            "similar_indices": similar_PT.indices,
-            "similar_indptr": similar_PT.indptr,
-            "offset": self.offset_G,
-            "shared": self.shared_G,
-            "scalars": np.array([np.mean(self.own), self.similar, 1.0, self.network_weight]),
+            **_similar_arrays("similar_", self.genes),
+            "offset": overall.offset_G,
+            "shared": overall.shared_G,
+            "scalars": np.array([np.mean(overall.own), overall.similar, 1.0, self.network_weight]),
             "slopes": self.slope_K,
-            "mean": self.mean_G,
+            "mean": self.mean_SG,
             "mean_only": self.mean_only_K,
-            "coefficient": self.coefficient_TG,
+            "coefficient": overall.coefficient_TG,
             "column": self.column_P,
-            "target": self.target_G,
+            "target": self.target_SG,
+            "settings": np.array([len(self.target_SG), self.n_kinds, self.carries_singles]),
         }
-        if isinstance(self.own, np.ndarray):
-            arrays["each"] = self.own
+        if isinstance(overall.own, np.ndarray):
+            arrays["each"] = overall.own
+        if self.within:
+            first = self.within[0]
+            arrays |= {
+                **_similar_arrays(_WITHIN, first.genes),
+                f"{_WITHIN}scalars": np.array([first.own, first.similar]),
+                f"{_WITHIN}offset": np.stack([part.offset_G for part in self.within]),
+                f"{_WITHIN}shared": np.stack([part.shared_G for part in self.within]),
+                f"{_WITHIN}coefficient": np.stack([part.coefficient_TG for part in self.within]),
+            }
         if self.magnitude is not None:
-            settings = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
-            arrays |= {"factor": np.array(settings), "factor_coefficient": self.magnitude.coefficient_T}
+            options = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
+            arrays |= {"factor": np.array(options), "factor_coefficient": self.magnitude.coefficient_T}
         if self.head is not None:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
-        return arrays | _sd_arrays(self.uncertainty) | _measured_arrays(self.measured)
+        if self.uncertainty is not None:
+            arrays |= {f"{_SD}{name}": array for name, array in self.uncertainty.arrays().items()}
+        return arrays if self.measured is None else arrays | self.measured.arrays()
 
     @classmethod
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
     ) -> GenePrior:
         """The prior that :meth:`arrays` describes; KeyError or ValueError for arrays that do not fit together."""
-        trained_T = arrays["trained"]
-        triple = tuple(arrays[f"similar_{name}"] for name in ("data", "indices", "indptr"))
+        if "pooled_trained" in arrays:
+            arrays = _with_settings_in_one(arrays)
+        trained_T, target_SG = arrays["trained"], np.atleast_2d(arrays["target"])
         shape = (len(arrays["column"]), len(trained_T))
-        similar_PT = sparse.csr_matrix(triple, shape=shape)
-        check_compressed("the prior's table of similarities", similar_PT)
+        genes = GeneSimilarity(trained_T, _csr(arrays, "similar_", shape))
         n_genes = len(arrays["offset"])
-        if arrays["coefficient"].shape != (len(trained_T), n_genes) or len(arrays["target"]) != n_genes:
+        if arrays["coefficient"].shape != (len(trained_T), n_genes) or target_SG.shape[1] != n_genes:
             msg = f"the prior's tables disagree: {arrays['coefficient'].shape} coefficients, {n_genes} genes"
             raise ValueError(msg)
+        own, similar, slope, network_weight = map(float, arrays["scalars"])
+        overall = Effects(
+            genes, arrays["offset"], arrays["shared"], arrays.get("each", own), similar, arrays["coefficient"]
+        )
+        within: tuple[Effects, ...] = ()
+        if f"{_WITHIN}scalars" in arrays:
+            of_setting = GeneSimilarity(trained_T, _csr(arrays, _WITHIN, shape))
+            own_within, similar_within = map(float, arrays[f"{_WITHIN}scalars"])
+            tables = (arrays[f"{_WITHIN}{name}"] for name in ("offset", "shared", "coefficient"))
+            within = tuple(
+                Effects(of_setting, offset_G, shared_G, own_within, similar_within, coefficient_TG)
+                for offset_G, shared_G, coefficient_TG in zip(*tables, strict=True)
+            )
         magnitude = None
         if "factor" in arrays:
             offset, own_share, similar_share = map(float, arrays["factor"])
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
-        own, similar, slope, network_weight = map(float, arrays["scalars"])
-        genes, sd_arrays = GeneSimilarity(trained_T, similar_PT), _starting(arrays, "sd_")
-        uncertainty = Uncertainty.from_arrays(sd_arrays, genes) if sd_arrays else None
+        _, n_kinds, carries = map(int, arrays.get("settings", (1, 1, 1)))
+        uncertainty = None
+        if sd_arrays := _starting(arrays, _SD):
+            uncertainty = Uncertainty.from_arrays(
+                sd_arrays, genes, within[0].genes if within else None, n_kinds
+            )
         head_arrays = _starting(arrays, _HEAD)
-        head = Head.from_arrays(head_arrays, arrays["column"]) if head_arrays else None
+        head = Head.from_arrays(head_arrays, arrays["column"], n_kinds) if head_arrays else None
         if head is not None and len(head.inputs.noise_G) != n_genes:
             msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
             raise ValueError(msg)
         if "slopes" in arrays:
-            slope_K, mean_G, mean_only_K = arrays["slopes"], arrays["mean"], arrays["mean_only"]
-        else:  # a file of an earlier version: one slope for all conditions, measured ones too
-            slope_K, mean_G, mean_only_K = (
-                np.full(N_KINDS, slope),
-                np.zeros(n_genes),
-                np.zeros(N_KINDS, dtype=bool),
+            slope_K, mean_SG, mean_only_K = (
+                arrays["slopes"],
+                np.atleast_2d(arrays["mean"]),
+                arrays["mean_only"],
             )
-        more = (
-            magnitude,
-            network_weight,
-            dict(report or {}),
-            uncertainty,
-            head,
-            Measured.from_arrays(arrays),
-        )
+        else:  # a file of an earlier version: one slope for all conditions, measured ones too
+            slope_K, mean_SG = np.full(N_KINDS, slope), np.zeros_like(target_SG)
+            mean_only_K = np.zeros(N_KINDS, dtype=bool)
         return cls(
-            genes, arrays["offset"], arrays["shared"], arrays.get("each", own), similar,
-            arrays["coefficient"], arrays["column"], arrays["target"], mean_G, slope_K, mean_only_K, *more,
+            overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
+            network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
         )  # fmt: skip
 
 
-def _sd_arrays(uncertainty: Uncertainty | None) -> dict[str, np.ndarray]:
-    return (
-        {} if uncertainty is None else {f"sd_{name}": array for name, array in uncertainty.arrays().items()}
-    )
+def slopes_of_targets(slope_K: np.ndarray, n_settings: int) -> np.ndarray:
+    """Factors on the change of perturbed genes themselves, by those on everything.
+
+    With several settings that change is not shrunk with what carries over from one to another.
+    """
+    return slope_K if n_settings == 1 else np.maximum(slope_K, 1.0)
 
 
-def _measured_arrays(measured: Measured | None) -> dict[str, np.ndarray]:
-    return {} if measured is None else measured.arrays()
+def _similar_arrays(prefix: str, genes: GeneSimilarity) -> dict[str, np.ndarray]:
+    return {f"{prefix}{name}": getattr(genes.similar_PT, name) for name in _CSR}
+
+
+def _csr(arrays: Mapping[str, np.ndarray], prefix: str, shape: tuple[int, int]) -> sparse.csr_matrix:
+    similar_PT = sparse.csr_matrix(tuple(arrays[f"{prefix}{name}"] for name in _CSR), shape=shape)
+    check_compressed("the prior's table of similarities", similar_PT)
+    return similar_PT
 
 
 def _starting(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -281,147 +406,25 @@ def _starting(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.nda
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def target_part(sets: Sequence[Sequence[int]], column_P: np.ndarray, target_G: np.ndarray) -> np.ndarray:
-    """Change of each measured gene that is perturbed itself, (U, G); zero for all others."""
-    part_UG = np.zeros((len(sets), len(target_G)))
-    rows, columns = target_cells(sets, column_P)
-    part_UG[rows, columns] = target_G[columns]
-    return part_UG
-
-
-def completed(
-    measured: Measured | None,
-    sets: Sequence[Sequence[int]],
-    change_UG: np.ndarray,
-    network_UG: np.ndarray | None,
-    weight: float,
-) -> np.ndarray:
-    """Changes with the weighted ones of a network, but for measured conditions, (U, G)."""
-    if weight == 0 or network_UG is None:
-        return change_UG
-    if measured is not None:
-        network_UG = np.where(measured.rows(sets)[:, None] < 0, network_UG, 0.0)
-    return np.asarray(change_UG + weight * network_UG)
-
-
-@dataclass(frozen=True)
-class ContextPrior:
-    """The Gaussian-process prior of a screen with settings: change of every gene in any setting.
-
-    A *setting* is a context with a type of perturbation. The change is that of `pooled`, fitted to all
-    settings, plus that of the setting. In a context without training conditions the latter is zero, except for the
-    change of the perturbed gene itself.
-
-    Attributes
-    ----------
-    pooled
-        Prior that all settings share.
-    own
-        Prior of each setting, number ``context x n_kinds + kind``.
-    n_kinds
-        Number of types of perturbation, at least 1.
-    network_weight, report, uncertainty, measured
-        As in :class:`gears.priors.GenePrior`.
-    """
-
-    pooled: GenePrior
-    own: tuple[GenePrior, ...]
-    n_kinds: int = 1
-    network_weight: float = 1.0
-    report: Mapping[str, Any] = field(default_factory=dict)
-    uncertainty: Uncertainty | None = None
-    measured: Measured | None = None
-
-    @property
-    def column_P(self) -> np.ndarray:
-        """Column of each node among the measured genes."""
-        return self.pooled.column_P
-
-    @property
-    def offset_G(self) -> np.ndarray:
-        """Change that all conditions of all settings share."""
-        return self.pooled.offset_G
-
-    def settings_of(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Number of each set's setting, (U,)."""
-        return contexts_of(sets) * self.n_kinds + kinds_of(sets)
-
-    def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Predicted changes, (U, G) float64."""
-        change_UG = self._added(self.pooled(sets), sets, GenePrior.__call__)
-        return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
-
-    def sd(self, sets: Sequence[Sequence[int]], change_UG: np.ndarray) -> np.ndarray | None:
-        """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
-        if self.uncertainty is None:
-            return None
-        own_UG = self._added(self.pooled.own_changes(sets), sets, GenePrior.own_changes)
-        return self.uncertainty(sets, change_UG, own_UG, self.measured)
-
-    @property
-    def control_sd(self) -> np.ndarray | None:
-        """As :attr:`GenePrior.control_sd`."""
-        return None if self.uncertainty is None else self.uncertainty.control_sd_G
-
-    def _added(
-        self,
-        value_UG: np.ndarray,
-        sets: Sequence[Sequence[int]],
-        part: Callable[[GenePrior, Sequence[Sequence[int]]], np.ndarray],
-    ) -> np.ndarray:
-        """Values, to which those of each set's setting are added."""
-        setting_U = self.settings_of(sets)
-        for setting in np.unique(setting_U).tolist():
-            rows = np.flatnonzero(setting_U == setting)
-            value_UG[rows] += part(self.own[setting], [sets[row] for row in rows.tolist()])
-        return value_UG
-
-    def complete(
-        self, sets: Sequence[Sequence[int]], change_UG: np.ndarray, network_UG: np.ndarray | None
-    ) -> np.ndarray:
-        """As :meth:`GenePrior.complete`."""
-        return completed(self.measured, sets, change_UG, network_UG, self.network_weight)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Everything but `report`, as arrays for a file."""
-        arrays = {f"pooled_{name}": array for name, array in self.pooled.arrays().items()}
-        for setting, prior in enumerate(self.own):
-            setting_arrays = prior.arrays()
-            if prior.genes is not self.pooled.genes and setting == 0:  # another mixture of similarities
-                arrays |= {f"own_{name}": setting_arrays[name] for name in _SHARED}
-            arrays |= {
-                f"own{setting}_{name}": setting_arrays[name] for name in setting_arrays if name not in _SHARED
-            }
-        return arrays | {
-            "settings": np.array([len(self.own), self.n_kinds]),
-            "network_weight": np.array(self.network_weight),
-            **_sd_arrays(self.uncertainty),
-            **_measured_arrays(self.measured),
-        }
-
-    @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
-    ) -> ContextPrior:
-        """The prior that :meth:`arrays` describes."""
-
-        pooled = _starting(arrays, "pooled_")
-        shared = {name: pooled[name] for name in _SHARED} | _starting(arrays, "own_")
-        n, n_kinds = map(int, arrays["settings"])
-        own = tuple(
-            GenePrior.from_arrays(shared | _starting(arrays, f"own{setting}_")) for setting in range(n)
-        )
-        weight = float(arrays["network_weight"] if "network_weight" in arrays else arrays["gate"])
-        prior, uncertainty = GenePrior.from_arrays(pooled), None
-        if sd_arrays := _starting(arrays, "sd_"):
-            uncertainty = Uncertainty.from_arrays(sd_arrays, prior.genes, own[0].genes, n_kinds)
-        measured = Measured.from_arrays(arrays)
-        return cls(prior, own, n_kinds, weight, dict(report or {}), uncertainty, measured)
-
-
-Prior = GenePrior | ContextPrior
-
-
-def read_prior(arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None) -> Prior:
-    """A prior from its arrays."""
-    return (ContextPrior if "settings" in arrays else GenePrior).from_arrays(arrays, report)
+def _with_settings_in_one(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays of an earlier version, which held one prior of all settings and one of each, in the form of one."""
+    pooled, own_similar = _starting(arrays, "pooled_"), _starting(arrays, "own_")
+    own = [_starting(arrays, f"own{setting}_") for setting in range(int(arrays["settings"][0]))]
+    stacked = {
+        name: np.stack([part[name] for part in own]) for name in ("offset", "shared", "coefficient", "target")
+    }
+    scalars = pooled["scalars"].copy()
+    scalars[3] = arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]
+    slope = float(pooled["slopes"][0] if "slopes" in pooled else scalars[2])
+    similar = {name: (pooled | own_similar)[f"similar_{name}"] for name in _CSR}
+    within = {name: stacked[name] for name in ("offset", "shared", "coefficient")} | similar
+    return {
+        **pooled,
+        **{name: array for name, array in arrays.items() if name.startswith((_SD, "measured_"))},
+        **{f"{_WITHIN}{name}": array for name, array in within.items()},
+        f"{_WITHIN}scalars": own[0]["scalars"][:2],
+        "scalars": scalars,
+        "settings": np.append(arrays["settings"], 0),
+        "mean": np.zeros_like(stacked["target"]),
+        "target": stacked["target"] * slope / max(slope, 1.0),
+    }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
-from gears.conditions import Condition, contexts_of, kinds_of
+from gears.conditions import Condition
 from gears.core.numbers import unit_rows
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
@@ -19,17 +19,16 @@ from gears.evaluation.rows import changes, pearson_rows
 from gears.evaluation.scoring import by_setting
 from gears.evaluation.truth import Truth
 from gears.files.cache import cached_arrays
-from gears.files.formats import content_hash
 from gears.files.mapped import release, row_blocks
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
-from gears.graphs.knowledge import KNOWLEDGE, cosines, knowledge_table, term_vectors
-from gears.graphs.profiles import control_profiles
+from gears.graphs.knowledge import cosines
+from gears.graphs.similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key
 from gears.priors.evidence import sample
-from gears.priors.fit import Criterion, FittedPrior, PriorData, fit_prior, mean_of_others
-from gears.priors.fit_settings import SettingData, fit_context_prior
+from gears.priors.fit import Criterion, FittedPrior, fit_prior
 from gears.priors.kernels import ComputedSimilarity, GeneSimilarity
-from gears.priors.prior import read_prior
+from gears.priors.prior import GenePrior
+from gears.priors.process import PriorData, mean_of_others
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -40,38 +39,36 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
-FORMAT = 16  # raise when a prior of the same key would come out differently
+FORMAT = 17  # raise when a prior of the same key would come out differently
+NO_INPUTS = PriorInputs()
 
 
-def prior_data(
-    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
-) -> SettingData:
-    """Training conditions of all settings, with their changes against the control of their context.
-
-    `start_PH` are embeddings of all nodes, for a second similarity; NaN where a node has none.
-    """
+def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs) -> PriorData:
+    """Training conditions of all settings, with their changes against the control of their context."""
     screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
     names = [str(name) for name in pert_data.pert_names]
-    plain = PriorData(
+    first = screen.control_of[ids[0]]
+    n_kinds = max(1, len(screen.kinds))
+    control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
+    if len(control_mean_SG) == 1:
+        control_mean_SG = np.asarray(statistics.mean[first], dtype=np.float64)
+    groups = groups_of(pert_data, conditions)
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return PriorData(
         tuple(members if isinstance(members, tuple) else tuple(members) for members in nodes),
         statistics.delta(ids),
         variance_within(statistics, ids),
         np.asarray(statistics.n[ids], dtype=np.float64),
-        np.asarray(statistics.mean[screen.control_of[ids[0]]], dtype=np.float64),
+        control_mean_SG,
         columns_of(pert_data),
         go_similarity(annotation, names, nodes),
-        further_similarities(pert_data, nodes, start_PH),
-        float(statistics.n[screen.control_of[ids[0]]]),
+        further_similarities(pert_data, nodes, inputs),
+        float(statistics.n[first]),
+        np.array([numbers[group] for group in groups], dtype=np.int64),
+        n_kinds,
     )
-    n_kinds = max(1, len(screen.kinds))
-    control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
-    setting_C = contexts_of(nodes) * n_kinds + kinds_of(nodes)
-    groups = groups_of(pert_data, conditions)
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    group_C = np.array([numbers[group] for group in groups], dtype=np.int64)
-    return SettingData(plain, setting_C, control_mean_SG, n_kinds, group_C)
 
 
 def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hashable]:
@@ -89,10 +86,10 @@ def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hash
 
 
 def fit_to(
-    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None = None
+    pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs = NO_INPUTS
 ) -> FittedPrior:
     """The prior of training conditions, fitted whatever the cache holds; of very many a fixed sample decides."""
-    screen, data = pert_data.screen, prior_data(pert_data, conditions, start_PH)
+    screen, data = pert_data.screen, prior_data(pert_data, conditions, inputs)
     judged = sample(len(conditions), most_judged(len(screen.gene_names)))
     parts: list[tuple[np.ndarray, Criterion]] = []
     for view, rows in by_setting(screen, conditions):
@@ -110,61 +107,33 @@ def fit_to(
             error_U[rows] = part(delta_UG[rows])
         return error_U
 
-    if len(screen.settings) == 1:
-        return fit_prior(data.conditions, parts[0][1], judged)
-    return fit_context_prior(data, in_settings, judged)
+    return dataclasses.replace(fit_prior(data, in_settings, judged), inputs=inputs)
 
 
 def further_similarities(
-    pert_data: PertData, nodes: Sequence[Sequence[int]], start_PH: np.ndarray | None
+    pert_data: PertData, nodes: Sequence[Sequence[int]], inputs: PriorInputs
 ) -> dict[str, ComputedSimilarity]:
-    """Similarities besides that of GO terms, by name; those that say nothing about the conditions' genes are omitted.
-
-    Correlation profiles over control cells, of measured genes; the packaged sources of
-    :data:`gears.graphs.knowledge.KNOWLEDGE`; and the user's embeddings, where there are any.
-    """
-    names = [str(name) for name in pert_data.pert_names]
-    trained_T = _nodes_in(nodes)
-
-    def by_knowledge(source: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        vectors = term_vectors(knowledge_table(source), names)
-        return lambda one, other: cosines(vectors[one], vectors[other])
-
-    profile_GK, column_P = stored_profiles(pert_data.screen), columns_of(pert_data)
-    profile_PK = np.where(column_P[:, None] < 0, np.nan, profile_GK[column_P])
-    similarities = {"co-expression": vector_similarity(profile_PK, nodes)}
-    for source in KNOWLEDGE:
-        similarities[source] = ComputedSimilarity(by_knowledge(source), trained_T, len(names))
-    if start_PH is not None:
-        similarities["embeddings"] = vector_similarity(start_PH, nodes)
+    """Those of :data:`SIMILARITIES` that say something about the conditions' genes, by name."""
     decide = [nodes[row] for row in sample(len(nodes)).tolist()]
-    return {name: part for name, part in similarities.items() if part.is_informative(decide)}
+    tables = {name: table_of(pert_data, inputs) for name, table_of in SIMILARITIES.items()}
+    found = {name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None}
+    return {name: similarity for name, similarity in found.items() if similarity.is_informative(decide)}
 
 
-def stored_profiles(screen: PreparedScreen) -> np.ndarray:
-    """:func:`gears.graphs.profiles.control_profiles` from the screen's cache: workers do not compute them again."""
-    controls = [screen.cells_of(int(control)) for control in screen.control_ids]
-    key = {"screen": screen.content_hash, "controls": content_hash(*controls)}
-    arrays = cached_arrays(
-        screen.folder / "priors", "profiles", key, lambda: {"profiles": control_profiles(screen)}
-    )
-    return arrays["profiles"]
-
-
-def columns_of(pert_data: PertData) -> np.ndarray:
-    """Column of each perturbation node among the measured genes, -1 where it is not measured, (P,) int64."""
-    column = {gene: number for number, gene in enumerate(pert_data.screen.gene_names)}
-    return np.array([column.get(str(name), -1) for name in pert_data.pert_names], dtype=np.int64)
-
-
-def vector_similarity(vectors_PH: np.ndarray, nodes: Sequence[Sequence[int]]) -> ComputedSimilarity:
+def vector_similarity(
+    vectors_PH: np.ndarray | sparse.csr_matrix, nodes: Sequence[Sequence[int]]
+) -> ComputedSimilarity:
     """Cosine of the vectors of all nodes and those that occur in `nodes`.
 
     A node without a vector (NaN or all zero) is like no other.
     """
-    unit_PH = unit_rows(np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64)))
+    if isinstance(vectors_PH, np.ndarray):
+        unit_PH = unit_rows(np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64)))
+        return ComputedSimilarity(
+            lambda one, other: unit_PH[one] @ unit_PH[other].T, _nodes_in(nodes), len(unit_PH)
+        )
     return ComputedSimilarity(
-        lambda one, other: unit_PH[one] @ unit_PH[other].T, _nodes_in(nodes), len(unit_PH)
+        lambda one, other: cosines(vectors_PH[one], vectors_PH[other]), _nodes_in(nodes), vectors_PH.shape[0]
     )
 
 
@@ -255,34 +224,32 @@ def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndar
 
 
 def prior_of(
-    pert_data: PertData, parts: Sequence[str] = ("train",), start_PH: np.ndarray | None = None
+    pert_data: PertData, parts: Sequence[str] = ("train",), inputs: PriorInputs = NO_INPUTS
 ) -> FittedPrior | None:
     """The prior fitted to the perturbed conditions of some parts of the split; None where there is none.
 
     It comes from the screen's cache where it was fitted before. It depends on the screen, these conditions
-    and the annotation, on nothing else: neither on other conditions nor on the network or the number of workers.
-
-    `start_PH` are embeddings of all perturbation nodes, (P, H), for a second similarity; NaN where a node has none.
+    the annotation and the inputs, on nothing else: neither on other conditions nor on the network or the number of
+    workers.
     """
     conditions = perturbed_conditions(pert_data, parts)
     if not conditions:
         return None
 
     def fit() -> dict[str, np.ndarray]:
-        fitted = fit_to(pert_data, conditions, start_PH)
+        fitted = fit_to(pert_data, conditions, inputs)
         report = np.array(json.dumps(dict(fitted.prior.report)))
         return {**fitted.prior.arrays(), "report": report, "left_out": fitted.left_out_CG}
 
-    key = fit_key(pert_data, conditions, start_PH)
+    key = fit_key(pert_data, conditions, inputs)
     arrays = cached_arrays(pert_data.screen.folder / "priors", "prior", key, fit)
     report = json.loads(str(arrays.pop("report")))
     left_out_CG = arrays.pop("left_out")
-    return FittedPrior(dataclasses.replace(read_prior(arrays, report), network_weight=0.0), left_out_CG)
+    prior = dataclasses.replace(GenePrior.from_arrays(arrays, report), network_weight=0.0)
+    return FittedPrior(prior, left_out_CG, inputs)
 
 
-def fit_key(
-    pert_data: PertData, conditions: Sequence[Condition], start_PH: np.ndarray | None
-) -> dict[str, Any]:
+def fit_key(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs) -> dict[str, Any]:
     """Everything that a prior fitted to some conditions depends on."""
     return {
         "format": FORMAT,
@@ -291,7 +258,7 @@ def fit_key(
         "groups": [str(group) for group in groups_of(pert_data, conditions)],
         "nodes": [str(name) for name in pert_data.pert_names],
         "annotation": pert_data.annotation.content_hash,
-        "start": None if start_PH is None else content_hash(start_PH),
+        "similarities": similarity_key(pert_data, inputs),
     }
 
 

@@ -5,7 +5,7 @@
     sd_pg^2 = v_p (size_p / typical size)^(2 b) ((1 - w) s_g + w s c_pg^2 / mean_g c_pg^2) + (t own_pg)^2
 
 with v_p the posterior variance of the condition (:mod:`gears.priors.posterior`), size_p the effect size that is
-expected of it (geometric mean of that of :mod:`gears.priors.effect_size` and that of the predicted change c_pg), s_g
+expected of it (geometric mean of that of :mod:`gears.priors.magnitude` and that of the predicted change c_pg), s_g
 the scale of each gene and s their mean. own_pg is the predicted change of a perturbed gene itself; c_pg is without it.
 
 Everything but v_p is found by :mod:`gears.priors.calibration`.
@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from gears.priors.effect_size import predicted_log_size
 from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, Omitted, sizes_of
-from gears.priors.magnitude import Tendency
+from gears.priors.magnitude import Tendency, predicted_log_size
 from gears.priors.measured import Measured
 from gears.priors.posterior import ConditionCovariance, Posterior
 from gears.priors.true_change import TrueChange

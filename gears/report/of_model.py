@@ -101,11 +101,12 @@ def evaluate_model(
 
 def _embedding(parts: ModelParts) -> GeneEmbedding | None:
     """The embeddings that the network started from; None where there are none, as after loading."""
-    if parts.start_PH is None:
+    start_PH = parts.inputs.start_PH
+    if start_PH is None:
         return None
-    known_P = np.flatnonzero(~np.isnan(parts.start_PH).any(axis=1))
+    known_P = np.flatnonzero(~np.isnan(start_PH).any(axis=1))
     names = tuple(parts.pert_names[node] for node in known_P)
-    return GeneEmbedding(names, parts.start_PH[known_P]) if names else None
+    return GeneEmbedding(names, start_PH[known_P]) if names else None
 
 
 def model_predictions(

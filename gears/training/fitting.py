@@ -169,7 +169,6 @@ class Fit:
             self.pert_data,
             fitted,
             self.given,
-            self.parts.start_PH,
             device=worker.device,
             rank=worker.rank,
             world_size=worker.world_size,
@@ -283,7 +282,7 @@ class Fit:
     def _refit(self) -> None:
         """Fit the prior to training and validation conditions, which decide nothing more."""
         named = tuple(part for part in ("train", "val") if part in self.pert_data.split.parts)  # type: ignore[union-attr]
-        fitted = prior_of(self.pert_data, named, self.parts.start_PH)
+        fitted = prior_of(self.pert_data, named, self.parts.inputs)
         assert fitted is not None
         assert self.choice is not None
         self.parts = dataclasses.replace(
@@ -332,4 +331,4 @@ def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) 
     """The prior of a model, fitted to the training conditions; None where the options or the model have none."""
     if options.prior is None or parts.config.no_perturb:
         return None
-    return prior_of(pert_data, start_PH=parts.start_PH)
+    return prior_of(pert_data, inputs=parts.inputs)

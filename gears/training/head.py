@@ -16,13 +16,14 @@ from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.world import Reducer
 from gears.evaluation.metrics.decisive import changed_genes
+from gears.evaluation.scoring import by_setting
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
-from gears.priors.fit import FittedPrior, mean_of_others
-from gears.priors.head import LIMIT, Head, strata
-from gears.priors.head_inputs import NAMES
+from gears.priors.fit import FittedPrior
+from gears.priors.head import LIMIT, NAMES, Head, strata
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
-from gears.priors.prior import GenePrior, Prior
+from gears.priors.prior import GenePrior
+from gears.priors.process import mean_of_others
 from gears.priors.source import perturbed_conditions
 from gears.training.batches import ConditionBatch, ConditionLoader, moved
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
@@ -111,7 +112,6 @@ def train_head(
     pert_data: PertData,
     fitted: FittedPrior,
     options: TrainOptions,
-    start_PH: np.ndarray | None = None,
     *,
     device: torch.device,
     rank: int = 0,
@@ -123,19 +123,18 @@ def train_head(
     The result does not depend on the network: not on its options, its seed or its epochs.
     """
     conditions = perturbed_conditions(pert_data, ("train",))
-    why = _untrained_because(len(conditions), fitted)
+    why = _untrained_because(len(conditions))
     if why is not None:
         return TrainedHead(fitted, why=why)
     prior = fitted.prior
-    assert isinstance(prior, GenePrior)
-    inner = inner_predictions(pert_data, conditions, start_PH)
+    inner = inner_predictions(pert_data, conditions, fitted)
     truth = training_truth(pert_data, [conditions[row] for row in inner.rows.tolist()])
     targets_CG = inner.inputs.targets(inner.sets)
     weight_CG = truth.loss_weights()
     weight_CG[targets_CG] = 0.0
     residual_CG = inner.delta_CG - inner.changes.change_UG
     size = float(np.sqrt((weight_CG * residual_CG**2).mean())) or 1.0
-    fold_C = even_folds(inner.sets, N_FOLDS, _FOLD_SEED)
+    fold_C = even_folds(inner.sets, inner.group_C, N_FOLDS, _FOLD_SEED)
     centre_F, spread_F = _moments(inner)
     head = SharedHead(centre_F, spread_F, N_FOLDS + 1, limit=LIMIT)
     task = HeadTask(
@@ -155,7 +154,7 @@ def train_head(
     report = {**prior.report, "head": {kind: weight.report() for kind, weight in weights.items()}}
     prior = dataclasses.replace(prior, report=report)
     if not any(weight.weight for weight in weights.values()):
-        return TrainedHead(FittedPrior(prior, fitted.left_out_CG), weights)
+        return TrainedHead(dataclasses.replace(fitted, prior=prior), weights)
     weighted = dataclasses.replace(
         trained, single_weight=weights["single"].weight, several_weight=weights["several"].weight
     )
@@ -168,43 +167,49 @@ def train_head(
         rows = np.setdiff1d(rows, inner.rows)  # the head has not seen these
         nodes = [pert_data.condition_nodes(conditions[row]) for row in rows.tolist()]
         left_out_CG[rows] += weighted.change(unmeasured.without_head, nodes)
-    return TrainedHead(FittedPrior(dataclasses.replace(prior, head=weighted), left_out_CG), weights)
+    prior = dataclasses.replace(prior, head=weighted)
+    return TrainedHead(dataclasses.replace(fitted, prior=prior, left_out_CG=left_out_CG), weights)
 
 
-def prepare_head(pert_data: PertData, fitted: FittedPrior, start_PH: np.ndarray | None = None) -> None:
+def prepare_head(pert_data: PertData, fitted: FittedPrior) -> None:
     """Put the predictions that the head is trained on into the screen's cache, before workers start."""
     conditions = perturbed_conditions(pert_data, ("train",))
-    if _untrained_because(len(conditions), fitted) is None:
-        inner_predictions(pert_data, conditions, start_PH)
+    if _untrained_because(len(conditions)) is None:
+        inner_predictions(pert_data, conditions, fitted)
 
 
-def with_head_of(prior: Prior, other: Prior | None) -> Prior:
+def with_head_of(prior: GenePrior, other: GenePrior | None) -> GenePrior:
     """A prior with the head of another one of the same screen, which was fitted to other conditions."""
     if other is None or "head" not in other.report:
         return prior
     report = {**prior.report, "head": other.report["head"]}
-    assert isinstance(prior, GenePrior)
-    assert isinstance(other, GenePrior)
     return dataclasses.replace(prior, head=other.head, report=report)
 
 
-def _untrained_because(n_conditions: int, fitted: FittedPrior) -> str | None:
-    if not isinstance(fitted.prior, GenePrior):
-        return "the screen has several contexts or perturbation types"
+def _untrained_because(n_conditions: int) -> str | None:
     if n_conditions < FEWEST_CONDITIONS:
         return f"it has {n_conditions} training conditions, and a head needs at least {FEWEST_CONDITIONS}"
     return None
 
 
 def training_truth(pert_data: PertData, conditions: Sequence[Condition]) -> TrainingTruth:
-    """Measured changes of the training conditions, with evidence from these and the control alone."""
-    screen = pert_data.screen
-    truth = Truth.of(screen, conditions, pooled=conditions)
-    evidence_CG = truth.evidence_UG
-    evidence_CG[evidence_CG.sum(axis=1) == 0] = 1.0
-    delta_CG = truth.delta_UG
-    least_G = -truth.control_mean_G if screen.nonnegative else np.full(delta_CG.shape[1], -np.inf)
-    return TrainingTruth(delta_CG, mean_of_others(delta_CG), evidence_CG, changed_genes(truth), least_G)
+    """Measured changes of the training conditions, with evidence from those of the setting and its control alone."""
+    screen, shape = pert_data.screen, (len(conditions), len(pert_data.screen.gene_names))
+    delta_CG, known_CG, evidence_CG, least_CG = (np.empty(shape) for _ in range(4))
+    is_changed_CG = np.empty(shape, dtype=bool)
+    for view, rows in by_setting(screen, conditions):
+        plain = [conditions[row].plain for row in rows]
+        truth = Truth.of(view, plain, pooled=plain)
+        evidence_RG = truth.evidence_UG
+        evidence_RG[evidence_RG.sum(axis=1) == 0] = 1.0
+        evidence_CG[rows], delta_CG[rows], is_changed_CG[rows] = (
+            evidence_RG,
+            truth.delta_UG,
+            changed_genes(truth),
+        )
+        known_CG[rows] = mean_of_others(delta_CG[rows])
+        least_CG[rows] = -truth.control_mean_G if screen.nonnegative else -np.inf
+    return TrainingTruth(delta_CG, known_CG, evidence_CG, is_changed_CG, least_CG)
 
 
 def kept_conditions(fold_C: np.ndarray) -> np.ndarray:

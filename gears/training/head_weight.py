@@ -44,7 +44,7 @@ class TrainingTruth:
         Evidence that a gene changes (:attr:`gears.evaluation.Truth.evidence_UG`).
     is_changed_CG
         Genes that change (:func:`gears.evaluation.metrics.decisive.changed_genes`).
-    least_G
+    least_CG
         Changes below it are negative expression, which prediction sets to zero.
     """
 
@@ -52,7 +52,7 @@ class TrainingTruth:
     known_CG: np.ndarray
     evidence_CG: np.ndarray
     is_changed_CG: np.ndarray
-    least_G: np.ndarray
+    least_CG: np.ndarray
 
     def loss_weights(self) -> np.ndarray:
         """Weights of squared errors, (C, G), of mean 1.
@@ -74,7 +74,7 @@ class TrainingTruth:
         ``pearson_delta_ref``, minus ``relative_error``, ``discrimination_ref`` among these conditions, each with the
         mean of the other conditions as reference, and ``direction_changed``, 0 where no gene changes.
         """
-        change_CG = np.maximum(change_CG, self.least_G)
+        change_CG = np.maximum(change_CG, self.least_CG)
         predicted_CG, true_CG = change_CG - self.known_CG, self.delta_CG - self.known_CG
         pearson_C = np.nan_to_num(pearson_rows(predicted_CG, true_CG))
         error_C = weighted_rows((change_CG - self.delta_CG) ** 2, self.evidence_CG)

@@ -27,7 +27,7 @@ from gears.evaluation.metrics.registry import condition_metrics, get_metric
 from gears.evaluation.scoring import settings_of
 from gears.evaluation.truth import Truth
 from gears.prediction.stream import predict_changes
-from gears.priors.prior import Prior
+from gears.priors.prior import GenePrior
 from gears.training.network_weight import WEIGHTS
 from gears.training.workers import unwrap
 
@@ -82,7 +82,7 @@ class Validation:
         metrics: Sequence[str] = DEFAULT_METRICS,
         monitor: str = "mse_top20_de",
         clip: bool = True,
-        prior: Prior | None = None,
+        prior: GenePrior | None = None,
         mask_target: bool = False,
     ) -> None:
         self.truths, self.nodes, self.clip, self.prior = list(truths), list(nodes), clip, prior
@@ -169,7 +169,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def validation_of(
-    pert_data: PertData, monitor: str, prior: Prior | None = None, *, mask_target: bool = False
+    pert_data: PertData, monitor: str, prior: GenePrior | None = None, *, mask_target: bool = False
 ) -> Validation:
     """Scorer of the validation part; its `monitor` is the metric that chooses the best epoch.
 

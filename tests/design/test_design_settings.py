@@ -1,16 +1,20 @@
-"""Models of screens with contexts: one setting is designed with, several are an error with the remedy."""
+"""Models of screens with contexts: head and design work with one setting and with several."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from anndata import AnnData
 from design_models import trained
 
-from gears import PertData
+from gears import GEARS, PertData, simulated_screen
+from gears.conditions import Condition
 from gears.design import hits, interactions_table, power, reverse, suggest
+from gears.priors.joint import JointCovariance
+from gears.priors.uncertainty import condition_variance
 
 
 def prepared(folder: Path, adata: AnnData, toy_go: dict) -> PertData:
@@ -22,18 +26,122 @@ def prepared(folder: Path, adata: AnnData, toy_go: dict) -> PertData:
     return data
 
 
-def test_several_settings_are_an_error_that_names_them_and_the_remedy(
-    tmp_path: Path, divided: AnnData, toy_go: dict
-) -> None:
-    data = prepared(tmp_path, divided, toy_go)
-    model = trained(data)
-    message = re.escape("prepare the cells of one alone, such as adata[adata.obs[column] == name]")
-    for function in (suggest, interactions_table, lambda model: hits(model, threshold=0.1)):
-        with pytest.raises(ValueError, match=r"L1.*L2.*" + message):
-            function(model)
-    with pytest.raises(ValueError, match=r"give one of them: screen.setting\(context, type\)"):
-        power(data.screen, cells=20)
-    assert len(power(data.screen.settings[0], cells=20)) == len(model.gene_list)
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, GEARS]:
+    """A screen with two contexts, and its prior."""
+    adata, _ = simulated_screen(
+        n_genes=60, n_singles=34, n_pairs=16, cell_types=2, cells_per_condition=30, n_control=200, seed=5
+    )
+    data = PertData(tmp_path_factory.mktemp("lines"), default_pert_graph=False)
+    data.new_data_process("lines", adata, context_key="cell_type")
+    data.prepare_split("simulation", seed=1)
+    return data, trained(data)
+
+
+def test_candidates_without_a_context_are_tried_in_each(lines: tuple[PertData, GEARS]) -> None:
+    _, model = lines
+    contexts = model.parts.contexts.contexts
+    every = hits(model, threshold=0.05)
+    assert {name.rpartition(" @ ")[2] for name in every["condition"]} == set(contexts)
+    assert not set(every["condition"]) & {one.name for one in model.parts.fitted_conditions()}
+    assert every["probability"].between(0, 1).all()
+    assert every["low"].le(every["readout"]).all()
+    gene = every["condition"][0].split("+")[0]
+    assert len(hits(model, [f"{gene} @ {contexts[0]}"], threshold=0.05)) == 1
+    other = hits(model, [f"{gene} @ nowhere", every["condition"][1]], threshold=0.05)
+    assert list(other.attrs["excluded"].values()) == [
+        "names a context or perturbation type that the model does not have"
+    ]
+    # a hit in one context is judged by that context's prediction
+    names = list(every["condition"][:6])
+    expected = np.sqrt((model.predict(names, clip=False).delta_UG ** 2).mean(axis=1))
+    assert np.corrcoef(every["readout"][:6], expected)[0, 1] > 0.5
+
+
+def test_pairs_of_each_context_depart_from_its_own_singles(lines: tuple[PertData, GEARS]) -> None:
+    data, model = lines
+    fitted = [one for one in model.parts.fitted_conditions() if len(one) == 2]
+    table = interactions_table(model, [one.name for one in fitted], screen=data.screen)
+    assert set(table["condition"]) == {one.name for one in fitted}
+    assert table["measured"].all()
+    assert np.isfinite(table[["departure", "low", "high", "probability", "strength"]]).all(axis=None)
+    row = table.iloc[0]
+    place = row["condition"].rpartition(" @ ")[2]
+    names = [f"{row['gene_1']} @ {place}", f"{row['gene_2']} @ {place}", row["condition"]]
+    # without the part that is the error of the control mean
+    shift_G = model.parts.prior.uncertainty.true_change.shift_G
+    first_G, second_G, both_G = model.predict(names, clip=False).delta_UG - shift_G
+    sizes = [np.sqrt((change_G**2).mean()) for change_G in (first_G, second_G, first_G + second_G, both_G)]
+    np.testing.assert_allclose(
+        row[["effect_1", "effect_2", "additive", "predicted"]].astype(float), sizes, rtol=1e-6
+    )
+    both = table.dropna(subset="observed_strength")
+    assert len(both) > 3
+    assert np.corrcoef(both["strength"], both["observed_strength"])[0, 1] > 0.5
+
+
+def test_a_batch_is_chosen_over_contexts_by_the_dense_covariance(lines: tuple[PertData, GEARS]) -> None:
+    _, model = lines
+    table = suggest(model, n=4)
+    assert table["gain"].between(0, 1).all()
+    assert table["remaining"].is_monotonic_decreasing
+    np.testing.assert_allclose(1 - table["gain"].cumsum(), table["remaining"], atol=1e-5)
+    # what is known of a gene in one context is worth less to measure in the other
+    name = table["condition"][0]
+    gene, _, place = name.partition(" @ ")
+    twin = f"{gene} @ {next(one for one in model.parts.contexts.contexts if one != place)}"
+    targets = [name, twin]
+    before = suggest(model, [name, twin], 2, targets=targets).set_index("condition")["gain"]
+    assert before[name] > 0
+    prior, nodes = model.parts.prior, model.parts.contexts
+    pair = [Condition.parse(one) for one in targets]
+    sets = nodes.node_sets(pair, [[model.parts.pert_names.index(one.genes[0])] for one in pair])
+    joint = JointCovariance.of(
+        prior.uncertainty,
+        model.parts.go.edge_index,
+        model.parts.go.weight,
+        sets[0],
+        [one.context for one in sets],
+    )
+    member_UL = joint.members(np.array([list(one) for one in sets]), np.array([one.context for one in sets]))
+    whole_U = condition_variance(prior.uncertainty.covariance, prior.uncertainty.posterior, sets)
+    alone_U = prior.uncertainty.covariance.unexplained(sets)
+    np.testing.assert_allclose(joint.variance(member_UL) + alone_U, whole_U, rtol=1e-4)
+    np.testing.assert_allclose(
+        np.diag(member_UL @ joint.times(member_UL)), joint.variance(member_UL), rtol=1e-4
+    )
+    told = suggest(model, [twin], 1, targets=targets, measured=[name])
+    assert told["gain"][0] <= before[twin] + 1.0
+    effect = suggest(model, n=3, aim="effect", threshold=0.05)
+    assert effect["probability"].is_monotonic_decreasing
+    assert len(suggest(model, n=3, aim="interaction")) == 3
+
+
+def test_wanted_changes_and_cells_are_answered_for_each_context(lines: tuple[PertData, GEARS]) -> None:
+    data, model = lines
+    table = reverse(model, {model.gene_list[0]: 1.0, model.gene_list[1]: -1.0}, n=200)
+    assert {name.rpartition(" @ ")[2] for name in table["condition"]} == set(model.parts.contexts.contexts)
+    assert table["similarity"].between(-1, 1).all()
+    cells = power(data.screen, cells=20)
+    assert len(cells) == 2 * len(model.gene_list)
+    one = power(data.screen.settings[0], cells=20)
+    part = cells[cells["context"] == data.screen.settings[0].context]
+    pd.testing.assert_frame_equal(part[list(one.columns)].reset_index(drop=True), one)
+
+
+def test_the_head_is_trained_over_contexts(lines: tuple[PertData, GEARS], tmp_path: Path) -> None:
+    data, _ = lines
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(steps=1, lr=1e-12, evaluate_test=False, verbose=False)
+    report = model.parts.prior.report
+    assert set(report["head"]) == {"single", "several"}
+    assert all(np.isfinite(part["least_squares"]) for part in report["head"].values())
+    model.save_model(tmp_path / "model")
+    loaded = GEARS(data, device="cpu")
+    loaded.load_pretrained(tmp_path / "model")
+    tested = data.split.conditions("test")
+    np.testing.assert_array_equal(loaded.predict(tested).delta_UG, model.predict(tested).delta_UG)
 
 
 def test_a_model_of_one_named_setting_answers_without_its_name(

@@ -167,4 +167,4 @@ def test_workers_read_the_graphs_that_were_made_for_them(tmp_path: Path, pert_da
         read = TrainingJob.check(tmp_path / "data", "toy", split, sent)
         want, found = job.model(screen, device="cpu").parts, read.model(read.load(), device="cpu").parts
         assert (found.go.hash, found.coexpress.hash) == (want.go.hash, want.coexpress.hash)
-        np.testing.assert_array_equal(found.start_PH, want.start_PH)
+        np.testing.assert_array_equal(found.inputs.start_PH, want.inputs.start_PH)

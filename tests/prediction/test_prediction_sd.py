@@ -113,7 +113,8 @@ def test_an_ensemble_adds_the_spread_of_its_members(
         assert model.parts.prior is not None
         prior = model.parts.prior
         other = copy.copy(model)
-        shifted = replace(prior, offset_G=prior.offset_G + 0.1 * rng.standard_normal(len(prior.offset_G)))
+        offset_G = prior.overall.offset_G + 0.1 * rng.standard_normal(prior.n_genes)
+        shifted = replace(prior, overall=replace(prior.overall, offset_G=offset_G))
         other.parts = replace(model.parts, prior=shifted)
         members.append(other)
     predicted = Ensemble(members).predict(asked, clip=False)

@@ -9,8 +9,7 @@ import pytest
 from scipy import sparse
 
 from gears.conditions import NodeSet
-from gears.priors import ContextPrior, GeneSimilarity, PriorData, fit, fit_settings, read_prior
-from gears.priors.fit_settings import SettingData, fit_context_prior
+from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior, process
 from gears.priors.uncertainty import condition_variance
 
 N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
@@ -18,7 +17,7 @@ N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
 
 def setting_data(
     shared: float, own: float, contexts=(0, 1, 2), seed: int = 0
-) -> tuple[SettingData, np.ndarray]:
+) -> tuple[PriorData, np.ndarray]:
     """Conditions of 12 genes in some of 3 contexts: a level per context, effects that all share and each has alone."""
     rng = np.random.default_rng(seed)
     level_KG = rng.normal(size=(N_CONTEXTS, N_GENES))
@@ -32,21 +31,20 @@ def setting_data(
     genes = GeneSimilarity(np.arange(N_NODES), sparse.eye(N_NODES, format="csr"))
     column = np.full(N_NODES, -1)
     sets = [NodeSet([node], context=context) for context, node in pairs]
-    conditions = PriorData(tuple(sets), delta_CG, np.full(N_GENES, 0.5), n_C, np.ones(N_GENES), column, genes)
-    setting = np.array([context for context, _ in pairs])
-    group = np.array([node for _, node in pairs])
-    return SettingData(conditions, setting, np.ones((N_CONTEXTS, N_GENES)), 1, group), truth_KPG
-
-
-def without_one(data: SettingData) -> SettingData:
-    """Without the condition of gene 4 in context 1."""
-    plain = data.conditions
-    rows = [row for row, nodes in enumerate(plain.sets) if (nodes.context, nodes[0]) != (1, 4)]
-    conditions = dataclasses.replace(
-        plain, sets=tuple(plain.sets[row] for row in rows), delta_CG=plain.delta_CG[rows], n_C=plain.n_C[rows]
+    control_mean_SG, group_C = np.ones((N_CONTEXTS, N_GENES)), np.array([node for _, node in pairs])
+    data = PriorData(
+        tuple(sets), delta_CG, np.full(N_GENES, 0.5), n_C, control_mean_SG, column, genes, groups=group_C
     )
-    setting_C, group_C = data.setting_C[rows], data.group_C[rows]
-    return dataclasses.replace(data, conditions=conditions, setting_C=setting_C, group_C=group_C)
+    return data, truth_KPG
+
+
+def without_one(data: PriorData) -> PriorData:
+    """Without the condition of gene 4 in context 1."""
+    rows = np.array([row for row, nodes in enumerate(data.sets) if (nodes.context, nodes[0]) != (1, 4)])
+    sets, groups = tuple(data.sets_of(rows)), data.group_C[rows]
+    return dataclasses.replace(
+        data, sets=sets, delta_CG=data.delta_CG[rows], n_C=data.n_C[rows], groups=groups
+    )
 
 
 def error_of(delta_CG: np.ndarray):
@@ -56,11 +54,11 @@ def error_of(delta_CG: np.ndarray):
 @pytest.mark.parametrize(("shared", "own"), [(1.0, 0.0), (0.0, 1.0)], ids=["shared", "own"])
 def test_evidence_finds_what_contexts_share(shared: float, own: float) -> None:
     data, truth_KPG = setting_data(shared, own)
-    prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
+    prior = fit_prior(data, error_of(data.delta_CG)).prior
     weights, within = (sum(prior.report[name].values()) for name in ("weights", "weights_within_settings"))
     assert (weights > 5 * within) if shared else (within > 5 * weights)
     if shared:  # what a condition has in one context alone cannot be told from chance
-        error = prior(data.conditions.sets) - truth_KPG.reshape(-1, N_GENES)
+        error = prior(data.sets) - truth_KPG.reshape(-1, N_GENES)
         assert (error**2).mean() < 0.02
 
 
@@ -68,7 +66,7 @@ def test_a_condition_borrows_from_other_contexts() -> None:
     """A condition that one context lacks is known from the others, where effects are shared."""
     data, truth_KPG = setting_data(1.0, 0.2)
     less = without_one(data)
-    prior = fit_context_prior(less, error_of(less.conditions.delta_CG)).prior
+    prior = fit_prior(less, error_of(less.delta_CG)).prior
     found = prior([NodeSet([4], context=1)])[0]
     level = truth_KPG[1].mean(axis=0)
     assert ((found - truth_KPG[1, 4]) ** 2).mean() < 0.25 * ((level - truth_KPG[1, 4]) ** 2).mean()
@@ -78,11 +76,9 @@ def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know
     inside, narrower = [], []
     for seed in range(6):
         data, truth_KPG = setting_data(1.0, 0.3, seed=seed)
-        data = dataclasses.replace(
-            data, group_C=np.arange(len(data.group_C))
-        )  # single conditions are held out
+        data = dataclasses.replace(data, groups=None)  # single conditions are held out
         less = without_one(data)
-        prior = fit_context_prior(less, error_of(less.conditions.delta_CG)).prior
+        prior = fit_prior(less, error_of(less.delta_CG)).prior
         sets = [NodeSet([4], context=1)]
         change_UG = prior(sets)
         sd_UG = prior.sd(sets, change_UG)
@@ -97,26 +93,26 @@ def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know
 
 def test_genes_that_features_omit_are_not_told_by_each_context(monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = setting_data(1.0, 0.1)
-    data = dataclasses.replace(data, group_C=np.arange(len(data.group_C)))
-    monkeypatch.setattr(fit, "MOST_EXACT", 5)
-    monkeypatch.setattr(fit_settings, "MOST_FEATURES", 12)
-    fitted = fit_context_prior(data, error_of(data.conditions.delta_CG))
-    delta_CG = data.conditions.delta_CG
+    data = dataclasses.replace(data, groups=None)
+    monkeypatch.setattr(process, "MOST_EXACT", 5)
+    monkeypatch.setattr(process, "MOST_FEATURES", 12)
+    fitted = fit_prior(data, error_of(data.delta_CG))
+    delta_CG = data.delta_CG
     assert (
         error_of(delta_CG)(fitted.left_out_CG).mean() < 0.57
     )  # 0.63 where each context tells all that features omit
-    assert error_of(delta_CG)(fitted.prior(data.conditions.sets)).mean() < 0.2  # then 2.6
+    assert error_of(delta_CG)(fitted.prior(data.sets)).mean() < 0.2  # then 2.6
 
 
 def test_a_context_without_conditions_takes_the_mean_of_the_others() -> None:
     data, truth_KPG = setting_data(1.0, 0.0, contexts=(0, 2))
-    prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
+    prior = fit_prior(data, error_of(data.delta_CG)).prior
     at = [prior([NodeSet([node], context=context) for node in range(N_NODES)]) for context in range(3)]
     np.testing.assert_allclose(at[1], (at[0] + at[2]) / 2, atol=0.05)
     departure = truth_KPG[0] - truth_KPG[0].mean(axis=0)
     assert np.corrcoef((at[1] - at[1].mean(axis=0)).ravel(), departure.ravel())[0, 1] > 0.95
     one, _ = setting_data(1.0, 0.0, contexts=(0,))
-    alone = fit_context_prior(one, error_of(one.conditions.delta_CG)).prior
+    alone = fit_prior(one, error_of(one.delta_CG)).prior
     pairs = [(node, (node + 1) % N_NODES) for node in range(N_NODES)]  # no context measured them
     here, there = (alone([NodeSet(nodes, context=k) for nodes in pairs]) for k in (0, 1))
     np.testing.assert_allclose(here, there, atol=1e-9)
@@ -124,90 +120,122 @@ def test_a_context_without_conditions_takes_the_mean_of_the_others() -> None:
 
 def test_left_out_predictions_do_not_look_at_what_is_left_out() -> None:
     data, _ = setting_data(1.0, 0.3)
-    fitted = fit_context_prior(data, lambda left_out_CG: np.zeros(len(left_out_CG)))
+    fitted = fit_prior(data, lambda left_out_CG: np.zeros(len(left_out_CG)))
     row = 5
-    other = np.array(data.conditions.delta_CG)
+    other = np.array(data.delta_CG)
     same = data.group_C == data.group_C[row]
     # what a whole group is says nothing about its own predictions but through the weights
     weights_kept = other.copy()
     weights_kept[same] = other[same][::-1]
-    changed = dataclasses.replace(
-        data, conditions=dataclasses.replace(data.conditions, delta_CG=weights_kept)
-    )
-    again = fit_context_prior(changed, lambda left_out_CG: np.zeros(len(left_out_CG)))
+    changed = dataclasses.replace(data, delta_CG=weights_kept)
+    again = fit_prior(changed, lambda left_out_CG: np.zeros(len(left_out_CG)))
     near = np.abs(again.left_out_CG[row] - fitted.left_out_CG[row]).mean()
     assert near < 0.05 * np.abs(other[row] - weights_kept[row]).mean()
 
 
 def test_it_comes_back_from_its_arrays() -> None:
     data, _ = setting_data(1.0, 0.3)
-    prior = fit_context_prior(data, error_of(data.conditions.delta_CG)).prior
-    again = read_prior(prior.arrays(), prior.report)
-    assert isinstance(again, ContextPrior)
-    sets = [*data.conditions.sets, NodeSet([0, 5], context=1)]
+    prior = fit_prior(data, error_of(data.delta_CG)).prior
+    again = GenePrior.from_arrays(prior.arrays(), prior.report)
+    sets = [*data.sets, NodeSet([0, 5], context=1)]
     change_UG = prior(sets)
     np.testing.assert_array_equal(again(sets), change_UG)
     np.testing.assert_array_equal(again.sd(sets, change_UG), prior.sd(sets, change_UG))
     assert again.report == prior.report
 
 
-def far_data(data: SettingData, alike: bool) -> SettingData:
+def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read() -> None:
+    data, _ = setting_data(1.0, 0.5)
+    prior = fit_prior(data, error_of(data.delta_CG)).prior
+    prior = dataclasses.replace(prior, network_weight=0.25, slope_K=np.full_like(prior.slope_K, 0.5))
+    arrays, slope = prior.arrays(), 0.5
+    similar = {f"similar_{part}": arrays[f"within_{part}"] for part in ("data", "indices", "indptr")}
+    target_SG = np.random.default_rng(3).normal(size=(N_CONTEXTS, N_GENES))
+    column_P = np.arange(N_NODES)
+    common = {
+        "trained": arrays["trained"],
+        "column": column_P,
+        "slopes": prior.slope_K,
+        "mean": np.zeros(N_GENES),
+    }
+    common |= {"mean_only": np.zeros_like(prior.mean_only_K)}
+    pooled = {name: arrays[name] for name in (*similar, "offset", "shared", "coefficient", "scalars")}
+    former = {
+        f"pooled_{name}": array for name, array in {**pooled, **common, "target": np.zeros(N_GENES)}.items()
+    }
+    for setting in range(N_CONTEXTS):
+        part = {name: arrays[f"within_{name}"][setting] for name in ("offset", "shared", "coefficient")}
+        part |= {"scalars": np.array([*arrays["within_scalars"], 1.0, 1.0]), "target": target_SG[setting]}
+        former |= {f"own{setting}_{name}": array for name, array in (part | common).items()}
+    former |= {f"own_{name}": array for name, array in {**similar, "trained": arrays["trained"]}.items()}
+    former |= {name: array for name, array in arrays.items() if name.startswith(("sd_", "measured_"))}
+    former |= {"settings": np.array([N_CONTEXTS, 1]), "network_weight": np.array(0.25)}
+    again = GenePrior.from_arrays(former)
+    assert again.network_weight == 0.25
+    sets = [NodeSet(nodes, context=context) for context in range(3) for nodes in ([], [1, 5], [0, 2, 3])]
+    expected_UG = slope * prior.summed(sets)
+    for row, nodes in enumerate(sets):
+        expected_UG[row, list(nodes)] += slope * target_SG[nodes.context, list(nodes)]
+    np.testing.assert_allclose(again(sets), expected_UG, atol=1e-12)
+    np.testing.assert_array_equal(again(data.sets), prior(data.sets))  # as measured
+    assert again.sd(sets, expected_UG).shape == expected_UG.shape
+
+
+def far_data(data: PriorData, alike: bool) -> PriorData:
     """Whole contexts left out in turn, in which changes are alike, or have nothing in common."""
-    delta_CG = data.conditions.delta_CG
+    delta_CG = data.delta_CG
     if alike:
         delta_CG = np.tile(delta_CG[:N_NODES], (N_CONTEXTS, 1)) + 0.05 * (delta_CG - delta_CG.mean(axis=0))
-    conditions = dataclasses.replace(data.conditions, delta_CG=delta_CG)
-    return dataclasses.replace(data, conditions=conditions, group_C=data.setting_C)
+    return dataclasses.replace(data, delta_CG=delta_CG, groups=data.setting_C)
 
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike: bool) -> None:
     data, _ = setting_data(0.2, 1.0)
     far = far_data(data, alike)
-    prior = fit_context_prior(far, error_of(far.conditions.delta_CG)).prior
-    assert (prior.report["slope"] >= 1.0) is alike
+    prior = fit_prior(far, error_of(far.delta_CG)).prior
+    assert (prior.report["slope"]["one known gene"] >= 1.0) is alike
     # what each context measured is its own
-    measured_CG = far.conditions.delta_CG
-    slope_C = (prior(far.conditions.sets) * measured_CG).sum(axis=1) / (measured_CG**2).sum(axis=1)
+    measured_CG = far.delta_CG
+    slope_C = (prior(far.sets) * measured_CG).sum(axis=1) / (measured_CG**2).sum(axis=1)
     np.testing.assert_allclose(slope_C, 1.0, atol=0.05)
-    # within known contexts only the usual slopes are tried
-    near = dataclasses.replace(far, group_C=data.group_C)
-    assert fit_context_prior(near, error_of(near.conditions.delta_CG)).prior.report["slope"] >= 1.0
+    near = dataclasses.replace(far, groups=data.groups)
+    known = fit_prior(near, error_of(near.delta_CG)).prior.slope_K[0]
+    assert known == 1.0  # genes that other contexts show: what is held out there says nothing of them
 
 
 def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
     data, _ = setting_data(0.0, 1.0)
     column_P = np.arange(N_NODES)
-    delta_CG = data.conditions.delta_CG.copy()
-    for row, nodes in enumerate(data.conditions.sets):
+    delta_CG = data.delta_CG.copy()
+    for row, nodes in enumerate(data.sets):
         delta_CG[row, nodes[0]] = -0.8
-    conditions = dataclasses.replace(data.conditions, delta_CG=delta_CG, column_P=column_P)
-    far = dataclasses.replace(data, conditions=conditions, group_C=data.setting_C)
-    fitted = fit_context_prior(far, error_of(delta_CG))
+    far = dataclasses.replace(data, delta_CG=delta_CG, column_P=column_P, groups=data.setting_C)
+    fitted = fit_prior(far, error_of(delta_CG))
     prior = fitted.prior
-    assert prior.report["slope"] < 0.975
-    own = np.array([prior.own[0].target_G[node] * prior.report["slope"] for node in range(N_NODES)])
-    np.testing.assert_allclose(own, -0.8 * 0.975, atol=0.1)
-    again = read_prior(prior.arrays(), prior.report)
-    np.testing.assert_array_equal(again(data.conditions.sets), prior(data.conditions.sets))
+    assert prior.report["slope"]["one known gene"] < 0.975
+    own_UG = prior.own_changes([NodeSet([node]) for node in range(N_NODES)])
+    np.testing.assert_allclose(own_UG[:, :N_NODES].diagonal(), -0.8 * 0.975, atol=0.1)
+    again = GenePrior.from_arrays(prior.arrays(), prior.report)
+    np.testing.assert_array_equal(again(data.sets), prior(data.sets))
 
 
 def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
     data, truth_KPG = setting_data(1.0, 0.4)
     less = without_one(data)
-    exact = fit_context_prior(less, error_of(less.conditions.delta_CG))
-    monkeypatch.setattr(fit, "MOST_EXACT", 5)
-    found = fit_context_prior(less, error_of(less.conditions.delta_CG))
+    exact = fit_prior(less, error_of(less.delta_CG))
+    monkeypatch.setattr(process, "MOST_EXACT", 5)
+    found = fit_prior(less, error_of(less.delta_CG))
     assert exact.prior.report["exact"]
     assert not found.prior.report["exact"]
-    sets = [*data.conditions.sets, NodeSet([4], context=1)]
+    sets = [*data.sets, NodeSet([4], context=1)]
     expected_UG = exact.prior(sets)
     away = np.sqrt(((found.prior(sets) - expected_UG) ** 2).mean() / (expected_UG**2).mean())
     assert away < 0.01  # one slope was chosen, noise is alike: only level and folds differ
     assert ((found.prior(sets)[-1] - truth_KPG[1, 4]) ** 2).mean() < 0.5
-    monkeypatch.setattr(fit_settings, "MOST_FEATURES", 12)
-    fewer = fit_context_prior(less, error_of(less.conditions.delta_CG))
-    error = error_of(less.conditions.delta_CG)
+    monkeypatch.setattr(process, "MOST_FEATURES", 12)
+    fewer = fit_prior(less, error_of(less.delta_CG))
+    error = error_of(less.delta_CG)
     assert error(fewer.left_out_CG).mean() < 1.3 * error(found.left_out_CG).mean()
 
 
@@ -217,8 +245,8 @@ def test_only_judged_conditions_are_judged() -> None:
 
     def criterion(left_out_RG: np.ndarray) -> np.ndarray:
         seen.append(left_out_RG.shape)
-        return ((left_out_RG - data.conditions.delta_CG[rows]) ** 2).mean(axis=1)
+        return ((left_out_RG - data.delta_CG[rows]) ** 2).mean(axis=1)
 
-    fitted = fit_context_prior(data, criterion, rows)
+    fitted = fit_prior(data, criterion, rows)
     assert set(seen) == {(3, N_GENES)}
-    assert fitted.left_out_CG.shape == data.conditions.delta_CG.shape
+    assert fitted.left_out_CG.shape == data.delta_CG.shape

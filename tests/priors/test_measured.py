@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gears import PertData
-from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior, prior_of, read_prior
+from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior, prior_of
 from gears.simulate import simulated_screen
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def test_departures_have_a_stated_share_until_combinations_show_theirs(
 def test_files_keep_what_was_measured(screen: tuple[PertData, Truth, GenePrior]) -> None:
     data, truth, prior = screen
     sets = sets_of(data, [*singles_of(truth), *pairs_of(truth)])
-    again = read_prior(prior.arrays(), prior.report)
+    again = GenePrior.from_arrays(prior.arrays(), prior.report)
     np.testing.assert_array_equal(again(sets), prior(sets))
     np.testing.assert_array_equal(again.sd(sets, again(sets)), prior.sd(sets, prior(sets)))
 
@@ -195,7 +195,7 @@ def test_files_of_earlier_versions_are_read(make_data: Callable[..., PriorData])
         del arrays[name]
     arrays["sd_exponents"] = arrays["sd_exponents"][:, :4]
     own, similar, _, weight = arrays["scalars"]
-    earlier = read_prior(arrays | {"scalars": np.array([own, similar, 1.2, weight])})
+    earlier = GenePrior.from_arrays(arrays | {"scalars": np.array([own, similar, 1.2, weight])})
     sets = [(1,), (0, 9), (12,), (3, 13), ()]
     sum_UG = dataclasses.replace(prior, measured=None, slope_K=np.ones_like(prior.slope_K))(sets)
     np.testing.assert_allclose(earlier(sets), 1.2 * sum_UG)

@@ -10,14 +10,14 @@ from scipy import stats
 from scipy.optimize import check_grad
 
 from gears.priors import PriorData
-from gears.priors.evidence import _negative_evidence, settle_weights
+from gears.priors.evidence import _negative_evidence, fit_weights
 from gears.priors.kernels import sizes_of, training_kernels
 
 
 def test_gradient_and_value(make_data: Callable[..., PriorData]) -> None:
     data = make_data()
     kernels = training_kernels(data.sets, data.genes)
-    parts = [*kernels, np.diag(1 / data.n_C), np.eye(len(data.sets))]
+    parts = [*kernels.values(), np.diag(1 / data.n_C), np.eye(len(data.sets))]
     second_CC = data.delta_CG @ data.delta_CG.T / data.delta_CG.shape[1]
     at = np.array([-1.0, -2.0, 0.3, -0.5, 0.1, -3.0])
     drawn_to = np.array([0.0, 0.0, 0.0, -9.0, 0.0, 0.0]), np.array([12.0, 12.0, 12.0, 6.0, 12.0, 12.0])
@@ -44,9 +44,9 @@ def test_known_weights_are_found_again() -> None:
     noise_C = rng.uniform(0.05, 0.2, 60)
     covariance = 0.4 * own + np.diag(noise_C)
     delta_CG = np.linalg.cholesky(covariance) @ rng.standard_normal((60, 3000))
-    weights = settle_weights(delta_CG, [np.ones((60, 60)), own], noise_C, member.sum(axis=1))
-    assert weights.kernels[1] == pytest.approx(0.4, rel=0.1)
-    assert weights.kernels[0] < 0.01
+    weights = fit_weights(delta_CG, {"offset": np.ones((60, 60)), "own": own}, noise_C, member.sum(axis=1))
+    assert weights.kernels["own"] == pytest.approx(0.4, rel=0.1)
+    assert weights.kernels["offset"] < 0.01
     beside = weights.noise * noise_C + weights.nugget  # the two are hard to tell apart
     np.testing.assert_allclose(beside.mean(), noise_C.mean(), rtol=0.05)
 
@@ -58,8 +58,8 @@ def test_departures_of_pairs_are_told_from_noise(make_data: Callable[..., PriorD
     departing_CG = data.delta_CG + 0.3 * several[:, None] * rng.standard_normal(data.delta_CG.shape)
     kernels = training_kernels(data.sets, data.genes)
     noise_C = 0.02**2 * 50 / data.n_C
-    plain = settle_weights(data.delta_CG, kernels, noise_C, sizes_of(data.sets))
-    departing = settle_weights(departing_CG, kernels, noise_C, sizes_of(data.sets))
+    plain = fit_weights(data.delta_CG, kernels, noise_C, sizes_of(data.sets))
+    departing = fit_weights(departing_CG, kernels, noise_C, sizes_of(data.sets))
     assert plain.multiple < 0.005
     assert departing.multiple == pytest.approx(0.09, rel=0.4)
 
@@ -76,9 +76,9 @@ def test_a_further_similarity_has_no_weight_unless_the_evidence_asks_for_it(
     noise_C = np.full(n_conditions, 0.05)
     covariance = 0.1 * own + (0.5 * similar if informs else 0) + np.diag(noise_C)
     delta_CG = np.linalg.cholesky(covariance) @ rng.standard_normal((n_conditions, 40))
-    kernels = [np.ones_like(own), own, similar]
-    weights = settle_weights(delta_CG, kernels, noise_C, np.ones(n_conditions), further=[2])
+    kernels = {"offset": np.ones_like(own), "own": own, "other": similar}
+    weights = fit_weights(delta_CG, kernels, noise_C, np.ones(n_conditions), further=["other"])
     if informs:
-        assert weights.kernels[2] == pytest.approx(0.5, rel=0.25)
+        assert weights.kernels["other"] == pytest.approx(0.5, rel=0.25)
     else:
-        assert weights.kernels[2] < 1e-4
+        assert weights.kernels["other"] < 1e-4

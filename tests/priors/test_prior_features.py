@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.priors import GenePrior, GeneSimilarity, PriorData, fit, fit_prior, kernels, magnitude, regression
+from gears.priors import (
+    GenePrior,
+    GeneSimilarity,
+    PriorData,
+    fit_prior,
+    kernels,
+    magnitude,
+    process,
+    regression,
+)
 from gears.priors.kernels import gene_features, specific_covariance
 from gears.priors.regression import Spectrum
 
@@ -98,7 +107,7 @@ def synergy(nodes: tuple[int, ...]) -> float:
 
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few conditions count as more than are solved exactly."""
-    monkeypatch.setattr(fit, "MOST_EXACT", 5)
+    monkeypatch.setattr(process, "MOST_EXACT", 5)
     monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
 
 
@@ -110,7 +119,7 @@ def test_a_prior_of_many_conditions_is_near_the_exact_one(
     def error(left_out_CG: np.ndarray) -> np.ndarray:
         return ((left_out_CG - data.delta_CG) ** 2).mean(axis=1)
 
-    monkeypatch.setattr(fit, "_SHRUNK_LEVEL", 10**6)  # a free level in both
+    monkeypatch.setattr(process, "_SHRUNK_LEVEL", 10**6)  # a free level in both
     exact = fit_prior(data, error)
     few_are_many(monkeypatch)
     found = fit_prior(data, error)

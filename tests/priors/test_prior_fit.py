@@ -102,7 +102,7 @@ def test_synergy_that_follows_genes_is_found_where_it_is(make_data: Callable[...
 def test_own_expression_of_an_unseen_target(make_data: Callable[..., PriorData]) -> None:
     data = make_data(noise=0.02, effect=0.1, target=-0.8)
     prior = fitted_to(data).prior
-    np.testing.assert_allclose(prior.target_G, -0.8 * data.control_mean_G, rtol=0.15)
+    np.testing.assert_allclose(prior.target_SG[0], -0.8 * data.control_mean_SG[0], rtol=0.15)
     np.testing.assert_allclose(prior([(0,)])[0, 0], data.delta_CG[0, 0], atol=0.15)
 
 
@@ -121,7 +121,7 @@ def test_control_genes_in_any_order_and_files(make_data: Callable[..., PriorData
 
 def test_the_network_is_weighed_and_leaves_measured_conditions(make_data: Callable[..., PriorData]) -> None:
     prior = fitted_to(make_data()).prior
-    sets, network_UG = [(11,), (2, 12), (1,)], np.ones((3, len(prior.offset_G)))
+    sets, network_UG = [(11,), (2, 12), (1,)], np.ones((3, prior.n_genes))
     halved = dataclasses.replace(prior, network_weight=0.5)
     added_UG = halved.complete(sets, prior(sets), network_UG) - prior(sets)
     np.testing.assert_allclose(added_UG[:2], 0.5, atol=1e-12)

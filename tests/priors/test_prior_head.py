@@ -10,9 +10,8 @@ import pytest
 
 from gears.priors import PriorData
 from gears.priors.fit import fit_prior
-from gears.priors.head import Head
-from gears.priors.head_inputs import NAMES, HeadInputs, PriorChanges
-from gears.priors.prior import GenePrior, read_prior
+from gears.priors.head import NAMES, Head, HeadInputs, PriorChanges
+from gears.priors.prior import GenePrior
 
 N_GENES = 40
 SETS = ((1,), (2, 7), (0, 4, 9), ())
@@ -31,11 +30,11 @@ def head_of(prior: GenePrior, single: float = 0.5, several: float = 0.25) -> Hea
     inputs = HeadInputs(
         size=0.5,
         noise_G=rng.uniform(0.05, 0.2, N_GENES),
-        control_mean_G=rng.uniform(0, 2, N_GENES),
-        control_sd_G=rng.uniform(0.1, 1, N_GENES),
+        control_mean_SG=rng.uniform(0, 2, (1, N_GENES)),
+        control_sd_SG=rng.uniform(0.1, 1, (1, N_GENES)),
         profile_GK=rng.standard_normal((N_GENES, 3)),
         column_P=prior.column_P,
-        mean_G=rng.standard_normal(N_GENES),
+        mean_SG=rng.standard_normal((1, N_GENES)),
         response_G=rng.uniform(0, 1, N_GENES),
     )
     widths = [(len(NAMES), 4), (4, 4), (4, 1)]
@@ -85,8 +84,8 @@ def test_the_head_is_added_to_the_prior_and_saved_with_it(prior: GenePrior) -> N
     assert is_new_U.tolist() == [False, False, True, True]
     expected_UG = prior(SETS) + np.where(is_new_U[:, None], head.change(prior, SETS), 0.0)
     np.testing.assert_array_equal(headed(SETS), expected_UG)
-    np.testing.assert_array_equal(read_prior(headed.arrays())(SETS), headed(SETS))
-    without = read_prior(prior.arrays())
+    np.testing.assert_array_equal(GenePrior.from_arrays(headed.arrays())(SETS), headed(SETS))
+    without = GenePrior.from_arrays(prior.arrays())
     assert isinstance(without, GenePrior)
     assert without.head is None
 
@@ -96,9 +95,12 @@ def test_arrays_of_a_head_that_do_not_fit_are_refused(prior: GenePrior) -> None:
     with pytest.raises(ValueError, match="disagree on the number of genes"):
         Head.from_arrays(arrays | {"mean_G": np.zeros(3)}, prior.column_P)
     tables = ("noise_G", "control_mean_G", "control_sd_G", "profile_GK", "mean_G", "response_G")
-    fewer = {f"head_{name}": arrays[name][1:] for name in tables}
+    fewer = {
+        f"head_{name}": arrays[name][:, 1:] if arrays[name].shape[0] == 1 else arrays[name][1:]
+        for name in tables
+    }
     headed = dataclasses.replace(prior, head=head_of(prior))
     with pytest.raises(ValueError, match="40 genes and its head for 39"):
-        read_prior(headed.arrays() | fewer)
+        GenePrior.from_arrays(headed.arrays() | fewer)
     with pytest.raises(ValueError, match="expected 14 inputs"):
         Head.from_arrays(arrays | {"layer_0": np.zeros((3, 4))}, prior.column_P)

@@ -16,7 +16,7 @@ def test_kernels_are_sums_over_pairs_of_genes(make_data: Callable[..., PriorData
     genes, sets = data.genes, data.sets
     place = {int(node): column for column, node in enumerate(genes.trained_T)}
     similar_PT = genes.similar_PT.toarray()
-    offset, shared, own, similar = training_kernels(sets, genes)
+    offset, shared, own, similar = training_kernels(sets, genes).values()
     for a, first in enumerate(sets):
         for b, second in enumerate(sets):
             assert offset[a, b] == 1

@@ -13,8 +13,8 @@ from scipy.stats import spearmanr
 
 from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
 from gears.priors.calibration import LEVEL
-from gears.priors.effect_size import fit_size, log_size, predicted_log_size
 from gears.priors.kernels import target_cells
+from gears.priors.magnitude import fit_size, log_size, predicted_log_size
 from gears.priors.uncertainty import expected_log_size, size_factor
 
 N_NODES, N_GENES = 45, 60

@@ -80,7 +80,7 @@ def test_the_network_is_trained_on_what_prior_and_head_leave_of_unseen_condition
 
 def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(data: PertData) -> None:
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
-    inner = inner_predictions(data, conditions)
+    inner = inner_predictions(data, conditions, prior_of(data))
     row = next(row for row, nodes in enumerate(inner.sets) if len(nodes) > 1)
     known = [c for c, fold in zip(conditions, inner.fold_C, strict=True) if fold != inner.fold_C[row]]
     prior = fit_to(data, known).prior
@@ -90,9 +90,9 @@ def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(
     )
     # the tables of the genes that go with it are made without its fold
     other = dataclasses.replace(
-        inner.inputs, mean_G=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)
+        inner.inputs, mean_SG=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)[None]
     )
-    np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_G, other.mean_G)
+    np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_SG, other.mean_SG)
 
 
 def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_
 ) -> None:
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
     monkeypatch.setattr(inner_folds, "most_judged", lambda n_genes: len(conditions) - 4)
-    inner = inner_predictions(data, conditions)
+    inner = inner_predictions(data, conditions, prior_of(data))
     assert len(inner.sets) == len(inner.delta_CG) == len(conditions) - 4
     assert inner.sets[-1] == tuple(data.condition_nodes(conditions[inner.rows[-1]]))
     found, before = trained(data), prior_of(data)
@@ -137,7 +137,7 @@ def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_
 
 def test_a_member_does_not_see_the_conditions_of_its_fold(data: PertData) -> None:
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
-    inner = inner_predictions(data, conditions)
+    inner = inner_predictions(data, conditions, prior_of(data))
     fold_C = np.arange(len(conditions)) % head_module.N_FOLDS
     keep_MC = head_module.kept_conditions(fold_C)
     assert keep_MC.shape == (head_module.N_FOLDS + 1, len(conditions))

@@ -7,7 +7,7 @@ import pytest
 
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.truth import Truth
-from gears.priors.fit import mean_of_others
+from gears.priors.process import mean_of_others
 from gears.training.head_weight import FEWEST_OF_A_KIND, TrainingTruth, earned_weight
 
 N_CONDITIONS, N_GENES = 24, 60
