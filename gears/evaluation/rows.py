@@ -46,11 +46,11 @@ def weighted_rows(values_UK: np.ndarray, weight_UK: np.ndarray) -> np.ndarray:
 
 
 def mean_rows(values_UK: np.ndarray, present_UK: np.ndarray | None = None) -> np.ndarray:
-    """Mean of each row over its present entries; NaN for a row without any."""
+    """Mean of each row over its present entries, by default all; NaN for a row without any."""
     if present_UK is None:
-        present_UK = np.ones(values_UK.shape, dtype=bool)
-    count_U = present_UK.sum(axis=1)
-    total_U = np.where(present_UK, values_UK, 0.0).sum(axis=1)
+        count_U, total_U = np.full(*values_UK.shape), values_UK.sum(axis=1)
+    else:
+        count_U, total_U = present_UK.sum(axis=1), np.where(present_UK, values_UK, 0.0).sum(axis=1)
     return np.divide(total_U, count_U, out=np.full(len(values_UK), np.nan), where=count_U > 0)
 
 
@@ -62,27 +62,28 @@ def pearson_rows(
     noise_a: np.ndarray | None = None,
     noise_b: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Pearson correlation of each row of `a_UK` with the same row of `b_UK`.
+    """Pearson correlation of each row of `a_UK` with the same row of `b_UK`, over entries that are present (all).
 
     A row that is constant (its range is at most `noise`, 0 by default) on
     either side has no correlation: NaN, as has a row with fewer than two entries.
     """
-    if present_UK is None:
-        present_UK = np.ones(a_UK.shape, dtype=bool)
-    defined_U = (present_UK.sum(axis=1) > 1) & ~_constant(a_UK, present_UK, noise_a)
+    n_present_U = np.full(*a_UK.shape) if present_UK is None else present_UK.sum(axis=1)
+    defined_U = (n_present_U > 1) & ~_constant(a_UK, present_UK, noise_a)
     defined_U &= ~_constant(b_UK, present_UK, noise_b)
-    # entries that are not present are 0 after centring, and so in no sum
-    a_UK = np.where(present_UK, a_UK - mean_rows(a_UK, present_UK)[:, None], 0.0)
-    b_UK = np.where(present_UK, b_UK - mean_rows(b_UK, present_UK)[:, None], 0.0)
+    a_UK = a_UK - mean_rows(a_UK, present_UK)[:, None]
+    b_UK = b_UK - mean_rows(b_UK, present_UK)[:, None]
+    if present_UK is not None:  # entries that are not present are 0 after centring, and so in no sum
+        a_UK, b_UK = np.where(present_UK, a_UK, 0.0), np.where(present_UK, b_UK, 0.0)
     norm_U = np.sqrt((a_UK**2).sum(axis=1)) * np.sqrt((b_UK**2).sum(axis=1))
     defined_U &= norm_U > 0
     r_U = np.divide((a_UK * b_UK).sum(axis=1), norm_U, out=np.full(len(a_UK), np.nan), where=defined_U)
     return np.clip(r_U, -1.0, 1.0)
 
 
-def _constant(values_UK: np.ndarray, present_UK: np.ndarray, noise_U: np.ndarray | None) -> np.ndarray:
-    high_U = np.where(present_UK, values_UK, -np.inf).max(axis=1, initial=-np.inf)
-    low_U = np.where(present_UK, values_UK, np.inf).min(axis=1, initial=np.inf)
+def _constant(values_UK: np.ndarray, present_UK: np.ndarray | None, noise_U: np.ndarray | None) -> np.ndarray:
+    is_present_UK = True if present_UK is None else present_UK
+    high_U = values_UK.max(axis=1, initial=-np.inf, where=is_present_UK)
+    low_U = values_UK.min(axis=1, initial=np.inf, where=is_present_UK)
     # without entries -inf - inf, constant as well
     return high_U - low_U <= (0.0 if noise_U is None else noise_U)
 

@@ -15,23 +15,23 @@ from gears.conditions import Condition
 from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.world import Reducer
-from gears.evaluation.metrics.decisive import changed_genes
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
-from gears.priors.fit import FittedPrior, mean_of_others
+from gears.priors.fit import FittedPrior
 from gears.priors.head import LIMIT, Head, strata
 from gears.priors.head_inputs import NAMES
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
 from gears.priors.prior import GenePrior, Prior
-from gears.priors.source import perturbed_conditions
+from gears.priors.source import means_without, perturbed_conditions
 from gears.training.batches import moved
 from gears.training.engine import TrainingEngine
-from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
+from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, earned_weight, loss_weights
 from gears.training.options import AMP_DTYPES, DTYPES, TrainOptions
 from gears.training.schedules import Adam, Horizon, learning_rate
 from gears.training.tasks import ConditionBatch, ConditionLoader
 
 if TYPE_CHECKING:
+    from gears.data.screen.prepared import PreparedScreen
     from gears.pertdata import PertData
 
 N_FOLDS = 4
@@ -130,9 +130,10 @@ def train_head(
     prior = fitted.prior
     assert isinstance(prior, GenePrior)
     inner = inner_predictions(pert_data, conditions, start_PH)
-    truth = training_truth(pert_data, [conditions[row] for row in inner.rows.tolist()])
+    screen = pert_data.screen
+    truth = training_truth(screen, [conditions[row] for row in inner.rows.tolist()])
     targets_CG = inner.inputs.targets(inner.sets)
-    weight_CG = truth.loss_weights()
+    weight_CG = loss_weights(truth)
     weight_CG[targets_CG] = 0.0
     residual_CG = inner.delta_CG - inner.changes.change_UG
     size = float(np.sqrt((weight_CG * residual_CG**2).mean())) or 1.0
@@ -150,7 +151,9 @@ def train_head(
     unseen_CG[targets_CG] = 0.0
     kinds = strata(inner.sets)
     found = {
-        kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows)
+        kind: earned_weight(
+            truth, inner.changes.change_UG, unseen_CG, weight_CG, rows, clip=screen.nonnegative
+        )
         for kind, rows in kinds.items()
     }
     report = {**prior.report, "head": {kind: weight.report() for kind, weight in found.items()}}
@@ -197,15 +200,11 @@ def _untrained_because(n_conditions: int, fitted: FittedPrior) -> str | None:
     return None
 
 
-def training_truth(pert_data: PertData, conditions: Sequence[Condition]) -> TrainingTruth:
-    """Measured changes of the training conditions, with evidence from these and the control alone."""
-    screen = pert_data.screen
-    truth = Truth.of(screen, conditions, pooled=conditions)
-    evidence_CG = truth.evidence_UG
-    evidence_CG[evidence_CG.sum(axis=1) == 0] = 1.0
-    delta_CG = truth.delta_UG
-    least_G = -truth.control_mean_G if screen.nonnegative else np.full(delta_CG.shape[1], -np.inf)
-    return TrainingTruth(delta_CG, mean_of_others(delta_CG), evidence_CG, changed_genes(truth), least_G)
+def training_truth(screen: PreparedScreen, conditions: Sequence[Condition]) -> Truth:
+    """The truth of the training conditions, from these and the control alone; of each the mean of the others."""
+    mean_of_others_CG = means_without(screen, conditions, np.arange(len(conditions)))
+    truth = Truth.of(screen, conditions, pooled=conditions, reference_mean_G=mean_of_others_CG)
+    return truth.for_choices()
 
 
 def kept_conditions(fold_C: np.ndarray) -> np.ndarray:

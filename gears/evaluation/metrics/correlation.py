@@ -37,7 +37,9 @@ def pearson(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 )
 def pearson_delta(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Correlation of changes over control, (U,); NaN for a prediction without change."""
-    return _pearson_from(predicted_UG, truth, truth.control_mean_G)
+    change_UG, noise_a = changes(predicted_UG, truth.control_mean_G)
+    true_UG, noise_b = changes(truth.mean_UG, truth.control_mean_G)
+    return pearson_rows(change_UG, true_UG, noise_a=noise_a, noise_b=noise_b)
 
 
 @register(
@@ -71,7 +73,11 @@ def pearson_delta_top_de(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
 )
 def pearson_delta_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Correlation of differences to the mean training profile, (U,); NaN for the train mean itself."""
-    return _pearson_from(predicted_UG, truth, truth.reference_mean_G)
+    if np.isnan(truth.reference_mean_G).any():
+        return np.full(len(predicted_UG), np.nan)
+    specific_UG, noise_a = changes(predicted_UG, truth.reference_mean_G)
+    true_UG, noise_b = truth.specific
+    return pearson_rows(specific_UG, true_UG, noise_a=noise_a, noise_b=noise_b)
 
 
 def sign_distance(predicted_delta: np.ndarray, true_delta: np.ndarray) -> np.ndarray:
@@ -109,11 +115,3 @@ for _name, _distance, _which in (
         source=PUBLISHED,
         needs_de=True,
     )(partial(direction_share_top_de, distance=_distance))
-
-
-def _pearson_from(predicted_UG: np.ndarray, truth: Truth, origin_G: np.ndarray) -> np.ndarray:
-    if np.isnan(origin_G).any():
-        return np.full(len(predicted_UG), np.nan)
-    a_UG, noise_a = changes(predicted_UG, origin_G)
-    b_UG, noise_b = changes(truth.mean_UG, origin_G)
-    return pearson_rows(a_UG, b_UG, noise_a=noise_a, noise_b=noise_b)

@@ -37,13 +37,31 @@ _LARGEST = 80  # percentile of the number of changed genes, from which on a pert
 def discrimination_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """Share of other conditions that the predicted change from the training mean is less like than its own, (U,)."""
     n_panel = len(truth.panel_mean_VG)
-    origin_G = truth.reference_mean_G
-    if n_panel < 2 or np.isnan(origin_G).any():
+    if n_panel < 2 or np.isnan(truth.reference_mean_G).any():
         return np.full(len(predicted_UG), np.nan)
-    kept_G = np.setdiff1d(np.arange(len(origin_G)), truth.panel_targets)
-    predicted_UK = unit_rows(changes(predicted_UG, origin_G)[0][:, kept_G])
-    true_VK = unit_rows(changes(truth.panel_mean_VG, origin_G)[0][:, kept_G])
-    return place_among(predicted_UK @ true_VK.T, truth.panel_row_U, TIE) / (n_panel - 1)
+    kept_G = np.setdiff1d(np.arange(predicted_UG.shape[1]), truth.panel_targets)
+    origin = truth.reference_mean_G[..., kept_G]
+    specific_UK = unit_rows(changes(predicted_UG[:, kept_G], origin)[0])
+    cosine_UV = _cosines_with_panel(specific_UK, truth.panel_mean_VG[:, kept_G], origin)
+    return place_among(cosine_UV, truth.panel_row_U, TIE) / (n_panel - 1)
+
+
+def _cosines_with_panel(unit_UK: np.ndarray, panel_VK: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """Cosine of each of U directions p with the change of each mean of the panel from an origin, (U, V).
+
+    With an origin O_u for each row these are ``p_u (mu_v - O_u) / |mu_v - O_u|``. A table of all differences would hold
+    U V K values: both parts are multiplied out, which leaves products of two tables, centred first for rounding.
+    """
+    if origin.ndim == 1:
+        return np.asarray(unit_UK @ unit_rows(changes(panel_VK, origin)[0]).T)
+    centre_K = panel_VK.mean(axis=0)
+    panel_VK, origin_UK = panel_VK - centre_K, origin - centre_K
+    product_UV = unit_UK @ panel_VK.T - (unit_UK * origin_UK).sum(axis=1)[:, None]
+    size_UV = (panel_VK**2).sum(axis=1) + (origin_UK**2).sum(axis=1)[:, None]
+    square_UV = size_UV - 2 * origin_UK @ panel_VK.T
+    differs_UV = square_UV > 1e-12 * size_UV  # a smaller difference is one of rounding: without direction
+    length_UV = np.sqrt(np.where(differs_UV, square_UV, 1.0))
+    return np.where(differs_UV, product_UV / length_UV, 0.0)
 
 
 @register(
