@@ -9,6 +9,7 @@ import numpy as np
 # A prediction in float32 has rounding errors of this relative size (two roundings: the
 # value and its origin); smaller changes are set to 0.
 RESOLUTION = 2.0 * float(np.finfo(np.float32).eps)
+TIE = 1e-9  # cosine distances nearer than this are equal: matrix products round rows differently
 
 
 def changes(values_UG: np.ndarray, origin_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,3 +104,11 @@ def adjusted(p_UG: np.ndarray) -> np.ndarray:
     adjusted_UG = np.empty_like(filled_UG)
     np.put_along_axis(adjusted_UG, order_UG, np.minimum(smallest_UG, 1.0), axis=-1)
     return adjusted_UG
+
+
+def place_among(values_UV: np.ndarray, own_U: np.ndarray, tie: float = 0.0) -> np.ndarray:
+    """Number of values of each row below the one in column `own_U`, plus half of the others within `tie`, (U,)."""
+    own_U1 = np.take_along_axis(values_UV, own_U[:, None], axis=1)
+    below_U = (values_UV < own_U1 - tie).sum(axis=1)
+    tied_U = (np.abs(values_UV - own_U1) <= tie).sum(axis=1) - 1
+    return below_U + 0.5 * tied_U

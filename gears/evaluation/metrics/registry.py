@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,18 +93,48 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric")
 
 
-def register(name: str, **description: Any) -> Callable[[MetricFunction], MetricFunction]:
+def register(
+    name: str, *, formula: str | None = None, **description: Any
+) -> Callable[[MetricFunction], MetricFunction]:
     """Add a function to :data:`METRICS`; the decorated function itself is returned unchanged.
 
-    `description` are the other fields of :class:`Metric`: ``formula``, ``higher_is_better``, ``bounds`` and ``source``
-    are required.
+    `description` are the other fields of :class:`Metric`: ``higher_is_better``, ``bounds`` and ``source`` are required.
+    Without `formula` it is the first paragraph of the function's docstring, with what a ``partial`` sets in place of
+    ``{its name}``.
     """
 
     def add(function: MetricFunction) -> MetricFunction:
-        METRICS.add(name, Metric(name, function, **description))
+        described = formula or _first_paragraph(function)
+        if not described:
+            msg = f"metric {name!r} has no formula; begin the function's docstring with it, or give formula"
+            raise ValueError(msg)
+        METRICS.add(name, Metric(name, function, described, **description))
         return function
 
     return add
+
+
+def register_table(*rows: tuple[Any, ...]) -> None:
+    """Add the metrics of a file: rows of name, function, better values, bounds, source, and what it needs.
+
+    Better values are ``"higher"``, ``"lower"``, ``"near 0.9"`` or ``"-"``, as :attr:`Metric.direction` gives them.
+    Needs are fields of :class:`Metric` that are True; ``"whole_set"`` marks one number for a set of conditions.
+    """
+    for name, function, better, bounds, source, *needs in rows:
+        description: dict[str, Any] = dict.fromkeys((need for need in needs if need != "whole_set"), True)
+        if "whole_set" in needs:
+            description["scope"] = "set"
+        if better.startswith("near "):
+            description["ideal"] = float(better.removeprefix("near "))
+        higher = {"higher": True, "lower": False}.get(better)
+        register(name, higher_is_better=higher, bounds=bounds, source=source, **description)(function)
+
+
+def _first_paragraph(function: MetricFunction) -> str:
+    settings = function.keywords if isinstance(function, partial) else {}
+    text = inspect.getdoc(function.func if isinstance(function, partial) else function) or ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.format(**settings) if settings else paragraph
 
 
 def get_metric(name: str) -> Metric:
