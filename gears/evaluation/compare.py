@@ -1,4 +1,7 @@
-"""Compare methods over seeds and splits: one tidy table, costs, and paired differences to the baselines."""
+"""Score a model beside the baselines, and compare methods over seeds and splits.
+
+One tidy table, costs, and paired differences to the baselines.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +29,103 @@ from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import screens_of
 from gears.data.splits.split import PARTS, Split
 from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.baselines.base import Baseline, fitted_conditions, make_baseline
+from gears.evaluation.baselines.base import Baseline, make_baseline
 from gears.evaluation.baselines.regression import with_embedding
+from gears.evaluation.fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
-from gears.evaluation.predicted import Predicted
-from gears.evaluation.results import Results, run_costs
-from gears.evaluation.scaled import N_SPLIT_HALF
-from gears.evaluation.scoring import ScoreOptions, predict_baseline, score, settings_of, split_half
-from gears.evaluation.table import count_parts, fitted_line, subgroup_line
-from gears.evaluation.verdict import short_table, verdict
+from gears.evaluation.scoring import (
+    N_SPLIT_HALF,
+    Predicted,
+    ScoreOptions,
+    predict_baseline,
+    score,
+    split_half,
+)
+from gears.evaluation.verdict import Results, run_costs, short_table, verdict
 
 if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
     from gears.graphs.embeddings import GeneEmbedding
 
 logger = logging.getLogger(__name__)
-
 Method = (
     Any  # an estimator (fit, predict), or a callable that makes one (given the seed where there are seeds)
 )
-
 RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
-
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def comparison_table(
+    predicted: Any,
+    conditions: Iterable[Condition | str],
+    screen: PreparedScreen,
+    split: Split,
+    *,
+    baselines: Sequence[str] = DEFAULT_BASELINES,
+    others: Mapping[str, Any] | None = None,
+    method: str = "model",
+    annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
+    part_screen: PreparedScreen | None = None,
+    fitted_parts: Sequence[str] = ("train",),
+    fitted: Sequence[Condition] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Score a model's predictions and those of the baselines on the same conditions.
+
+    Parameters
+    ----------
+    predicted
+        Predicted means of the model, (U, G), or :class:`gears.Predictions`, whose standard deviations are scored too.
+    conditions
+        The U evaluated conditions.
+    screen, split
+        The prepared screen and the split that the model was fitted to.
+    baselines
+        Names of baselines. One that cannot be fitted is excluded, with a warning;
+        ``table.attrs["left_out"]`` has the reason.
+    others
+        Further predictions by method name; in the verdict they are no baselines.
+    method
+        Name of the model in the table.
+    annotation
+        GO terms for the baselines that use them; the packaged human ones by default.
+    embedding
+        Gene embeddings: ``"embedding_ridge"`` is added to the baselines.
+    part_screen
+        The screen with the control cells that true changes are relative to; `screen` by default.
+    fitted_parts
+        Parts of the split that the model is fitted to, and so the baselines as well.
+    fitted
+        The conditions that the methods are fitted to, instead of those of `fitted_parts`.
+    **options
+        Fields of :class:`gears.evaluation.scoring.ScoreOptions`.
+
+    Returns
+    -------
+    pd.DataFrame
+        As :func:`gears.evaluation.scoring.score`. ``attrs`` hold the methods that are no baselines
+        (``"models"``), the evaluated one (``"model"``), and lines to show above the table (``"notes"``).
+    """
+    evaluated = [Condition.of(condition) for condition in conditions]
+    if fitted is None:
+        fitted = fitted_conditions(split, fitted_parts)
+    predictions = {method: predicted, **(others or {})}
+    baseline_values, left_out = baseline_predictions(
+        evaluated, screen, fitted, baselines, annotation=annotation, embedding=embedding
+    )
+    score_options = ScoreOptions.from_mapping(options)
+    table = score(
+        predictions | baseline_values,
+        evaluated,
+        screen,
+        screen if part_screen is None else part_screen,
+        fitted,
+        score_options,
+    )
+    notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]})]
+    table.attrs.update(left_out=left_out, model=method, models=list(predictions), notes=notes)
+    return table
 
 
 def compare(
@@ -132,6 +209,37 @@ def compare(
         models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out, alike=list(alike)
     )
     return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
+
+
+def baseline_predictions(
+    conditions: Sequence[Condition],
+    screen: PreparedScreen,
+    fitted: Sequence[Condition],
+    names: Sequence[str] = DEFAULT_BASELINES,
+    *,
+    annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
+) -> tuple[dict[str, Predicted], dict[str, str]]:
+    """Predictions of baselines by name, not clipped, and reasons of those that could not be fitted.
+
+    With an `embedding`, ``"embedding_ridge"`` is one of them.
+    """
+    predictions: dict[str, Predicted] = {}
+    left_out: dict[str, str] = {}
+    if not conditions:
+        return predictions, left_out
+    settings = settings_of(screen, conditions, fitted)
+    names = with_embedding(names, embedding)
+    for name in followed(names, len(names), "fitting", "baselines"):
+        baseline = make_baseline(name, clip=False, annotation=annotation, embedding=embedding)
+        try:
+            predictions[name], reasons = predict_baseline(baseline, settings, name)
+        except ValueError as error:
+            left_out[name] = str(error)
+            logger.warning("baseline %s is excluded: %s", name, error)
+        else:
+            left_out |= reasons
+    return predictions, left_out
 
 
 @dataclass

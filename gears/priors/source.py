@@ -15,8 +15,8 @@ from gears.core.numbers import unit_rows
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
+from gears.evaluation.fitted import by_setting
 from gears.evaluation.metrics.decisive import pearson_delta_ref, relative_error
-from gears.evaluation.scoring import by_setting
 from gears.evaluation.truth import Truth
 from gears.files.cache import cached_arrays
 from gears.files.formats import content_hash

@@ -31,6 +31,7 @@ DEFAULT = (
     "pearson_delta", "mse_top20_de", "mse", "mae", "discrimination", "pearson",
 )  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition
+EVERY = "*"  # entry of the column `condition` for a value of a set of conditions
 
 
 @dataclass(frozen=True)
