@@ -19,7 +19,6 @@ from gears.evaluation.metrics.registry import (
     metric_table,
     register,
     set_metrics,
-    summarise,
 )
 from gears.evaluation.scoring import Predicted, ScoreOptions, score
 from gears.evaluation.truth import Truth
@@ -35,6 +34,6 @@ __all__ = [
     "BASELINES", "DECISIVE", "DEFAULT", "DEFAULT_BASELINES", "METRICS", "Baseline", "Bootstrap", "Comparison",
     "Estimator", "Metric", "Predicted", "ScoreOptions", "Truth", "compare", "comparison_table", "condition_metrics",
     "difference_table", "interval_table", "make_baseline", "metric_table", "register", "render_table", "score",
-    "set_metrics", "short_table", "summarise", "summary_table", "verdict", "verdict_lines", "verdict_table",
+    "set_metrics", "short_table", "summary_table", "verdict", "verdict_lines", "verdict_table",
     "wide_summary",
 ]  # fmt: skip

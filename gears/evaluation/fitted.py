@@ -223,28 +223,30 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
     this setting's control mean plus its mean change there (of the same type of perturbation), each
     context once: what it would be if contexts did not matter.
     """
-    same = [one for one in fitted if one.kind == view.kind and not one.is_control]
-    here = dict.fromkeys(one.plain for one in same if one.context == view.context)
+    of_type = [condition for condition in fitted if condition.kind == view.kind and not condition.is_control]
+    here = dict.fromkeys(condition.plain for condition in of_type if condition.context == view.context)
     means = ConditionMeans.of(view, here, screen)
     elsewhere: dict[Condition, list[Condition]] = {}
-    for one in same:
-        if one.context != view.context and one.plain not in here:
-            elsewhere.setdefault(one.plain, []).append(one)
+    for condition in of_type:
+        if condition.context != view.context and condition.plain not in here:
+            elsewhere.setdefault(condition.plain, []).append(condition)
     if not elsewhere:
         return means
     changes = [
-        screen.statistics.delta(np.array(list(map(screen.id_of, ones)))) for ones in elsewhere.values()
+        screen.statistics.delta(np.array(list(map(screen.id_of, contexts))))
+        for contexts in elsewhere.values()
     ]
     moved_MG = means.control_mean_G + np.array([change.mean(axis=0) for change in changes])
-    measured = [row for row, one in enumerate(means.conditions) if one not in elsewhere]
+    measured = [row for row, condition in enumerate(means.conditions) if condition not in elsewhere]
     conditions = (*elsewhere, *(means.conditions[row] for row in measured))
+    row_of = {condition: row for row, condition in enumerate(conditions)}
     n_cells = dict(zip(means.conditions, np.asarray(means.n_cells_C).tolist(), strict=True))
     return ConditionMeans(
         np.concatenate([moved_MG, means.mean_CG[measured]]),
         conditions,
-        np.array([conditions.index(one) for one in (*elsewhere, *means.train)], dtype=np.int64),
+        np.array([row_of[condition] for condition in (*elsewhere, *means.train)], dtype=np.int64),
         means.gene_names,
-        np.array([n_cells.get(one, 1.0) for one in conditions]),
+        np.array([n_cells.get(condition, 1.0) for condition in conditions]),
         means.nonnegative,
         means.profiles,
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from gears.evaluation.baselines.base import BASELINES
-from gears.evaluation.metrics.registry import ALL, EVERY, METRICS, get_metric, summarise
+from gears.evaluation.metrics.registry import ALL, EVERY, METRICS, get_metric
 
 N_BOOTSTRAP = 2000
 LEVEL = 0.95
@@ -256,13 +256,18 @@ def weighted_mean(weights_BU: np.ndarray, value_U: np.ndarray) -> np.ndarray:
 
 def summary_table(table: pd.DataFrame) -> pd.DataFrame:
     """Average a comparison over conditions, per subgroup and over all: the columns of `SUMMARY_COLUMNS`."""
+    records = []
+    for subgroup, metric, wide in _groups(table):
+        for method, n_scored_U in wide["scored"].items():
+            value_U = wide["value"].loc[n_scored_U > 0, method].to_numpy()
+            if len(value_U):
+                n_undefined = int(np.isnan(value_U).sum())
+                records.append([subgroup, method, metric, _mean(value_U), len(value_U), n_undefined])
+    means = pd.DataFrame(records, columns=SUMMARY_COLUMNS)
     summaries = []
     for method, rows in table.groupby("method", sort=False):
-        summaries += [
-            summary_part.assign(method=method)
-            for summary_part in (_single_summary(rows), _set_summary(rows))
-            if len(summary_part)
-        ]
+        of_sets = _set_summary(rows).assign(method=method)
+        summaries += [part for part in (means[means["method"] == method], of_sets) if len(part)]
     summary = pd.concat(summaries, ignore_index=True)[SUMMARY_COLUMNS]
     summary.attrs.update(table.attrs)
     return summary
@@ -278,24 +283,6 @@ def wide_summary(table: pd.DataFrame) -> pd.DataFrame:
     counts = summary.groupby("subgroup")["n_conditions"].max()
     wide.insert(0, "n_conditions", counts.reindex(wide.index.get_level_values("subgroup")).to_numpy())
     return wide.rename_axis(columns=None)
-
-
-def _single_summary(rows: pd.DataFrame) -> pd.DataFrame:
-    single = rows[rows["condition"] != EVERY]
-    names = list(dict.fromkeys(single["metric"]))
-    by_subgroup = _wide(single, ["condition", "subgroup"])[names]
-    summary = summarise(by_subgroup.to_numpy(), names, list(by_subgroup.index.get_level_values("subgroup")))
-    by_condition = _wide(single, ["condition"])[names]
-    if len(by_condition) != len(by_subgroup):  # in other splits a condition may be in another subgroup
-        overall = summarise(by_condition.to_numpy(), names, [ALL] * len(by_condition))
-        summary = pd.concat([overall.iloc[: len(names)], summary.iloc[len(names) :]], ignore_index=True)
-    return summary
-
-
-def _wide(single: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """One row per condition, one column per metric; several splits are averaged."""
-    means = single.groupby([*keys, "metric"], sort=False, observed=True)["value"].mean()
-    return means.unstack("metric")
 
 
 def _set_summary(rows: pd.DataFrame) -> pd.DataFrame:

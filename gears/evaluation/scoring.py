@@ -161,23 +161,24 @@ def score(
     ValueError
         There is no condition, or a prediction has another shape than (U, G).
     """
-    chosen = [Condition.of(condition) for condition in conditions]
-    if not chosen:
+    evaluated = [Condition.of(condition) for condition in conditions]
+    if not evaluated:
         msg = "there is no condition to evaluate; give the conditions of a part that is not empty"
         raise ValueError(msg)
     values = {
-        name: Predicted.of(given, chosen, len(screen.gene_names), name) for name, given in predictions.items()
+        name: Predicted.of(means, evaluated, len(screen.gene_names), name)
+        for name, means in predictions.items()
     }
     if clips(options.clip, screen.nonnegative):
         values = {name: predicted.clipped() for name, predicted in values.items()}
-    subgroups = np.array(subgroup_names(chosen, fitted), dtype=object)
+    subgroups = np.array(subgroup_names(evaluated, fitted), dtype=object)
     tables = [
         _scored(setting, values, subgroups[setting.rows].tolist(), part_screen, options)
-        for setting in settings_of(screen, chosen, fitted)
+        for setting in settings_of(screen, evaluated, fitted)
     ]
     table = pd.concat(tables, ignore_index=True)
     table.attrs["alike"] = [
-        name for name, predicted in values.items() if _alike(predicted.mean_UG, chosen, screen)
+        name for name, predicted in values.items() if _alike(predicted.mean_UG, evaluated, screen)
     ]
     return table
 
@@ -214,10 +215,14 @@ def _scored(
     )
     predictions = {name: predicted.rows(setting.rows) for name, predicted in values.items()}
     if setting.screen.suffix:
-        predicted_here = {name: own for name, own in predictions.items() if not np.isnan(own.mean_UG).all()}
+        predicted_here = {
+            name: predicted
+            for name, predicted in predictions.items()
+            if not np.isnan(predicted.mean_UG).all()
+        }
         predictions = predicted_here or predictions
     methods = followed(predictions.items(), len(predictions), "scoring", "methods")
-    tables = [_scores(name, own, truth, subgroups, options) for name, own in methods]
+    tables = [_scores(name, predicted, truth, subgroups, options) for name, predicted in methods]
     table = pd.concat(tables, ignore_index=True)
     if options.n_split_half:
         table = _with_scaled(table, predictions, part_screen, truth, setting.means.reference_sd(), options)
@@ -231,7 +236,7 @@ def _strata(table: pd.DataFrame, truth: Truth) -> dict[str, pd.Series]:
     for name, levels in STRATA.items():
         rank_U = np.argsort(np.argsort(sizes[name], kind="stable"), kind="stable")
         level_U = [levels[len(levels) * rank // len(rank_U)] for rank in rank_U.tolist()]
-        by_label = dict(zip((one.name for one in truth.conditions), level_U, strict=True))
+        by_label = dict(zip((condition.name for condition in truth.conditions), level_U, strict=True))
         columns[name] = table["condition"].map(by_label | {EVERY: ALL})
     return columns
 
@@ -279,9 +284,11 @@ def _with_scaled(
     parts = []
     for method, values_UM in halves.values.items():
         for column, name in enumerate(metrics):
-            three = (values_UM[:, column], halves.floor_UM[:, column], halves.ceiling_UM[:, column])
-            scaled = scaled_shares(*three, higher_is_better=get_metric(name).higher_is_better is not False)
-            columns = dict(zip(SCALED_COLUMNS, (scaled, *three), strict=True))
+            half_values = (values_UM[:, column], halves.floor_UM[:, column], halves.ceiling_UM[:, column])
+            scaled = scaled_shares(
+                *half_values, higher_is_better=get_metric(name).higher_is_better is not False
+            )
+            columns = dict(zip(SCALED_COLUMNS, (scaled, *half_values), strict=True))
             parts.append(pd.DataFrame({"condition": labels, "method": method, "metric": name, **columns}))
     return table.merge(pd.concat(parts, ignore_index=True), on=["condition", "method", "metric"], how="left")
 
@@ -383,10 +390,10 @@ def _values_of_halves(predicted: Predicted, held_out: Truth, names: Sequence[str
     values_UM = np.full((len(predicted.mean_UG), len(names)), np.nan)
     if not whole_U.any():
         return values_UM
-    kept = held_out.subset(whole_U)
-    kept = dataclasses.replace(kept, panel_mean_VG=kept.mean_UG, panel_row_U=np.arange(int(whole_U.sum())))
-    own = predicted.rows(whole_U)
-    values_UM[whole_U] = condition_metrics(own.mean_UG, kept, names, sd_UG=own.sd_UG)
+    truth = held_out.subset(whole_U)
+    truth = dataclasses.replace(truth, panel_mean_VG=truth.mean_UG, panel_row_U=np.arange(int(whole_U.sum())))
+    predicted = predicted.rows(whole_U)
+    values_UM[whole_U] = condition_metrics(predicted.mean_UG, truth, names, sd_UG=predicted.sd_UG)
     return values_UM
 
 

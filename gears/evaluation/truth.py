@@ -192,8 +192,8 @@ class Truth:
             Perturbed conditions whose variance, with the control's, the moderated t draws to; by default all of the
             screen. Training gives its own, so that it does not depend on held-out conditions.
         """
-        chosen = tuple(Condition.of(condition) for condition in conditions)
-        ids = np.array([screen.id_of(condition) for condition in chosen], dtype=np.int64)
+        evaluated = tuple(Condition.of(condition) for condition in conditions)
+        ids = np.array([screen.id_of(condition) for condition in evaluated], dtype=np.int64)
         statistics = screen.statistics
         control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
         gene_index = {gene: index for index, gene in enumerate(screen.gene_names)}
@@ -209,7 +209,7 @@ class Truth:
         return cls.from_means(
             np.asarray(statistics.mean[ids]).reshape(len(ids), -1),
             control_mean_G,
-            conditions=chosen,
+            conditions=evaluated,
             reference_mean_G=reference_mean_G,
             std_UG=np.sqrt(np.maximum(statistics.m2[ids], 0.0)),
             t_UG=welch_t(statistics, ids),
@@ -220,7 +220,7 @@ class Truth:
             top_de_non_dropout=top_non_dropout,
             targets=[
                 np.array([gene_index[gene] for gene in condition.genes if gene in gene_index], dtype=np.int64)
-                for condition in chosen
+                for condition in evaluated
             ],
             control_std_G=np.sqrt(np.maximum(statistics.m2[screen.control_id], 0.0)),
             n_control=int(statistics.n[screen.control_id]),
@@ -247,8 +247,10 @@ class Truth:
         own_reference = ("reference_mean_G",) if self.reference_mean_G.ndim == 2 else ()
         names = (*_TABLES, "degrees_U", "n_cells_U", "panel_row_U", *own_reference)
         arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
-        picked = np.arange(len(self.conditions))[rows]
-        lists: dict[str, Any] = {name: tuple(getattr(self, name)[row] for row in picked) for name in _LISTS}
+        positions = np.arange(len(self.conditions))[rows]
+        lists: dict[str, Any] = {
+            name: tuple(getattr(self, name)[row] for row in positions) for name in _LISTS
+        }
         shard = dataclasses.replace(self, **arrays, **lists)
         # what was computed along genes is costly, and that of a shard is a part of it
         vars(shard).update({name: vars(self)[name][rows] for name in _COMPUTED if name in vars(self)})
@@ -281,7 +283,9 @@ class Truth:
         """The same truth without some measured genes (a condition's own targets, say)."""
         kept_G = np.setdiff1d(np.arange(len(self.control_mean_G)), genes)
         lists: dict[str, Any] = {
-            name: tuple(np.searchsorted(kept_G, own[~np.isin(own, genes)]) for own in getattr(self, name))
+            name: tuple(
+                np.searchsorted(kept_G, listed[~np.isin(listed, genes)]) for listed in getattr(self, name)
+            )
             for name in _LISTS[1:]
         }
         rows: dict[str, Any] = {name: getattr(self, name)[:, kept_G] for name in (*_TABLES, "panel_mean_VG")}

@@ -49,9 +49,7 @@ class Baseline(ABC):
     uses_held_out = False  # True: it uses held-out conditions, and is marked in tables
     takes_annotation = False  # True: its constructor takes `annotation`
     takes_embedding = False  # True: its constructor takes `embedding`
-    sd_G: np.ndarray | None = (
-        None  # standard deviation of its predictions' errors, the same for every condition
-    )
+    sd_G: np.ndarray | None = None  # standard deviation of its errors, the same for every condition
 
     def __init__(self, *, clip: bool | None = None) -> None:
         self.clip = clip
@@ -104,7 +102,7 @@ class BaselineEntry:
     """A registered baseline: its class, its arguments, its formula, and whether it is a weak reference."""
 
     name: str
-    kind: type[Baseline]
+    baseline: type[Baseline]
     arguments: dict[str, Any]
     formula: str
     weak: bool = False
@@ -112,24 +110,24 @@ class BaselineEntry:
     @property
     def uses_held_out(self) -> bool:
         """Whether it uses held-out conditions."""
-        return self.kind(**self.arguments).uses_held_out
+        return self.baseline(**self.arguments).uses_held_out
 
 
 BASELINES: Registry[BaselineEntry] = Registry("baseline")
-Kind = TypeVar("Kind", bound=type[Baseline])
+Subclass = TypeVar("Subclass", bound=type[Baseline])
 
 
 def register_baseline(
     name: str, formula: str, *, weak: bool = False, **arguments: Any
-) -> Callable[[Kind], Kind]:
+) -> Callable[[Subclass], Subclass]:
     """Add a baseline class, with these arguments, to :data:`BASELINES`.
 
     `weak` marks it in tables as a weak reference: a mean, or singles alone, which a useful model beats easily.
     """
 
-    def add(kind: Kind) -> Kind:
-        BASELINES.add(name, BaselineEntry(name, kind, arguments, formula, weak))
-        return kind
+    def add(baseline: Subclass) -> Subclass:
+        BASELINES.add(name, BaselineEntry(name, baseline, arguments, formula, weak))
+        return baseline
 
     return add
 
@@ -155,6 +153,6 @@ def make_baseline(
         Gene embeddings for ``"embedding_ridge"``, which needs them; the others ignore them.
     """
     entry = BASELINES[name]
-    extra: dict[str, Any] = {"annotation": annotation} if entry.kind.takes_annotation else {}
-    extra |= {"embedding": embedding} if entry.kind.takes_embedding else {}
-    return entry.kind(clip=clip, **entry.arguments, **extra)
+    extra: dict[str, Any] = {"annotation": annotation} if entry.baseline.takes_annotation else {}
+    extra |= {"embedding": embedding} if entry.baseline.takes_embedding else {}
+    return entry.baseline(clip=clip, **entry.arguments, **extra)

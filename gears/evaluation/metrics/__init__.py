@@ -12,10 +12,9 @@ from gears.evaluation.metrics.registry import (
     metric_table,
     register,
     set_metrics,
-    summarise,
 )
 
 __all__ = [
     "ALL", "DECISIVE", "DEFAULT", "METRICS", "Metric", "condition_metrics", "decisive", "differential",
-    "distributions", "get_metric", "metric_table", "published", "register", "set_metrics", "summarise",
+    "distributions", "get_metric", "metric_table", "published", "register", "set_metrics",
 ]  # fmt: skip

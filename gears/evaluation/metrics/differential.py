@@ -116,19 +116,19 @@ def fold_change_size(
 
 
 def _welch_p(
-    one: tuple[np.ndarray, np.ndarray, Any], other: tuple[np.ndarray, np.ndarray, Any]
+    cells: tuple[np.ndarray, np.ndarray, Any], control: tuple[np.ndarray, np.ndarray, Any]
 ) -> np.ndarray:
     """Two-sided p of Welch's t from (mean, s.d. with ddof 0, n) of both sides; 1 where nothing varies or differs."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        variances = [side[1] ** 2 / (side[2] - 1) for side in (one, other)]
-        t_G = (one[0] - other[0]) / np.sqrt(variances[0] + variances[1])
+        variances = [side[1] ** 2 / (side[2] - 1) for side in (cells, control)]
+        t_G = (cells[0] - control[0]) / np.sqrt(variances[0] + variances[1])
         squares = sum(
-            variance**2 / (side[2] - 1) for variance, side in zip(variances, (one, other), strict=True)
+            variance**2 / (side[2] - 1) for variance, side in zip(variances, (cells, control), strict=True)
         )
         freedom_G = (variances[0] + variances[1]) ** 2 / squares
     freedom_G = np.where(np.isfinite(freedom_G), freedom_G, 1.0)
     t_G = np.nan_to_num(t_G, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    return np.asarray(np.where(one[0] == other[0], 1.0, 2 * special.stdtr(freedom_G, -np.abs(t_G))))
+    return np.asarray(np.where(cells[0] == control[0], 1.0, 2 * special.stdtr(freedom_G, -np.abs(t_G))))
 
 
 def _welch_p_of_cells(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:

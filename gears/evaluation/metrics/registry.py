@@ -1,9 +1,9 @@
-"""Registry of metrics, and their values by condition and on average."""
+"""Registry of metrics, and their values by condition."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -241,39 +241,6 @@ def set_metrics(
     return values
 
 
-def summarise(
-    values_UM: np.ndarray, names: Sequence[str], subgroups: Sequence[str] | Mapping[str, Sequence[int]]
-) -> pd.DataFrame:
-    """Average per-condition values within subgroups and over all conditions.
-
-    Parameters
-    ----------
-    values_UM
-        Values of :func:`condition_metrics`, (U, M).
-    names
-        The M metrics.
-    subgroups
-        One name per condition, or rows by name. Subgroups without conditions are omitted.
-
-    Returns
-    -------
-    pd.DataFrame
-        Columns ``subgroup``, ``metric``, ``mean`` (over the conditions where it
-        is defined), ``n_conditions``, ``n_undefined``; the subgroup ``"all"`` comes first.
-    """
-    values_UM = np.asarray(values_UM, dtype=np.float64).reshape(-1, len(names))
-    groups: dict[str, Sequence[int]] = {ALL: range(len(values_UM)), **_rows_by_name(subgroups)}
-    records = []
-    for subgroup, rows in groups.items():
-        for column, name in enumerate(names):
-            column_values = values_UM[list(rows), column]
-            undefined = int(np.isnan(column_values).sum())
-            if len(column_values):
-                mean = float(np.nanmean(column_values)) if undefined < len(column_values) else np.nan
-                records.append((subgroup, name, mean, len(column_values), undefined))
-    return pd.DataFrame(records, columns=["subgroup", "metric", "mean", "n_conditions", "n_undefined"])
-
-
 def metric_table() -> pd.DataFrame:
     """Every registered metric: formula, better direction, bounds, source, and what it needs."""
     columns = [
@@ -282,15 +249,6 @@ def metric_table() -> pd.DataFrame:
     return pd.DataFrame(
         [[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns
     )
-
-
-def _rows_by_name(subgroups: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    if isinstance(subgroups, Mapping):
-        return dict(subgroups)
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(subgroups):
-        rows.setdefault(name, []).append(row)
-    return dict(sorted(rows.items()))
 
 
 def _checked(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
