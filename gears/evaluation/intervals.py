@@ -258,8 +258,8 @@ def summary_table(table: pd.DataFrame) -> pd.DataFrame:
     """Average a comparison over conditions, per subgroup and over all: the columns of `SUMMARY_COLUMNS`."""
     records = []
     for subgroup, metric, wide in _groups(table):
-        for method, n_scored_U in wide["scored"].items():
-            value_U = wide["value"].loc[n_scored_U > 0, method].to_numpy()
+        for method in wide["value"].columns:
+            value_U = wide["value"][method].to_numpy()[wide["scored"][method].to_numpy() > 0]
             if len(value_U):
                 n_undefined = int(np.isnan(value_U).sum())
                 records.append([subgroup, method, metric, _mean(value_U), len(value_U), n_undefined])
