@@ -327,10 +327,7 @@ def split_halves(
         pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]
         held_out_UG = np.stack([pair[0] for pair in pairs])
         n_cells_U = np.array([pair[2] for pair in pairs], dtype=np.int64)
-        held_out = dataclasses.replace(
-            truth, mean_UG=held_out_UG, panel_mean_VG=held_out_UG, n_cells_U=n_cells_U
-        )
-        yield held_out, np.stack([pair[1] for pair in pairs])
+        yield truth.with_means(held_out_UG, n_cells_U), np.stack([pair[1] for pair in pairs])
 
 
 def half_scores(

@@ -252,9 +252,15 @@ class Truth:
             name: tuple(getattr(self, name)[row] for row in positions) for name in _LISTS
         }
         shard = dataclasses.replace(self, **arrays, **lists)
-        # what was computed along genes is costly, and that of a shard is a part of it
+        # computed along genes, and costly: that of a shard is a part of it
         vars(shard).update({name: vars(self)[name][rows] for name in _COMPUTED if name in vars(self)})
         return shard
+
+    def with_means(self, mean_UG: np.ndarray, n_cells_U: np.ndarray) -> Truth:
+        """The same truth, whole, with means of other cells; differential genes and standard deviations stay."""
+        other = dataclasses.replace(self, mean_UG=mean_UG, panel_mean_VG=mean_UG, n_cells_U=n_cells_U)
+        vars(other).update({name: vars(self)[name] for name in _COMPUTED if name in vars(self)})
+        return other
 
     def for_choices(self) -> Truth:
         """The same truth for choices among predictions: no condition and no gene is excluded.
