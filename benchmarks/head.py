@@ -27,8 +27,8 @@ from gears import PertData
 from gears.data.splits.folds import folds
 from gears.data.splits.split import perturbed_in
 from gears.evaluation import DECISIVE
+from gears.evaluation.fitted import settings_of
 from gears.evaluation.metrics import condition_metrics, get_metric
-from gears.evaluation.scoring import settings_of
 from gears.evaluation.truth import Truth
 from gears.files.formats import write_text
 from gears.priors.prior import Prior

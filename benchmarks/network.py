@@ -35,8 +35,8 @@ from gears import GEARS, PertData
 from gears.data.splits.folds import folds
 from gears.data.splits.split import perturbed_in
 from gears.evaluation import DECISIVE
+from gears.evaluation.fitted import settings_of
 from gears.evaluation.metrics import condition_metrics
-from gears.evaluation.scoring import settings_of
 from gears.evaluation.truth import Truth
 from gears.files.formats import write_json, write_text
 from gears.prediction.stream import predict_changes

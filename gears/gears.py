@@ -26,8 +26,7 @@ from gears.distributed.torchrun import joined
 from gears.distributed.world import World, current_world, is_running, model_device
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.metrics.registry import DEFAULT as DEFAULT_METRICS
-from gears.evaluation.scaled import N_SPLIT_HALF
-from gears.evaluation.scoring import ScoreOptions
+from gears.evaluation.scoring import N_SPLIT_HALF, ScoreOptions
 from gears.evaluation.truth import MAX_CELLS
 from gears.evaluation.verdict import short_table
 from gears.graphs.embeddings import GeneEmbedding

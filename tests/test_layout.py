@@ -257,6 +257,12 @@ def _in_design(module: str) -> bool:
     return module.split(".")[0] == "design"
 
 
+def test_metrics_are_computed_in_the_evaluation_only(layout: Layout) -> None:
+    """Training and the prior choose by :mod:`gears.evaluation.metrics`, not by formulas of their own."""
+    users = {module for module, targets in layout.imports.items() if "evaluation.rows" in targets}
+    assert {module.split(".")[0] for module in users} == {"evaluation", "plotting", "cell_gears"}
+
+
 def test_no_file_is_too_long(layout: Layout) -> None:
     found = layout.long_files()
     assert found <= LONG, f"more than {MOST_LINES} lines: {sorted(found - LONG)}"

@@ -12,8 +12,7 @@ import pytest
 from gears import GEARS, PertData
 from gears.core.options import Options
 from gears.data.checks.options import ProcessingOptions
-from gears.evaluation.scaled import N_SPLIT_HALF
-from gears.evaluation.scoring import ScoreOptions
+from gears.evaluation.scoring import N_SPLIT_HALF, ScoreOptions
 from gears.jobs.job import TrainingJob
 from gears.training.options import TrainOptions
 

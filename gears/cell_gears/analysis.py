@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.metrics.correlation import sign_distance
+from gears.evaluation.metrics.published import sign_distance
 from gears.evaluation.rows import own_noise, pearson_rows
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ def run_evaluate(arguments: list[str]) -> None:
     options = evaluate_parser().parse(arguments)
     from gears.core.messages import unknown_name
     from gears.data.splits.split import PARTS
-    from gears.evaluation.summary import summary_table
+    from gears.evaluation.intervals import summary_table
     from gears.evaluation.verdict import verdict
     from gears.files.paths import need_file
     from gears.jobs.estimators import load_with_screen
@@ -123,7 +123,7 @@ def run_compare(arguments: list[str]) -> None:
     from gears.core.messages import unknown_name
     from gears.data.splits.registry import SPLITS
     from gears.evaluation.compare import compare
-    from gears.evaluation.summary import summary_table
+    from gears.evaluation.intervals import summary_table
     from gears.evaluation.verdict import verdict
 
     for objective in options.gears:

@@ -112,7 +112,7 @@ def check_scores(options: Any) -> None:
     """Raise for invalid names, devices and folders, before a screen is read."""
     from gears.distributed.devices import find_device
     from gears.evaluation.compare import CompareOptions
-    from gears.evaluation.results import check_report_folder
+    from gears.evaluation.verdict import check_report_folder
 
     CompareOptions(**score_options(options))
     if options.device is not None:

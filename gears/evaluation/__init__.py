@@ -2,8 +2,14 @@
 
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines.base import BASELINES, Baseline, Estimator, make_baseline
-from gears.evaluation.compare import Comparison, compare
-from gears.evaluation.intervals import Bootstrap, difference_table, interval_table
+from gears.evaluation.compare import Comparison, compare, comparison_table
+from gears.evaluation.intervals import (
+    Bootstrap,
+    difference_table,
+    interval_table,
+    summary_table,
+    wide_summary,
+)
 from gears.evaluation.metrics.registry import (
     DECISIVE,
     DEFAULT,
@@ -13,12 +19,8 @@ from gears.evaluation.metrics.registry import (
     metric_table,
     register,
     set_metrics,
-    summarise,
 )
-from gears.evaluation.predicted import Predicted
-from gears.evaluation.scoring import ScoreOptions, score
-from gears.evaluation.summary import summary_table, wide_summary
-from gears.evaluation.table import comparison_table
+from gears.evaluation.scoring import Predicted, ScoreOptions, score
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import (
     render_table,
@@ -32,6 +34,6 @@ __all__ = [
     "BASELINES", "DECISIVE", "DEFAULT", "DEFAULT_BASELINES", "METRICS", "Baseline", "Bootstrap", "Comparison",
     "Estimator", "Metric", "Predicted", "ScoreOptions", "Truth", "compare", "comparison_table", "condition_metrics",
     "difference_table", "interval_table", "make_baseline", "metric_table", "register", "render_table", "score",
-    "set_metrics", "short_table", "summarise", "summary_table", "verdict", "verdict_lines", "verdict_table",
+    "set_metrics", "short_table", "summary_table", "verdict", "verdict_lines", "verdict_table",
     "wide_summary",
 ]  # fmt: skip

@@ -77,8 +77,8 @@ def write_cell_eval_pair(
         predicted.append((name, moved_cells(origin_NG, origin_NG.mean(axis=0), mean_G)))
     folder = user_path(folder)
     written = [
-        write_atomically(folder / f"{kind}.h5ad", _adata(blocks, screen.gene_names).write_h5ad)
-        for kind, blocks in (("predicted", predicted), ("real", real))
+        write_atomically(folder / f"{side}.h5ad", _adata(blocks, screen.gene_names).write_h5ad)
+        for side, blocks in (("predicted", predicted), ("real", real))
     ]
     return written[0], written[1]
 

@@ -1,4 +1,7 @@
-"""Compare methods over seeds and splits: one tidy table, costs, and paired differences to the baselines."""
+"""Score a model beside the baselines, and compare methods over seeds and splits.
+
+One tidy table, costs, and paired differences to the baselines.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +29,101 @@ from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import screens_of
 from gears.data.splits.split import PARTS, Split
 from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.baselines.base import Baseline, fitted_conditions, make_baseline
+from gears.evaluation.baselines.base import Baseline, make_baseline
 from gears.evaluation.baselines.regression import with_embedding
+from gears.evaluation.fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
-from gears.evaluation.predicted import Predicted
-from gears.evaluation.results import Results, run_costs
-from gears.evaluation.scaled import N_SPLIT_HALF
-from gears.evaluation.scoring import ScoreOptions, predict_baseline, score, settings_of, split_half
-from gears.evaluation.table import count_parts, fitted_line, subgroup_line
-from gears.evaluation.verdict import short_table, verdict
+from gears.evaluation.scoring import (
+    N_SPLIT_HALF,
+    Predicted,
+    ScoreOptions,
+    predict_baseline,
+    score,
+    split_half,
+)
+from gears.evaluation.verdict import Results, run_costs, short_table, verdict
 
 if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
     from gears.graphs.embeddings import GeneEmbedding
 
 logger = logging.getLogger(__name__)
-
-Method = (
-    Any  # an estimator (fit, predict), or a callable that makes one (given the seed where there are seeds)
-)
-
+Method = Any  # an estimator (fit, predict), or a callable that makes one (of the seed where there are seeds)
 RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
-
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def comparison_table(
+    predicted: Any,
+    conditions: Iterable[Condition | str],
+    screen: PreparedScreen,
+    split: Split,
+    *,
+    baselines: Sequence[str] = DEFAULT_BASELINES,
+    others: Mapping[str, Any] | None = None,
+    method: str = "model",
+    annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
+    part_screen: PreparedScreen | None = None,
+    fitted_parts: Sequence[str] = ("train",),
+    fitted: Sequence[Condition] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Score a model's predictions and those of the baselines on the same conditions.
+
+    Parameters
+    ----------
+    predicted
+        Predicted means of the model, (U, G), or :class:`gears.Predictions`, whose standard deviations are scored too.
+    conditions
+        The U evaluated conditions.
+    screen, split
+        The prepared screen and the split that the model was fitted to.
+    baselines
+        Names of baselines. One that cannot be fitted is excluded, with a warning;
+        ``table.attrs["left_out"]`` has the reason.
+    others
+        Further predictions by method name; in the verdict they are no baselines.
+    method
+        Name of the model in the table.
+    annotation
+        GO terms for the baselines that use them; the packaged human ones by default.
+    embedding
+        Gene embeddings: ``"embedding_ridge"`` is added to the baselines.
+    part_screen
+        The screen with the control cells that true changes are relative to; `screen` by default.
+    fitted_parts
+        Parts of the split that the model is fitted to, and so the baselines as well.
+    fitted
+        The conditions that the methods are fitted to, instead of those of `fitted_parts`.
+    **options
+        Fields of :class:`gears.evaluation.scoring.ScoreOptions`.
+
+    Returns
+    -------
+    pd.DataFrame
+        As :func:`gears.evaluation.scoring.score`. ``attrs`` hold the methods that are no baselines
+        (``"models"``), the evaluated one (``"model"``), and lines to show above the table (``"notes"``).
+    """
+    evaluated = [Condition.of(condition) for condition in conditions]
+    if fitted is None:
+        fitted = fitted_conditions(split, fitted_parts)
+    predictions = {method: predicted, **(others or {})}
+    baseline_values, left_out = baseline_predictions(
+        evaluated, screen, fitted, baselines, annotation=annotation, embedding=embedding
+    )
+    score_options = ScoreOptions.from_mapping(options)
+    table = score(
+        predictions | baseline_values,
+        evaluated,
+        screen,
+        screen if part_screen is None else part_screen,
+        fitted,
+        score_options,
+    )
+    notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]})]
+    table.attrs.update(left_out=left_out, model=method, models=list(predictions), notes=notes)
+    return table
 
 
 def compare(
@@ -114,8 +189,8 @@ def compare(
     alike: dict[str, None] = {}
     for split_name, split in named.items():
         scored, counted = _one_split(models, screen, split, seeds, baseline_named, compare_options)
-        for name, own in counted.items():
-            counts.setdefault(name, []).append(own)
+        for name, n_by_part in counted.items():
+            counts.setdefault(name, []).append(n_by_part)
         prefix = f"{split_name}: " if len(named) > 1 else ""
         notes += [f"{prefix}{line}" for line in scored.table.attrs.pop("notes")]
         alike |= dict.fromkeys(scored.table.attrs.pop("alike"))
@@ -132,6 +207,37 @@ def compare(
         models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out, alike=list(alike)
     )
     return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
+
+
+def baseline_predictions(
+    conditions: Sequence[Condition],
+    screen: PreparedScreen,
+    fitted: Sequence[Condition],
+    names: Sequence[str] = DEFAULT_BASELINES,
+    *,
+    annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
+) -> tuple[dict[str, Predicted], dict[str, str]]:
+    """Predictions of baselines by name, not clipped, and reasons of those that could not be fitted.
+
+    With an `embedding`, ``"embedding_ridge"`` is one of them.
+    """
+    predictions: dict[str, Predicted] = {}
+    left_out: dict[str, str] = {}
+    if not conditions:
+        return predictions, left_out
+    settings = settings_of(screen, conditions, fitted)
+    names = with_embedding(names, embedding)
+    for name in followed(names, len(names), "fitting", "baselines"):
+        baseline = make_baseline(name, clip=False, annotation=annotation, embedding=embedding)
+        try:
+            predictions[name], reasons = predict_baseline(baseline, settings, name)
+        except ValueError as error:
+            left_out[name] = str(error)
+            logger.warning("baseline %s is excluded: %s", name, error)
+        else:
+            left_out |= reasons
+    return predictions, left_out
 
 
 @dataclass
@@ -153,29 +259,29 @@ def _one_split(
     options: CompareOptions,
 ) -> tuple[Comparison, dict[str, dict[str, int]]]:
     """Fit and score on one split; and how many conditions of which part each method was fitted to."""
-    chosen = _evaluated(split, options.part)
+    evaluated = _evaluated(split, options.part)
     screen, part_screen = screens_of(screen, split, options.part)
     makers = _makers(models, seeds, baseline_named, options)
     fits = _Fits()
     waiting: dict[tuple[str, int | str], Baseline] = {}
     for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
-        with _measured(fits, name, seed, split, len(chosen)):
+        with _measured(fits, name, seed, split, len(evaluated)):
             method = make()
             if isinstance(method, Baseline):  # fitted when it is known whether a model was refitted
                 waiting[name, seed] = method
                 continue
             method.fit(screen, split)
-            predicted = method.predict(chosen)
-            fits.predictions[name, seed] = Predicted.of(predicted, chosen, len(screen.gene_names), name)
+            predicted = method.predict(evaluated)
+            fits.predictions[name, seed] = Predicted.of(predicted, evaluated, len(screen.gene_names), name)
             fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
     parts: tuple[str, ...] = ("train",)
-    for own in fits.parts.values():
-        parts = _either(parts, own)
+    for method_parts in fits.parts.values():
+        parts = _either(parts, method_parts)
     fitted = fitted_conditions(split, parts)
-    settings = settings_of(screen, chosen, fitted) if waiting else []
+    settings = settings_of(screen, evaluated, fitted) if waiting else []
     for (name, seed), baseline in followed(waiting.items(), len(waiting), "fitting", "baselines"):
         fits.parts[name] = parts
-        with _measured(fits, name, seed, split, len(chosen)):
+        with _measured(fits, name, seed, split, len(evaluated)):
             fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)
             fits.left_out |= reasons
     keys = [key for key in makers if key in fits.predictions]
@@ -183,12 +289,12 @@ def _one_split(
         msg = f"no method could be fitted: {fits.left_out}"
         raise ValueError(msg)
     predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
-    table = score(predictions, chosen, screen, part_screen, fitted, options)
+    table = score(predictions, evaluated, screen, part_screen, fitted, options)
     key_of = table["method"].map(lambda number: keys[int(number)])
     table.insert(0, "seed", key_of.str[1])
     table["method"] = key_of.str[0]
     table.attrs["alike"] = [keys[int(number)][0] for number in table.attrs["alike"]]
-    line = subgroup_line(split, options.part, chosen, fitted)
+    line = subgroup_line(split, options.part, evaluated, fitted)
     table.attrs["notes"] = [] if line is None else [line]
     counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}
     runs = pd.DataFrame([fits.runs[key] for key in keys], columns=RUN_COLUMNS)
@@ -248,16 +354,16 @@ def _named(splits: Split | Iterable[Split] | Mapping[str, Split]) -> dict[str, S
 
 
 def _check_methods(models: Mapping[str, Method], options: CompareOptions, seeds: Sequence[int]) -> None:
-    twice = sorted(set(models) & set(options.baselines))
-    if twice:
-        msg = f"models and baselines share names: {', '.join(twice)}; rename the models"
+    shared_names = sorted(set(models) & set(options.baselines))
+    if shared_names:
+        msg = f"models and baselines share names: {', '.join(shared_names)}; rename the models"
         raise ValueError(msg)
     for name, model in models.items():
-        ready = hasattr(model, "fit") and hasattr(model, "predict") and not isinstance(model, type)
-        if not (ready or callable(model)):
+        is_estimator = hasattr(model, "fit") and hasattr(model, "predict") and not isinstance(model, type)
+        if not (is_estimator or callable(model)):
             msg = f"model {name!r} is a {type(model).__name__}; expected an object with fit and predict, or a callable"
             raise TypeError(msg)
-        if ready and seeds:
+        if is_estimator and seeds:
             msg = f"model {name!r} is one object, but seeds={list(seeds)}: give a callable that makes one from a seed"
             raise ValueError(msg)
 
@@ -272,7 +378,7 @@ def _makers(
     makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
     for name, model in models.items():
         if hasattr(model, "fit") and not isinstance(model, type):
-            makers[name, ""] = partial(_given, model)
+            makers[name, ""] = partial(lambda method: method, model)
         elif not seeds:
             makers[name, ""] = model
         else:
@@ -283,16 +389,12 @@ def _makers(
     return makers
 
 
-def _given(method: Any) -> Any:
-    return method
-
-
 def _evaluated(split: Split, part: str) -> list[Condition]:
-    chosen = [condition for condition in split.conditions(part) if not condition.is_control]
-    if not chosen:
+    evaluated = [condition for condition in split.conditions(part) if not condition.is_control]
+    if not evaluated:
         msg = f"part {part!r} of the split holds no perturbed condition; there is nothing to evaluate"
         raise ValueError(msg)
-    return chosen
+    return evaluated
 
 
 @options

@@ -123,13 +123,13 @@ def theil_sen(
     """
     n = len(y_G)
     if n * (n - 1) // 2 <= max_pairs:
-        one, other = np.triu_indices(n, 1)
+        first, second = np.triu_indices(n, 1)
     else:
         rng = np.random.default_rng(seed)
-        one = rng.integers(n, size=max_pairs)
-        other = (one + rng.integers(1, n, size=max_pairs)) % n
+        first = rng.integers(n, size=max_pairs)
+        second = (first + rng.integers(1, n, size=max_pairs)) % n
     # two genes give two equations, a c1 + b c2 = y1 and c c1 + d c2 = y2: solved for all pairs by Cramer's rule
-    (a, b), (c, d) = x_G2[one].T, x_G2[other].T
+    (a, b), (c, d) = x_G2[first].T, x_G2[second].T
     determinant = a * d - b * c
     # as a share of its largest value: the changes of the two genes are in the same ratio where it is 0
     size = np.hypot(a, b) * np.hypot(c, d)
@@ -138,7 +138,7 @@ def theil_sen(
         c1, c2 = np.linalg.lstsq(x_G2, y_G, rcond=None)[0]
         return float(c1), float(c2)
     determinant = determinant[usable]
-    y1, y2 = y_G[one][usable], y_G[other][usable]
+    y1, y2 = y_G[first][usable], y_G[second][usable]
     fits = np.stack([(y1 * d[usable] - b[usable] * y2), (a[usable] * y2 - y1 * c[usable])], axis=1)
     c1, c2 = spatial_median(fits / determinant[:, None])
     return float(c1), float(c2)

@@ -1,23 +1,28 @@
-"""Bootstrap over conditions: intervals of means, of scaled scores, and of paired differences to baselines."""
+"""Averages of a comparison, as tables and as text, with intervals from a bootstrap over conditions.
+
+Intervals are those of means, of scaled scores, and of paired differences to baselines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from gears.evaluation.metrics.registry import ALL, get_metric
-from gears.evaluation.scaled import scaled_by_weights, weighted_mean
-from gears.evaluation.summary import EVERY, model_name
+from gears.evaluation.baselines.base import BASELINES
+from gears.evaluation.metrics.registry import ALL, EVERY, METRICS, get_metric
 
 N_BOOTSTRAP = 2000
 LEVEL = 0.95
 HALF_COLUMNS = ["half_value", "half_floor", "half_ceiling"]
 RESOLUTION = 1e-9
 """Differences below this share of the means are rounding errors: neither method is better."""
+SUMMARY_COLUMNS = ["subgroup", "method", "metric", "mean", "n_conditions", "n_undefined"]
+HELD_OUT, WEAK = ("*", "uses held-out conditions"), ("~", "weak reference")
+WIDTH = 100  # columns of a table of text
 
 
 @dataclass(frozen=True)
@@ -216,3 +221,157 @@ def _mean_bounds(bootstrap: Bootstrap, weights_BU: np.ndarray, value_U: np.ndarr
 def _mean(values: np.ndarray) -> float:
     defined = values[np.isfinite(values)]
     return float(defined.mean()) if len(defined) else float("nan")
+
+
+def scaled_by_weights(
+    weights_BU: np.ndarray,
+    value_U: np.ndarray,
+    floor_U: np.ndarray,
+    ceiling_U: np.ndarray,
+    *,
+    higher_is_better: bool,
+) -> np.ndarray:
+    """``(value - floor) / (ceiling - floor)``, each averaged over conditions first with each row of weights, (B,).
+
+    An undefined floor (the train mean has no correlation with itself) counts as 0. Conditions whose value or ceiling is
+    undefined are excluded; NaN without any, or unless the ceiling is better than the floor.
+    """
+    kept = np.isfinite(value_U) & np.isfinite(ceiling_U)
+    floor_U = np.where(np.isnan(floor_U), 0.0, floor_U)
+    value_B, floor_B, ceiling_B = (
+        weighted_mean(weights_BU[:, kept], part_U[kept]) for part_U in (value_U, floor_U, ceiling_U)
+    )
+    span_B = ceiling_B - floor_B
+    usable_B = span_B > 0 if higher_is_better else span_B < 0
+    return np.divide(value_B - floor_B, span_B, out=np.full(len(span_B), np.nan), where=usable_B)
+
+
+def weighted_mean(weights_BU: np.ndarray, value_U: np.ndarray) -> np.ndarray:
+    """Mean over the defined values with each row of weights, (B,); NaN where none is drawn."""
+    defined = np.isfinite(value_U)
+    total_B = weights_BU[:, defined].sum(axis=1)
+    sum_B = weights_BU[:, defined] @ value_U[defined]
+    return np.divide(sum_B, total_B, out=np.full(len(weights_BU), np.nan), where=total_B > 0)
+
+
+def summary_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Average a comparison over conditions, per subgroup and over all: the columns of `SUMMARY_COLUMNS`."""
+    records = []
+    for subgroup, metric, wide in _groups(table):
+        for method in wide["value"].columns:
+            value_U = wide["value"][method].to_numpy()[wide["scored"][method].to_numpy() > 0]
+            if len(value_U):
+                n_undefined = int(np.isnan(value_U).sum())
+                records.append([subgroup, method, metric, _mean(value_U), len(value_U), n_undefined])
+    means = pd.DataFrame(records, columns=SUMMARY_COLUMNS)
+    summaries = []
+    for name, rows in table.groupby("method", sort=False):
+        of_sets = _set_summary(rows).assign(method=name)
+        summaries += [part for part in (means[means["method"] == name], of_sets) if len(part)]
+    summary = pd.concat(summaries, ignore_index=True)[SUMMARY_COLUMNS]
+    summary.attrs.update(table.attrs)
+    return summary
+
+
+def wide_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """The means of :func:`summary_table` with one row per (subgroup, method), one column per metric, and the count."""
+    summary = summary_table(table)
+    subgroups, methods, metrics = (list(dict.fromkeys(summary[c])) for c in ("subgroup", "method", "metric"))
+    index = pd.MultiIndex.from_product([subgroups, methods], names=["subgroup", "method"])
+    means = summary.pivot(index=["subgroup", "method"], columns="metric", values="mean")
+    wide = means.reindex(index)[metrics]
+    counts = summary.groupby("subgroup")["n_conditions"].max()
+    wide.insert(0, "n_conditions", counts.reindex(wide.index.get_level_values("subgroup")).to_numpy())
+    return wide.rename_axis(columns=None)
+
+
+def _set_summary(rows: pd.DataFrame) -> pd.DataFrame:
+    sets = rows[rows["condition"] == EVERY].groupby(["subgroup", "metric"], sort=False)["value"]
+    means = sets.mean().reset_index(name="mean")
+    single = rows[rows["condition"] != EVERY].drop_duplicates(["condition", "subgroup"])
+    counts = {ALL: single["condition"].nunique(), **single["subgroup"].value_counts().to_dict()}
+    return means.assign(
+        n_conditions=means["subgroup"].map(counts).astype(int),
+        n_undefined=sets.apply(lambda values: int(values.isna().all())).to_numpy().astype(int),
+    )
+
+
+def block(
+    rows: pd.DataFrame,
+    *,
+    methods: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    digits: int = 3,
+) -> list[str]:
+    """Rows of one subgroup of :func:`summary_table` as lines: methods down, metrics across, each aligned.
+
+    A number in square brackets counts the conditions where a value is undefined and therefore not in the mean.
+    `methods` and `metrics` are shown in this order, all by default; `labels` are texts for methods. Where the table is
+    wider than WIDTH, names of metrics take two lines, and metrics beyond it continue in a table below.
+    """
+    names = list(dict.fromkeys(rows["metric"])) if metrics is None else list(metrics)
+    methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)
+    fields = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
+    cell = {
+        (method, name): _cell(mean, undefined, digits)
+        for method, name, mean, undefined in zip(*fields, strict=True)
+    }
+    shown = {method: marked(method) for method in methods} | dict(labels or {})
+    cells = {
+        name: [METRICS[name].direction, *(cell.get((method, name), "") for method in methods)]
+        for name in names
+    }
+    side = ["method", "better:", *(shown[method] for method in methods)]
+    columns = [side, *([name, *cells[name]] for name in names)]
+    parts = [columns]
+    if sum(map(_width, columns)) - 2 > WIDTH:
+        side = ["method", "", *side[1:]]
+        parts = [[side]]
+        for column in ([*_two_lines(name), *cells[name]] for name in names):
+            if len(parts[-1]) > 1 and sum(map(_width, [*parts[-1], column])) - 2 > WIDTH:
+                parts.append([side])
+            parts[-1].append(column)
+    return "\n\n".join("\n".join(_aligned(part)) for part in parts).split("\n")
+
+
+def _two_lines(name: str) -> tuple[str, str]:
+    """The name of a metric, divided at the underscore that gives the narrowest column."""
+    words = name.split("_")
+    divided = [("_".join(words[:n]), "_".join(words[n:])) for n in range(len(words))]
+    return min(divided, key=lambda lines: max(map(len, lines)))
+
+
+def _width(column: Sequence[str]) -> int:
+    """Width of a column and of the space after it."""
+    return max(map(len, column)) + 2
+
+
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side as lines, the first one aligned left and the others right."""
+    first = [text.ljust(_width(columns[0]) - 2) for text in columns[0]]
+    others = ([text.rjust(_width(column) - 2) for text in column] for column in columns[1:])
+    return ["  ".join(line).rstrip() for line in zip(first, *others, strict=True)]
+
+
+def _cell(mean: float, n_undefined: int, digits: int) -> str:
+    return f"{mean:.{digits}f}" + (f" [{n_undefined}]" if n_undefined else "")
+
+
+def marked(method: str) -> str:
+    """The name of a method, with a mark where it uses held-out conditions (*) or is a weak reference (~)."""
+    return method + "".join(mark for mark, _ in marks_of(method))
+
+
+def marks_of(method: str) -> list[tuple[str, str]]:
+    """Marks of a method and what they mean; none for a method that is no registered baseline."""
+    if method not in BASELINES:
+        return []
+    entry = BASELINES[method]
+    marks = ((entry.uses_held_out, HELD_OUT), (entry.weak, WEAK))
+    return [mark for applies, mark in marks if applies]
+
+
+def model_name(table: pd.DataFrame, method: str | None = None) -> str:
+    """The evaluated method: `method`, else that of the table's attributes, else its first."""
+    return method or table.attrs.get("model") or str(table["method"].iloc[0])

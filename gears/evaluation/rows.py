@@ -9,6 +9,7 @@ import numpy as np
 # A prediction in float32 has rounding errors of this relative size (two roundings: the
 # value and its origin); smaller changes are set to 0.
 RESOLUTION = 2.0 * float(np.finfo(np.float32).eps)
+TIE = 1e-9  # cosine distances nearer than this are equal: matrix products round rows differently
 
 
 def changes(values_UG: np.ndarray, origin_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -46,11 +47,11 @@ def weighted_rows(values_UK: np.ndarray, weight_UK: np.ndarray) -> np.ndarray:
 
 
 def mean_rows(values_UK: np.ndarray, present_UK: np.ndarray | None = None) -> np.ndarray:
-    """Mean of each row over its present entries; NaN for a row without any."""
+    """Mean of each row over its present entries, by default all; NaN for a row without any."""
     if present_UK is None:
-        present_UK = np.ones(values_UK.shape, dtype=bool)
-    count_U = present_UK.sum(axis=1)
-    total_U = np.where(present_UK, values_UK, 0.0).sum(axis=1)
+        count_U, total_U = np.full(*values_UK.shape), values_UK.sum(axis=1)
+    else:
+        count_U, total_U = present_UK.sum(axis=1), np.where(present_UK, values_UK, 0.0).sum(axis=1)
     return np.divide(total_U, count_U, out=np.full(len(values_UK), np.nan), where=count_U > 0)
 
 
@@ -62,27 +63,28 @@ def pearson_rows(
     noise_a: np.ndarray | None = None,
     noise_b: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Pearson correlation of each row of `a_UK` with the same row of `b_UK`.
+    """Pearson correlation of each row of `a_UK` with the same row of `b_UK`, over entries that are present (all).
 
     A row that is constant (its range is at most `noise`, 0 by default) on
     either side has no correlation: NaN, as has a row with fewer than two entries.
     """
-    if present_UK is None:
-        present_UK = np.ones(a_UK.shape, dtype=bool)
-    defined_U = (present_UK.sum(axis=1) > 1) & ~_constant(a_UK, present_UK, noise_a)
+    n_present_U = np.full(*a_UK.shape) if present_UK is None else present_UK.sum(axis=1)
+    defined_U = (n_present_U > 1) & ~_constant(a_UK, present_UK, noise_a)
     defined_U &= ~_constant(b_UK, present_UK, noise_b)
-    # entries that are not present are 0 after centring, and so in no sum
-    a_UK = np.where(present_UK, a_UK - mean_rows(a_UK, present_UK)[:, None], 0.0)
-    b_UK = np.where(present_UK, b_UK - mean_rows(b_UK, present_UK)[:, None], 0.0)
+    a_UK = a_UK - mean_rows(a_UK, present_UK)[:, None]
+    b_UK = b_UK - mean_rows(b_UK, present_UK)[:, None]
+    if present_UK is not None:  # entries that are not present are 0 after centring, and so in no sum
+        a_UK, b_UK = np.where(present_UK, a_UK, 0.0), np.where(present_UK, b_UK, 0.0)
     norm_U = np.sqrt((a_UK**2).sum(axis=1)) * np.sqrt((b_UK**2).sum(axis=1))
     defined_U &= norm_U > 0
     r_U = np.divide((a_UK * b_UK).sum(axis=1), norm_U, out=np.full(len(a_UK), np.nan), where=defined_U)
     return np.clip(r_U, -1.0, 1.0)
 
 
-def _constant(values_UK: np.ndarray, present_UK: np.ndarray, noise_U: np.ndarray | None) -> np.ndarray:
-    high_U = np.where(present_UK, values_UK, -np.inf).max(axis=1, initial=-np.inf)
-    low_U = np.where(present_UK, values_UK, np.inf).min(axis=1, initial=np.inf)
+def _constant(values_UK: np.ndarray, present_UK: np.ndarray | None, noise_U: np.ndarray | None) -> np.ndarray:
+    is_present_UK = True if present_UK is None else present_UK
+    high_U = values_UK.max(axis=1, initial=-np.inf, where=is_present_UK)
+    low_U = values_UK.min(axis=1, initial=np.inf, where=is_present_UK)
     # without entries -inf - inf, constant as well
     return high_U - low_U <= (0.0 if noise_U is None else noise_U)
 
@@ -102,3 +104,11 @@ def adjusted(p_UG: np.ndarray) -> np.ndarray:
     adjusted_UG = np.empty_like(filled_UG)
     np.put_along_axis(adjusted_UG, order_UG, np.minimum(smallest_UG, 1.0), axis=-1)
     return adjusted_UG
+
+
+def place_among(values_UV: np.ndarray, own_U: np.ndarray, tie: float = 0.0) -> np.ndarray:
+    """Number of values of each row below the one in column `own_U`, plus half of the others within `tie`, (U,)."""
+    own_U1 = np.take_along_axis(values_UV, own_U[:, None], axis=1)
+    below_U = (values_UV < own_U1 - tie).sum(axis=1)
+    tied_U = (np.abs(values_UV - own_U1) <= tie).sum(axis=1) - 1
+    return below_U + 0.5 * tied_U

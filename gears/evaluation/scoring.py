@@ -1,14 +1,19 @@
-"""The one scorer: predictions against the truth, setting by setting, for `evaluate` and `compare`."""
+"""The one scorer: predictions against the truth, setting by setting, for `evaluate` and `compare`.
+
+Scaled scores say where a method stands between the train mean (0) and half of the condition's own cells (1).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
 
 from gears.conditions import Condition
 from gears.core.numbers import clips
@@ -16,22 +21,55 @@ from gears.core.options import Options, list_of_names, option, options, switch, 
 from gears.core.progress import followed
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import subgroup_names
-from gears.evaluation.baselines.base import Baseline, ConditionMeans
-from gears.evaluation.metrics.registry import ALL, DEFAULT, condition_metrics, get_metric, set_metrics
-from gears.evaluation.predicted import Predicted
-from gears.evaluation.scaled import half_scores, scaled_shares
-from gears.evaluation.summary import EVERY
+from gears.evaluation.baselines.base import Baseline
+from gears.evaluation.fitted import Setting, by_setting, settings_of
+from gears.evaluation.metrics.registry import ALL, DEFAULT, EVERY, condition_metrics, get_metric, set_metrics
 from gears.evaluation.truth import MAX_CELLS, ScreenCells, Truth
 
 log = logging.getLogger(__name__)
 
+N_SPLIT_HALF = 5
+"""Split-half repeats: how often each condition's cells are divided into two halves, by default."""
 _SAME = 0.01  # share of the true spread below which predictions count as the same
-
 COLUMNS = ["condition", "subgroup", "n_cells", "method", "metric", "value"]
 SCALED_COLUMNS = ["scaled", "half_value", "half_floor", "half_ceiling"]
 STRATA = {"effect_size": ("1 weak", "2 medium", "3 strong"), "cell_number": ("1 few", "2 medium", "3 many")}
 """Columns that divide the conditions of a setting into thirds, by true effect and by number of cells."""
-CONTEXT, KIND = "context", "perturbation_type"
+_FLOOR, _CEILING = "<train mean>", "<other half>"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predicted mean expression of U conditions, (U, G) float64; `sd_UG` is its standard deviation, or None."""
+
+    mean_UG: np.ndarray
+    sd_UG: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, predicted: object, conditions: Sequence[Condition], n_genes: int, name: str = "the method"
+    ) -> Predicted:
+        """From an array of means, from :class:`gears.Predictions` or another of these; ValueError for another shape."""
+        mean: Any = getattr(predicted, "expression_UG", predicted)
+        sd: Any = getattr(predicted, "sd", None)
+        if isinstance(predicted, cls):
+            mean, sd = predicted.mean_UG, predicted.sd_UG
+        mean_UG = np.asarray(mean, dtype=np.float64)
+        if mean_UG.shape != (len(conditions), n_genes):
+            msg = (
+                f"{name} predicts an array of shape {mean_UG.shape}; expected {(len(conditions), n_genes)}: one row "
+                "per condition, one column per gene"
+            )
+            raise ValueError(msg)
+        return cls(mean_UG, None if sd is None else np.asarray(sd, dtype=np.float64))
+
+    def clipped(self) -> Predicted:
+        """With means below 0 set to 0."""
+        return dataclasses.replace(self, mean_UG=np.maximum(self.mean_UG, 0.0))
+
+    def rows(self, rows: np.ndarray) -> Predicted:
+        """Of some conditions."""
+        return Predicted(self.mean_UG[rows], None if self.sd_UG is None else self.sd_UG[rows])
 
 
 def split_half(default: int) -> int:
@@ -81,32 +119,6 @@ class ScoreOptions(Options):
             raise ValueError(msg)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Conditions that are scored together: those of one setting.
-
-    Attributes
-    ----------
-    rows
-        Positions of the conditions among all that are scored.
-    means
-        What baselines are fitted to here; the reference O is their mean (:func:`means_in`).
-    """
-
-    screen: PreparedScreen
-    rows: np.ndarray
-    conditions: tuple[Condition, ...]
-    means: ConditionMeans
-
-    def named(self, table: pd.DataFrame) -> pd.DataFrame:
-        """A table of these conditions with the setting in their labels and in two columns, where it has a name."""
-        view = self.screen
-        if not view.suffix:
-            return table
-        labels = table["condition"].where(table["condition"] == EVERY, table["condition"] + view.suffix)
-        return table.assign(condition=labels, **{CONTEXT: view.context, KIND: view.kind})
-
-
 def score(
     predictions: Mapping[str, Any],
     conditions: Iterable[Condition | str],
@@ -149,23 +161,24 @@ def score(
     ValueError
         There is no condition, or a prediction has another shape than (U, G).
     """
-    chosen = [Condition.of(condition) for condition in conditions]
-    if not chosen:
+    evaluated = [Condition.of(condition) for condition in conditions]
+    if not evaluated:
         msg = "there is no condition to evaluate; give the conditions of a part that is not empty"
         raise ValueError(msg)
     values = {
-        name: Predicted.of(given, chosen, len(screen.gene_names), name) for name, given in predictions.items()
+        name: Predicted.of(means, evaluated, len(screen.gene_names), name)
+        for name, means in predictions.items()
     }
     if clips(options.clip, screen.nonnegative):
         values = {name: predicted.clipped() for name, predicted in values.items()}
-    subgroups = np.array(subgroup_names(chosen, fitted), dtype=object)
+    subgroups = np.array(subgroup_names(evaluated, fitted), dtype=object)
     tables = [
         _scored(setting, values, subgroups[setting.rows].tolist(), part_screen, options)
-        for setting in settings_of(screen, chosen, fitted)
+        for setting in settings_of(screen, evaluated, fitted)
     ]
     table = pd.concat(tables, ignore_index=True)
     table.attrs["alike"] = [
-        name for name, predicted in values.items() if _alike(predicted.mean_UG, chosen, screen)
+        name for name, predicted in values.items() if _alike(predicted.mean_UG, evaluated, screen)
     ]
     return table
 
@@ -202,10 +215,14 @@ def _scored(
     )
     predictions = {name: predicted.rows(setting.rows) for name, predicted in values.items()}
     if setting.screen.suffix:
-        predicted_here = {name: own for name, own in predictions.items() if not np.isnan(own.mean_UG).all()}
+        predicted_here = {
+            name: predicted
+            for name, predicted in predictions.items()
+            if not np.isnan(predicted.mean_UG).all()
+        }
         predictions = predicted_here or predictions
     methods = followed(predictions.items(), len(predictions), "scoring", "methods")
-    tables = [_scores(name, own, truth, subgroups, options) for name, own in methods]
+    tables = [_scores(name, predicted, truth, subgroups, options) for name, predicted in methods]
     table = pd.concat(tables, ignore_index=True)
     if options.n_split_half:
         table = _with_scaled(table, predictions, part_screen, truth, setting.means.reference_sd(), options)
@@ -219,7 +236,7 @@ def _strata(table: pd.DataFrame, truth: Truth) -> dict[str, pd.Series]:
     for name, levels in STRATA.items():
         rank_U = np.argsort(np.argsort(sizes[name], kind="stable"), kind="stable")
         level_U = [levels[len(levels) * rank // len(rank_U)] for rank in rank_U.tolist()]
-        by_label = dict(zip((one.name for one in truth.conditions), level_U, strict=True))
+        by_label = dict(zip((condition.name for condition in truth.conditions), level_U, strict=True))
         columns[name] = table["condition"].map(by_label | {EVERY: ALL})
     return columns
 
@@ -267,71 +284,134 @@ def _with_scaled(
     parts = []
     for method, values_UM in halves.values.items():
         for column, name in enumerate(metrics):
-            three = (values_UM[:, column], halves.floor_UM[:, column], halves.ceiling_UM[:, column])
-            scaled = scaled_shares(*three, higher_is_better=get_metric(name).higher_is_better is not False)
-            columns = dict(zip(SCALED_COLUMNS, (scaled, *three), strict=True))
+            half_values = (values_UM[:, column], halves.floor_UM[:, column], halves.ceiling_UM[:, column])
+            scaled = scaled_shares(
+                *half_values, higher_is_better=get_metric(name).higher_is_better is not False
+            )
+            columns = dict(zip(SCALED_COLUMNS, (scaled, *half_values), strict=True))
             parts.append(pd.DataFrame({"condition": labels, "method": method, "metric": name, **columns}))
     return table.merge(pd.concat(parts, ignore_index=True), on=["condition", "method", "metric"], how="left")
 
 
-# -- settings ------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class HalfScores:
+    """Scores against held-out halves of the cells, averaged over split-half repeats.
 
-
-def by_setting(
-    screen: PreparedScreen, conditions: Sequence[Condition]
-) -> list[tuple[PreparedScreen, np.ndarray]]:
-    """Every setting with some of the conditions, and their positions among `conditions`."""
-    rows_of: dict[tuple[str, str], list[int]] = {}
-    for row, condition in enumerate(conditions):
-        rows_of.setdefault((condition.context, condition.kind), []).append(row)
-    pairs = [(view, rows_of.get((view.context, view.kind))) for view in screen.settings]
-    return [(view, np.array(rows, dtype=np.int64)) for view, rows in pairs if rows]
-
-
-def settings_of(
-    screen: PreparedScreen, conditions: Sequence[Condition], fitted: Sequence[Condition]
-) -> list[Setting]:
-    """The settings of some conditions, with what baselines are fitted to in each."""
-    return [
-        Setting(
-            view, rows, tuple(conditions[row].plain for row in rows.tolist()), means_in(screen, view, fitted)
-        )
-        for view, rows in by_setting(screen, conditions)
-    ]
-
-
-def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Condition]) -> ConditionMeans:
-    """Condition means as a method without a network reads them in one setting.
-
-    A condition that is fitted in this setting has its measured mean. One that is fitted in others only has
-    this setting's control mean plus its mean change there (of the same type of perturbation), each
-    context once: what it would be if contexts did not matter.
+    Attributes
+    ----------
+    values
+        Per method its values, (U, M).
+    floor_UM, ceiling_UM
+        Values of the train mean, and of the other half's mean: the split-half noise ceiling.
     """
-    same = [one for one in fitted if one.kind == view.kind and not one.is_control]
-    here = dict.fromkeys(one.plain for one in same if one.context == view.context)
-    means = ConditionMeans.of(view, here, screen)
-    elsewhere: dict[Condition, list[Condition]] = {}
-    for one in same:
-        if one.context != view.context and one.plain not in here:
-            elsewhere.setdefault(one.plain, []).append(one)
-    if not elsewhere:
-        return means
-    changes = [
-        screen.statistics.delta(np.array(list(map(screen.id_of, ones)))) for ones in elsewhere.values()
-    ]
-    moved_MG = means.control_mean_G + np.array([change.mean(axis=0) for change in changes])
-    measured = [row for row, one in enumerate(means.conditions) if one not in elsewhere]
-    conditions = (*elsewhere, *(means.conditions[row] for row in measured))
-    n_cells = dict(zip(means.conditions, np.asarray(means.n_cells_C).tolist(), strict=True))
-    return ConditionMeans(
-        np.concatenate([moved_MG, means.mean_CG[measured]]),
-        conditions,
-        np.array([conditions.index(one) for one in (*elsewhere, *means.train)], dtype=np.int64),
-        means.gene_names,
-        np.array([n_cells.get(one, 1.0) for one in conditions]),
-        means.nonnegative,
-        means.profiles,
-    )
+
+    values: dict[str, np.ndarray]
+    floor_UM: np.ndarray
+    ceiling_UM: np.ndarray
+
+
+def split_halves(
+    screen: PreparedScreen, truth: Truth, n: int = N_SPLIT_HALF, *, seed: int = 0
+) -> Iterator[tuple[Truth, np.ndarray]]:
+    """Divide each condition's cells at random into two halves, `n` times.
+
+    Yields
+    ------
+    held_out
+        The truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
+        conditions see halves only); differential genes and standard deviations stay those of all cells.
+    other_UG
+        The means of the other halves; NaN for a condition of one cell.
+    """
+    for repeat in followed(range(n), n, "split-half repeats", "repeats"):
+        pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]
+        held_out_UG = np.stack([pair[0] for pair in pairs])
+        n_cells_U = np.array([pair[2] for pair in pairs], dtype=np.int64)
+        yield truth.with_means(held_out_UG, n_cells_U), np.stack([pair[1] for pair in pairs])
+
+
+def half_scores(
+    predictions: Mapping[str, Predicted],
+    screen: PreparedScreen,
+    truth: Truth,
+    metrics: Sequence[str],
+    reference_sd_G: np.ndarray | None = None,
+    *,
+    n: int = N_SPLIT_HALF,
+    seed: int = 0,
+) -> HalfScores:
+    """Score methods, the train mean and the other half against the same held-out halves.
+
+    `truth` holds the evaluated conditions whole (no shard). Metrics over cells stay NaN. `reference_sd_G` is the
+    standard deviation of the train mean's errors; that of the other half is its sampling error.
+    """
+    used = [column for column, name in enumerate(metrics) if not get_metric(name).needs_cells]
+    names = [metrics[column] for column in used]
+    shape = (len(truth.conditions), len(names))
+    once_U = np.ones((len(truth.conditions), 1))
+    floor_sd_UG = None if reference_sd_G is None else once_U * reference_sd_G
+    methods = {**predictions, _FLOOR: Predicted(once_U * truth.reference_mean_G, floor_sd_UG)}
+    # sum of the defined values, and their number
+    sums = {method: np.zeros((2, *shape)) for method in (*methods, _CEILING)}
+    for held_out, other_UG in split_halves(screen, truth, n, seed=seed):
+        n_other_U = np.maximum(truth.n_cells_U - held_out.n_cells_U, 1)
+        other = Predicted(other_UG, truth.std_UG / np.sqrt(n_other_U)[:, None])
+        for method, predicted in {**methods, _CEILING: other}.items():
+            values = _values_of_halves(predicted, held_out, names)
+            defined = np.isfinite(values)
+            sums[method] += np.stack([np.where(defined, values, 0.0), defined])
+    whole = {method: np.full((len(truth.conditions), len(metrics)), np.nan) for method in sums}
+    for method, (total, count) in sums.items():
+        whole[method][:, used] = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
+    floor_UM, ceiling_UM = whole.pop(_FLOOR), whole.pop(_CEILING)
+    if np.isnan(truth.reference_mean_G).any():  # without training conditions nothing is 0 on the scale
+        ceiling_UM[:] = np.nan
+    return HalfScores(whole, floor_UM, ceiling_UM)
+
+
+def scaled_shares(
+    value_U: np.ndarray, floor_U: np.ndarray, ceiling_U: np.ndarray, *, higher_is_better: bool
+) -> np.ndarray:
+    """(value - floor) / mean(ceiling - floor) of each condition, (U,); their mean is the scaled score."""
+    kept = np.isfinite(value_U) & np.isfinite(ceiling_U)
+    floor_U = np.where(np.isnan(floor_U), 0.0, floor_U)
+    span = float((ceiling_U - floor_U)[kept].mean()) if kept.any() else 0.0
+    if not (span > 0 if higher_is_better else span < 0):
+        return np.full(len(value_U), np.nan)
+    return np.where(kept, (value_U - floor_U) / span, np.nan)
+
+
+def _values_of_halves(predicted: Predicted, held_out: Truth, names: Sequence[str]) -> np.ndarray:
+    """Metrics where some conditions have no second half: those are excluded, also as what others are compared with."""
+    whole_U = np.isfinite(held_out.mean_UG).all(axis=1)
+    values_UM = np.full((len(predicted.mean_UG), len(names)), np.nan)
+    if not whole_U.any():
+        return values_UM
+    truth = held_out.subset(whole_U)
+    truth = dataclasses.replace(truth, panel_mean_VG=truth.mean_UG, panel_row_U=np.arange(int(whole_U.sum())))
+    predicted = predicted.rows(whole_U)
+    values_UM[whole_U] = condition_metrics(predicted.mean_UG, truth, names, sd_UG=predicted.sd_UG)
+    return values_UM
+
+
+def _half_means(
+    screen: PreparedScreen, condition: object, key: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Means of two random halves of a condition's cells, and the number of cells of the first."""
+    condition_id = screen.id_of(condition)  # type: ignore[arg-type]
+    cells = screen.cells_of(condition_id)
+    n_genes = len(screen.gene_names)
+    if len(cells) < 2:
+        return np.full(n_genes, np.nan), np.full(n_genes, np.nan), 0
+    order = np.random.default_rng([*key, condition_id]).permutation(len(cells))
+    n_first = len(cells) // 2
+    half = np.zeros(len(cells), dtype=np.int64)
+    half[order[n_first:]] = 1
+    size = np.array([n_first, len(cells) - n_first])
+    # both means by one sparse product: the cells are never dense
+    pick = sparse.csr_matrix((1.0 / size[half], (half, np.arange(len(cells)))), shape=(2, len(cells)))
+    means = np.asarray((pick @ screen.cells.csr(cells).astype(np.float64)).todense())
+    return means[0], means[1], n_first
 
 
 def predict_baseline(

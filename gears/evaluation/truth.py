@@ -14,13 +14,14 @@ from scipy import special
 from gears.conditions import Condition
 from gears.core.messages import check_unique
 from gears.data.screen.statistics import N_RANKED, moderated_t, welch_t
-from gears.evaluation.rows import adjusted, weighted_rows
+from gears.evaluation.rows import adjusted, changes, weighted_rows
 
 if TYPE_CHECKING:
     from gears.data.screen.prepared import PreparedScreen
 
 GeneLists = tuple[np.ndarray, ...]
 _TABLES = ("mean_UG", "std_UG", "t_UG", "moderated_t_UG")
+_COMPUTED = ("adjusted_p_UG", "evidence_UG")
 _LISTS = ("conditions", "top_de", "top_de_non_dropout", "targets")
 
 MAX_CELLS = 300
@@ -48,7 +49,8 @@ class Truth:
     control_mean_G
         Mean of the control cells, the origin of every change.
     reference_mean_G
-        Mean of the training conditions' means, without the control (NaN without training conditions).
+        Mean of the training conditions' means, without the control, (G,) or one for each condition, (U, G) (NaN without
+        training conditions).
     top_de, top_de_non_dropout
         Per condition its differential genes (indices), most differential first, all and without
         drop-outs; empty where no ranking exists, as for the control. Metrics take the first of them (:meth:`top`).
@@ -64,6 +66,8 @@ class Truth:
         Standard deviation (ddof 0) and number of the control cells; None and 0 where unknown.
     cells
         Where the cells are found, for metrics that compare distributions; None without cells.
+    weighs_all
+        Whether a condition without evidence of change weighs all genes alike (:meth:`for_choices`).
     """
 
     conditions: tuple[Condition, ...]
@@ -85,13 +89,15 @@ class Truth:
     control_std_G: np.ndarray | None = None
     n_control: int = 0
     cells: CellSource | None = None
+    weighs_all: bool = False
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.mean_UG.shape
         for name in _TABLES:
             _expect_shape(name, getattr(self, name), (n_conditions, n_genes))
-        for name in ("control_mean_G", "reference_mean_G"):
-            _expect_shape(name, getattr(self, name), (n_genes,))
+        _expect_shape("control_mean_G", self.control_mean_G, (n_genes,))
+        if self.reference_mean_G.shape != (n_conditions, n_genes):
+            _expect_shape("reference_mean_G", self.reference_mean_G, (n_genes,))
         for name in (*_LISTS, "n_cells_U", "panel_row_U", "degrees_U"):
             if len(getattr(self, name)) != n_conditions:
                 msg = f"{name} has {len(getattr(self, name))} entries; expected one per condition ({n_conditions})"
@@ -152,10 +158,7 @@ class Truth:
             n_control=int(n_control),
             cells=cells,
         )
-        error_U = weighted_rows((truth.mean_UG - truth.reference_mean_G) ** 2, truth.evidence_UG)
-        error_U = error_U[np.isfinite(error_U)]
-        reference_error = float(error_U.mean()) if len(error_U) else float("nan")
-        return dataclasses.replace(truth, reference_error=reference_error)
+        return truth._with_reference_error()
 
     @classmethod
     def of(
@@ -184,13 +187,13 @@ class Truth:
         cells
             Cells for metrics that compare distributions, such as :class:`gears.evaluation.truth.ScreenCells`.
         reference_mean_G
-            Instead of the mean of the training conditions' means.
+            Instead of the mean of the training conditions' means: (G,), or one for each condition (U, G).
         pooled
             Perturbed conditions whose variance, with the control's, the moderated t draws to; by default all of the
             screen. Training gives its own, so that it does not depend on held-out conditions.
         """
-        chosen = tuple(Condition.of(condition) for condition in conditions)
-        ids = np.array([screen.id_of(condition) for condition in chosen], dtype=np.int64)
+        evaluated = tuple(Condition.of(condition) for condition in conditions)
+        ids = np.array([screen.id_of(condition) for condition in evaluated], dtype=np.int64)
         statistics = screen.statistics
         control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
         gene_index = {gene: index for index, gene in enumerate(screen.gene_names)}
@@ -206,7 +209,7 @@ class Truth:
         return cls.from_means(
             np.asarray(statistics.mean[ids]).reshape(len(ids), -1),
             control_mean_G,
-            conditions=chosen,
+            conditions=evaluated,
             reference_mean_G=reference_mean_G,
             std_UG=np.sqrt(np.maximum(statistics.m2[ids], 0.0)),
             t_UG=welch_t(statistics, ids),
@@ -217,7 +220,7 @@ class Truth:
             top_de_non_dropout=top_non_dropout,
             targets=[
                 np.array([gene_index[gene] for gene in condition.genes if gene in gene_index], dtype=np.int64)
-                for condition in chosen
+                for condition in evaluated
             ],
             control_std_G=np.sqrt(np.maximum(statistics.m2[screen.control_id], 0.0)),
             n_control=int(statistics.n[screen.control_id]),
@@ -240,18 +243,55 @@ class Truth:
         return np.argsort(-np.abs(self.moderated_t_UG), axis=1, kind="stable")[:, :n]
 
     def subset(self, rows: Sequence[int] | np.ndarray | slice) -> Truth:
-        """The same truth for some of its conditions (a worker's shard); the panel stays whole."""
-        picked = np.arange(len(self.conditions))[rows]
-        names = (*_TABLES, "degrees_U", "n_cells_U", "panel_row_U")
-        arrays: dict[str, Any] = {name: getattr(self, name)[picked] for name in names}
-        lists: dict[str, Any] = {name: tuple(getattr(self, name)[row] for row in picked) for name in _LISTS}
-        return dataclasses.replace(self, **arrays, **lists)
+        """The same truth for some of its conditions (a worker's shard; views of a slice); the panel stays whole."""
+        own_reference = ("reference_mean_G",) if self.reference_mean_G.ndim == 2 else ()
+        names = (*_TABLES, "degrees_U", "n_cells_U", "panel_row_U", *own_reference)
+        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        positions = np.arange(len(self.conditions))[rows]
+        lists: dict[str, Any] = {
+            name: tuple(getattr(self, name)[row] for row in positions) for name in _LISTS
+        }
+        shard = dataclasses.replace(self, **arrays, **lists)
+        # computed along genes, and costly: that of a shard is a part of it
+        vars(shard).update({name: vars(self)[name][rows] for name in _COMPUTED if name in vars(self)})
+        return shard
+
+    def with_means(self, mean_UG: np.ndarray, n_cells_U: np.ndarray) -> Truth:
+        """The same truth, whole, with means of other cells; differential genes and standard deviations stay."""
+        other = dataclasses.replace(self, mean_UG=mean_UG, panel_mean_VG=mean_UG, n_cells_U=n_cells_U)
+        vars(other).update({name: vars(self)[name] for name in _COMPUTED if name in vars(self)})
+        return other
+
+    def for_choices(self) -> Truth:
+        """The same truth for choices among predictions: no condition and no gene is excluded.
+
+        A condition without evidence of change weighs all genes alike, a reference without error counts as one of error
+        1, and perturbed genes count as others do. It holds what :data:`gears.evaluation.DECISIVE` needs of means.
+        """
+        unknown: dict[str, Any] = dict.fromkeys(
+            ("std_UG", "t_UG"), np.broadcast_to(np.nan, self.mean_UG.shape)
+        )
+        no_genes = np.zeros(0, dtype=np.int64)
+        truth = dataclasses.replace(self, **unknown, panel_targets=no_genes, weighs_all=True)
+        vars(truth)["adjusted_p_UG"] = self.adjusted_p_UG
+        return truth._with_reference_error()
+
+    def _with_reference_error(self) -> Truth:
+        """Set the error of the reference, of a truth that is new and whole."""
+        error_U = weighted_rows((self.mean_UG - self.reference_mean_G) ** 2, self.evidence_UG)
+        error_U = error_U[np.isfinite(error_U)]
+        error = float(error_U.mean()) if len(error_U) else float("nan")
+        # not a copy, which would compute the evidence again
+        object.__setattr__(self, "reference_error", (error or 1.0) if self.weighs_all else error)
+        return self
 
     def without_genes(self, genes: np.ndarray) -> Truth:
         """The same truth without some measured genes (a condition's own targets, say)."""
         kept_G = np.setdiff1d(np.arange(len(self.control_mean_G)), genes)
         lists: dict[str, Any] = {
-            name: tuple(np.searchsorted(kept_G, own[~np.isin(own, genes)]) for own in getattr(self, name))
+            name: tuple(
+                np.searchsorted(kept_G, listed[~np.isin(listed, genes)]) for listed in getattr(self, name)
+            )
             for name in _LISTS[1:]
         }
         rows: dict[str, Any] = {name: getattr(self, name)[:, kept_G] for name in (*_TABLES, "panel_mean_VG")}
@@ -262,7 +302,7 @@ class Truth:
             **rows,
             **lists,
             control_mean_G=self.control_mean_G[kept_G],
-            reference_mean_G=self.reference_mean_G[kept_G],
+            reference_mean_G=self.reference_mean_G[..., kept_G],
             control_std_G=std_G,
             cells=None,
         )
@@ -281,10 +321,18 @@ class Truth:
         p_UG = 2 * np.asarray(special.stdtr(self.degrees_U[:, None], -np.abs(self.moderated_t_UG)))
         return adjusted(p_UG)
 
-    @property
+    @cached_property
     def evidence_UG(self) -> np.ndarray:
         """Evidence that a gene changes, (U, G) in 0..1: 1 minus its adjusted p; 0 where that is unknown."""
-        return 1.0 - self.adjusted_p_UG
+        evidence_UG = 1.0 - self.adjusted_p_UG
+        if self.weighs_all:
+            evidence_UG[evidence_UG.sum(axis=1) == 0] = 1.0
+        return evidence_UG
+
+    @cached_property
+    def specific(self) -> tuple[np.ndarray, np.ndarray]:
+        """True changes from the reference (U, G), and what rounding alone can make of them (:func:`changes`)."""
+        return changes(self.mean_UG, self.reference_mean_G)
 
     @property
     def effect_size_U(self) -> np.ndarray:

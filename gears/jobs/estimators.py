@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gears.conditions import Condition
 from gears.core.numbers import clipped
-from gears.evaluation.predicted import Predicted
+from gears.evaluation.scoring import Predicted
 from gears.model.folder import check_names, check_scale, inputs_of
 from gears.priors.source import prior_of
 

@@ -15,8 +15,8 @@ from gears.core.numbers import unit_rows
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
-from gears.evaluation.rows import changes, pearson_rows
-from gears.evaluation.scoring import by_setting
+from gears.evaluation.fitted import by_setting
+from gears.evaluation.metrics.decisive import pearson_delta_ref, relative_error
 from gears.evaluation.truth import Truth
 from gears.files.cache import cached_arrays
 from gears.files.mapped import release, row_blocks
@@ -97,9 +97,10 @@ def fit_to(
         if len(inside):
             members = [conditions[row] for row in rows.tolist()]
             plain = [member.plain for member in members]
-            truth = Truth.of(view, [plain[row] for row in deciding.tolist()], pooled=plain)
-            known_mean = means_without(screen, members, deciding)
-            parts.append((inside, criterion_of(truth, known_mean, clip=screen.nonnegative)))
+            known_mean_UG = means_without(screen, members, deciding)
+            judged_here = [plain[row] for row in deciding.tolist()]
+            truth = Truth.of(view, judged_here, pooled=plain, reference_mean_G=known_mean_UG)
+            parts.append((inside, criterion_of(truth, clip=screen.nonnegative)))
 
     def in_settings(delta_UG: np.ndarray) -> np.ndarray:
         error_U = np.empty(len(judged))
@@ -158,43 +159,33 @@ def go_similarity(
     return GeneSimilarity(trained_T, sparse.csr_matrix(sparse.vstack(blocks, format="csr")))
 
 
-def criterion_of(truth: Truth, known_mean_UG: np.ndarray, *, clip: bool = True) -> Criterion:
+def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
     """Error of predicted changes of U conditions, for choices among predictions, (U,); lower is better.
 
-    Its mean is ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what
-    is specific to a perturbation. A condition without evidence of change weighs all genes alike.
-    Block by block of conditions: small arrays stay in the cache.
+    It is ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what is
+    specific to a perturbation. Block by block of conditions: small arrays stay in the cache.
 
     Parameters
     ----------
-    known_mean_UG
-        The train mean of each prediction, (U, G): mean of the conditions that it is made from, without
+    truth
+        Its reference is the train mean of each prediction, (U, G): mean of the conditions that it is made from, without
         the condition itself, since a mean that held it would be beaten by its own opposite.
     """
-    step = max(1, _BLOCK_VALUES // max(1, known_mean_UG.shape[1]))
-    blocks, of_mean = [], 0.0
-    for start in range(0, len(known_mean_UG), step):
-        rows = slice(start, start + step)
-        true_RG, origin_RG = truth.mean_UG[rows], known_mean_UG[rows]
-        weight_RG = truth.subset(rows).evidence_UG
-        weight_RG[weight_RG.sum(axis=1) == 0] = 1.0
-        weight_RG /= weight_RG.sum(axis=1, keepdims=True)
-        of_mean += float((weight_RG * (true_RG - origin_RG) ** 2).sum())
-        blocks.append((true_RG, origin_RG, weight_RG, *changes(true_RG, origin_RG)))
+    truth = truth.for_choices()
+    n_conditions, n_genes = truth.mean_UG.shape
+    step = max(1, _BLOCK_VALUES // max(1, n_genes))
+    slices = [slice(start, start + step) for start in range(0, n_conditions, step)]
+    blocks = [(rows, truth.subset(rows)) for rows in slices]
 
     def criterion(delta_UG: np.ndarray) -> np.ndarray:
-        error_U, correlation_U, start = np.empty(len(delta_UG)), np.empty(len(delta_UG)), 0
-        for true_RG, origin_RG, weight_RG, specific_RG, noise_R in blocks:
-            rows = slice(start, start + len(true_RG))
-            predicted_RG = truth.control_mean_G + delta_UG[rows]
+        error_U = np.empty(len(delta_UG))
+        for rows, block in blocks:
+            predicted_RG = block.control_mean_G + delta_UG[rows]
             if clip:
-                predicted_RG = np.maximum(predicted_RG, 0.0)
-            error_U[rows] = (weight_RG * (predicted_RG - true_RG) ** 2).sum(axis=1)
-            departure_RG, noise_of_prediction = changes(predicted_RG, origin_RG)
-            pearson_R = pearson_rows(departure_RG, specific_RG, noise_a=noise_of_prediction, noise_b=noise_R)
-            correlation_U[rows] = np.nan_to_num(pearson_R)
-            start = rows.stop
-        return error_U * len(error_U) / (of_mean or 1.0) - correlation_U
+                np.maximum(predicted_RG, 0.0, out=predicted_RG)
+            correlation_R = np.nan_to_num(pearson_delta_ref(predicted_RG, block))
+            error_U[rows] = relative_error(predicted_RG, block) - correlation_R
+        return error_U
 
     return criterion
 

@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 
 from gears.evaluation.baselines.base import BASELINES
+from gears.evaluation.intervals import marked
 from gears.evaluation.metrics.registry import ALL, DECISIVE, METRICS, condition_metrics
-from gears.evaluation.results import Results
-from gears.evaluation.summary import marked
 from gears.evaluation.truth import Truth
-from gears.evaluation.verdict import NO_RANGE, without_range
+from gears.evaluation.verdict import NO_RANGE, Results, without_range
 from gears.plotting.changes import gene_changes, prediction_figure
 from gears.plotting.curves import difference_handles, method_differences
 from gears.plotting.maps import change_limit, delta_heat_map, variable_genes

@@ -15,10 +15,10 @@ import pandas as pd
 from gears.conditions import Condition
 from gears.core.messages import count
 from gears.core.numbers import clipped
-from gears.evaluation.baselines.base import fitted_conditions
-from gears.evaluation.results import check_report_folder
-from gears.evaluation.table import baseline_predictions, comparison_table, subgroup_line
+from gears.evaluation.compare import baseline_predictions, comparison_table
+from gears.evaluation.fitted import fitted_conditions, subgroup_line
 from gears.evaluation.truth import ScreenCells, Truth
+from gears.evaluation.verdict import check_report_folder
 from gears.graphs.embeddings import GeneEmbedding
 from gears.report.figures import Profiles
 from gears.report.write import write_report

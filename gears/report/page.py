@@ -13,10 +13,9 @@ import pandas as pd
 
 from gears.core.messages import count
 from gears.evaluation.baselines.base import BASELINES
-from gears.evaluation.metrics.registry import ALL, DECISIVE, METRICS
-from gears.evaluation.results import Results, run_costs
-from gears.evaluation.summary import EVERY, marked, summary_table
-from gears.evaluation.verdict import MIN_CONDITIONS, NO_RANGE, WORSE, without_range
+from gears.evaluation.intervals import marked, summary_table
+from gears.evaluation.metrics.registry import ALL, DECISIVE, EVERY, METRICS
+from gears.evaluation.verdict import MIN_CONDITIONS, NO_RANGE, WORSE, Results, run_costs, without_range
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 DECISIVE_COLUMNS = [

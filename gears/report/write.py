@@ -10,7 +10,7 @@ import pandas as pd
 
 from gears.evaluation.compare import Comparison
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap
-from gears.evaluation.results import Results
+from gears.evaluation.verdict import Results
 from gears.files.atomic import write_atomically
 from gears.files.formats import write_text
 from gears.files.paths import user_path

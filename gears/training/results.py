@@ -10,7 +10,7 @@ import pandas as pd
 
 from gears.core.html import Shown
 from gears.core.messages import count
-from gears.evaluation.summary import summary_table
+from gears.evaluation.intervals import summary_table
 from gears.evaluation.verdict import short_table
 
 if TYPE_CHECKING:

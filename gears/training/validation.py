@@ -23,8 +23,8 @@ from torch import nn
 from gears.data.screen.statistics import variance_within
 from gears.data.splits.split import perturbed_in
 from gears.distributed.world import Reducer
+from gears.evaluation.fitted import settings_of
 from gears.evaluation.metrics.registry import condition_metrics, get_metric
-from gears.evaluation.scoring import settings_of
 from gears.evaluation.truth import Truth
 from gears.prediction.stream import predict_changes
 from gears.priors.prior import GenePrior

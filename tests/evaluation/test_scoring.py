@@ -17,8 +17,7 @@ from gears.conditions import Condition
 from gears.data.splits import Split, subgroup_names
 from gears.evaluation import compare
 from gears.evaluation.baselines import Additive
-from gears.evaluation.scoring import means_in
-from gears.evaluation.table import fitted_line, subgroup_line
+from gears.evaluation.fitted import fitted_line, means_in, subgroup_line
 from gears.graphs.profiles import correlation_profiles
 
 METRICS = (

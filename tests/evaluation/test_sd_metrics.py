@@ -17,7 +17,7 @@ from gears.evaluation import (
     score,
     verdict_table,
 )
-from gears.evaluation.baselines.base import ConditionMeans
+from gears.evaluation.fitted import ConditionMeans
 from gears.evaluation.scoring import ScoreOptions
 from gears.jobs.estimators import PriorEstimator
 

@@ -4,20 +4,20 @@ from gears.evaluation.baselines.base import (
     BASELINES,
     Baseline,
     BaselineEntry,
-    ConditionMeans,
     Estimator,
     make_baseline,
     register_baseline,
 )
 from gears.evaluation.baselines.go import GOKnn, GORidge
-from gears.evaluation.baselines.linear import Linear
 from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, TrainMean
 from gears.evaluation.baselines.regression import (
     AdditiveRidge,
     AdditiveRidgeCoexpression,
     AdditiveRidgeGO,
     EmbeddingRidge,
+    Linear,
 )
+from gears.evaluation.fitted import ConditionMeans
 
 # Those that use training conditions only and need no embeddings; `additive_all_singles` and `embedding_ridge` are
 # available by name.

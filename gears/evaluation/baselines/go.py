@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_baseline
+from gears.evaluation.baselines.base import Baseline, register_baseline
+from gears.evaluation.fitted import ConditionMeans
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.go import jaccard
 

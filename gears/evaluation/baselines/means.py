@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gears.conditions import Condition
-from gears.evaluation.baselines.base import Baseline, ConditionMeans, register_baseline
+from gears.evaluation.baselines.base import Baseline, register_baseline
+from gears.evaluation.fitted import ConditionMeans
 
 
 @register_baseline("no_change", "c: the control mean", weak=True)

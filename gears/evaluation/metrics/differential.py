@@ -8,8 +8,8 @@ import numpy as np
 from scipy import special
 
 from gears.core.messages import unknown_name
-from gears.evaluation.metrics.errors import PSEUDO_COUNT
-from gears.evaluation.metrics.registry import register
+from gears.evaluation.metrics.published import PSEUDO_COUNT, SHARE
+from gears.evaluation.metrics.registry import register_table
 from gears.evaluation.rows import adjusted
 from gears.evaluation.truth import Truth
 
@@ -17,18 +17,9 @@ FALSE_DISCOVERY_RATE = 0.05
 TESTS = ("welch", "wilcoxon")
 
 
-@register(
-    "de_overlap_welch",
-    formula=(
-        "|S and S'| / |S|: S genes of Welch's t at 5 % false discoveries (BH), S' those of the prediction, cut to "
-        "|S| by |log2 fold change|; the prediction has the control's s.d. and the condition's number of cells"
-    ),
-    higher_is_better=True,
-    bounds=(0.0, 1.0),
-    source="after DES of cell-eval, which ranks cells by Wilcoxon's test (de_overlap_of_cells); NaN where S is empty",
-)
 def de_overlap_welch(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Share of the truly differential genes that are differential in the prediction, (U,).
+    """|S and S'| / |S|: S genes of Welch's t at 5 % false discoveries (BH), S' those of the prediction, cut to |S| by
+    |log2 fold change|; the prediction has the control's s.d. and the condition's number of cells
 
     A predicted mean has no spread of cells: it is tested with the spread of the
     control cells and the condition's number of cells.
@@ -125,19 +116,19 @@ def fold_change_size(
 
 
 def _welch_p(
-    one: tuple[np.ndarray, np.ndarray, Any], other: tuple[np.ndarray, np.ndarray, Any]
+    cells: tuple[np.ndarray, np.ndarray, Any], control: tuple[np.ndarray, np.ndarray, Any]
 ) -> np.ndarray:
     """Two-sided p of Welch's t from (mean, s.d. with ddof 0, n) of both sides; 1 where nothing varies or differs."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        variances = [side[1] ** 2 / (side[2] - 1) for side in (one, other)]
-        t_G = (one[0] - other[0]) / np.sqrt(variances[0] + variances[1])
+        variances = [side[1] ** 2 / (side[2] - 1) for side in (cells, control)]
+        t_G = (cells[0] - control[0]) / np.sqrt(variances[0] + variances[1])
         squares = sum(
-            variance**2 / (side[2] - 1) for variance, side in zip(variances, (one, other), strict=True)
+            variance**2 / (side[2] - 1) for variance, side in zip(variances, (cells, control), strict=True)
         )
         freedom_G = (variances[0] + variances[1]) ** 2 / squares
     freedom_G = np.where(np.isfinite(freedom_G), freedom_G, 1.0)
     t_G = np.nan_to_num(t_G, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    return np.asarray(np.where(one[0] == other[0], 1.0, 2 * special.stdtr(freedom_G, -np.abs(t_G))))
+    return np.asarray(np.where(cells[0] == control[0], 1.0, 2 * special.stdtr(freedom_G, -np.abs(t_G))))
 
 
 def _welch_p_of_cells(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:
@@ -149,3 +140,9 @@ def _wilcoxon_p(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:
     from scipy import stats  # a worker does without it
 
     return np.asarray(stats.mannwhitneyu(cells_NG, control_KG, method="asymptotic").pvalue)
+
+
+register_table(
+    ("de_overlap_welch", de_overlap_welch, "higher", SHARE,
+     "after DES of cell-eval, which ranks cells by Wilcoxon's test (de_overlap_of_cells); NaN where S is empty"),
+)  # fmt: skip

@@ -6,38 +6,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gears.evaluation.metrics.registry import register
+from gears.evaluation.metrics.registry import register_table
 from gears.evaluation.truth import Truth, moved_cells
 
-UNBOUNDED = (-float("inf"), float("inf"))
 
-
-@register(
-    "energy_distance",
-    formula=(
-        "2 E|x - y| - E|x - x'| - E|y - y'| of predicted cells x and real cells y, no cell with itself; of plain "
-        "distances, not of their squares as E-distance in scPerturb (energy_distance_of_cells(x, y, squared=True))"
-    ),
-    higher_is_better=False,
-    bounds=UNBOUNDED,
-    source="Szekely & Rizzo 2013 (U-statistic: chance is 0, so slightly negative values occur)",
-    needs_cells=True,
-)
 def energy_distance(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Energy distance between the control cells moved to the predicted mean and the real cells, (U,)."""
+    """2 E|x - y| - E|x - x'| - E|y - y'| of predicted cells x and real cells y, no cell with itself; of plain
+    distances, not of their squares as E-distance in scPerturb (energy_distance_of_cells(x, y, squared=True))
+
+    Predicted cells are control cells moved to the predicted mean.
+    """
     return _over_cells(predicted_UG, truth, energy_distance_of_cells)
 
 
-@register(
-    "mmd",
-    formula="E k(x, x') + E k(y, y') - 2 E k(x, y), Gaussian k of width median |y - y'|, no cell with itself",
-    higher_is_better=False,
-    bounds=(-2.0, 2.0),
-    source="Gretton et al. 2012, squared and unbiased (chance is 0, so slightly negative values occur)",
-    needs_cells=True,
-)
 def mmd(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
-    """Squared maximum mean discrepancy between moved control cells and the real cells, (U,)."""
+    """E k(x, x') + E k(y, y') - 2 E k(x, y), Gaussian k of width median |y - y'|, no cell with itself
+
+    Of control cells moved to the predicted mean x and real cells y.
+    """
     return _over_cells(predicted_UG, truth, mmd_of_cells)
 
 
@@ -105,3 +91,11 @@ def _over_cells(
             for row_G, condition in zip(predicted_UG, truth.conditions, strict=True)
         ]
     )
+
+
+register_table(
+    ("energy_distance", energy_distance, "lower", (-float("inf"), float("inf")),
+     "Szekely & Rizzo 2013 (U-statistic: chance is 0, so slightly negative values occur)", "needs_cells"),
+    ("mmd", mmd, "lower", (-2.0, 2.0),
+     "Gretton et al. 2012, squared and unbiased (chance is 0, so slightly negative values occur)", "needs_cells"),
+)  # fmt: skip

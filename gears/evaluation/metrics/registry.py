@@ -1,9 +1,11 @@
-"""Registry of metrics, and their values by condition and on average."""
+"""Registry of metrics, and their values by condition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ DEFAULT = (
     "pearson_delta", "mse_top20_de", "mse", "mae", "discrimination", "pearson",
 )  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition
+EVERY = "*"  # entry of the column `condition` for a value of a set of conditions
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,48 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric")
 
 
-def register(name: str, **description: Any) -> Callable[[MetricFunction], MetricFunction]:
+def register(
+    name: str, *, formula: str | None = None, **description: Any
+) -> Callable[[MetricFunction], MetricFunction]:
     """Add a function to :data:`METRICS`; the decorated function itself is returned unchanged.
 
-    `description` are the other fields of :class:`Metric`: ``formula``, ``higher_is_better``, ``bounds`` and ``source``
-    are required.
+    `description` are the other fields of :class:`Metric`: ``higher_is_better``, ``bounds`` and ``source`` are required.
+    Without `formula` it is the first paragraph of the function's docstring, with what a ``partial`` sets in place of
+    ``{its name}``.
     """
 
     def add(function: MetricFunction) -> MetricFunction:
-        METRICS.add(name, Metric(name, function, **description))
+        described = formula or _first_paragraph(function)
+        if not described:
+            msg = f"metric {name!r} has no formula; begin the function's docstring with it, or give formula"
+            raise ValueError(msg)
+        METRICS.add(name, Metric(name, function, described, **description))
         return function
 
     return add
+
+
+def register_table(*rows: tuple[Any, ...]) -> None:
+    """Add the metrics of a file: rows of name, function, better values, bounds, source, and what it needs.
+
+    Better values are ``"higher"``, ``"lower"``, ``"near 0.9"`` or ``"-"``, as :attr:`Metric.direction` gives them.
+    Needs are fields of :class:`Metric` that are True; ``"whole_set"`` marks one number for a set of conditions.
+    """
+    for name, function, better, bounds, source, *needs in rows:
+        description: dict[str, Any] = dict.fromkeys((need for need in needs if need != "whole_set"), True)
+        if "whole_set" in needs:
+            description["scope"] = "set"
+        if better.startswith("near "):
+            description["ideal"] = float(better.removeprefix("near "))
+        higher = {"higher": True, "lower": False}.get(better)
+        register(name, higher_is_better=higher, bounds=bounds, source=source, **description)(function)
+
+
+def _first_paragraph(function: MetricFunction) -> str:
+    settings = function.keywords if isinstance(function, partial) else {}
+    text = inspect.getdoc(function.func if isinstance(function, partial) else function) or ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.format(**settings) if settings else paragraph
 
 
 def get_metric(name: str) -> Metric:
@@ -208,39 +241,6 @@ def set_metrics(
     return values
 
 
-def summarise(
-    values_UM: np.ndarray, names: Sequence[str], subgroups: Sequence[str] | Mapping[str, Sequence[int]]
-) -> pd.DataFrame:
-    """Average per-condition values within subgroups and over all conditions.
-
-    Parameters
-    ----------
-    values_UM
-        Values of :func:`condition_metrics`, (U, M).
-    names
-        The M metrics.
-    subgroups
-        One name per condition, or rows by name. Subgroups without conditions are omitted.
-
-    Returns
-    -------
-    pd.DataFrame
-        Columns ``subgroup``, ``metric``, ``mean`` (over the conditions where it
-        is defined), ``n_conditions``, ``n_undefined``; the subgroup ``"all"`` comes first.
-    """
-    values_UM = np.asarray(values_UM, dtype=np.float64).reshape(-1, len(names))
-    groups: dict[str, Sequence[int]] = {ALL: range(len(values_UM)), **_rows_by_name(subgroups)}
-    records = []
-    for subgroup, rows in groups.items():
-        for column, name in enumerate(names):
-            column_values = values_UM[list(rows), column]
-            undefined = int(np.isnan(column_values).sum())
-            if len(column_values):
-                mean = float(np.nanmean(column_values)) if undefined < len(column_values) else np.nan
-                records.append((subgroup, name, mean, len(column_values), undefined))
-    return pd.DataFrame(records, columns=["subgroup", "metric", "mean", "n_conditions", "n_undefined"])
-
-
 def metric_table() -> pd.DataFrame:
     """Every registered metric: formula, better direction, bounds, source, and what it needs."""
     columns = [
@@ -249,15 +249,6 @@ def metric_table() -> pd.DataFrame:
     return pd.DataFrame(
         [[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns
     )
-
-
-def _rows_by_name(subgroups: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    if isinstance(subgroups, Mapping):
-        return dict(subgroups)
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(subgroups):
-        rows.setdefault(name, []).append(row)
-    return dict(sorted(rows.items()))
 
 
 def _checked(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
