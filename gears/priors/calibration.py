@@ -122,6 +122,9 @@ class _Errors:
         Errors, sampling variances and squared predicted changes of the sample of genes.
     mean_R, least
         Mean squared predicted change of each condition, and the smallest that counts.
+    combined_R
+        Whether it is a combination of known genes: what is found for these is not mixed with known single genes, of
+        which less is known than their variance says.
     """
 
     rows: np.ndarray
@@ -135,6 +138,7 @@ class _Errors:
     least: float
     variance_R: np.ndarray
     unseen_R: np.ndarray
+    combined_R: np.ndarray
 
     @classmethod
     def of(cls, found: LeftOut) -> _Errors:
@@ -157,6 +161,7 @@ class _Errors:
         return cls(
             rows, genes, error_RG, noise_RG, error_RT, noise_RT, change_RG[:, genes], np.maximum(mean_R, least), least,
             found.variance_C[rows], found.unseen_C[rows],
+            ~found.unseen_C[rows] & (sizes_of([data.sets[row] for row in rows.tolist()]) > 1),
         )  # fmt: skip
 
     def scales(self, variance_R: np.ndarray) -> np.ndarray:
@@ -186,7 +191,7 @@ class _Errors:
         # neither perturbed genes nor silent ones
         is_counted_RT = (self.noise_RT > 0) | (self.error_RT != 0)
         factor_2 = np.ones(2)
-        for row, is_row_R in enumerate((~self.unseen_R, self.unseen_R)):
+        for row, is_row_R in enumerate((self.combined_R, self.unseen_R)):
             at_RT = is_counted_RT & is_row_R[:, None]
             if is_row_R.sum() >= min(_FEWEST, len(is_row_R)) and at_RT.any():
                 factor_2[row] = _factor(self.error_RT[at_RT], base_RT[at_RT], self.noise_RT[at_RT])

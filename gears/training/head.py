@@ -15,7 +15,6 @@ from gears.conditions import Condition
 from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.world import Reducer
-from gears.evaluation.metrics.decisive import changed_genes
 from gears.evaluation.scoring import by_setting
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
@@ -23,8 +22,7 @@ from gears.priors.fit import FittedPrior
 from gears.priors.head import LIMIT, NAMES, Head, strata
 from gears.priors.inner_folds import InnerPredictions, even_folds, inner_predictions
 from gears.priors.prior import GenePrior
-from gears.priors.process import mean_of_others
-from gears.priors.source import perturbed_conditions
+from gears.priors.source import means_without, perturbed_conditions
 from gears.training.batches import ConditionBatch, ConditionLoader, moved
 from gears.training.head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
 from gears.training.options import DTYPES, TrainOptions
@@ -32,6 +30,7 @@ from gears.training.schedules import Adam, Horizon, learning_rate
 from gears.training.trainer import TrainingEngine
 
 if TYPE_CHECKING:
+    from gears.data.screen.prepared import PreparedScreen
     from gears.pertdata import PertData
 
 N_FOLDS = 4
@@ -128,7 +127,7 @@ def train_head(
         return TrainedHead(fitted, why=why)
     prior = fitted.prior
     inner = inner_predictions(pert_data, conditions, fitted)
-    truth = training_truth(pert_data, [conditions[row] for row in inner.rows.tolist()])
+    truth = training_truth(pert_data.screen, [conditions[row] for row in inner.rows.tolist()])
     targets_CG = inner.inputs.targets(inner.sets)
     weight_CG = truth.loss_weights()
     weight_CG[targets_CG] = 0.0
@@ -192,24 +191,15 @@ def _untrained_because(n_conditions: int) -> str | None:
     return None
 
 
-def training_truth(pert_data: PertData, conditions: Sequence[Condition]) -> TrainingTruth:
-    """Measured changes of the training conditions, with evidence from those of the setting and its control alone."""
-    screen, shape = pert_data.screen, (len(conditions), len(pert_data.screen.gene_names))
-    delta_CG, known_CG, evidence_CG, least_CG = (np.empty(shape) for _ in range(4))
-    is_changed_CG = np.empty(shape, dtype=bool)
+def training_truth(screen: PreparedScreen, conditions: Sequence[Condition]) -> TrainingTruth:
+    """The truth of the training conditions, from these of each setting and its control alone."""
+    parts = []
     for view, rows in by_setting(screen, conditions):
         plain = [conditions[row].plain for row in rows]
-        truth = Truth.of(view, plain, pooled=plain)
-        evidence_RG = truth.evidence_UG
-        evidence_RG[evidence_RG.sum(axis=1) == 0] = 1.0
-        evidence_CG[rows], delta_CG[rows], is_changed_CG[rows] = (
-            evidence_RG,
-            truth.delta_UG,
-            changed_genes(truth),
-        )
-        known_CG[rows] = mean_of_others(delta_CG[rows])
-        least_CG[rows] = -truth.control_mean_G if screen.nonnegative else -np.inf
-    return TrainingTruth(delta_CG, known_CG, evidence_CG, is_changed_CG, least_CG)
+        known_RG = means_without(view, plain, np.arange(len(plain)))
+        truth = Truth.of(view, plain, pooled=plain, reference_mean_G=known_RG)
+        parts.append((truth.for_choices(), np.asarray(rows)))
+    return TrainingTruth(tuple(parts), screen.nonnegative)
 
 
 def kept_conditions(fold_C: np.ndarray) -> np.ndarray:

@@ -12,18 +12,24 @@ weights: the head can help with one kind alone.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gears.evaluation.metrics.correlation import direction_share
-from gears.evaluation.rows import pearson_rows, weighted_rows
+from gears.core.numbers import clipped
+from gears.evaluation.metrics.registry import condition_metrics, get_metric
+from gears.evaluation.truth import Truth
+from gears.priors.process import mean_of_others
 
 FEWEST_CONDITIONS = 40
 """With fewer training conditions no head is trained: with 18 to 25 it overfits."""
 FEWEST_OF_A_KIND = 10
 """With fewer training conditions of a kind (one gene, several) the head has weight 0 there."""
+JUDGED = ("pearson_delta_ref", "relative_error", "discrimination_ref", "direction_changed")
+"""The metrics that must gain: on the first two beyond chance, on the others nothing may be lost."""
 LEVEL = 0.05
 N_DRAWS = 1000
 SHARES = (1.0, 0.75, 0.5, 0.25)
@@ -32,27 +38,24 @@ SHARES = (1.0, 0.75, 0.5, 0.25)
 
 @dataclass(frozen=True)
 class TrainingTruth:
-    """Measured changes of training conditions, and what they are compared with.
+    """What the training conditions showed, by setting.
 
     Attributes
     ----------
-    delta_CG
-        Measured changes.
-    known_CG
-        Mean change of the other conditions.
-    evidence_CG
-        Evidence that a gene changes (:attr:`gears.evaluation.Truth.evidence_UG`).
-    is_changed_CG
-        Genes that change (:func:`gears.evaluation.metrics.decisive.changed_genes`).
-    least_CG
-        Changes below it are negative expression, which prediction sets to zero.
+    parts
+        Of each setting the truth, with the mean of the other conditions as the reference of each
+        (:meth:`gears.evaluation.Truth.for_choices`), and the rows of its conditions among all C.
+    clip
+        Whether prediction sets negative expression to zero.
     """
 
-    delta_CG: np.ndarray
-    known_CG: np.ndarray
-    evidence_CG: np.ndarray
-    is_changed_CG: np.ndarray
-    least_CG: np.ndarray
+    parts: tuple[tuple[Truth, np.ndarray], ...]
+    clip: bool = False
+
+    @cached_property
+    def delta_CG(self) -> np.ndarray:
+        """Measured changes."""
+        return self._joined([truth.delta_UG for truth, _ in self.parts])
 
     def loss_weights(self) -> np.ndarray:
         """Weights of squared errors, (C, G), of mean 1.
@@ -60,38 +63,32 @@ class TrainingTruth:
         Their sum over genes is the error as a share of that of the mean of the other conditions, over all genes and
         over genes by evidence: the head is trained on what it is judged by.
         """
-        square_CG = (self.delta_CG - self.known_CG) ** 2
+        square_CG = self._joined(
+            [(truth.delta_UG - mean_of_others(truth.delta_UG)) ** 2 for truth, _ in self.parts]
+        )
+        evidence_CG = self._joined([truth.evidence_UG for truth, _ in self.parts])
         total_C1 = square_CG.sum(axis=1, keepdims=True)
-        by_evidence_C1 = (self.evidence_CG * square_CG).sum(axis=1, keepdims=True)
+        by_evidence_C1 = (evidence_CG * square_CG).sum(axis=1, keepdims=True)
         tiny = np.finfo(np.float64).tiny
-        weight_CG = 1 / np.maximum(total_C1, tiny) + self.evidence_CG / np.maximum(by_evidence_C1, tiny)
+        weight_CG = 1 / np.maximum(total_C1, tiny) + evidence_CG / np.maximum(by_evidence_C1, tiny)
         weight_CG[(total_C1 <= 0)[:, 0]] = 0.0
         return np.asarray(weight_CG / (weight_CG.mean() or 1.0))
 
     def scores(self, change_CG: np.ndarray) -> np.ndarray:
-        """Decisive metrics of predicted changes, higher is better, (C, 4).
+        """The metrics :data:`JUDGED` of predicted changes, each so that higher is better, (C, 4); 0 where undefined."""
+        sign_4 = [1 if get_metric(name).higher_is_better else -1 for name in JUDGED]
+        values = [
+            condition_metrics(
+                clipped(truth.control_mean_G + change_CG[rows], self.clip, False), truth, JUDGED
+            )
+            for truth, rows in self.parts
+        ]
+        return np.nan_to_num(self._joined(values) * sign_4)
 
-        ``pearson_delta_ref``, minus ``relative_error``, ``discrimination_ref`` among these conditions, each with the
-        mean of the other conditions as reference, and ``direction_changed``, 0 where no gene changes.
-        """
-        change_CG = np.maximum(change_CG, self.least_CG)
-        predicted_CG, true_CG = change_CG - self.known_CG, self.delta_CG - self.known_CG
-        pearson_C = np.nan_to_num(pearson_rows(predicted_CG, true_CG))
-        error_C = weighted_rows((change_CG - self.delta_CG) ** 2, self.evidence_CG)
-        relative_C = error_C / (weighted_rows(true_CG**2, self.evidence_CG).mean() or 1.0)
-        direction_C = np.nan_to_num(direction_share(change_CG, self.delta_CG, self.is_changed_CG))
-        return np.stack([pearson_C, -relative_C, self._discrimination(predicted_CG), direction_C], axis=1)
-
-    def _discrimination(self, predicted_CG: np.ndarray) -> np.ndarray:
-        """Share of the other conditions whose specific change is less like the prediction than the own one, (C,).
-
-        Row c: cosines of its prediction p with ``delta_q - known_c``, from products of whole tables.
-        """
-        delta, known = self.delta_CG, self.known_CG
-        product_CC = predicted_CG @ delta.T - (predicted_CG * known).sum(axis=1)[:, None]
-        square_CC = (delta**2).sum(axis=1)[None, :] - 2 * known @ delta.T + (known**2).sum(axis=1)[:, None]
-        cosine_CC = product_CC / np.sqrt(np.maximum(square_CC, np.finfo(np.float64).tiny))
-        return np.asarray((cosine_CC < np.diag(cosine_CC)[:, None]).sum(axis=1) / max(1, len(delta) - 1))
+    def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Rows of the settings in the order of the conditions."""
+        order_C = np.argsort(np.concatenate([rows for _, rows in self.parts]))
+        return np.concatenate(parts)[order_C]
 
 
 @dataclass(frozen=True)
@@ -116,12 +113,11 @@ class HeadWeight:
 
     def report(self) -> dict[str, Any]:
         """Plain values for the saved model."""
-        metrics = ("pearson_delta_ref", "relative_error", "discrimination_ref", "direction_changed")
         return {
             "weight": self.weight,
             "least_squares": self.least_squares,
             "conditions": self.n_conditions,
-            **{f"gain_{metric}": gain for metric, gain in zip(metrics, self.gains, strict=False)},
+            **{f"gain_{metric}": gain for metric, gain in zip(JUDGED, self.gains, strict=False)},
         }
 
 

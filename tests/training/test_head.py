@@ -109,9 +109,9 @@ def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData,
     other.new_data_process("poisoned", adata)
     conditions = perturbed_in(data.split, "train")
     ours, theirs = training_truth(data.screen, conditions), training_truth(other.screen, conditions)
-    np.testing.assert_allclose(theirs.evidence_UG, ours.evidence_UG)
-    np.testing.assert_allclose(theirs.delta_UG, ours.delta_UG)
-    np.testing.assert_allclose(theirs.reference_mean_G, ours.reference_mean_G)
+    np.testing.assert_allclose(theirs.delta_CG, ours.delta_CG)
+    np.testing.assert_allclose(theirs.loss_weights(), ours.loss_weights())
+    np.testing.assert_allclose(theirs.scores(ours.delta_CG), ours.scores(ours.delta_CG))
 
 
 def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_head(
