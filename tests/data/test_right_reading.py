@@ -37,7 +37,17 @@ def relabelled(adata: AnnData, change: Any) -> AnnData:
         ("feature_type", "gene_expression", "Antibody Capture", 30),
         ("feature_types", "protein_coding", "CRISPR Guide Capture", 30),
         ("feature_types", "Gene Expression", None, 30),
+        ("feature_types", "mRNA", "sgRNA", 30),
+        ("feature_types", "mRNA", "AbSeq", 30),
+        ("feature_types", "Transcriptome", "ADT", 30),
+        ("type", "Gene Expression", "CRISPR Guide Capture", 30),
+        ("library_type", "Gene Expression", "Antibody Capture", 30),
+        ("assay", "RNA", "g-RNA", 30),
+        ("assay", "mRNA", "HTO", 30),
         ("feature_types", "protein_coding", "lncRNA", 33),
+        ("feature_types", "mRNA", "lncRNA", 33),
+        ("type", "gene", "pseudogene", 33),
+        ("type", "protein_coding", "guide", 33),
     ],
 )
 def test_features_that_are_no_genes_are_excluded_before_totals(
@@ -55,6 +65,7 @@ def test_features_that_are_no_genes_are_excluded_before_totals(
     assert len(screen.gene_names) == n_kept
     if n_kept == 30:
         assert findings["other-features"].what.startswith("3 features other than gene expression excluded (")
+        assert f"in var['{column}']" in findings["other-features"].remedy
         alone = prepare_screen(plain, tmp_path / "plain", normalize=True, skip_calc_de=True)
         assert np.array_equal(screen.statistics.mean, alone.statistics.mean)
 
@@ -142,6 +153,26 @@ def test_few_controls_of_a_batch_and_values_that_differ_in_case_are_reported(toy
     assert "few (9 control cells for" in findings["few-matched-controls"].what
     assert "enough (" not in findings["few-matched-controls"].what.lower()
     assert "'Enough' and 'enough'" in findings["values-alike"].what
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_alike"),
+    [
+        ("K-562", "K562", True),
+        ("K 562", "K562", True),
+        ("24h", "24 h", True),
+        ("Day_1", "day1", True),
+        ("1_11", "11_1", False),
+        ("CD4-", "CD4", False),
+        ("-1", "1", False),
+    ],
+)
+@pytest.mark.parametrize("key", ["context_key", "batch_key"])
+def test_values_that_differ_in_signs_are_reported(
+    one: str, other: str, is_alike: bool, key: str, toy_adata: AnnData
+) -> None:
+    toy_adata.obs["value"] = np.where(np.arange(216) % 2, one, other)
+    assert ("values-alike" in found(toy_adata, **{key: "value"})) == is_alike
 
 
 def test_a_second_column_of_perturbations_is_named(toy_adata: AnnData) -> None:

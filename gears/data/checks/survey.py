@@ -187,7 +187,7 @@ def check_screen(
 def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     """What is used of an AnnData; where its labels, cell types and gene names are."""
     layers = {str(name): matrix for name, matrix in layers_of(adata).items()}
-    others_G = other_features(adata.var)
+    column, others_G = other_features(adata.var)
     is_gene_G, others = others_G == "", others_G[others_G != ""]
     if len(others):
         adata = adata[:, is_gene_G]
@@ -209,7 +209,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
             findings += check("repeated-column", [name], what, remedy, severity)
     kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
     what = f"{count(len(others), 'feature')} other than gene expression excluded ({kinds})"
-    remedy = "call them 'Gene Expression' in that column of var if they are genes"
+    remedy = f"call them 'Gene Expression' in var[{column!r}] if they are genes"
     findings += check("other-features", list(others), what, remedy, "warning" if is_gene_G.any() else "error")
     raw = None if adata.raw is None else adata.raw.X
     is_raw = options.layer == RAW and RAW not in layers and raw is not None
