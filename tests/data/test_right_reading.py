@@ -100,6 +100,38 @@ def test_a_token_beside_a_gene_in_nearly_every_label_is_asked_about(sign: str, t
     assert "in-every-label" not in found(single, as_genes=["K562"])
 
 
+def treated(toy_adata: AnnData, treatments: list[str]) -> AnnData:
+    """Every second cell of the singles and of the control with a treatment, a gene's name, in its label."""
+    single = toy_adata[~toy_adata.obs["condition"].str.contains(r"GX\d+\+GX")].copy()
+    names = [label.replace("+ctrl", "").replace("ctrl", "control") for label in single.obs["condition"]]
+    ends = ["", *(f"_{name}" for name in treatments)]
+    labels = [name + ends[i % len(ends)] for i, name in enumerate(names)]
+    single.obs["perturbation"] = labels
+    del single.obs["condition"]
+    return single
+
+
+@pytest.mark.parametrize("treatments", [["GX29"], ["GX28", "GX29"], ["GX27", "GX28", "GX29"]])
+def test_a_treatment_with_the_name_of_a_gene_is_asked_about(
+    treatments: list[str], toy_adata: AnnData
+) -> None:
+    adata = treated(toy_adata, treatments)
+    finding = found(adata)["in-every-label"]
+    assert finding.severity == "error"
+    assert all(name in finding.what for name in treatments)
+    assert "in-every-label" not in found(adata, as_genes=treatments)
+    without_control = adata[~adata.obs["perturbation"].str.startswith("control_")].copy()
+    assert ("in-every-label" in found(without_control)) == (len(treatments) < 3)
+
+
+def test_all_pairs_of_some_genes_are_pairs(toy_adata: AnnData) -> None:
+    genes = [f"GX{i:02d}" for i in range(7)]
+    labels = ["ctrl", *(f"{one}+{other}" for one in genes for other in ["ctrl", *genes] if one < other)]
+    labels += [f"{gene}+ctrl" for gene in genes]
+    toy_adata.obs["condition"] = [labels[i % len(labels)] for i in range(216)]
+    assert "in-every-label" not in found(toy_adata)
+
+
 def test_old_names_do_not_divide_labels(toy_adata: AnnData) -> None:
     relabelled(toy_adata, lambda label: label.replace("GX07+ctrl", "GX07|MLL"))
     finding = found(toy_adata, is_gene={"MLL": "KMT2A"}.get)["joined-aliases"]

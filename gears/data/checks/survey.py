@@ -312,7 +312,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         tokens = tokens_of(mapping.values())
     labels = list(dict.fromkeys(mapping.values()))
     findings += other_name_findings(renamed)
-    findings += everywhere_findings(labels, layout)
+    findings += everywhere_findings(mapping, layout)
     findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
     findings += look_alike_findings(tokens, known, "perturbed gene", "error")
     perturbed = set(tokens)

@@ -140,8 +140,8 @@ def other_features(var: pd.DataFrame) -> tuple[str, np.ndarray]:
     """The column that calls features something else than gene expression, and the kind of each such feature, (G,).
 
     "" for genes, and for all features where no column tells them apart ("protein_coding" and "lncRNA" are genes).
-    A column like ``feature_types`` tells; one of any other name, where it calls some features genes and others certainly
-    not.
+    A column like ``feature_types`` tells them apart, and any other one that calls some features genes and gives others
+    a name of :data:`OTHER_KINDS`.
     """
     for i, name in enumerate(map(str, var.columns)):
         column, is_known = var.iloc[:, i], re.sub(r"[^a-z]", "", name.lower()) in FEATURE_KEYS
