@@ -44,7 +44,14 @@ from gears.data.checks.names import (
     with_names,
 )
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings
+from gears.data.checks.scale import (
+    COUNTS,
+    LOG1P,
+    detect_scale,
+    other_places,
+    scale_findings,
+    shared_totals_findings,
+)
 from gears.data.checks.settings import (
     SettingTable,
     column_findings,
@@ -189,6 +196,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     layers = {str(name): matrix for name, matrix in layers_of(adata).items()}
     column, others_G = other_features(adata.var)
     is_gene_G, others = others_G == "", others_G[others_G != ""]
+    whole = adata
     if len(others):
         adata = adata[:, is_gene_G]
     (obs, repeated_obs), (var, repeated_var) = map(_each_column_once, (adata.obs, adata.var))
@@ -218,6 +226,10 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         what = f"adata.raw does not measure {count(len(missing), 'gene')} of adata ({shorten(missing)})"
         findings += check("raw-genes", list(missing), what, "call adata.raw.to_adata() and give that")
         is_there = False
+    values = values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None
+    as_log1p = not options.normalize and options.scale in (None, LOG1P)
+    if len(others) and values is not None and as_log1p and not is_raw:
+        findings += shared_totals_findings(values_of(whole, options.layer), is_gene_G)
     return ScreenDraft(
         options=options,
         n_cells=adata.n_obs,
@@ -226,7 +238,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         var=var,
         layers=layers,
         raw=raw,
-        values=values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None,
+        values=values,
         layout=layout,
         cells=np.arange(adata.n_obs),
         findings=(*size_findings(adata.n_obs, adata.n_vars), *findings),
