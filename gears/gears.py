@@ -506,11 +506,11 @@ class GEARS(PublishedNames, Shown):
             raise ValueError(msg)
         return self.pert_data
 
-    def _predictor(self) -> tuple[GEARSNetwork, ModelParts]:
+    def _predictor(self, *, warn: bool = True) -> tuple[GEARSNetwork, ModelParts]:
         """The network of the best epoch and the other parts of the model; a warning for one that was never trained."""
         parts = self._need_model()
         assert self.best_model is not None
-        if not parts.fitted_parts:
+        if warn and not parts.fitted_parts:
             logger.warning(
                 "this model is not trained: unless you trained its network yourself, predictions come from random "
                 "weights; call train() first"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from anndata import AnnData
 
-from gears import GEARS, PertData
+from gears import GEARS, Ensemble, PertData
 
 
 def prepared(
@@ -265,6 +265,7 @@ def test_a_model_that_was_never_trained_says_so(pert_data: PertData, tmp_path: P
         lambda: gears.save_model(tmp_path / "model"),
         lambda: gears.predict_to_file(gears.pert_list[:1], tmp_path / "a.h5ad"),
         lambda: GEARS.from_pretrained(tmp_path / "model", device="cpu").predict(gears.pert_list[:1]),
+        lambda: Ensemble([gears, copy.copy(gears)]).predict(gears.pert_list[:1]),
     ):
         caplog.clear()
         act()
@@ -309,3 +310,17 @@ def test_a_save_path_that_is_a_link_stays_one(pert_data: PertData, tmp_path: Pat
     assert output.is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big_disk", "data", "model", "predicted.h5ad"]
     assert sorted(path.name for path in (tmp_path / "big_disk").iterdir()) == ["model", "predicted.h5ad"]
+
+
+def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data: PertData, tmp_path: Path) -> None:
+    loop = tmp_path / "loop.h5ad"
+    loop.symlink_to(loop)
+    gears = GEARS(pert_data, device="cpu")
+    gears.model_initialize(hidden_size=8)
+    for act in (
+        lambda: gears.save_model(loop),
+        lambda: gears.train(epochs=1, save_path=loop),
+        lambda: gears.predict_to_file(gears.pert_list[:1], loop),
+    ):
+        with pytest.raises(OSError, match="is a link that leads back to itself; remove it, or choose"):
+            act()

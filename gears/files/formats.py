@@ -105,6 +105,9 @@ def read_delimited(
     sign = next(iter(alike or present or signs))
     where: dict[str, Any] = {"sep": r"\s+" if sign == " " else sign, "skiprows": start}
     table = pd.read_csv(path, header=0 if header else None, **where, **options)
+    if header and table.shape[1] == 1 and "|" in str(table.columns[0]):
+        msg = f"{path} is separated by |, expected tab, comma or semicolon"
+        raise ValueError(msg)
     if sign == ";" and "dtype" not in options:  # spreadsheets that write semicolons write decimal commas
         for name in table.select_dtypes(object):
             if table[name].astype(str).str.fullmatch(r"-?\d*,\d+(?:[eE][-+]?\d+)?").all():

@@ -22,8 +22,15 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 
 def link_target(path: Path) -> Path:
-    """What a link points to, which need not exist yet; any other path unchanged. Writing there keeps the link."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    """What a link points to, which need not exist yet; any other path unchanged. Writing there keeps the link.
+
+    OSError for a link that leads back to itself.
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.is_symlink():
+        msg = f"{path} is a link that leads back to itself; remove it, or choose another path"
+        raise OSError(msg)
+    return target
 
 
 class FolderPath(type(Path())):  # type: ignore[misc]

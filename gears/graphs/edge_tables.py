@@ -30,6 +30,9 @@ SCORES = ("weight", "importance", "combined_score", "score", "mor", "likelihood"
 CONFIDENCE = {"A": 1.0, "B": 0.8, "C": 0.6, "D": 0.4, "E": 0.2}
 """Weight of DoRothEA's letters (a choice of this package: equal steps)."""
 
+DECIMAL_COMMA = r"[-+]?(?:\d{0,4}|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][-+]?\d+)?"
+"""A number as spreadsheets write it in many countries; longer ones are lists of identifiers."""
+
 
 @dataclass(frozen=True)
 class EdgeFile:
@@ -224,6 +227,8 @@ def need_known_score(
     """
     if any(str(column).lower() in known for column in columns):
         return
+    for name in columns.select_dtypes(exclude="number"):
+        _refuse_decimal_commas(columns[name], where)
     numbers = columns.select_dtypes("number")
     varied = [
         str(name)
@@ -244,12 +249,25 @@ def need_known_score(
         )
 
 
+def _refuse_decimal_commas(column: pd.Series, where: str) -> None:
+    """Raise ValueError for a column of text that holds numbers with decimal commas ("0,634", "1.634,5")."""
+    texts = column.dropna().astype(str).str.strip()
+    with_comma = texts[texts.str.contains(",", regex=False)]
+    if len(with_comma) and texts.str.fullmatch(DECIMAL_COMMA).all():
+        msg = (
+            f"the numbers of column {column.name!r} of {where} use decimal commas ({with_comma.iloc[0]!r}); write them "
+            "with a point and no sign between thousands (0.634, 1634.5)"
+        )
+        raise ValueError(msg)
+
+
 def _numbers(table: pd.DataFrame, name: str, options: EdgeFile) -> np.ndarray:
     if name not in table.columns:
         raise ValueError(unknown_name("column", name, list(table.columns)))
     try:
         return table[name].to_numpy(dtype=np.float64)
     except (ValueError, TypeError) as error:
+        _refuse_decimal_commas(table[name], str(options.path))
         msg = f"column {name!r} of {options.path} holds values that are no numbers ({error}); give score="
         raise ValueError(msg) from error
 

@@ -155,3 +155,9 @@ def test_guides_without_a_target_are_controls_by_name_or_an_error(empty: Any) ->
 def test_the_guide_tells_a_control_where_the_column_of_targets_is_empty() -> None:
     table = pd.DataFrame({"cell_barcode": ["a", "b"], "guide": ["g1", "NT_1"], "target_gene": ["AHR", None]})
     assert labels(add_guides(cells(["a", "b"]), table)) == ["AHR+ctrl", "ctrl"]
+
+
+def test_a_table_separated_by_another_sign_says_so(tmp_path: Path) -> None:
+    (tmp_path / "g.csv").write_text("cell_barcode|target_gene\nAAA-1|AHR\n")
+    with pytest.raises(ValueError, match=r"g\.csv is separated by \|, expected tab, comma or semicolon"):
+        add_guides(cells(["AAA-1"]), tmp_path / "g.csv")

@@ -37,7 +37,17 @@ def relabelled(adata: AnnData, change: Any) -> AnnData:
         ("feature_type", "gene_expression", "Antibody Capture", 30),
         ("feature_types", "protein_coding", "CRISPR Guide Capture", 30),
         ("feature_types", "Gene Expression", None, 30),
+        ("feature_types", "mRNA", "sgRNA", 30),
+        ("feature_types", "mRNA", "AbSeq", 30),
+        ("feature_types", "Transcriptome", "ADT", 30),
+        ("type", "Gene Expression", "CRISPR Guide Capture", 30),
+        ("library_type", "Gene Expression", "Antibody Capture", 30),
+        ("assay", "RNA", "g-RNA", 30),
+        ("assay", "mRNA", "HTO", 30),
         ("feature_types", "protein_coding", "lncRNA", 33),
+        ("feature_types", "mRNA", "lncRNA", 33),
+        ("type", "gene", "pseudogene", 33),
+        ("type", "protein_coding", "guide", 33),
     ],
 )
 def test_features_that_are_no_genes_are_excluded_before_totals(
@@ -55,6 +65,7 @@ def test_features_that_are_no_genes_are_excluded_before_totals(
     assert len(screen.gene_names) == n_kept
     if n_kept == 30:
         assert findings["other-features"].what.startswith("3 features other than gene expression excluded (")
+        assert f"in var['{column}']" in findings["other-features"].remedy
         alone = prepare_screen(plain, tmp_path / "plain", normalize=True, skip_calc_de=True)
         assert np.array_equal(screen.statistics.mean, alone.statistics.mean)
 
@@ -87,6 +98,38 @@ def test_a_token_beside_a_gene_in_nearly_every_label_is_asked_about(sign: str, t
     findings = found(single)
     assert [kind for kind in ("word-in-label", "in-every-label") if kind in findings]
     assert "in-every-label" not in found(single, as_genes=["K562"])
+
+
+def treated(toy_adata: AnnData, treatments: list[str]) -> AnnData:
+    """Every second cell of the singles and of the control with a treatment, a gene's name, in its label."""
+    single = toy_adata[~toy_adata.obs["condition"].str.contains(r"GX\d+\+GX")].copy()
+    names = [label.replace("+ctrl", "").replace("ctrl", "control") for label in single.obs["condition"]]
+    ends = ["", *(f"_{name}" for name in treatments)]
+    labels = [name + ends[i % len(ends)] for i, name in enumerate(names)]
+    single.obs["perturbation"] = labels
+    del single.obs["condition"]
+    return single
+
+
+@pytest.mark.parametrize("treatments", [["GX29"], ["GX28", "GX29"], ["GX27", "GX28", "GX29"]])
+def test_a_treatment_with_the_name_of_a_gene_is_asked_about(
+    treatments: list[str], toy_adata: AnnData
+) -> None:
+    adata = treated(toy_adata, treatments)
+    finding = found(adata)["in-every-label"]
+    assert finding.severity == "error"
+    assert all(name in finding.what for name in treatments)
+    assert "in-every-label" not in found(adata, as_genes=treatments)
+    without_control = adata[~adata.obs["perturbation"].str.startswith("control_")].copy()
+    assert ("in-every-label" in found(without_control)) == (len(treatments) < 3)
+
+
+def test_all_pairs_of_some_genes_are_pairs(toy_adata: AnnData) -> None:
+    genes = [f"GX{i:02d}" for i in range(7)]
+    labels = ["ctrl", *(f"{one}+{other}" for one in genes for other in ["ctrl", *genes] if one < other)]
+    labels += [f"{gene}+ctrl" for gene in genes]
+    toy_adata.obs["condition"] = [labels[i % len(labels)] for i in range(216)]
+    assert "in-every-label" not in found(toy_adata)
 
 
 def test_old_names_do_not_divide_labels(toy_adata: AnnData) -> None:
@@ -142,6 +185,26 @@ def test_few_controls_of_a_batch_and_values_that_differ_in_case_are_reported(toy
     assert "few (9 control cells for" in findings["few-matched-controls"].what
     assert "enough (" not in findings["few-matched-controls"].what.lower()
     assert "'Enough' and 'enough'" in findings["values-alike"].what
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_alike"),
+    [
+        ("K-562", "K562", True),
+        ("K 562", "K562", True),
+        ("24h", "24 h", True),
+        ("Day_1", "day1", True),
+        ("1_11", "11_1", False),
+        ("CD4-", "CD4", False),
+        ("-1", "1", False),
+    ],
+)
+@pytest.mark.parametrize("key", ["context_key", "batch_key"])
+def test_values_that_differ_in_signs_are_reported(
+    one: str, other: str, is_alike: bool, key: str, toy_adata: AnnData
+) -> None:
+    toy_adata.obs["value"] = np.where(np.arange(216) % 2, one, other)
+    assert ("values-alike" in found(toy_adata, **{key: "value"})) == is_alike
 
 
 def test_a_second_column_of_perturbations_is_named(toy_adata: AnnData) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anndata
 import numpy as np
@@ -30,7 +30,7 @@ def in_scale(counts: np.ndarray, scale: str, target: float = 1e4) -> np.ndarray:
     values = {
         "counts": counts, "fractions": normalised, "normalised": linear, "log1p": np.log1p(linear),
         "log2": np.log2(1 + linear), "log10": np.log10(1 + linear), "log1p-twice": np.log1p(np.log1p(linear)),
-        "sqrt": np.sqrt(counts),
+        "sqrt": np.sqrt(counts), "anscombe": 2 * np.sqrt(counts + 3 / 8),
         "scaled": (linear - linear.mean(0)) / (linear.std(0) + 1),
     }  # fmt: skip
     return values[scale]
@@ -123,6 +123,7 @@ REMEDIES = {
     "log2": "0.6931",
     "log10": "2.3026",
     "log1p-twice": "numpy.expm1 once",
+    "sqrt": "give counts with normalize=True",
 }
 
 
@@ -143,6 +144,33 @@ def test_a_wrong_scale_is_an_error_that_scale_overrides(
     screen = prepare_screen(adata, tmp_path / "toy", scale=scale)
     assert screen.manifest["scale"] == scale
     np.testing.assert_array_equal(screen.cells.csr().toarray(), adata.X.toarray())
+
+
+def test_roots_of_counts_with_an_offset_have_no_formula(toy_adata: AnnData) -> None:
+    text = str(inspect_screen(with_values(toy_adata, "anscombe")))
+    assert "X holds a root of counts" in text
+    assert "square" not in text
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
+def test_values_normalised_over_genes_and_guides_are_reported(together: bool, form: Any, drawn) -> None:
+    genes, guides = drawn[:, :395], 50.0 * drawn[:, 395:]
+    values = in_scale(np.hstack([genes, guides]), "log1p")
+    if not together:
+        values[:, :395] = in_scale(genes, "log1p")
+    kinds = ["Gene Expression"] * 395 + ["CRISPR Guide Capture"] * 5
+    names = [f"g{i}" for i in range(400)]
+    adata = anndata.AnnData(
+        form(values.astype(np.float32)),
+        obs={"condition": np.where(np.arange(150) % 2, "ctrl", "g0+ctrl")},
+        var={"gene_name": names, "feature_types": kinds},
+    )
+    findings = {finding.kind: finding for finding in inspect_screen(adata).findings}
+    assert ("shared-totals" in findings) == together
+    if together:
+        assert findings["shared-totals"].severity == "warning"
+    assert "shared-totals" not in {finding.kind for finding in inspect_screen(adata[:, :395]).findings}
 
 
 def test_the_prepared_screen_knows_its_scale(toy_adata: AnnData, tmp_path: Path) -> None:

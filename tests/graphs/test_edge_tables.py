@@ -119,3 +119,18 @@ def test_whole_numbers_that_are_not_used_are_reported(tmp_path, caplog):
     path = written(tmp_path, "e.tsv", "# made by hand\ngene1\tgene2\treferences\nA\tB\t3\nA\tC\t5\n")
     assert set(edges(maker().make(path)).values()) == {1.0}
     assert "every edge weighs 1; the numbers references are not used" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["weight", "pearson"])
+@pytest.mark.parametrize("number", ["0,634", "1.634,5", "-0,5"])
+def test_decimal_commas_are_named(name, number, tmp_path):
+    path = written(tmp_path, "e.csv", f'gene1,gene2,{name}\nA,B,"{number}"\nA,C,"1"\n')
+    with pytest.raises(
+        ValueError, match=f"column {name!r} of .* use decimal commas .'{number}'.; write them with a"
+    ):
+        maker().make(path)
+
+
+def test_identifiers_joined_by_commas_are_no_numbers(tmp_path):
+    path = written(tmp_path, "e.csv", 'gene1,gene2,references\nA,B,"12345678,23456789"\nA,C,"23456789"\n')
+    assert set(edges(maker().make(path)).values()) == {1.0}

@@ -262,16 +262,40 @@ _IN_COLUMNS = (
 )
 
 
-def everywhere_findings(labels: Iterable[str], layout: Layout) -> list[Finding]:
-    """A token beside another gene in nearly every label (published form): a treatment or a cell line."""
-    perturbed = [genes for label in labels if (genes := set(label.split(SEPARATOR)) - {CONTROL_LABEL})]
-    combined = Counter(gene for genes in perturbed if len(genes) > 1 for gene in genes)
-    n = len(perturbed)
-    names = [
+def everywhere_findings(mapping: Mapping[str, str], layout: Layout) -> list[Finding]:
+    """A token beside another gene in nearly every label, or in half of them: a treatment or a cell line.
+
+    The latter is beside most genes that also occur alone. It is in most combinations, or its only label without
+    another gene names the control ("control_IFNG") where most other genes stand alone ("AHR").
+
+    `mapping` gives the published form of each label.
+    """
+    genes_of = {own: frozenset(label.split(SEPARATOR)) - {CONTROL_LABEL} for own, label in mapping.items()}
+    perturbed = [genes for genes in dict.fromkeys(genes_of.values()) if genes]
+    several = [genes for genes in perturbed if len(genes) > 1]
+    combined = Counter(gene for genes in several for gene in genes)
+    alone = {gene for genes in perturbed if len(genes) == 1 for gene in genes}
+    controls = {*layout.controls, CONTROL_LABEL}
+    bare = {
         gene
-        for gene, k in combined.items()
-        if k >= MOST_LABELS * n and n >= FEWEST_LABELS and gene not in layout.as_genes
-    ]
+        for own, genes in genes_of.items()
+        if len(genes) == 1 and not controls & {*layout.tokens(own), *_SIGN.split(own)}
+        for gene in genes
+    }
+    partners: dict[str, set[str]] = {}
+    for genes in several:
+        for gene in genes:
+            partners.setdefault(gene, set()).update(genes & alone - {gene})
+    n = len(perturbed)
+
+    def is_everywhere(gene: str, k: int) -> bool:
+        if n >= FEWEST_LABELS and k >= MOST_LABELS * n:
+            return True
+        beside_most = len(partners[gene]) >= max(FEWEST_LABELS, len(alone - {gene}) / 2)
+        only_beside_control = gene in alone - bare and 2 * len(bare) >= len(alone)
+        return beside_most and (2 * k >= len(several) or only_beside_control)
+
+    names = [gene for gene, k in combined.items() if gene not in layout.as_genes and is_everywhere(gene, k)]
     if not names:
         return []
     what = f"{shorten(names)} stands beside another gene in {combined[names[0]]} of {n} labels, as a treatment would"

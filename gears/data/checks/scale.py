@@ -54,7 +54,7 @@ SCALES = (COUNTS, "fractions", *TO_LINEAR, SCALED)
 WRONG = {
     "fractions": ("fractions of each cell's counts", "multiply by 1e4 and apply scanpy.pp.log1p on a copy"),
     "normalised": ("normalised values without logarithm", "apply scanpy.pp.log1p on a copy"),
-    "sqrt": ("square roots of counts", "square them on a copy and pass normalize=True"),
+    "sqrt": ("a root of counts", "give counts with normalize=True, or log-normalised values"),
     "log2": ("log2 of normalised counts", "multiply by 0.6931 (ln 2) on a copy"),
     "log10": ("log10 of normalised counts", "multiply by 2.3026 (ln 10) on a copy"),
     "log1p-twice": ("values that were logged twice", "apply numpy.expm1 once on a copy"),
@@ -200,6 +200,27 @@ def scale_findings(
     better = better or "give log-normalised values if there are any"
     remedy = f"{better}; negative predictions are not set to 0 (clip=True does)"
     return check("negative-values", [f"{low:g}"], what, remedy, "warning", n=negative)
+
+
+def shared_totals_findings(values: Any, is_gene_G: np.ndarray) -> list[Finding]:
+    """A warning about log1p values whose totals are equal over all features, of which some are no genes.
+
+    Genes of a cell with many guides are then too low. Looked at in some cells of a matrix of any form.
+    """
+    rows = np.unique(np.linspace(0, values.shape[0] - 1, N_SAMPLE).astype(np.int64))
+    try:
+        linear = as_csr(values[rows]).astype(np.float64)
+    except (TypeError, ValueError):  # reported where all values are read
+        return []
+    linear.data = TO_LINEAR[LOG1P](linear.data)
+    of_all, of_genes = (np.asarray(part.sum(axis=1)).ravel() for part in (linear, linear[:, is_gene_G]))
+    of_all, of_genes = of_all[of_all > 0], of_genes[of_all > 0]
+    is_equal = [np.ptp(sums) < MOST_VARIED * sums.max() for sums in (of_all, of_genes) if len(sums)]
+    what = (
+        "values were normalised over genes and excluded features together: totals of the genes alone differ"
+    )
+    remedy = "pass normalize=True with counts, or normalise the genes alone"
+    return check("shared-totals", of_all if is_equal == [True, False] else [], what, remedy, "warning")
 
 
 def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:

@@ -17,6 +17,8 @@ from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.values import FEW_CONTROLS
 
 JOINT = " | "
+_SIGNS = r"(?<=[^\W\d_])[-_\s]+(?=[^\W_])|(?<=\d)[-_\s]+(?=[^\W\d_])"
+"""Blanks and hyphens inside a name ("K-562", "24 h"), not between two digits ("1_11" is not "11_1")."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ def same_name_findings(column: str, values: pd.Series) -> list[Finding]:
     """A warning about values of a column that differ in case, blanks or hyphens only ("K562", "k562")."""
     spellings: dict[str, set[str]] = {}
     for text in sorted(set(values.astype(str).str.strip())):
-        spellings.setdefault(re.sub(r"[-_\s]+", " ", in_ascii(text)).casefold(), set()).add(text)
+        plain = re.sub(_SIGNS, "", in_ascii(text).casefold())
+        spellings.setdefault(re.sub(r"[-_\s]+", " ", plain), set()).add(text)
     alike = [sorted(texts) for texts in spellings.values() if len(texts) > 1]
     shown = shorten((" and ".join(map(repr, texts)) for texts in alike), 4)
     what = f"obs[{column!r}] has values that differ in case or signs only: {shown}"

@@ -44,7 +44,14 @@ from gears.data.checks.names import (
     with_names,
 )
 from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings
+from gears.data.checks.scale import (
+    COUNTS,
+    LOG1P,
+    detect_scale,
+    other_places,
+    scale_findings,
+    shared_totals_findings,
+)
 from gears.data.checks.settings import (
     SettingTable,
     column_findings,
@@ -187,8 +194,9 @@ def check_screen(
 def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     """What is used of an AnnData; where its labels, cell types and gene names are."""
     layers = {str(name): matrix for name, matrix in layers_of(adata).items()}
-    others_G = other_features(adata.var)
+    column, others_G = other_features(adata.var)
     is_gene_G, others = others_G == "", others_G[others_G != ""]
+    whole = adata
     if len(others):
         adata = adata[:, is_gene_G]
     (obs, repeated_obs), (var, repeated_var) = map(_each_column_once, (adata.obs, adata.var))
@@ -209,7 +217,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
             findings += check("repeated-column", [name], what, remedy, severity)
     kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
     what = f"{count(len(others), 'feature')} other than gene expression excluded ({kinds})"
-    remedy = "call them 'Gene Expression' in that column of var if they are genes"
+    remedy = f"call them 'Gene Expression' in var[{column!r}] if they are genes"
     findings += check("other-features", list(others), what, remedy, "warning" if is_gene_G.any() else "error")
     raw = None if adata.raw is None else adata.raw.X
     is_raw = options.layer == RAW and RAW not in layers and raw is not None
@@ -218,6 +226,10 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         what = f"adata.raw does not measure {count(len(missing), 'gene')} of adata ({shorten(missing)})"
         findings += check("raw-genes", list(missing), what, "call adata.raw.to_adata() and give that")
         is_there = False
+    values = values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None
+    as_log1p = not options.normalize and options.scale in (None, LOG1P)
+    if len(others) and values is not None and as_log1p and not is_raw:
+        findings += shared_totals_findings(values_of(whole, options.layer), is_gene_G)
     return ScreenDraft(
         options=options,
         n_cells=adata.n_obs,
@@ -226,7 +238,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         var=var,
         layers=layers,
         raw=raw,
-        values=values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None,
+        values=values,
         layout=layout,
         cells=np.arange(adata.n_obs),
         findings=(*size_findings(adata.n_obs, adata.n_vars), *findings),
@@ -312,7 +324,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         tokens = tokens_of(mapping.values())
     labels = list(dict.fromkeys(mapping.values()))
     findings += other_name_findings(renamed)
-    findings += everywhere_findings(labels, layout)
+    findings += everywhere_findings(mapping, layout)
     findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
     findings += look_alike_findings(tokens, known, "perturbed gene", "error")
     perturbed = set(tokens)

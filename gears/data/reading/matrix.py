@@ -25,8 +25,12 @@ FEATURE_KEYS = ("featuretypes", "featuretype", "modality")
 """Columns of var, without signs, that tell genes from other features; the first is 10x's."""
 EXPRESSION = ("geneexpression", "gex", "rna", "gene")
 """What they call genes, without signs: "Gene Expression"."""
-OTHER_KINDS = "capture|antibody|crispr|guide|hashtag|multiplexing|peaks"
-"""Parts of what 10x calls other features, for screens in which none is called gene expression."""
+BESIDE_OTHERS = ("mrna", "transcriptome")
+"""What they call genes beside features of another kind ("mRNA" beside "lncRNA" is a biotype)."""
+OTHER_KINDS = re.compile(
+    r"capture|antibody|crispr|guide|hashtag|multiplexing|peaks|^(?:s?grna|abseq|adt|hto|protein)s?$"
+)
+"""Parts of what they call features that are certainly no genes."""
 PACKED = {
     b"\x1f\x8b": "gzip -dk",
     b"PK\x03\x04": "unzip",
@@ -132,22 +136,26 @@ def values_of(adata: AnnData, layer: str | None = None) -> Any:
         return as_csr(wide[numbers][:, columns])
 
 
-def other_features(var: pd.DataFrame) -> np.ndarray:
-    """Kind of each feature that a column such as ``feature_types`` calls something else than gene expression, (G,).
+def other_features(var: pd.DataFrame) -> tuple[str, np.ndarray]:
+    """The column that calls features something else than gene expression, and the kind of each such feature, (G,).
 
     "" for genes, and for all features where no column tells them apart ("protein_coding" and "lncRNA" are genes).
+    A column like ``feature_types`` tells them apart, and any other one that calls some features genes and gives others
+    a name of :data:`OTHER_KINDS`.
     """
-    for name in var.columns:
-        if re.sub(r"[^a-z]", "", str(name).lower()) not in FEATURE_KEYS:
+    for i, name in enumerate(map(str, var.columns)):
+        column, is_known = var.iloc[:, i], re.sub(r"[^a-z]", "", name.lower()) in FEATURE_KEYS
+        kinds_G = column.astype(object).where(column.notna(), "not named").astype(str).str.strip()
+        plain = {kind: re.sub(r"[^a-z0-9]", "", kind.lower()) for kind in kinds_G.unique()}
+        others = {kind for kind, word in plain.items() if OTHER_KINDS.search(word)}
+        words = (*EXPRESSION, *BESIDE_OTHERS) if others else EXPRESSION
+        genes = {kind for kind, word in plain.items() if word in words}
+        if not (is_known or (genes and others)):
             continue
-        kinds_G = var[name].astype(object).where(var[name].notna(), "not named").astype(str).str.strip()
-        plain_G = kinds_G.str.lower().str.replace(r"[^a-z]", "", regex=True)
-        is_gene_G = plain_G.isin(EXPRESSION)
-        if not is_gene_G.any():
-            is_gene_G = ~plain_G.str.contains(OTHER_KINDS)
+        is_gene_G = kinds_G.isin(genes) if genes else ~kinds_G.isin(others)
         if not is_gene_G.all():
-            return kinds_G.where(~is_gene_G, "").to_numpy(dtype=object)
-    return np.full(len(var), "", dtype=object)
+            return name, kinds_G.where(~is_gene_G, "").to_numpy(dtype=object)
+    return "", np.full(len(var), "", dtype=object)
 
 
 class StoredMatrix:

@@ -281,7 +281,7 @@ def _ten_x(
     from anndata import AnnData
 
     var = pd.DataFrame({"gene_name": names, "feature_types": types}, index=pd.Index(ids, name=None))
-    others_G = other_features(var)
+    _, others_G = other_features(var)
     is_gene_G = others_G == ""
     if not is_gene_G.all():
         kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others_G[~is_gene_G]).items())
