@@ -265,9 +265,9 @@ def summary_table(table: pd.DataFrame) -> pd.DataFrame:
                 records.append([subgroup, method, metric, _mean(value_U), len(value_U), n_undefined])
     means = pd.DataFrame(records, columns=SUMMARY_COLUMNS)
     summaries = []
-    for method, rows in table.groupby("method", sort=False):
-        of_sets = _set_summary(rows).assign(method=method)
-        summaries += [part for part in (means[means["method"] == method], of_sets) if len(part)]
+    for name, rows in table.groupby("method", sort=False):
+        of_sets = _set_summary(rows).assign(method=name)
+        summaries += [part for part in (means[means["method"] == name], of_sets) if len(part)]
     summary = pd.concat(summaries, ignore_index=True)[SUMMARY_COLUMNS]
     summary.attrs.update(table.attrs)
     return summary
