@@ -223,13 +223,14 @@ class Fit:
         """The training of the network on what the prior leaves."""
         pert_data, parts, worker = self.pert_data, self.parts, self.worker
         prior_CG = None if fitted is None else prior_rows(pert_data, fitted)
+        batches = training_batches(pert_data, self.options, worker)
         assert pert_data.split is not None
         network.trains_on(pert_data.split.conditions("train"))
         return Run(
             network,
             partial(condition_tables, pert_data, config=parts.config, prior_CG=prior_CG),
             partial(pair_tables, pert_data, parts.config),
-            training_batches(pert_data, self.options, worker),
+            batches,
             parts,
             dataclasses.replace(
                 self.options,

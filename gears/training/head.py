@@ -15,7 +15,7 @@ from gears.conditions import Condition
 from gears.core.progress import progress
 from gears.distributed import signals
 from gears.distributed.world import Reducer
-from gears.evaluation.scoring import by_setting
+from gears.evaluation.fitted import by_setting
 from gears.evaluation.truth import Truth
 from gears.model.shared_head import SharedHead
 from gears.priors.fit import FittedPrior

@@ -23,7 +23,7 @@ from gears.prediction.files import write_predictions
 from gears.prediction.predictions import Predictions
 from gears.priors.kernels import GeneSimilarity
 from gears.priors.measured import Measured
-from gears.priors.prior import GenePrior
+from gears.priors.prior import Effects, GenePrior
 
 PERTS = 40
 
@@ -177,9 +177,12 @@ def with_prior(model: GEARS, network_weight: float, measured: tuple[tuple[int, .
     assert model.parts is not None
     rng, n_genes = np.random.default_rng(3), len(model.parts.gene_names)
     similarity = GeneSimilarity(np.arange(PERTS), sparse.random(PERTS, PERTS, 0.3, "csr", random_state=4))
+    level_G, shared_G, coefficient_TG = (
+        rng.normal(size=size) for size in (n_genes, n_genes, (PERTS, n_genes))
+    )
     prior = GenePrior(
-        similarity, rng.normal(size=n_genes), rng.normal(size=n_genes), 0.7, 0.3, rng.normal(size=(PERTS, n_genes)),
-        np.full(PERTS, -1), np.zeros(n_genes), np.zeros(n_genes), network_weight=network_weight,
+        Effects(similarity, level_G, shared_G, 0.7, 0.3, coefficient_TG),
+        np.full(PERTS, -1), np.zeros((1, n_genes)), np.zeros((1, n_genes)), network_weight=network_weight,
         measured=Measured(
             measured, rng.normal(size=(len(measured), n_genes)), np.ones(len(measured)), np.ones(len(measured)),
             np.ones(n_genes),
