@@ -119,6 +119,7 @@ class Fit:
                     with run.reported():
                         run.engine.train(**run.training)
                     self.run = run.result()
+                    del run  # the memory of its tables and of the optimiser
             else:
                 self.run = dataclasses.replace(
                     untrained(network, self.worker.device),

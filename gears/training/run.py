@@ -214,6 +214,7 @@ class Run:
             if engine.progress.epoch < self.num_epochs and not engine.progress.finished:
                 self._stopped_because = self._who_stopped()
         finally:
+            engine.on_step_end = engine.on_epoch_end = None  # no circle: the memory is free once the run is
             self.network.reducer, self.network.most_kept = IDENTITY, None
             self.network.pool.clear()
 
