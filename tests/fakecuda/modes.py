@@ -58,7 +58,7 @@ MODES = {
     "prior": Mode({"epochs": 1, "dtype": "float64"}),
     "moving average": Mode(cells(use_ema=True)),
     "bfloat16": Mode(cells(use_amp=True)),
-    "float16": Mode(cells(use_amp=True, amp_dtype="float16", init_scale=2.0**10)),
+    "float16": Mode(cells(use_amp=True, amp_dtype="float16", init_scale=2.0**10, lr=1e-3)),
     "accumulation, clipping": Mode(cells(accumulation_steps=3, clip_norm=1.0)),
     "saved, resumed": Mode(moments(3, checkpoint_every=1)),
     "contexts": Mode(moments(), screen="lines"),
