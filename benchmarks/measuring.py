@@ -184,7 +184,8 @@ def commit(folder):
 
 
 def command():
-    """The command that was given, without the machine's folders."""
+    """The command that was given, without the machine's folders: one outside the repository is FOLDER."""
     root = Path(__file__).resolve().parents[1]
-    words = [os.path.relpath(word, root) if os.path.isabs(word) else word for word in sys.argv[1:]]
+    paths = [os.path.relpath(word, root) if os.path.isabs(word) else word for word in sys.argv[1:]]
+    words = ["FOLDER" if path.startswith(os.pardir) else path for path in paths]
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])

@@ -134,10 +134,15 @@ def fitted_conditions(parts: ModelParts) -> set[Condition]:
     return {one for condition in parts.fitted_conditions() for one in settings.conditions(condition)}
 
 
+def has_settings(parts: ModelParts) -> bool:
+    """Whether a model has several contexts or types of perturbation."""
+    return parts.contexts is not None and max(len(parts.contexts.contexts), len(parts.contexts.kinds)) > 1
+
+
 def sets_of(parts: ModelParts, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
     """Nodes of conditions, with context and type where the model has several settings."""
     nodes = nodes_of(conditions, parts.pert_names)
-    if parts.contexts is None or len(Settings.of(parts).names) == 1:
+    if parts.contexts is None or not has_settings(parts):
         return nodes
     return parts.contexts.node_sets(conditions, nodes)
 
@@ -265,11 +270,11 @@ def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predict
         )
     else:
         chunks = stream(*model._predictor(), conditions, clip=False)
-    has_one = len(Settings.of(parts_of(model)).names) == 1
+    is_named = has_settings(parts_of(model))
     for predictions in chunks:
         if predictions.sd is None:
             raise ValueError(_NO_SD)
-        names = tuple(condition.plain if has_one else condition for condition in predictions.conditions)
+        names = tuple(condition if is_named else condition.plain for condition in predictions.conditions)
         yield dataclasses.replace(predictions, conditions=names)
 
 

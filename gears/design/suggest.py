@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.conditions import Condition, NodeSet
+from gears.conditions import Condition
 from gears.core.messages import brief, check_unique, shorten, unknown_name
 from gears.core.numbers import is_number, plain_number, whole_number
 from gears.design.candidates import (
@@ -48,6 +48,7 @@ from gears.design.interactions import departures, trained_pairs
 from gears.jobs.ensemble import Ensemble
 from gears.model.folder import ModelParts
 from gears.priors.joint import JointCovariance
+from gears.priors.kernels import singles_in
 from gears.priors.uncertainty import Uncertainty
 
 AIMS = ("information", "effect", "interaction")
@@ -361,9 +362,9 @@ def sampling_noise(uncertainty: Uncertainty) -> float:
     covariance, posterior = uncertainty.covariance, uncertainty.posterior
     trained = np.flatnonzero(np.diag(covariance.carried_SS)).tolist() or [0]
     sets = [
-        NodeSet((node,), context=setting // covariance.n_kinds, kind=setting % covariance.n_kinds)
+        single
         for setting in trained
-        for node in covariance.overall.genes.trained_T.tolist()
+        for single in singles_in(setting, covariance.overall.genes.trained_T, covariance.n_kinds)
     ]
     prior_T = covariance.variance(sets)
     if posterior is None:

@@ -5,9 +5,9 @@ shrunk towards the mean of the genes; each counts less, the more of it may be no
 relative to these may follow its expected effect size: the exponent is chosen by the log score of each condition from
 the others, separately for conditions whose genes are all perturbed in others and for those with an unseen gene; it is 0
 where none is better by a margin. The share of the variance that lies where the predicted change does is chosen by the
-score of intervals of 90 %. A factor on all scales, again separate for the two, then lets these intervals hold 90 % of
-the measured means, whose sampling noise is added; it is 1 for conditions of whose like too few are held out. The scales
-that intervals of a condition are judged with are made without its own errors.
+score of intervals of 90 %. A factor on all scales then lets these intervals hold 90 % of the measured means, whose
+sampling noise is added: for conditions with an unseen gene by these, for all others by combinations; it is 1 where too
+few are held out. The scales that intervals of a condition are judged with are made without its own errors.
 """
 
 from __future__ import annotations

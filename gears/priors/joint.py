@@ -30,8 +30,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.conditions import NodeSet
-from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, eigh
+from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, eigh, singles_in
 from gears.priors.posterior import Posterior
 from gears.priors.uncertainty import Uncertainty
 
@@ -151,9 +150,9 @@ class JointCovariance:
         if posterior is not None:
             level += posterior.level
             sets = [
-                NodeSet((node,), context=setting // covariance.n_kinds, kind=setting % covariance.n_kinds)
+                single
                 for setting in settings_S.tolist()
-                for node in nodes_N.tolist()
+                for single in singles_in(setting, nodes_N, covariance.n_kinds)
             ]
             column_LR, explained = _columns(uncertainty, posterior, sets)
             level_L = column_LR @ posterior.level_R

@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 from scipy import linalg, sparse
 
-from gears.conditions import contexts_of, kinds_of
+from gears.conditions import NodeSet, contexts_of, kinds_of
 
 NAMES = ("offset", "shared", "own", "GO")
 """Parts of a condition's change: common to all conditions, common to all genes (once per gene of the
@@ -178,6 +178,12 @@ def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:
 def settings_of(sets: Sequence[Sequence[int]], n_kinds: int) -> np.ndarray:
     """Number of each set's setting, ``context x n_kinds + kind``, (U,) int64."""
     return contexts_of(sets) * n_kinds + kinds_of(sets)
+
+
+def singles_in(setting: int, nodes: np.ndarray, n_kinds: int) -> list[NodeSet]:
+    """Each of some nodes alone, in the setting of a number of :func:`settings_of`."""
+    context, kind = divmod(setting, n_kinds)
+    return [NodeSet((node,), context=context, kind=kind) for node in nodes.tolist()]
 
 
 KINDS = ("one known gene", "one new gene", "known genes", "new genes", "known and new genes")

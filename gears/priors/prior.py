@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.conditions import NodeSet
 from gears.files.untrusted import check_compressed
 from gears.priors.head import Head
 from gears.priors.kernels import (
@@ -19,6 +18,7 @@ from gears.priors.kernels import (
     GeneSimilarity,
     kinds_of_sets,
     settings_of,
+    singles_in,
     sizes_of,
     target_cells,
 )
@@ -224,10 +224,7 @@ class GenePrior:
         if setting not in self._carried_by_setting:
             carried_TG = np.zeros((len(self.genes.trained_T), self.n_genes))
             for other, share in self._shares_of(setting):
-                context, kind = divmod(other, self.n_kinds)
-                singles = [
-                    NodeSet((node,), context=context, kind=kind) for node in self.genes.trained_T.tolist()
-                ]
+                singles = singles_in(other, self.genes.trained_T, self.n_kinds)
                 expected_TG = self.summed(singles) + self._targets(singles)
                 carried_TG += share * (self.measured.insert(singles, expected_TG.copy()) - expected_TG)  # type: ignore[union-attr]
             self._carried_by_setting[setting] = carried_TG

@@ -302,7 +302,8 @@ class Fit:
             )
         fitted = count(len(self.parts.fitted_conditions()), "condition")
         again, more = ("again ", " and validation") if "val" in self.parts.fitted_parts else ("", "")
-        used = "prior alone" if getattr(self.parts.prior, "head", None) is None else "prior with its head"
+        assert self.parts.prior is not None
+        used = "prior alone" if self.parts.prior.head is None else "prior with its head"
         line = f"predictions are those of the {used}, fitted {again}to {fitted} (training{more})"
         if choice.tried is None and not self.run.history:
             return line

@@ -14,6 +14,7 @@ and whatever saves, loads or predicts does not know of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,6 +122,10 @@ class Validation:
 
     def of_prior(self) -> tuple[dict[str, float], np.ndarray]:
         """Means of all metrics of the prior alone, as ``val_<name>``, and the monitored one by condition, (U,)."""
+        return self._of_prior
+
+    @cached_property
+    def _of_prior(self) -> tuple[dict[str, float], np.ndarray]:
         if self.prior is None or not self.nodes:
             return {}, np.empty(0)
         every = np.arange(len(self.nodes))
