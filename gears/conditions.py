@@ -9,7 +9,7 @@ contexts or perturbation types the label has these as well: "A+B [CRISPRa] @ K56
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ CONTROL_LABEL = "ctrl"
 SEPARATOR = "+"
 AT = " @ "
 """Separates the context in a label."""
+FEWEST_COMBINATIONS = 8
+"""Measured combinations that show how far effects add up; with fewer the kind of an unmeasured pair is undetermined."""
 _PLACED = re.compile(r"^(?P<genes>.*?)(?: \[(?P<kind>[^\[\]]+)\])?(?: @ (?P<context>.+))?$", re.DOTALL)
 
 
@@ -214,3 +216,8 @@ def contexts_of(sets: Sequence[Any]) -> np.ndarray:
 def kinds_of(sets: Sequence[Any]) -> np.ndarray:
     """Number of each set's perturbation type, (U,) int64; 0 for plain sequences."""
     return np.array([getattr(nodes, "kind", 0) for nodes in sets], dtype=np.int64)
+
+
+def show_departures(conditions: Iterable[Sized]) -> bool:
+    """Whether enough of the conditions, each a set of genes, are combinations to show how far effects add up."""
+    return sum(len(genes) > 1 for genes in conditions) >= FEWEST_COMBINATIONS

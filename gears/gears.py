@@ -262,8 +262,9 @@ class GEARS(PublishedNames, Shown):
         train_options = TrainOptions.from_mapping(values)
         with shown(train_options.verbose), reserved(train_options, parts, self.rank):
             seconds = Seconds()
-            with joined(self, distributed):
-                worker = World(self.rank, self.rank, self.world_size, self.device)
+            with joined(pert_data, self.device, distributed) as worker:
+                if distributed:
+                    self._move_to(worker)
                 fit = Fit(pert_data, parts, train_options, worker, seconds)
                 fit.train(unwrap(self.model))
             fit.conclude()
@@ -273,6 +274,13 @@ class GEARS(PublishedNames, Shown):
                 with seconds.of("evaluation"):
                     table = self.report_test(verbose=train_options.verbose)
         return TrainResult.of(fit, table)
+
+    def _move_to(self, worker: World) -> None:
+        """Take rank and device of a launcher's worker."""
+        self.joined_as, self.device = (worker.rank, worker.world_size), worker.device
+        for network in (self.model, self.best_model):
+            if network is not None:
+                network.to(worker.device)
 
     def _use(self, fit: Fit) -> None:
         """Use the fitted prior and the best weights for predictions."""
@@ -323,7 +331,15 @@ class GEARS(PublishedNames, Shown):
         scoring = {option: value for option, value in locals().items() if option in ScoreOptions.names()}
         options = scoring | {"baselines": baselines, "embedding": embedding}
         given = {option: value for option, value in options.items() if value is not None}
-        return evaluate_model(self, split, name=name, report=report, shown=shown, **given)
+        return evaluate_model(
+            self._need_data("evaluate"),
+            *self._predictor(),
+            split,
+            name=name,
+            report=report,
+            shown=shown,
+            **given,
+        )
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
         """Score the test part (see :meth:`evaluate`) and log a short table; None where the split has no test part."""

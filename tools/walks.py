@@ -9,6 +9,7 @@
 4. *Train to loss*: the functions that are entered, one within the other, from `GEARS.train` to the loss of a step.
 
 A file counts where one of its functions runs; importing it does not count. `--files` lists them in order of first use.
+`tests/test_walks.py` holds the numbers, which may only fall.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ ROOT = Path(package.__file__).parent
 
 
 @contextmanager
-def files_that_run() -> Iterator[dict[str, None]]:
-    """Collect the files of the package whose functions run within the block, in order of first use."""
-    files: dict[str, None] = {}
+def files_that_run() -> Iterator[dict[str, set[str]]]:
+    """Collect the files of the package whose functions run within the block, in order of first use, with these."""
+    files: dict[str, set[str]] = {}
 
     def called(frame: Any, event: str, _argument: Any) -> None:
         path = frame.f_code.co_filename
         if event == "call" and frame.f_code.co_name != "<module>" and path.startswith(str(ROOT)):
-            files.setdefault(str(Path(path).relative_to(ROOT)))
+            files.setdefault(str(Path(path).relative_to(ROOT)), set()).add(frame.f_code.co_qualname)
 
     threading.setprofile(called)
     sys.setprofile(called)
@@ -75,7 +76,7 @@ def frames_to_loss(train: Callable[[], object]) -> list[str]:
 
 
 def walks(folder: Path) -> dict[str, list[str]]:
-    """The files of each walk."""
+    """The files of each walk, with the functions that run in them; the frames from the call to the loss."""
     screen, _ = simulated_screen(
         n_genes=100, n_singles=15, n_pairs=18, cells_per_condition=20, n_control=60, seed=1
     )
@@ -89,20 +90,24 @@ def walks(folder: Path) -> dict[str, list[str]]:
         model = GEARS(pert_data, device="cpu")
         model.model_initialize(hidden_size=8)
         model.train(epochs=1, prior=None, evaluate_test=False, verbose=False)
-    result["label to loss"] = list(files)
+    result["label to loss"] = [f"{file}:{name}" for file, names in files.items() for name in sorted(names)]
     with files_that_run() as files:
         train_multi_gpu(
             str(folder), "walk", {"split": "simulation", "seed": 1},
             {"epochs": 1, "model_config": {"hidden_size": 8}, "save_path": str(folder / "model"), "verbose": False},
             n_gpus=2, device="cpu",
         )  # fmt: skip
-    result["GPU ids to trained model"] = list(files)
+    result["GPU ids to trained model"] = [
+        f"{file}:{name}" for file, names in files.items() for name in sorted(names)
+    ]
     pair = next(name for name in pert_data.adata.obs["condition"].unique() if "ctrl" not in name)
     with files_that_run() as files:
         model.predict([pair.split("+")])
         model.plot_perturbation(pair, save_file=str(folder / "figure.png"))
-    result["condition to figure"] = list(files)
-    result["train to loss, frames"] = frames_to_loss(
+    result["condition to figure"] = [
+        f"{file}:{name}" for file, names in files.items() for name in sorted(names)
+    ]
+    result["train to loss"] = frames_to_loss(
         lambda: model.train(steps=1, prior=None, evaluate_test=False, verbose=False)
     )
     return result
@@ -117,13 +122,17 @@ def main(show: Callable[[str], object] = print) -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = walks(Path(folder))
-    show("| walk | files |\n|---|---|")
-    for name, files in result.items():
-        n_files = f" in {len({frame.partition(':')[0] for frame in files})} files" if "frames" in name else ""
-        show(f"| {name} | {len(files)}{n_files} |")
+    show("| walk | files | functions |\n|---|---|---|")
+    for name, functions in result.items():
+        show(f"| {name} | {len(files_of(functions))} | {len(functions)} |")
     if options.files:
-        for name, files in result.items():
-            show(f"\n{name}: {', '.join(files)}")
+        for name, functions in result.items():
+            show(f"\n{name}: {', '.join(files_of(functions))}")
+
+
+def files_of(functions: list[str]) -> list[str]:
+    """The files of functions such as ``gears.py:GEARS.train``, in their order."""
+    return list(dict.fromkeys(function.partition(":")[0] for function in functions))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from gears.conditions import Condition
+from gears.conditions import FEWEST_COMBINATIONS, Condition
 from gears.core.messages import brief, check_unique, count, shorten, unknown_name
 from gears.core.numbers import is_number, plain_number
 from gears.design.candidates import (
@@ -40,7 +40,6 @@ from gears.design.candidates import (
     sets_of,
     with_excluded,
 )
-from gears.evaluation.interactions import FEWEST_COMBINATIONS
 from gears.evaluation.uncertainty import half_width
 from gears.model.folder import ModelParts
 from gears.prediction.predictions import Predictions

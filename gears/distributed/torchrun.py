@@ -15,25 +15,25 @@ from gears.distributed.signals import stop_on_signals
 from gears.distributed.world import Ranks, World, current_world, is_running, missing_variables, own_device
 
 if TYPE_CHECKING:
-    from gears.gears import GEARS
     from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def joined(model: GEARS, enabled: bool) -> Iterator[None]:
-    """While training, run in one process group with the launcher's other workers.
+def joined(pert_data: PertData, device: torch.device, enabled: bool) -> Iterator[World]:
+    """While training, run in one process group with the launcher's other workers, as the worker that it yields.
 
-    Network and loaders move to this worker's device and share of the cells. A group that already runs is used and
-    left running. Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
+    The loaders become those of this worker's share of the cells. A group that already runs is used and left running.
+    Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
 
-    Without `enabled`, only warn if a launcher started several processes, each of which then trains alone.
+    Without `enabled`, only warn if a launcher started several processes, each of which then trains alone on `device`.
     RuntimeError without group and launcher; ValueError for loaders that were made for another number of workers.
     """
     if not enabled:
         _warn_if_alone()
-        yield
+        world = current_world()
+        yield World(world.rank, world.rank, world.world_size, device)
         return
     ranks = Ranks.current()
     if ranks is None:
@@ -44,19 +44,19 @@ def joined(model: GEARS, enabled: bool) -> Iterator[None]:
             "workers itself"
         )
         raise RuntimeError(msg)
+    share_loaders(pert_data, ranks)
     if is_running():
-        _fit(model, ranks, current_world().device)
-        yield
+        yield current_world()
         return
-    device_name = None if model.device.type == "cuda" else str(model.device)
+    device_name = None if device.type == "cuda" else str(device)
     device = torch.device(own_device(ranks, None, None, device_name))
-    _fit(model, ranks, device)
+    worker = World(ranks.rank, ranks.local_rank, ranks.world_size, device)
     if ranks.rank:
         show_progress()  # so that its warnings name its rank
     with stop_on_signals():
-        join_group(World(ranks.rank, ranks.local_rank, ranks.world_size, device))
+        join_group(worker)
         try:
-            yield
+            yield worker
         finally:
             cleanup_ddp()
 
@@ -70,18 +70,6 @@ def _warn_if_alone() -> None:
             "this is process %d of %d of a launcher, but each of them trains a separate model; "
             "train(distributed=True) trains one model together", ranks.rank, ranks.world_size,
         )  # fmt: skip
-
-
-def _fit(model: GEARS, ranks: Ranks, device: torch.device) -> None:
-    """Give the model this worker's device, rank and share of the cells."""
-    model.joined_as = (ranks.rank, ranks.world_size)
-    if model.pert_data is not None:
-        share_loaders(model.pert_data, ranks)
-    if model.device != device:
-        model.device = device
-        for network in (model.model, model.best_model):
-            if network is not None:
-                network.to(device)
 
 
 def share_loaders(pert_data: PertData, ranks: Ranks) -> None:

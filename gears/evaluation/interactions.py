@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from gears.conditions import Condition
+from gears.conditions import FEWEST_COMBINATIONS, Condition, show_departures
 from gears.core.messages import shorten, unknown_name
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.paths import user_path
@@ -31,9 +31,6 @@ SMALLEST = 1e-3  # coefficients below this count as this in the dominance, which
 MAX_PAIRS = 100_000
 ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
 UNDETERMINED = "undetermined"
-FEWEST_COMBINATIONS = 8
-"""Measured combinations that show how far effects add up; with fewer the kind of an unmeasured pair is undetermined."""
-
 BLOCK = 1024  # rows of distances that are held at once
 
 
@@ -236,11 +233,6 @@ def predicted_interactions(predictions: Predictions, *, by: str = "strength") ->
     is_assumed = [_is_assumed(predictions, Condition.parse(name)) for name in table["condition"]]
     table.loc[np.array(is_assumed, dtype=bool), "kind"] = UNDETERMINED
     return table
-
-
-def show_departures(conditions: Iterable[Sized]) -> bool:
-    """Whether enough of the conditions, each a set of genes, are combinations to show how far effects add up."""
-    return sum(len(genes) > 1 for genes in conditions) >= FEWEST_COMBINATIONS
 
 
 def _is_assumed(predictions: Predictions, pair: Condition) -> bool:

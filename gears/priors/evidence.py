@@ -38,7 +38,7 @@ _FURTHER_SD = (
 
 
 @dataclass(frozen=True)
-class Weights:
+class EvidenceWeights:
     """Variances of the parts of a change, in units of squared expression.
 
     Attributes
@@ -78,7 +78,7 @@ def fit_weights(
     noise_C: np.ndarray,
     size_C: np.ndarray,
     further: Collection[str] = (),
-) -> Weights:
+) -> EvidenceWeights:
     """Maximise the evidence over the weights of `kernels`, noise and unexplained variance.
 
     The G genes are taken as independent draws of a Gaussian process over conditions with
@@ -119,7 +119,7 @@ def fit_weights(
         )
     multipliers = np.exp(optimum.x)
     multiple = float(scale * multipliers[n + 2]) if has_multiple else 0.0
-    return Weights(
+    return EvidenceWeights(
         {name: float(scale * weight) for name, weight in zip(kernels, multipliers[:n], strict=True)},
         float(multipliers[n]),
         float(scale * multipliers[n + 1]),

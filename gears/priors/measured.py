@@ -17,8 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gears.conditions import NodeSet, contexts_of, kinds_of
-from gears.evaluation.interactions import show_departures
+from gears.conditions import NodeSet, contexts_of, kinds_of, show_departures
 from gears.files.mapped import row_blocks
 from gears.priors.magnitude import CORRELATED_GENES
 

@@ -24,7 +24,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from gears.files.untrusted import check_compressed
-from gears.priors.evidence import Weights
+from gears.priors.evidence import EvidenceWeights
 from gears.priors.kernels import AdditiveCovariance, settings_of, sizes_of
 from gears.priors.regression import Spectrum
 
@@ -68,7 +68,7 @@ class ConditionCovariance:
         sets: Sequence[Sequence[int]],
         overall: AdditiveCovariance,
         level: float,
-        unexplained: Weights,
+        unexplained: EvidenceWeights,
         **more: Any,
     ) -> tuple[ConditionCovariance, sparse.csr_matrix]:
         """The covariance with training conditions, and which columns these are members of, CSR (C, R)."""

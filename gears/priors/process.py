@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.evaluation.interactions import FEWEST_COMBINATIONS
-from gears.priors.evidence import Weights, fit_weights, sample
+from gears.conditions import FEWEST_COMBINATIONS
+from gears.priors.evidence import EvidenceWeights, fit_weights, sample
 from gears.priors.kernels import (
     MOST_EXACT,
     MOST_FEATURES,
@@ -223,7 +223,7 @@ class Process:
 
     data: PriorData
     rest_CG: np.ndarray
-    weights: Weights
+    weights: EvidenceWeights
     noise_C: np.ndarray
     noise_G: np.ndarray
     typical: float
@@ -468,7 +468,7 @@ def _mixed_covariance(
     )
 
 
-def _with_departures(weights: Weights, size_C: np.ndarray, gene: float) -> Weights:
+def _with_departures(weights: EvidenceWeights, size_C: np.ndarray, gene: float) -> EvidenceWeights:
     """The weights with a variance for departures of combinations, of which training has none or few.
 
     `gene` is the variance of a single gene's effects.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -20,14 +19,15 @@ from gears.evaluation.fitted import fitted_conditions, subgroup_line
 from gears.evaluation.truth import ScreenCells, Truth
 from gears.evaluation.verdict import check_report_folder
 from gears.graphs.embeddings import GeneEmbedding
+from gears.prediction.predictions import Predictions
+from gears.prediction.stream import predict
 from gears.report.figures import Profiles
 from gears.report.write import write_report
 
 if TYPE_CHECKING:
-    from gears.gears import GEARS
     from gears.model.folder import ModelParts
+    from gears.model.network import GEARSNetwork
     from gears.pertdata import PertData
-    from gears.prediction.predictions import Predictions
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,9 @@ DRAWN = ("additive", "matching_mean", "train_mean")  # baselines in the figures 
 
 
 def evaluate_model(
-    model: GEARS,
+    pert_data: PertData,
+    network: GEARSNetwork,
+    parts: ModelParts,
     part: str,
     *,
     clip: bool | None = None,
@@ -46,7 +48,6 @@ def evaluate_model(
     **options: Any,
 ) -> pd.DataFrame | None:
     """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
-    pert_data, parts = model._need_data("evaluate"), model._need_model()
     split = pert_data.split
     assert split is not None
     conditions = [condition for condition in split.conditions(part) if not condition.is_control]
@@ -60,7 +61,7 @@ def evaluate_model(
     fitted_parts = parts.fitted_parts or ("train",)  # baselines are fitted beside an untrained model, too
     perturbed = fitted_conditions(fitted_split, fitted_parts)
     fitted = [condition for condition in perturbed if condition in in_screen]
-    predictions = model_predictions(model, conditions, name)
+    predictions = _predictions(network, parts, conditions, name)
     defaults: dict[str, Any] = {
         "others": {method: one for method, one in predictions.items() if method != name},
         "method": name,
@@ -109,16 +110,16 @@ def _embedding(parts: ModelParts) -> GeneEmbedding | None:
     return GeneEmbedding(names, start_PH[known_P]) if names else None
 
 
-def model_predictions(
-    model: GEARS, conditions: Sequence[Condition], name: str = "gears"
+def _predictions(
+    network: GEARSNetwork, parts: ModelParts, conditions: Sequence[Condition], name: str
 ) -> dict[str, Predictions]:
     """Predictions, not clipped, of the model and of its variants.
 
     The variant is "prior alone" for a model of prior and network, and "prior + network x W", with the best
     weight W above 0, for a model whose network is not used.
     """
-    predictions = {name: model.predict(conditions, clip=False)}
-    prior = model._need_model().prior
+    predictions = {name: predict(network, parts, conditions, clip=False)}
+    prior = parts.prior
     if prior is None:
         return predictions
     weights = {PRIOR_ALONE: 0.0}
@@ -126,11 +127,8 @@ def model_predictions(
         tried = prior.report.get("best_weight_tried")
         weights = {f"prior + network x {tried:g}": float(tried)} if tried else {}
     for label, weight in weights.items():
-        variant = copy.copy(model)
-        variant.parts = dataclasses.replace(
-            model._need_model(), prior=dataclasses.replace(prior, network_weight=weight)
-        )
-        predictions[label] = variant.predict(conditions, clip=False)
+        variant = dataclasses.replace(parts, prior=dataclasses.replace(prior, network_weight=weight))
+        predictions[label] = predict(network, variant, conditions, clip=False)
     return predictions
 
 

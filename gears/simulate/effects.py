@@ -21,7 +21,7 @@ _JITTER = 1e-6
 
 
 @dataclass(frozen=True)
-class Effects:
+class SimulatedEffects:
     """Log-fold changes of expected counts, before normalisation to the cell's total.
 
     Parameters
@@ -47,7 +47,7 @@ def make_effects(
     design: Design,
     annotation: GeneAnnotation,
     source: Modules | Network | None = None,
-) -> Effects:
+) -> SimulatedEffects:
     """Draw the effects of all conditions; `source` is what they follow beside, or instead of, GO."""
     rows = annotation.rows(design.perturbed)
     similarity_PP = jaccard(rows, rows)
@@ -73,7 +73,7 @@ def make_effects(
     kinds = draw_kinds(options, members_CP, factor_PP, null_P)
     spread_PG, spread_CG = combine_effects(options, kinds, members_CP, spread_PG, factor_PP)
     # the effect on the target itself does not depend on the partner
-    return Effects(similarity_PP, spread_PG + target_PG, spread_CG + members_CP @ target_PG, kinds)
+    return SimulatedEffects(similarity_PP, spread_PG + target_PG, spread_CG + members_CP @ target_PG, kinds)
 
 
 def _null_perturbations(options: SimulationOptions) -> np.ndarray:
@@ -89,7 +89,7 @@ def _network_effects(
     network: Network,
     similarity_PP: np.ndarray,
     null_P: np.ndarray,
-) -> Effects:
+) -> SimulatedEffects:
     null_genes = {gene for gene, is_null in zip(design.perturbed, null_P, strict=True) if is_null}
     held = [tuple(gene for gene in c.genes if gene not in null_genes) for c in design.conditions]
     condition_CG = network.effects(held, options.target_effect)
@@ -97,7 +97,7 @@ def _network_effects(
     gene_PG = condition_CG[1 : 1 + len(design.perturbed)]
     target_PG = np.array(design.perturbed, dtype=str)[:, None] == np.array(design.genes, dtype=str)
     kinds = kinds_by_departure(condition_CG, design.members_CP, gene_PG, target_PG)
-    return Effects(similarity_PP, gene_PG, condition_CG, kinds)
+    return SimulatedEffects(similarity_PP, gene_PG, condition_CG, kinds)
 
 
 def _spread_effects(options: SimulationOptions, kernel_PP: np.ndarray) -> np.ndarray:

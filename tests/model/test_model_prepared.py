@@ -4,7 +4,7 @@ import pytest
 import torch
 from model_twin import collapse, small_network, twin_of
 
-import gears.model.prepared as prepared_module
+import gears.model.network as prepared_module
 
 PERTS = [[3], [], [1, 4], [2], [0, 5, 7], [6]]
 VARIANTS = {

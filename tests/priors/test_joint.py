@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from gears.priors import GeneSimilarity
-from gears.priors.evidence import Weights
+from gears.priors.evidence import EvidenceWeights
 from gears.priors.joint import JointCovariance
 from gears.priors.kernels import AdditiveCovariance, gene_features, specific_covariance
 from gears.priors.magnitude import Tendency
@@ -22,7 +22,7 @@ N_NODES, N_TRAINED, TYPICAL = 11, 7, 0.17
 SETS = tuple((node,) for node in range(N_TRAINED)) + tuple(combinations(range(4), 2))
 NEW = [(8,), (0,), (2, 9), (1, 5), (3, 9, 10), (8, 9), (10,)]
 TERMS = {"shared": 0.3, "own": 0.8, "similar": 1.1}
-WEIGHTS = Weights({}, 1.0, 0.2, 0.1)
+WEIGHTS = EvidenceWeights({}, 1.0, 0.2, 0.1)
 RNG = np.random.default_rng(4)
 NOISE_C = RNG.uniform(0.3, 3.0, len(SETS))
 UNEXPLAINED_C = np.where([len(nodes) > 1 for nodes in SETS], 0.3, 0.2)

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from gears.conditions import NodeSet
 from gears.priors import GeneSimilarity
-from gears.priors.evidence import Weights
+from gears.priors.evidence import EvidenceWeights
 from gears.priors.kernels import AdditiveCovariance, Features, gene_features, specific_covariance
 from gears.priors.posterior import ConditionCovariance, Posterior, left_out_variance
 from gears.priors.regression import Spectrum
@@ -21,7 +21,7 @@ N_NODES, N_TRAINED = 12, 9
 SETS = tuple((node,) for node in range(N_TRAINED)) + tuple(combinations(range(6), 2))
 NEW = [(10,), (0,), (0, 10), (2, 7), (3, 4, 8), (9, 1), (0, 1)]
 TERMS = {"shared": 0.3, "own": 0.8, "similar": 1.1}
-WEIGHTS = Weights({}, 1.0, 0.2, 0.1)
+WEIGHTS = EvidenceWeights({}, 1.0, 0.2, 0.1)
 TYPICAL = 0.17
 NOISE_C = np.random.default_rng(0).uniform(0.3, 3.0, len(SETS))
 UNEXPLAINED_C = np.where([len(nodes) > 1 for nodes in SETS], 0.3, 0.2)

@@ -1,4 +1,4 @@
-"""Weights by evidence: right gradient, weights of known draws found again."""
+"""EvidenceWeights by evidence: right gradient, weights of known draws found again."""
 
 from __future__ import annotations
 
