@@ -19,8 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from check_data import SIZES, stand_in_for_missing  # noqa: E402
-from check_table import Setting, Table  # noqa: E402
+from check_data import SIZES, Setting, Table, stand_in_for_missing  # noqa: E402
 
 
 def rows(setting):

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
-
 from measuring import Measurement, cpu_seconds, versions
-from side import serve
 
 HELD = {}  # what stages leave for later ones
 SCORES = ("mse", "mse_top20_de", "pearson", "pearson_delta")
@@ -230,26 +226,3 @@ def score(file):
             values = condition_metrics(np.maximum(found[name].astype(float), 0), truth, SCORES)
             scores[name] = dict(zip(SCORES, np.nanmean(values, axis=0).tolist(), strict=True))
     return scores
-
-
-if __name__ == "__main__":
-    serve(
-        {
-            function.__name__: function
-            for function in (
-                startup,
-                process,
-                load,
-                split,
-                go_graph,
-                coexpression,
-                initialise,
-                step,
-                epoch,
-                train,
-                predict,
-                evaluation,
-                score,
-            )
-        }
-    )

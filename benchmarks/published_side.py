@@ -12,10 +12,7 @@ import pickle
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
-
 from measuring import Measurement, versions
-from side import serve
 
 HELD = {}  # what stages leave for later ones
 
@@ -265,25 +262,3 @@ def evaluation():
         deeper_analysis(model.adata, results)
         non_dropout_analysis(model.adata, results)
     return block.figures | {"own": {name: float(value) for name, value in metrics.items()}}
-
-
-if __name__ == "__main__":
-    serve(
-        {
-            function.__name__: function
-            for function in (
-                startup,
-                process,
-                load,
-                split,
-                go_graph,
-                coexpression,
-                initialise,
-                step,
-                epoch,
-                train,
-                predict,
-                evaluation,
-            )
-        }
-    )
