@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import pandas as pd
 from accuracy import scored
 from measuring import Result, table
 from screens import COMMON, KINDS, SIMULATED, Screen, folds_of, screens
+from screens import SMALL as SMALL_SCREEN
 
 from gears import GEARS, PertData
 from gears.data.splits.split import perturbed_in
@@ -106,12 +107,16 @@ __doc__ = __doc__.format(cases="; ".join(f"{name}: {cases.__doc__}" for name, ca
 
 
 def network_cases(
-    cases: tuple[str, ...] = tuple(CASES), seeds: tuple[int, ...] = (0, 1, 2)
+    cases: tuple[str, ...] = tuple(CASES), seeds: tuple[int, ...] = (0, 1, 2), small: bool = False
 ) -> Iterator[Result]:
     """A table for each of the cases; the seed is that of the screen, of the split and of the network."""
     for name in cases:
         rows = []
-        for case in CASES[name]():
+        for case in list(CASES[name]())[: 1 if small else None]:
+            if small:
+                case = replace(
+                    case, screen=case.screen | SMALL_SCREEN, training=case.training | {"epochs": 4}
+                )
             for seed in seeds:
                 rows.append({"case": case.name, "seed": seed} | run(case, seed))
                 print(rows[-1], flush=True)
@@ -257,7 +262,7 @@ def by_method(data: PertData, screen: Screen, objective: str, hidden: int) -> It
             seed=str(screen.seed),
             fold=data.split.arguments["fold"],
             method=name if objective == "moments" else f"{name}, cells",
-            weight=float(result.network_weight),
+            weight=result.network_weight,
             train_slope=figures(data, model)["train slope"],
             cpu_seconds=seconds,
         )
@@ -275,7 +280,7 @@ def sized(kind: str, n_conditions: int, seed: int) -> Screen:
 
 def summary(values: pd.DataFrame) -> list[dict[str, Any]]:
     """Means over conditions of each screen and method; slopes by their median."""
-    rows = values.groupby(["screen", "method"], sort=False)
+    rows = values.astype({"weight": float}).groupby(["screen", "method"], sort=False)
     means = rows[[*METRICS, "train_slope", "weight", "cpu_seconds"]].mean()
     means["amplitude_slope"] = rows["amplitude_slope"].median()
     return means.reset_index().to_dict("records")

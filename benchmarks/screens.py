@@ -63,12 +63,13 @@ N_BOOTSTRAP = 2000
 
 
 def simulation(kind: str, seed: int, small: bool = False) -> dict[str, Any]:
-    """Options of the simulator; `small`: fewer genes and cells, two fifths of the conditions."""
+    """Options of the simulator; `small`: fewer genes, cells and conditions."""
     options = COMMON | (SIMULATED | COMBINED)[kind] | {"seed": seed}
-    if small:
-        numbers = {name: options.get(name, 0) * 2 // 5 for name in ("n_singles", "n_pairs", "n_triples")}
-        options |= SMALL | {name: number for name, number in numbers.items() if number}
-    return options
+    most = {"n_singles": 16, "n_pairs": 60 if kind == "products" else 24, "n_triples": 24}
+    if not options["n_pairs"] and "n_triples" not in options:
+        del most["n_singles"]
+    few = {name: min(options[name], number) for name, number in most.items() if name in options}
+    return options | (SMALL | few if small else {})
 
 
 @dataclass(frozen=True)
