@@ -1,26 +1,19 @@
 """Seconds per 1,000 predicted conditions: the network's forward against the prepared network, in alternation.
 
-python benchmarks/run.py prediction --conditions 128
-python benchmarks/run.py pairs --pairs 100000 --genes 5000 --hidden 16      (all pairs into a file)
+So: ``python benchmarks/run.py prediction --conditions 128``.
 """
 
 from __future__ import annotations
 
-import math
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
-import numpy as np
 import torch
 from measuring import Measurement, Result, table
 
 from gears.graphs import Graph
 from gears.model.config import ModelConfig
-from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
-from gears.prediction.stream import all_pairs, predict_to_file
 
 HIDDEN, NEIGHBOURS = 64, 20
 
@@ -87,28 +80,3 @@ def prediction(
         rows.append(row | {"peak MiB": peak})
     title = f"Seconds per 1,000 predicted conditions of {genes:,} genes"
     yield Result(title, table(rows), {"genes": genes, "threads": threads, "rows": runs})
-
-
-def pairs(pairs: int = 100_000, genes: int = 5000, hidden: int = HIDDEN) -> Iterator[Result]:
-    """So many pairs into an h5ad file, chunk by chunk."""
-    names = tuple(f"G{i:05d}" for i in range(genes))
-    ring = np.stack([np.arange(genes), (np.arange(genes) + 1) % genes])
-    graph = Graph(names, ring, np.ones(genes))
-    parts = ModelParts(
-        config=ModelConfig(hidden_size=hidden),
-        gene_names=names,
-        gene_ids=names,
-        pert_names=names,
-        go=graph,
-        coexpress=graph,
-        control_mean_G=np.ones(genes),
-    )
-    chosen = names[: math.isqrt(2 * pairs) + 1]
-    with tempfile.TemporaryDirectory() as folder:
-        with Measurement() as block:
-            path = predict_to_file(
-                parts.network(seed=1).eval(), parts, all_pairs(chosen), Path(folder) / "pairs.h5ad"
-            )
-        size = {"pairs": math.comb(len(chosen), 2), "genes": genes, "hidden_size": hidden}
-        rows = [size | block.figures | {"file_mb": path.stat().st_size / 2**20}]
-    yield Result("All pairs into a file", table(rows), {"rows": rows}, name="prediction-pairs")

@@ -249,16 +249,3 @@ def predict(conditions, out):
         mean=np.stack([found["_".join(genes)] for genes in conditions]),
     )
     return block.figures | {"n": len(conditions)}
-
-
-def evaluation():
-    """Scores of the test part, as its train() computes them at the end."""
-    from gears.inference import compute_metrics, deeper_analysis, evaluate, non_dropout_analysis
-
-    model = HELD["model"]
-    with Measurement() as block:
-        results = evaluate(model.dataloader["test_loader"], model.best_model, False, "cpu")
-        metrics, _ = compute_metrics(results)
-        deeper_analysis(model.adata, results)
-        non_dropout_analysis(model.adata, results)
-    return block.figures | {"own": {name: float(value) for name, value in metrics.items()}}

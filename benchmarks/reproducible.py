@@ -56,6 +56,7 @@ SIMULATED = {
     "n_control": 80,
     "seed": 3,
 }
+SMALL = {"n_genes": 40, "n_singles": 24, "n_pairs": 6}
 
 
 def opened(folder: Path) -> PertData:
@@ -217,12 +218,13 @@ def reproducible(
     promised_epochs: int = 20,
     repeats: int = 3,
     no_gpu: bool = False,
+    small: bool = False,
 ) -> Iterator[Result]:
     """Checksums, promises and costs; `no_gpu`: without the pretended GPU, which needs g++."""
     with tempfile.TemporaryDirectory() as name:
         if screen is None:
             data = PertData(name, default_pert_graph=False)
-            data.new_data_process("screen", simulated_screen(**SIMULATED)[0])
+            data.new_data_process("screen", simulated_screen(**SIMULATED | (SMALL if small else {}))[0])
         else:
             shutil.copy(screen, Path(name) / "screen.h5ad")
         rows = [

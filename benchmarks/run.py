@@ -80,7 +80,7 @@ JOBS = {
     "main_job": Job("main_job.main_job", "CPU seconds of two CPU workers from start to verdict", "6 min",
                     {"repeats": 1}),
     "vs_cell_gears": Job("vs_cell_gears.compared", "every stage and the training against cell-gears 0.1.2",
-                         "half an hour", "needs an environment with cell-gears 0.1.2"),
+                         "half an hour"),
     "published": Job("published.published", "published screens, splits and seeds", "days; a GPU",
                      {"screens": ("simulated",), "seeds": (1,), "device": "cpu", "n_gpus": 1, "epochs": 2}),
     "scale": Job("scale.scale", "how seconds and memory grow with cells, conditions, genes", "20 min",
@@ -94,8 +94,6 @@ JOBS = {
                    {"device": "cpu", "workers": (1, 2), "epochs": 3, "objectives": ("moments",)}),
     "prediction": Job("prediction.prediction", "seconds per 1,000 predicted conditions", "2 min",
                       {"genes": 100, "conditions": 32, "chunks": (16,), "rounds": 1}),
-    "pairs": Job("prediction.pairs", "all pairs into a file: seconds and memory", "20 min",
-                 {"genes": 100, "pairs": 200}),
     "gpu_check": Job("gpu_check.main", "everything that needs a GPU, checked and timed (gpu_check.py)", "7 min; a GPU",
                      {"device": "cpu", "size": "small", "only": ("gradients", "moments, float64", "epoch")}),
 }  # fmt: skip

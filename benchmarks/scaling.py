@@ -3,11 +3,8 @@
     python benchmarks/run.py scaling                         all GPUs, or one to as many CPU workers as cores
     python benchmarks/run.py scaling --device cpu --workers 1 2
     python benchmarks/run.py scaling --batches 32 128 512    table of workers x batch
-    python benchmarks/run.py scaling --device cpu --size norman --objectives moments --apart
+    python benchmarks/run.py scaling --device cpu --size norman --objectives moments
     python benchmarks/run.py memory                          of 1, 2 and 4 workers on one screen
-
-``--apart`` also trains W times on one worker at the same time, each with its part of the batch and without a word to
-the others: no division of the batch is faster on that machine, whose cores share caches and memory.
 
 The global batch stays the same (strong scaling), so every number of workers trains the same model.
 The first epoch (start-up, warm caches) is excluded; an epoch's time is the median of the others.
@@ -19,14 +16,11 @@ difference from a screen of the same genes and conditions with hardly any cells.
 
 from __future__ import annotations
 
-import io
 import itertools
-import multiprocessing
 import os
 import statistics
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from measuring import Result, pss_mb, table
@@ -71,25 +65,12 @@ def measure(folder, save_path, batch, objective, workers, epochs, hidden_size, d
     }  # fmt: skip
 
 
-def trained_apart(folder, place, batch, objective, workers, *options):
-    """Cells or conditions a second of `workers` trainings at once, together, each alone with its part of the batch."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        runs = [
-            pool.submit(measure, folder, f"{place}-apart-{n}", batch // workers, objective, 1, *options)
-            for n in range(workers)
-        ]
-        return sum(run.result()["rate"] for run in runs)
-
-
 def with_speedup(rows):
     """Add speed-up and efficiency against the smallest number of workers of the same objective and batch."""
     first = {}
     for row in rows:
         base = first.setdefault((row["objective"], row["batch"]), row)
         speedup = row["rate"] / base["rate"]
-        if "apart_rate" in row:
-            row["ceiling"] = row["apart_rate"] / base["rate"]
         row |= {"speedup": speedup, "efficiency": speedup * base["workers"] / row["workers"]}
     return rows
 
@@ -101,41 +82,9 @@ def shown(row):
         "objective": row["objective"], "batch": row["batch"], "workers": row["workers"],
         "epoch, s": f"{row['epoch_s']:.3f}", "per second": f"{row['rate']:.0f} {unit}",
         "speed-up": f"{row['speedup']:.2f}",
-        "trained apart": f"{row['ceiling']:.2f}" if "ceiling" in row else "",
         **{name: f"{row[name]:.0%}" for name in ("efficiency", "data", "compute", "communication")},
         "load": f"{row['load']:.1f}", "loss": f"{row['train_loss']:.6f}",
     }  # fmt: skip
-
-
-def plot(rows):
-    """Speed-up against workers, and where the time of an epoch goes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    kinds = list(dict.fromkeys((row["objective"], row["batch"]) for row in rows))
-    for kind in kinds:
-        own = [row for row in rows if (row["objective"], row["batch"]) == kind]
-        label = f"{kind[1]} {kind[0] if kind[0] == 'cells' else 'conditions'}"
-        left.plot([r["workers"] for r in own], [r["speedup"] for r in own], marker="o", label=label)
-    most = max(row["workers"] for row in rows)
-    left.plot([1, most], [1, most], color="grey", linestyle=":", label="ideal")
-    left.set(xlabel="workers", ylabel="speed-up", xticks=sorted({row["workers"] for row in rows}))
-    left.legend(frameon=False)
-    names = [f"{row['objective']}\n{row['batch']}\n{row['workers']}" for row in rows]
-    bottom = [0.0] * len(rows)
-    for part in PARTS:
-        heights = [row[part] * row["epoch_s"] for row in rows]
-        right.bar(names, heights, bottom=bottom, label=part)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    right.set(ylabel="seconds an epoch")
-    right.legend(frameon=False)
-    image = io.BytesIO()
-    figure.savefig(image, dpi=120)
-    plt.close(figure)
-    return image.getvalue()
 
 
 def scaling(
@@ -146,7 +95,6 @@ def scaling(
     batches: tuple[int, ...] | None = None,
     epochs: int = 5,
     hidden_size: int = 64,
-    apart: bool = False,
     small: bool = False,
 ) -> Iterator[Result]:
     """Every objective, batch (cells, or conditions, of a step over all workers) and number of workers."""
@@ -167,14 +115,11 @@ def scaling(
             for batch, n in itertools.product(batches or [default], numbers):
                 place = f"{folder}/{objective}-{batch}-{n}"
                 rows.append(measure(folder, place, batch, objective, n, *given))
-                if apart and n > 1:
-                    rows[-1]["apart_rate"] = trained_apart(folder, place, batch, objective, n, *given)
                 print(shown(with_speedup(rows)[-1]), flush=True)
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     record = {"size": size, "simulation": SIZES[size], "cards": cards, "rows": rows}
-    name = f"scaling-{device}-{size}"
-    lines = [*table([shown(row) for row in rows]), "", f"![plot]({name}.png)"]
-    yield Result("Workers", lines, record, {".png": plot(rows)}, name)
+    lines = table([shown(row) for row in rows])
+    yield Result("Workers", lines, record, name=f"scaling-{device}-{size}")
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -36,26 +36,13 @@ PINS = (
 
 @dataclass(frozen=True)
 class Size:
-    """A screen and how much of each stage is run.
+    """A screen, and how much of each stage is run.
 
-    Attributes
-    ----------
-    simulation
-        Options of :func:`gears.simulate.simulated_screen`.
-    go_genes
-        Annotated genes of the GO graph that is timed.
-    steps
-        Training steps that are timed.
-    predictions, published_predictions
-        Conditions predicted, and how many of them by the published package (time is then scaled up).
-    model
-        Whether networks are compared at this size. The graph of 5,000 nodes alone takes the
-        published package about ten minutes, so these stages are read at the default size.
-    rounds
-        Repetitions of the stages before training, in alternation; the median counts.
+    The published package predicts `published_predictions` (its time is then scaled up). Networks are compared if
+    `model`: the graph of 5,000 nodes alone takes it about ten minutes. Stages before training have `rounds`.
     """
 
-    simulation: dict
+    simulation: tuple[int, ...]
     go_genes: int
     steps: int
     predictions: int = 100
@@ -63,28 +50,17 @@ class Size:
     model: bool = True
     rounds: int = 1
 
+    @property
+    def options(self):
+        """Options of the simulator."""
+        names = ("n_genes", "n_singles", "n_pairs", "cells_per_condition", "n_control")
+        return dict(zip(names, self.simulation, strict=True))
+
 
 SIZES = {
-    "small": Size(
-        {"n_genes": 200, "n_singles": 25, "n_pairs": 15, "cells_per_condition": 20, "n_control": 100},
-        go_genes=200,
-        steps=10,
-        predictions=20,
-        published_predictions=20,
-    ),
-    "default": Size(
-        {"n_genes": 1000, "n_singles": 100, "n_pairs": 60, "cells_per_condition": 25, "n_control": 400},
-        go_genes=2000,
-        steps=20,
-        rounds=2,
-    ),
-    "full": Size(
-        {"n_genes": 5000, "n_singles": 100, "n_pairs": 50, "cells_per_condition": 60, "n_control": 1000},
-        go_genes=2000,
-        steps=5,
-        published_predictions=10,
-        model=False,
-    ),
+    "small": Size((200, 25, 15, 20, 100), 200, 10, 20, 20),
+    "default": Size((1000, 100, 60, 25, 400), 2000, 20, rounds=2),
+    "full": Size((5000, 100, 50, 60, 1000), 2000, 5, published_predictions=10, model=False),
 }
 
 
@@ -100,10 +76,7 @@ LABELS = {
     "epoch": "an epoch with its scores",
     "train": "training, whole",
     "predict": "predicting 100 conditions",
-    "evaluation": "evaluation of the test part",
 }
-
-
 PER_ITEM = {"step": 1, "predict": 100}  # stages that count items
 ROUNDS = ("process", "load", "go_graph", "coexpression")  # stages that are told their round
 
@@ -140,7 +113,7 @@ def write_inputs(folder, size, seed):
     from gears.simulate import simulated_screen
 
     annotation = GeneAnnotation.human()
-    adata, truth = simulated_screen(**size.simulation, seed=seed)
+    adata, truth = simulated_screen(**size.options, seed=seed)
     adata.write_h5ad(folder / "screen.h5ad")
     matrix, terms = annotation.matrix, annotation.terms
     gene2go = {
@@ -209,8 +182,6 @@ def compare_models(run, size, minutes, objectives):
     last = {"own": {"objective": objectives[-1]}, "published": {}}
     for side, file in pairs.items():
         run.one(side, "predict", conditions=file, out=str(run.folder / f"pairs-{side}.npz"), **last[side])
-    for side in pairs:
-        run.one(side, "evaluation", **last[side])
     return training
 
 
@@ -264,11 +235,15 @@ def compared(
     threads: int = 1,
     minutes: float = 10,
     seed: int = 0,
+    small: bool = False,
 ) -> Iterator[Result]:
     """All stages; `minutes` are CPU minutes of the published training, the objective "default" is `train()` alone."""
+    if small:
+        yield own_alone()
+        return
     chosen, root = SIZES[size], HERE.parent
     python = published_python(root, torch_pin(root))
-    record = {"size": size, "simulation": chosen.simulation | {"seed": seed}, "threads": threads}
+    record = {"size": size, "simulation": chosen.options | {"seed": seed}, "threads": threads}
     with tempfile.TemporaryDirectory(prefix="gears-bench-") as name:
         folder = Path(name)
         write_inputs(folder, chosen, seed)
@@ -291,6 +266,33 @@ def compared(
             if chosen.model:
                 record["training"] = compare_models(run, chosen, minutes, objectives)
                 yield result(record)
+
+
+def own_alone():
+    """The small form, which needs no cell-gears: the stages of this package on the small size."""
+    with tempfile.TemporaryDirectory(prefix="gears-bench-") as name, Side(HERE / "own_side.py", name) as own:
+        write_inputs(Path(name), SIZES["small"], seed=0)
+        files = {"annotation": f"{name}/gene2go.pkl", "round": 0}
+        stages = {
+            "startup": {},
+            "go_graph": files | {"genes": f"{name}/genes.json"},
+            "process": files | {"screen": f"{name}/screen.h5ad"},
+            "load": {"round": 0},
+            "split": {"parts": f"{name}/parts.json", "batch_size": BATCH},
+            "coexpression": {"round": 0},
+            "initialise": {},
+            "step": {"n": 2},
+            "epoch": {},
+            "train": {"objective": "default", "epochs": 1},
+            "predict": {
+                "conditions": f"{name}/pairs.json",
+                "out": f"{name}/pairs.npz",
+                "objective": "default",
+            },
+        }
+        figures = {stage: own.ask(stage, **given) for stage, given in stages.items()}
+    rows = [{"stage": LABELS[stage], "here, CPU s": one["cpu_s"]} for stage, one in figures.items() if one]
+    return Result("Stages of this package alone", table(rows), {"stages": figures})
 
 
 # --- the tables -----------------------------------------------------------------------------------
