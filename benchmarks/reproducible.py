@@ -237,7 +237,7 @@ def reproducible(
         equal = len(sums) == len(CASES)
         promised = promises(*(by_workers(other_runs, n, name, promised_epochs) for n in (1, 2)))
         cost = []
-        for n in (1, 2):
+        for n in (1,) if small else (1, 2):
             used = by_workers(costs, n, name, repeats)
             medians = (statistics.median(used[exact]) for exact in (False, True))
             cost.append(cost_row(f"CPU seconds of 40 steps, {count(n, 'worker')}", *medians))

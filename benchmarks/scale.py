@@ -209,9 +209,9 @@ def prediction(folder):
 # --- the jobs -------------------------------------------------------------------------------------
 
 
-def measured(folder, *processes):
-    """Label and figures of each stage (label, function, arguments); each list of them has a process of its own."""
-    for stages in processes:
+def measured(folder, small, *processes):
+    """Label and figures of each stage (label, function, arguments); each list has its own process, unless `small`."""
+    for stages in [sum(processes, [])] if small else processes:
         with Side(__file__, folder) as side:
             for label, stage, arguments in stages:
                 yield label, side.ask(stage, **arguments)
@@ -242,7 +242,7 @@ def scale(
                 prepared, *made = first_stages(Path(name), simulation(**size))
                 how = {"objective": "moments", "prior": None, "epochs": epochs}
                 trained = [("setup", "setup", {"folder": prepared}), ("epochs", "train", how)]
-                stages = dict(measured(Path(name), *made, trained))
+                stages = dict(measured(Path(name), small, *made, trained))
             results.append(size | {"axis": axis, "stages": stages})
             of_prepare, of_epochs = stages["prepare"], stages["epochs"]
             row = {"axis": axis, **size, "prepare, CPU s": of_prepare["cpu_s"]}
@@ -266,7 +266,7 @@ def scale_large(
             target = str(Path(folder) / "predicted.h5ad")
             default = [again, ("train by default", "train", {}), ("predict", "predict", {"path": target})]
             others = [[again, (f"train, {label}", "train", how)] for label, how in TRAINED[name].items()]
-            for label, figures in measured(Path(folder), *made, default, *others):
+            for label, figures in measured(Path(folder), small, *made, default, *others):
                 results.setdefault(name, size | {"stages": {}})["stages"][label] = figures
                 row = {key: f"{size[key]:,}" for key in ("cells", "conditions", "genes")}
                 row |= {"stage": label, "s": figures["wall_s"], "CPU s": figures["cpu_s"]}
@@ -286,7 +286,7 @@ def stages(scratch: Path | None = None, small: bool = False) -> Iterator[Result]
     with tempfile.TemporaryDirectory(prefix="gears-scale-", dir=scratch) as folder:
         prepared, *made = first_stages(Path(folder), SMALL_NORMAN if small else NORMAN)
         others = [[(name.replace("_", " "), name, {"folder": prepared})] for name in names]
-        for label, figures in measured(Path(folder), *made, *others):
+        for label, figures in measured(Path(folder), small, *made, *others):
             results[label] = figures
             imported = f"{figures['import_s']:.1f}" if "import_s" in figures else "counted"
             row = {"stage": label, "CPU s": figures["cpu_s"], "import, CPU s": imported}
