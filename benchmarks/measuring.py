@@ -190,9 +190,11 @@ def commit():
 
 def command(words):
     """The command that was given, without the machine's folders: one outside the repository is FOLDER."""
-    root = HERE.parent
-    paths = [os.path.relpath(word, root) if os.path.isabs(word) else word for word in words]
-    shown = ["FOLDER" if path.startswith(os.pardir) else path for path in paths]
+    shown = []
+    for word in words:
+        option, is_joined, value = word.rpartition("=")
+        path = os.path.relpath(value, HERE.parent) if os.path.isabs(value) else value
+        shown.append(option + is_joined + ("FOLDER" if path.startswith(os.pardir) else path))
     return " ".join(["python benchmarks/run.py", *(f'"{word}"' if " " in word else word for word in shown)])
 
 

@@ -123,7 +123,10 @@ def parser_of(name: str, job: Job) -> argparse.ArgumentParser:
             continue
         of = next(each for each in (Path, int, float, str) if each.__name__ in kind)
         several = {"nargs": "*"} if "tuple" in kind else {}
-        parser.add_argument(flag, type=of, default=default, help="(%(default)s)", **several)
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        parser.add_argument(
+            flag, type=of, default=default, help=f"({shown})" * (default is not None), **several
+        )
     return parser
 
 
