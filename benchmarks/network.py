@@ -262,7 +262,7 @@ def by_method(data: PertData, screen: Screen, objective: str, hidden: int) -> It
             seed=str(screen.seed),
             fold=data.split.arguments["fold"],
             method=name if objective == "moments" else f"{name}, cells",
-            weight=result.network_weight,
+            weight=np.nan if result.network_weight is None else result.network_weight,
             train_slope=figures(data, model)["train slope"],
             cpu_seconds=seconds,
         )
@@ -280,7 +280,7 @@ def sized(kind: str, n_conditions: int, seed: int) -> Screen:
 
 def summary(values: pd.DataFrame) -> list[dict[str, Any]]:
     """Means over conditions of each screen and method; slopes by their median."""
-    rows = values.astype({"weight": float}).groupby(["screen", "method"], sort=False)
+    rows = values.groupby(["screen", "method"], sort=False)
     means = rows[[*METRICS, "train_slope", "weight", "cpu_seconds"]].mean()
     means["amplitude_slope"] = rows["amplitude_slope"].median()
     return means.reset_index().to_dict("records")

@@ -56,7 +56,7 @@ JOBS = {
     "accuracy": Job("accuracy.accuracy", "the model against the best baseline, by kind of screen", "hours",
                     ONE | {"methods": ("prior",), "repeats": 1, "folds": 2}),
     "head": Job("accuracy.head", "the prior with its head against the prior alone", "an hour",
-                ONE | {"kinds": ("co-expression",), "folds": 2}),
+                ONE | {"kinds": ("co-expression",), "folds": 4}),
     "levels": Job("levels.levels", "sizes, intervals, hits, batches and power against truth", "hours", ONE),
     "uncertainty": Job("uncertainty.uncertainty", "90 % intervals of held-out means", "half an hour",
                        ONE | {"folds": 2}),

@@ -66,9 +66,9 @@ def simulation(kind: str, seed: int, small: bool = False) -> dict[str, Any]:
     """Options of the simulator; `small`: fewer genes, cells and conditions."""
     options = COMMON | (SIMULATED | COMBINED)[kind] | {"seed": seed}
     most = {"n_singles": 16, "n_pairs": 60 if kind == "products" else 24, "n_triples": 24}
-    if not options["n_pairs"] and "n_triples" not in options:
-        del most["n_singles"]
     few = {name: min(options[name], number) for name, number in most.items() if name in options}
+    if not options["n_pairs"] and "n_triples" not in options:  # enough singles for a head
+        few = {"n_genes": 110}
     return options | (SMALL | few if small else {})
 
 
