@@ -11,7 +11,8 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST_ARGS ?=
 # Test processes side by side (0: one after the other in this process).
 TEST_WORKERS ?= 2
-BENCH_ARGS ?=
+# A benchmark and its options; all of them in a small form if omitted.
+BENCH_ARGS ?= --small
 
 # Several worker processes share the cores: without this each would start a thread per core.
 test test-long demo: export OMP_NUM_THREADS ?= 1
@@ -56,7 +57,7 @@ format: $(STAMP)  ## let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## run the benchmarks
+bench: $(STAMP)  ## every benchmark in a small form (BENCH_ARGS="NAME --option": one as it is)
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 docs: $(DOCS_STAMP)  ## build the documentation into docs/_build/html and check its links

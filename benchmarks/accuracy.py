@@ -1,375 +1,278 @@
-"""Is the model at least as good as the best baseline, screen by screen, and better on the average?
+"""Is the model as good as the best baseline, screen by screen, and better on the average? What does the head add?
 
-    python benchmarks/accuracy.py                          (one screen of each of eleven simulated kinds)
-    python benchmarks/accuracy.py --seeds 0 1 2 3 4        (five screens of each: these seeds for development)
-    python benchmarks/accuracy.py --seeds 100 101 102 103 104                 (and these for published tables)
-    python benchmarks/accuracy.py --data FOLDER            (and the real subsets found there)
-    python benchmarks/accuracy.py --methods prior gears published --repeats 1 --epochs-published 3
-    python benchmarks/accuracy.py --situations 0 2 5 --methods prior --name accuracy_from_singles
+    python benchmarks/run.py accuracy --methods prior --repeats 1 --seeds 100 101 102 103 104
+    python benchmarks/run.py accuracy --kinds --data FOLDER                    (the real subsets found there)
+    python benchmarks/run.py accuracy --methods prior gears published --repeats 1 --epochs-published 3
+    python benchmarks/run.py accuracy --situations 0 2 5 --methods prior --name accuracy_from_singles
+    python benchmarks/run.py head --seeds 300 301 302 303 304
 
-Folds are over conditions; every condition is tested once in each repeat. Figures of a simulated kind are means
-over the conditions of all its screens, and so are their intervals. Methods: ``prior`` is the
-prior alone, ``gears`` the whole model (``prior="auto"``), ``published`` the network alone on
-cells, ``moments`` the network alone on moments. Each method is compared with baselines that are fitted to the same
-conditions as it. ``--situations`` replaces the folds: training has all singles and so many of the combinations, all
-others are tested; kinds with triples instead of pairs are added. What is undefined for one method only, as the
-reference part of the train mean, counts 0.
+Folds are over conditions; every condition is tested once in each repeat. Figures of a kind, and their intervals, are
+over the conditions of all its screens. Methods: ``prior`` is the prior alone, ``gears`` the whole model, ``published``
+the network alone on cells, ``moments`` the network alone on moments. Each is compared with baselines that are fitted to
+the same conditions. ``--situations`` replaces the folds: training has all singles and so many of the combinations, all
+others are tested; kinds with triples are added. What is undefined for one method only, as the reference part of the
+train mean, counts 0.
+
+``head``: the head is trained on the training part; with and without it the prior is fitted to the training and
+validation parts, as `train` does.
+
+Seeds 0 to 9 are for development, those from 100 on (the head: from 300 on) for published tables.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import os
-import platform
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anndata
 import numpy as np
 import pandas as pd
 import torch
+from measuring import Result, table
+from screens import (
+    COMBINED,
+    COMMON,
+    KINDS,
+    SIMULATED,
+    Screen,
+    folds_of,
+    from_singles,
+    gained,
+    interval,
+    resampled_means,
+    screens,
+)
 
-from gears import PertData
-from gears.data.screen.prepared import PreparedScreen
-from gears.data.splits.folds import folds
-from gears.data.splits.split import Split
+from gears import Condition, PertData
+from gears.data.splits.split import Split, perturbed_in
 from gears.evaluation import BASELINES, DECISIVE, compare
-from gears.evaluation.metrics import get_metric
+from gears.evaluation.fitted import settings_of
+from gears.evaluation.metrics import condition_metrics, get_metric
+from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS
-from gears.files.atomic import write_atomically
-from gears.files.formats import write_json, write_text
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
-from gears.simulate import simulated_screen
+from gears.priors.source import prior_of
+from gears.training.head import train_head, with_head_of
+from gears.training.options import TrainOptions
 
 METRICS = (*DECISIVE, "pearson_delta", "mse_top20_de", "discrimination")
 DESCRIBING = ("amplitude_slope",)
-COMMON = {
-    "n_genes": 500,
-    "n_singles": 40,
-    "n_pairs": 60,
-    "cells_per_condition": 60,
-    "n_control": 300,
-    "seed": 3,
-}
-SIMULATED: dict[str, dict[str, Any]] = {
-    "additive": {"go_strength": 0.0, "interaction_share": 0.0},
-    "low-rank": {"low_rank": 4, "target_effect": 0.0, "interaction_share": 0.0},
-    "GO-smooth": {"n_singles": 100, "n_pairs": 0, "interaction_share": 0.0},
-    "interactions": {"interaction_share": 0.8, "interaction_size": 2.0},
-    "no signal": {"effect_size": 0.02, "target_effect": 0.0, "interaction_share": 0.0},
-    "co-expression": {
-        "n_singles": 100,
-        "n_pairs": 0,
-        "n_control": 1000,
-        "go_strength": 0.0,
-        "interaction_share": 0.0,
-        "n_modules": 20,
-        "module_share": 0.8,
-    },
-    "regulatory network": {"n_control": 1000, "network_degree": 12.0},
-    "masking pairs": {"interaction_share": 0.8, "interaction_kinds": "masking"},
-    "saturating pairs": {
-        "effect_size": 1.5,
-        "effect_share": 0.5,
-        "common_effect": 0.3,
-        "interaction_share": 0.8,
-        "interaction_size": 2.5,
-        "interaction_kinds": "saturating",
-    },
-    "null perturbations": {
-        "n_singles": 80,
-        "n_pairs": 40,
-        "cells_per_condition": 12,
-        "cell_number_sd": 0.5,
-        "interaction_share": 0.0,
-        "null_share": 0.5,
-    },
-    "products": {
-        "n_singles": 24,
-        "n_pairs": 270,
-        "effect_size": 1.0,
-        "effect_share": 0.5,
-        "target_effect": 0.0,
-        "common_effect": 0.0,
-        "interaction_share": 1.0,
-        "interaction_size": 1.0,
-        "interaction_kinds": "products",
-    },
-    "confounded batches": {
-        "interaction_share": 0.0,
-        "n_batches": 4,
-        "batch_size_effect": 0.5,
-        "batch_confounding": 1.0,
-    },
-}
-COMBINED: dict[str, dict[str, Any]] = {
-    "additive triples": SIMULATED["additive"] | {"n_singles": 16, "n_pairs": 0, "n_triples": 40},
-    "interacting triples": SIMULATED["interactions"] | {"n_singles": 16, "n_pairs": 0, "n_triples": 40},
-}
-"""Kinds for `--situations` alone."""
-# Measured changes of a confounded screen hold the effects of batches unless controls are matched.
-PREPARED: dict[str, dict[str, Any]] = {"confounded batches": {"batch_key": ["batch"]}}
-REAL = ("norman2019", "papalexi2021", "mcfaline2023")
-N_BOOTSTRAP = 2000
 PUBLISHED = {"lr": 1e-3, "schedule": "step", "weight_decay": 5e-4}
+TRAINING: dict[str, dict[str, Any]] = {
+    "gears": {"objective": "moments", "prior": "auto"},
+    "moments": {"objective": "moments", "prior": None},
+    "published": {"objective": "cells", "prior": None, **PUBLISHED},
+}
 
 
-def method(name: str, pert_data: PertData, seed: int, epochs: int | None = None) -> Any:
-    """One of the methods that can be asked for; `epochs` are those of the published objective."""
-    if name == "prior":
-        return PriorEstimator(pert_data)
-    training = {
-        "gears": {"objective": "moments", "prior": "auto"},
-        "moments": {"objective": "moments", "prior": None},
-        "published": {"objective": "cells", "prior": None, "epochs": epochs, **PUBLISHED},
-    }[name]
-    return GEARSEstimator(pert_data, training=training, seed=seed, device="cpu")
+def packed(values: pd.DataFrame) -> bytes:
+    """A table as a compressed CSV file."""
+    return gzip.compress(values.to_csv(index=False, float_format="%.6g").encode(), mtime=0)
 
 
-@dataclass(frozen=True)
-class BenchmarkScreen:
-    """A screen with the name under which its figures are averaged, and the options to prepare it with."""
-
-    name: str
-    seed: int | None
-    adata: anndata.AnnData
-    preparation: Mapping[str, Any] = field(default_factory=dict)
+def sign(metric: str) -> float:
+    """1 where higher is better, else -1."""
+    return 1.0 if get_metric(metric).higher_is_better else -1.0
 
 
-def from_singles(screen: PreparedScreen, n_combinations: Sequence[int]) -> Iterator[tuple[int, Split]]:
-    """For each number, a split whose training part has all singles and so many combinations; the others are tested."""
-    labels = {one: label for label, one in screen.condition_of_label.items() if not one.is_control}
-    singles = [label for one, label in labels.items() if len(one) == 1]
-    combined = [label for one, label in labels.items() if len(one) > 1]
-    for n in n_combinations:
-        train = (
-            screen.labels[int(np.argmax([one.is_control for one in screen.condition_of_label.values()]))],
+def accuracy(
+    kinds: tuple[str, ...] = KINDS,
+    data: Path | None = None,
+    seeds: tuple[int, ...] = (3,),
+    methods: tuple[str, ...] = ("prior", "gears"),
+    situations: tuple[int, ...] | None = None,
+    folds: int = 5,
+    repeats: int = 5,
+    fold_seed: int = 1,
+    epochs_published: int | None = None,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Methods against the best baseline of each screen and metric."""
+    if situations and tuple(kinds) == KINDS:
+        kinds = (*(name for name, chosen in SIMULATED.items() if (COMMON | chosen)["n_pairs"]), *COMBINED)
+    settings = {"folds": folds, "situations": situations, "repeats": repeats, "seeds": list(seeds)}
+    tables: dict[str, pd.DataFrame] = {}
+    for screen in screens(kinds, data, seeds, small):
+        with screen.prepared() as prepared:
+            parts = {screen.name: folds_of(prepared, folds, repeats, fold_seed)}
+            if situations:
+                parts = {
+                    f"{screen.name}, singles and {n} combinations": [split]
+                    for n, split in from_singles(prepared.screen, situations)
+                }
+            for name, splits in parts.items():
+                values = values_of(prepared, splits, methods, fold_seed, epochs_published)
+                values = values.assign(screen=name, screen_seed=str(screen.seed))
+                tables[name] = pd.concat([tables.get(name), values], ignore_index=True)
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        files = {".csv.gz": packed(pd.concat(tables.values()))}
+        lines = [line for name in methods for line in against_baselines(tables, name)]
+        yield Result(
+            "Accuracy against the best baseline of each screen", lines + means(tables), settings, files
         )
-        train += (*singles, *combined[:n])
-        yield n, Split("custom", n, {}, {"train": train, "test": tuple(combined[n:])})
 
 
-def screens(
-    simulated: Sequence[str], data: Path | None, seeds: Sequence[int] = (COMMON["seed"],)
-) -> Iterator[BenchmarkScreen]:
-    """The requested screens: each simulated kind with every seed, then real ones, each cell type alone."""
-    for name in simulated:
-        for seed in seeds:
-            adata, _ = simulated_screen(**COMMON | (SIMULATED | COMBINED)[name] | {"seed": seed})
-            yield BenchmarkScreen(f"simulated: {name}", seed, adata, PREPARED.get(name, {}))
-    for name in REAL if data else ():
-        adata = anndata.read_h5ad(data / f"{name}_subset.h5ad")
-        for cell_type in sorted(adata.obs["cell_type"].unique()):
-            several = adata.obs["cell_type"].nunique() > 1
-            label = f"{name} {cell_type}" if several else name
-            yield BenchmarkScreen(label, None, adata[adata.obs["cell_type"] == cell_type].copy())
-
-
-def run(screen: BenchmarkScreen, options: argparse.Namespace) -> dict[str, pd.DataFrame]:
-    """Values by condition of every method on every fold (columns split, condition, method, metric, value), by name."""
-    with tempfile.TemporaryDirectory() as folder:
-        pert_data = PertData(folder, default_pert_graph=False)
-        pert_data.new_data_process("screen", screen.adata, **screen.preparation)
-        n_folds = min(options.folds, len(pert_data.screen.conditions) - 1)
-        if options.situations:
-            named = {
-                f"{screen.name}, singles and {n} combinations": [split]
-                for n, split in from_singles(pert_data.screen, options.situations)
-            }
-        else:
-            named = {screen.name: list(folds(pert_data.screen, n_folds, options.repeats, options.seed))}
-        return {name: run_splits(screen, pert_data, splits, options) for name, splits in named.items()}
-
-
-def run_splits(
-    screen: BenchmarkScreen, pert_data: PertData, splits: Sequence[Split], options: argparse.Namespace
+def values_of(
+    data: PertData, splits: Sequence[Split], methods: Sequence[str], seed: int, epochs: int | None
 ) -> pd.DataFrame:
-    """Values by condition of every method on some splits."""
+    """Values by condition of every method and its baselines (columns split, condition, method, metric, value)."""
+
+    def estimator(name: str, seed: int) -> Any:
+        if name == "prior":
+            return PriorEstimator(data)
+        training = TRAINING[name] | ({"epochs": epochs} if name == "published" else {})
+        return GEARSEstimator(data, training=training, seed=seed, device="cpu")
+
     tables = []
-    for name in options.methods:
-        start = time.perf_counter()
+    for name in methods:
         result = compare(
-            {name: lambda seed, name=name: method(name, pert_data, seed, options.epochs_published)},
-            pert_data.screen,
+            {name: lambda seed, name=name: estimator(name, seed)},
+            data.screen,
             splits,
-            seeds=(options.seed,),
-            annotation=pert_data.annotation,
+            seeds=(seed,),
+            annotation=data.annotation,
             metrics=(*METRICS, *DESCRIBING),
             baselines=tuple(name for name in BASELINES if not BASELINES[name].uses_held_out),
             n_split_half=0,
         )
         tables.append(result.table.assign(beside=name))
-        print(f"  {name}: {time.perf_counter() - start:.0f} s", flush=True)
-    seed = "" if screen.seed is None else str(screen.seed)
-    return pd.concat(tables, ignore_index=True).assign(screen_seed=seed)
+    return pd.concat(tables, ignore_index=True)
 
 
-def wide(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def wide(values: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Mean over repeats of each condition of each screen (rows) by method (columns).
 
     A value that is undefined for some methods counts 0; a condition that is undefined for all is excluded.
     """
-    rows = table[table["metric"] == metric]
-    index = [column for column in ("screen_seed", "condition") if column in rows]
-    values = rows.pivot_table(
-        index=index, columns="method", values="value", aggfunc="mean", sort=False, dropna=False
+    by_condition = values[values["metric"] == metric].pivot_table(
+        index=["screen_seed", "condition"],
+        columns="method",
+        values="value",
+        aggfunc="mean",
+        sort=False,
+        dropna=False,
     )
-    return values.dropna(how="all").fillna(0.0)
+    return by_condition.dropna(how="all").fillna(0.0)
 
 
 def gain(values: pd.DataFrame, name: str, metric: str) -> tuple[str, np.ndarray]:
     """Best baseline, and by condition how much better the method is than it (higher is better)."""
-    sign = 1.0 if get_metric(metric).higher_is_better else -1.0
-    of_baselines = sign * values[[column for column in values if column in BASELINES]].mean()
+    of_baselines = sign(metric) * values[[column for column in values if column in BASELINES]].mean()
     best = str(of_baselines.idxmax())
-    return best, (sign * (values[name] - values[best])).to_numpy()
+    return best, (sign(metric) * (values[name] - values[best])).to_numpy()
 
 
-def resampled_means(gain_U: np.ndarray) -> np.ndarray:
-    """Means over conditions drawn with replacement, the same draws for as many conditions, (N_BOOTSTRAP,)."""
-    picks = np.random.default_rng(0).integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
-    return np.asarray(gain_U[picks].mean(axis=1))
-
-
-def interval(draws: np.ndarray) -> tuple[float, float]:
-    """95 % of the draws."""
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def report(tables: dict[str, pd.DataFrame], names: Sequence[str], settings: dict[str, Any]) -> str:
-    """Markdown of everything."""
-    lines = ["# Accuracy against the best baseline of each screen", "", f"{settings}", ""]
-    for name in names:
-        lines += [
-            f"## {name}",
-            "",
-            "| screen | metric | method | best baseline | gain (95 %) | verdict |",
-            "|---" * 6 + "|",
-        ]
-        shares: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
-        for screen, table in tables.items():
-            for metric in METRICS:
-                values = wide(table[table["beside"] == name], metric)
-                if values.empty or name not in values:  # intervals are not stated by every method
-                    lines.append(f"| {screen} | {metric} | undefined for all conditions | | | |")
-                    continue
-                best, gain_U = gain(values, name, metric)
-                means_B = resampled_means(gain_U)
-                low, high = interval(means_B)
-                verdict = "better" if low > 0 else "worse" if high < 0 else "within the interval"
-                verdict = verdict if len(gain_U) >= MIN_CONDITIONS else "too few conditions"
-                scale = max(abs(float(values[best].mean())), 1e-12) if metric == "mse_top20_de" else 1.0
-                shares[metric].append(means_B / scale)
-                own, other = values[name].mean(), values[best].mean()
-                lines.append(
-                    f"| {screen} | {metric} | {own:.4g} | {best} {other:.4g} | "
-                    f"{gain_U.mean():+.3g} ({low:+.3g}, {high:+.3g}) | {verdict} |"
-                )
-        lines += ["", "Average over the screens (mse as a share of the best baseline's):", ""]
-        for metric, draws in shares.items():
-            if not draws:
+def against_baselines(tables: dict[str, pd.DataFrame], name: str) -> list[str]:
+    """A method against the best baseline of each screen and metric, and its mean gain over the screens."""
+    rows, shares = [], {}
+    for screen, values in tables.items():
+        for metric in METRICS:
+            row = {"screen": screen, "metric": metric}
+            of_method = wide(values[values["beside"] == name], metric)
+            if of_method.empty or name not in of_method:  # intervals are not stated by every method
+                rows.append(row | {"method": "undefined for all conditions"})
                 continue
-            mean_draws = np.mean(draws, axis=0)
-            low, high = interval(mean_draws)
-            lines.append(f"- {metric}: {mean_draws.mean():+.3g} ({low:+.3g}, {high:+.3g})")
-        lines.append("")
-    lines += ["## All methods (of the amplitude slope the median)", ""]
-    shown = (*METRICS, *DESCRIBING)
-    for screen, table in tables.items():
-        tables_of = {name: table[table["beside"] == name] for name in names}
-        parts = [
-            # a slope is wild where predictions hardly differ: its median
-            pd.DataFrame({m: wide(own, m).agg("median" if m in DESCRIBING else "mean") for m in shown})
-            for own in tables_of.values()
-        ]
-        means = pd.concat(
-            [parts[0], *(part.loc[[name]] for part, name in zip(parts[1:], names[1:], strict=True))]
-        )
-        lines += [
-            f"### {screen}",
-            "",
-            "| method | " + " | ".join(shown) + " |",
-            "|---" * (len(shown) + 1) + "|",
-        ]
-        lines += [
-            f"| {row} | " + " | ".join(f"{v:.4g}" for v in values) + " |"
-            for row, values in zip(means.index, means.to_numpy(), strict=True)
-        ]
-        lines.append("")
-    return "\n".join(lines)
+            best, gain_U = gain(of_method, name, metric)
+            other, (text, verdict) = float(of_method[best].mean()), gained(gain_U)
+            scale = max(abs(other), 1e-12) if metric == "mse_top20_de" else 1.0
+            shares.setdefault(metric, []).append(resampled_means(gain_U) / scale)
+            verdict = verdict if len(gain_U) >= MIN_CONDITIONS else "too few conditions"
+            row |= {"method": f"{of_method[name].mean():.4g}", "best baseline": f"{best} {other:.4g}"}
+            rows.append(row | {"gain (95 %)": text, "verdict": verdict})
+    lines = [f"## {name}", "", *table(rows), ""]
+    lines += ["Average over the screens (mse as a share of the best baseline's):", ""]
+    for metric, draws in shares.items():
+        low, high = interval(np.mean(draws, axis=0))
+        lines.append(f"- {metric}: {np.mean(draws):+.3g} ({low:+.3g}, {high:+.3g})")
+    return [*lines, ""]
 
 
-def main() -> None:
-    """Run, and write `accuracy.md` and the values by condition."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad")
-    parser.add_argument(
-        "--simulated",
-        nargs="*",
-        default=list(SIMULATED),
-        choices=[*SIMULATED, *COMBINED],
-        help="kinds of screens",
+def means(tables: dict[str, pd.DataFrame]) -> list[str]:
+    """All methods and baselines of each screen; a slope is wild where predictions hardly differ: its median."""
+    lines = ["## All methods (of the amplitude slope the median)", ""]
+    for screen, values in tables.items():
+        columns = {
+            metric: wide(values, metric).agg("median" if metric in DESCRIBING else "mean")
+            for metric in (*METRICS, *DESCRIBING)
+        }
+        rows = [{"method": name, **row} for name, row in pd.DataFrame(columns).iterrows()]
+        lines += [f"### {screen}", "", *table(rows), ""]
+    return lines
+
+
+# --- the head -------------------------------------------------------------------------------------
+
+
+def head(
+    kinds: tuple[str, ...] = KINDS,
+    data: Path | None = None,
+    seeds: tuple[int, ...] = (3,),
+    folds: int = 5,
+    small: bool = False,
+) -> Iterator[Result]:
+    """The head beside the prior alone: gains paired by condition, and the weight that the head gets."""
+    tables: list[pd.DataFrame] = []
+    for screen in screens(kinds, data, seeds, small):
+        tables += list(with_and_without_head(screen, folds))
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        values = pd.concat(tables, ignore_index=True)
+        rows = [row for name, part in values.groupby("screen", sort=False) for row in head_rows(name, part)]
+        settings = {"folds": folds, "seeds": list(seeds)}
+        yield Result("The head beside the prior alone", table(rows), settings, {".csv.gz": packed(values)})
+
+
+def with_and_without_head(screen: Screen, n_folds: int) -> Iterator[pd.DataFrame]:
+    """Metrics of every test condition without and with the head, and the head's weight there, fold by fold."""
+    with screen.prepared() as data:
+        for split in folds_of(data, n_folds):
+            data.use_split(split)
+            fitted, refitted = prior_of(data), prior_of(data, ("train", "val"))
+            assert fitted is not None
+            assert refitted is not None
+            options = TrainOptions().with_defaults()
+            trained = train_head(data, fitted, options, device=torch.device("cpu")).fitted.prior
+            for name, prior in (("prior", refitted.prior), ("head", with_head_of(refitted.prior, trained))):
+                found = scored(data, partial(expression_of, data, prior))
+                of_kinds = prior.report.get("head", {})
+                several = found["condition"].map(lambda name: len(Condition.parse(name)) > 1)
+                kinds = np.where(several, "several", "single")
+                weights = [of_kinds.get(kind, {}).get("weight", 0.0) for kind in kinds]
+                place = {"method": name, "screen": screen.name, "seed": str(screen.seed)}
+                yield found.assign(kind=kinds, weight=weights, fold=split.arguments["fold"], **place)
+
+
+def expression_of(data: PertData, prior: Any, conditions: Sequence[Condition]) -> np.ndarray:
+    """Expression as the prior predicts it, (U, G)."""
+    expression_UG = data.screen.control_mean_G + prior([data.condition_nodes(one) for one in conditions])
+    return np.maximum(expression_UG, 0.0) if data.screen.nonnegative else expression_UG
+
+
+def scored(
+    data: PertData, predicted: Callable[[list[Condition]], np.ndarray], metrics: Sequence[str] = METRICS
+) -> pd.DataFrame:
+    """Metrics of the test conditions, whose expression is `predicted`; known are those of training and validation."""
+    known = [condition for part in ("train", "val") for condition in perturbed_in(data.split, part)]
+    tested = perturbed_in(data.split, "test")
+    (setting,) = settings_of(data.screen, tested, known)
+    truth = Truth.of(
+        setting.screen, setting.conditions, reference_mean_G=setting.means.reference_mean(), pooled=known
     )
-    parser.add_argument(
-        "--seeds",
-        nargs="+",
-        type=int,
-        default=[COMMON["seed"]],
-        help="seeds of the screens of each simulated kind",
-    )
-    parser.add_argument(
-        "--methods", nargs="+", default=["prior", "gears"], choices=["prior", "gears", "published", "moments"]
-    )
-    parser.add_argument("--epochs-published", type=int, help="instead of the 20 that are published")
-    parser.add_argument(
-        "--situations",
-        nargs="+",
-        type=int,
-        help="combinations in training beside all singles, instead of folds",
-    )
-    parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=1, help="of folds and models")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--name", default="accuracy", help="of the files written")
-    options = parser.parse_args()
-    if options.situations and options.simulated == list(SIMULATED):
-        with_pairs = [name for name, chosen in SIMULATED.items() if (COMMON | chosen)["n_pairs"]]
-        options.simulated = [*with_pairs, *COMBINED]
-    logging.getLogger("gears").setLevel(logging.ERROR)
-    settings = {
-        "folds": options.folds,
-        "situations": options.situations,
-        "repeats": options.repeats,
-        "seed": options.seed,
-        "seeds of simulated screens": options.seeds,
-        "epochs_published": options.epochs_published or 20,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
-    }
-    tables: dict[str, pd.DataFrame] = {}
-    for number, screen in enumerate(screens(options.simulated, options.data, options.seeds), 1):
-        print(f"[{number}] {screen.name}{'' if screen.seed is None else f', seed {screen.seed}'}", flush=True)
-        for name, table in run(screen, options).items():
-            tables[name] = pd.concat([*([tables[name]] if name in tables else []), table], ignore_index=True)
-        write(tables, settings, options)
+    predicted_UG = predicted([tested[row] for row in setting.rows])
+    values = pd.DataFrame(condition_metrics(predicted_UG, truth, list(metrics)), columns=list(metrics))
+    return values.assign(condition=[condition.name for condition in truth.conditions])
 
 
-def write(tables: dict[str, pd.DataFrame], settings: dict[str, Any], options: argparse.Namespace) -> None:
-    """Report, values by condition and settings, after each screen."""
-    write_text(options.output / f"{options.name}.md", report(tables, options.methods, settings))
-    everything = pd.concat([table.assign(screen=name) for name, table in tables.items()], ignore_index=True)
-    path = options.output / f"{options.name}.csv.gz"
-    write_atomically(
-        path, lambda p: everything.to_csv(p, index=False, float_format="%.6g", compression="gzip")
-    )
-    write_json(options.output / f"{options.name}.json", settings)
-
-
-if __name__ == "__main__":
-    main()
+def head_rows(name: str, values: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Mean weights of the head on a screen, and what it gains by metric with its interval."""
+    index = ["seed", "fold", "condition"]
+    prior, with_head = (values[values["method"] == one].set_index(index) for one in ("prior", "head"))
+    weights = with_head.groupby("kind")["weight"].mean()
+    shown = ", ".join(f"{weights[kind]:.2f}" if kind in weights else "-" for kind in ("single", "several"))
+    for metric in METRICS:
+        gain_U = (sign(metric) * (with_head[metric] - prior[metric])).dropna().to_numpy()
+        if len(gain_U):
+            text, verdict = gained(gain_U)
+            row = {"screen": name, "weight: one gene, several": shown, "metric": metric}
+            yield row | {"prior": float(prior[metric].mean()), "gain (95 %)": text, "verdict": verdict}

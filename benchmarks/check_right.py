@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from check_data import losses, train
-from check_table import need
+from check_data import losses, need, train
 
 HERE = Path(__file__).resolve().parent
 

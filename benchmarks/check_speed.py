@@ -8,16 +8,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
-from check_data import train
-from check_table import NotRunError, need
+from check_data import NotRunError, need, train
 from torch.autograd import DeviceType
 
-HERE = Path(__file__).resolve().parent
 PUBLISHED_STEPS = 20
 
 
@@ -140,7 +140,7 @@ def published(table, setting):
         pairs = [(row, node) for row, number in enumerate(ids) for node in screen.condition_nodes[number]]
         sizes = np.array([len(screen.genes), len(screen.nodes), setting.hidden, len(ids)])
         np.savez(path, pairs=np.array(pairs), sizes=sizes, **arrays)
-        command = [sys.executable, str(HERE / "check_published.py"), str(setting.published), str(path)]
+        command = [sys.executable, __file__, str(setting.published), str(path)]
         done = subprocess.run(
             [*command, setting.device, str(PUBLISHED_STEPS)],
             capture_output=True, text=True, check=False, env=dict(os.environ),
@@ -199,3 +199,54 @@ def stages(table, setting):
         stage(f"train (of it {len(result.history)} epochs of the network {trained:.1f} s)")
         model.predict([[gene] for gene in model.pert_list[:20]])
         stage("predict 20 conditions")
+
+
+def steps_of_published(wheel, path, device, steps):
+    """Seconds of a step of the network of cell-gears 0.1.2, in a process in which ``gears`` is that package.
+
+    Its file ``model.py`` alone, because the rest of it imports scanpy. The loss is a squared error; the published one
+    costs more.
+    """
+    package = types.ModuleType("gears")
+    package.__path__ = [f"{wheel}/gears"]
+    sys.modules["gears"] = package
+    from gears.model import GEARS_Model
+
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    n_genes, n_nodes, hidden, n_cells = map(int, arrays["sizes"])
+    graphs = {}
+    for name, key in (("coexpress", "G_coexpress"), ("go", "G_go")):
+        graphs[key] = torch.from_numpy(arrays[f"{name}_edges"].astype(np.int64))
+        graphs[f"{key}_weight"] = torch.from_numpy(arrays[f"{name}_weight"].astype(np.float32))
+    network = GEARS_Model({
+        "num_genes": n_genes, "num_perts": n_nodes, "hidden_size": hidden, "uncertainty": False,
+        "num_go_gnn_layers": 1, "decoder_hidden_size": 16, "num_gene_gnn_layers": 1, "no_perturb": False,
+        "device": device, **graphs,
+    }).to(device)  # fmt: skip
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=5e-4)
+    nodes = [[int(node) for row, node in arrays["pairs"] if row == cell] for cell in range(n_cells)]
+    batch = SimpleNamespace(
+        x=torch.rand(n_cells * n_genes, 1, device=device), pert_idx=nodes,
+        batch=torch.arange(n_cells, device=device).repeat_interleave(n_genes),
+    )  # fmt: skip
+    target = torch.rand(n_cells, n_genes, device=device)
+
+    def step():
+        optimizer.zero_grad()
+        (network(batch) - target).square().mean().backward()
+        torch.nn.utils.clip_grad_value_(network.parameters(), clip_value=1.0)
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    start = waited(device)
+    for _ in range(steps):
+        step()
+    seconds = (waited(device) - start) / steps
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else float("nan")
+    print(json.dumps({"seconds": seconds, "peak_GiB": peak}))
+
+
+if __name__ == "__main__":
+    steps_of_published(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,8 +1,8 @@
 """Do suggested experiments teach more than others?
 
-    python benchmarks/design.py                                       (all simulated kinds)
-    python benchmarks/design.py --kinds additive GO-smooth --seeds 0 1 2 --repeats 3
-    python benchmarks/design.py --data FOLDER --kinds --repeats 10    (real subsets alone)
+    python benchmarks/run.py design                                       (all simulated kinds)
+    python benchmarks/run.py design --kinds additive GO-smooth --seeds 0 1 2 --repeats 3
+    python benchmarks/run.py design --data FOLDER --kinds --repeats 10    (real subsets alone)
 
 Replay: a fixed fifth of the conditions is held out; the prior starts with a random fifth and gets five rounds of a
 tenth of the screen, chosen from the others by each aim. The error is the squared difference of predicted and expected
@@ -15,85 +15,54 @@ Seeds 0 to 9 are for development, those from 100 on for published tables.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import anndata
 import numpy as np
 import pandas as pd
-import torch
-from accuracy import COMBINED, COMMON, PREPARED, REAL, SIMULATED
+from accuracy import packed
+from measuring import Result, table
+from screens import KINDS, interval, resampled_means, screens
 
 from gears import GEARS, Condition, PertData
 from gears.data.splits import Split
 from gears.design import suggest
-from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes
 from gears.plotting.curves import replay_curve
-from gears.simulate import Truth, simulated_screen
+from gears.simulate import Truth
 
 AIMS = ("random", "information", "most connected", "largest effect")
 N_ROUNDS = 5
 FEWEST = 30  # conditions of a screen with a verdict
-SEEDS = tuple(range(100, 110))
 
 
-def main() -> None:
-    """Replay of every screen; tables in markdown and json, and figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add_screens(parser, SEEDS)
-    parser.add_argument("--repeats", type=int, default=1, help="random starts on each screen")
-    options = parser.parse_args()
-    quiet()
+def replay_of_aims(
+    kinds: tuple[str, ...] = KINDS,
+    data: Path | None = None,
+    seeds: tuple[int, ...] = tuple(range(100, 110)),
+    repeats: int = 1,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Errors by aim and round; `repeats` are random starts on each screen."""
     replays: dict[str, pd.DataFrame] = {}
-    for name, seed, data, truth in screens(options):
-        found = replay(data, truth, seed, options.repeats)
-        replays[name] = pd.concat([*([replays[name]] if name in replays else []), found], ignore_index=True)
-        if seed == options.seeds[-1]:
-            print(f"{name}\n{replay_table(replays[name]).to_string()}", flush=True)
-            if options.output:
-                write(options, replays)
-
-
-def add_screens(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
-    """Arguments that choose screens, and the folder for results."""
-    parser.add_argument("--kinds", nargs="*", default=list(SIMULATED), choices=[*SIMULATED, *COMBINED])
-    parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad")
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds), help="of the simulator")
-    parser.add_argument("--output", type=Path)
-
-
-def quiet() -> None:
-    """One thread, and no messages of the library."""
-    torch.set_num_threads(1)
-    logging.getLogger("gears").setLevel(logging.ERROR)
-
-
-def screens(options: argparse.Namespace) -> Iterator[tuple[str, int, PertData, Truth | None]]:
-    """Name, seed, prepared screen and truth of the requested screens; a real one has no truth."""
-    for name in options.kinds:
-        for seed in options.seeds:
-            adata, truth = simulated_screen(**COMMON | (SIMULATED | COMBINED)[name] | {"seed": seed})
-            yield from prepared(name, seed, adata, truth, PREPARED.get(name, {}))
-    for name in REAL if options.data else ():
-        adata = anndata.read_h5ad(options.data / f"{name}_subset.h5ad")
-        for cell_type in sorted(adata.obs["cell_type"].unique()):
-            part = adata[adata.obs["cell_type"] == cell_type].copy()
-            yield from prepared(f"{name} {cell_type}", options.seeds[-1], part, None, {})
-
-
-def prepared(
-    name: str, seed: int, adata: anndata.AnnData, truth: Truth | None, preparation: dict[str, Any]
-) -> Iterator[tuple[str, int, PertData, Truth | None]]:
-    """The screen in a folder that is removed afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        data = PertData(folder, default_pert_graph=False)
-        data.new_data_process("screen", adata, **preparation)
-        yield name, seed, data, truth
+    for screen in screens(kinds, data, seeds, small):
+        with screen.prepared() as prepared:
+            found = replay(prepared, screen.truth, screen.seed or 0, repeats)
+        replays[screen.name] = pd.concat([replays.get(screen.name), found], ignore_index=True)
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        if screen.seed not in (None, seeds[-1]):
+            continue
+        tables = {name: replay_table(one) for name, one in replays.items()}
+        lines = [line for name, rows in tables.items() for line in (f"## {name}", "", *table(rows), "")]
+        records = pd.concat([one.assign(screen=name) for name, one in replays.items()])
+        files = {
+            f"_replay_{name.replace(' ', '_')}.png": image_bytes(replay_curve(one, title=name).figure)
+            for name, one in replays.items()
+        }
+        record = {"seeds": list(seeds), "repeats": repeats, "replay": tables}
+        title = "Replay: error on held-out conditions by choice of the measured ones"
+        yield Result(title, lines, record, files | {".csv.gz": packed(records)})
 
 
 def replay(data: PertData, truth: Truth | None, seed: int, repeats: int) -> pd.DataFrame:
@@ -178,50 +147,15 @@ def choose(
     return [left[row] for row in np.argsort(-worth, kind="stable")[:n]]
 
 
-def replay_table(replayed: pd.DataFrame) -> pd.DataFrame:
+def replay_table(replayed: pd.DataFrame) -> list[dict[str, Any]]:
     """Mean error over the rounds after the start, and its difference to random with a 95 % interval."""
     unit = "repeat" if replayed["seed"].nunique() == 1 else "seed"
     mean = replayed[replayed["round"] > 0].groupby(["aim", unit])["error"].mean().unstack()
-    rng, rows = np.random.default_rng(0), {}
-    few = replayed["n_conditions"].min() < FEWEST
+    rows, few = [], replayed["n_conditions"].min() < FEWEST
     for aim in AIMS:
         difference = (mean.loc[aim] - mean.loc["random"]).to_numpy()
-        drawn = difference[rng.integers(len(difference), size=(5000, len(difference)))].mean(axis=1)
-        low, high = np.quantile(drawn, [0.025, 0.975])
+        low, high = interval(resampled_means(difference))
         verdict = "" if aim == "random" or few else "better" if high < 0 else "worse" if low > 0 else "open"
-        rows[aim] = {"error": mean.loc[aim].mean(), "difference": difference.mean(), "low": low, "high": high}
-        rows[aim]["verdict"] = verdict
-    return pd.DataFrame(rows).T
-
-
-def write(options: argparse.Namespace, replays: dict[str, pd.DataFrame]) -> None:
-    """Tables, records and figures into the folder."""
-    options.output.mkdir(parents=True, exist_ok=True)
-    seeds = options.seeds if options.kinds else options.seeds[-1:]
-    listed = ", ".join(map(str, seeds))
-    lines = ["# Replay: error on held-out conditions by choice of the measured ones", ""]
-    lines += [f"Seeds {listed}, starts on each screen: {options.repeats}. `benchmarks/design.py`", ""]
-    for name, replayed in replays.items():
-        lines += [f"## {name}", "", *markdown(replay_table(replayed)), ""]
-        image = image_bytes(replay_curve(replayed, title=name).figure)
-        (options.output / f"design_replay_{name.replace(' ', '_')}.png").write_bytes(image)
-    stem = "design" if options.kinds else "design-real"
-    write_text(options.output / f"{stem}.md", "\n".join(lines))
-    settings = {"seeds": seeds, "repeats": options.repeats}
-    tables = {name: replay_table(one).to_dict("index") for name, one in replays.items()}
-    write_json(options.output / f"{stem}.json", {"settings": settings, "replay": tables})
-    records = pd.concat([one.assign(screen=name) for name, one in replays.items()])
-    records.round(6).to_csv(options.output / f"{stem}.csv.gz", index=False)
-
-
-def markdown(table: pd.DataFrame) -> list[str]:
-    """Lines of a table."""
-    lines = ["| |" + "|".join(table.columns) + "|", "|---" + "|---:" * len(table.columns) + "|"]
-    for name, row in table.iterrows():
-        cells = [f"{value:.4g}" if isinstance(value, float | int) else str(value) for value in row]
-        lines.append(f"| {name} |" + "|".join(cells) + "|")
-    return lines
-
-
-if __name__ == "__main__":
-    main()
+        row = {"aim": aim, "error": float(mean.loc[aim].mean()), "difference": float(difference.mean())}
+        rows.append(row | {"low": low, "high": high, "verdict": verdict})
+    return rows

@@ -1,7 +1,7 @@
 """Are the probabilities and scores of hits right?
 
-    python benchmarks/design_hits.py                                  (all simulated kinds)
-    python benchmarks/design_hits.py --kinds additive --seeds 0 1 --folds 5 --output benchmarks/results
+    python benchmarks/run.py design_hits                                  (all simulated kinds)
+    python benchmarks/run.py design_hits --kinds additive --seeds 0 1
 
 Five folds over conditions of simulated screens; every measured gene up and down as a readout, random signatures of 20
 genes, the effect size, and departures of pairs from additivity with the share of them that lie in their interval of
@@ -15,22 +15,21 @@ Seeds 0 to 9 are for development, those from 100 on for published tables.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from design import add_screens, changes, fitted, markdown, quiet, screens
+from design import changes, fitted
+from measuring import Result, table
+from screens import KINDS, folds_of, screens
 
 from gears import GEARS, Condition, PertData
-from gears.data.splits import folds
+from gears.data.splits.split import perturbed_in
 from gears.design import interactions_table
 from gears.design.hits import Scorer, TrueChanges
 from gears.design.interactions import MARGIN
 from gears.design.reverse import similarity
-from gears.files.formats import write_json, write_text
 from gears.plotting import image_bytes, new_figure
 from gears.plotting.curves import rate_calibration
 from gears.prediction.predictions import Predictions
@@ -43,42 +42,53 @@ RATES, BUDGETS = (0.05, 0.1, 0.2), (0.05, 0.1, 0.2)
 BINS = np.linspace(0, 1, 11)
 MOST_SCORE = 0.5  # of the bins of scores
 FEWEST = 20  # candidates of a bin that is drawn
-SEEDS = (100, 101, 102)
 
 
-def main() -> None:
-    """Rates of every kind of screen; tables in markdown and json, and figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add_screens(parser, SEEDS)
-    parser.add_argument("--folds", type=int, default=5)
-    options = parser.parse_args()
-    quiet()
-    rates: dict[str, list[pd.DataFrame]] = {}
-    found: dict[str, list[float]] = {}
-    departed: dict[str, list[pd.DataFrame]] = {}
-    for name, seed, data, truth in screens(options):
-        assert truth is not None
-        for split in folds(data.screen, options.folds, 1, 1):
-            held = [one for one in split.conditions("test") if not one.is_control]
-            parts = [split.conditions("train"), split.conditions("val")]
-            model = fitted(data, [one for part in parts for one in part if not one.is_control], held)
-            departures = departure_table(data, truth, model, [one for one in held if len(one) == 2])
-            departed.setdefault(name, []).append(departures)
-            rates.setdefault(name, []).extend(
-                [*hit_rates(data, truth, model, held), departure_rates(departures)]
-            )
-            found.setdefault(name, []).extend(ranks_by_profile(data, model, held))
-        if seed == options.seeds[-1]:
-            print(f"{name}\n{rate_table(pd.concat(rates[name])).to_string()}", flush=True)
-            if options.output:
-                tables = {kind: pd.concat(each) for kind, each in rates.items()}
-                write(
-                    options.output,
-                    options,
-                    tables,
-                    found,
-                    {kind: pd.concat(each) for kind, each in departed.items()},
-                )
+def calibration_of_hits(
+    kinds: tuple[str, ...] = KINDS,
+    seeds: tuple[int, ...] = (100, 101, 102),
+    folds: int = 5,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Rates of every kind of screen, departures of pairs, and places of conditions by their own change."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for screen in screens(kinds, None, seeds, small):
+        of_kind = found.setdefault(screen.name, {"rates": [], "departures": [], "places": []})
+        assert screen.truth is not None
+        with screen.prepared() as data:
+            for split in folds_of(data, folds):
+                held = perturbed_in(split, "test")
+                measured = [one for part in ("train", "val") for one in perturbed_in(split, part)]
+                model = fitted(data, measured, held)
+                pairs = [one for one in held if len(one) == 2]
+                departures = departure_table(data, screen.truth, model, pairs)
+                of_kind["departures"].append(departures)
+                of_kind["rates"] += hit_rates(data, screen.truth, model, held)
+                of_kind["rates"].append(departure_rates(departures))
+                of_kind["places"] += ranks_by_profile(data, model, held)
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        if screen.seed == seeds[-1]:
+            yield result(found, {"seeds": list(seeds), "folds": folds})
+
+
+def result(found: dict[str, dict[str, list[Any]]], settings: dict[str, Any]) -> Result:
+    """Tables and figures of the kinds so far."""
+    lines, kinds, files, scores = [], {}, {}, {}
+    for name, of_kind in found.items():
+        rates, inside = pd.concat(of_kind["rates"]), coverage(pd.concat(of_kind["departures"]))
+        first = float(np.mean(np.equal(of_kind["places"], 0)))
+        rows = [{"readout": readout, **row} for readout, row in rate_table(rates).iterrows()]
+        lines += [f"## {name}", "", *table(rows), "", f"First by their own measured change: {first:.0%}.", ""]
+        if inside["n"]:
+            share = f"{inside['in_interval']:.1%} of {inside['n']}; median width {inside['width']:.2f}."
+            lines += [f"Departures of held-out pairs in their interval of 90 %: {share}", ""]
+        drawn, scores[name] = bins(rates), score_bins(rates)
+        kinds[name] = {"rates": rows, "first_by_profile": first, "departures": inside}
+        kinds[name] |= {"probabilities": drawn.to_dict("records"), "scores": scores[name].to_dict("records")}
+        figure = rate_calibration(drawn[drawn["n"] >= FEWEST], title=name).figure
+        files[f"_{name.replace(' ', '_')}.png"] = image_bytes(figure)
+    files["_scores.png"] = image_bytes(score_figure(scores))
+    return Result("Calibration of hits", lines, settings | {"kinds": kinds}, files)
 
 
 def hit_rates(data: PertData, truth: Truth, model: GEARS, held: Sequence[Condition]) -> list[pd.DataFrame]:
@@ -194,15 +204,7 @@ def rate_table(rates: pd.DataFrame) -> pd.DataFrame:
 
 def bins(rates: pd.DataFrame) -> pd.DataFrame:
     """Mean probability and share of hits in ten bins of the probability, by readout."""
-    place = pd.cut(rates["probability"], BINS, include_lowest=True, labels=False)
-    table = rates.groupby(["readout", place])[["probability", "is_hit"]].agg(["mean", "size"])
-    return pd.DataFrame(
-        {
-            "expected": table["probability", "mean"],
-            "observed": table["is_hit", "mean"],
-            "n": table["is_hit", "size"],
-        }
-    ).reset_index(level=0)
+    return binned(rates, "probability", "is_hit", BINS)
 
 
 def score_bins(rates: pd.DataFrame) -> pd.DataFrame:
@@ -210,15 +212,15 @@ def score_bins(rates: pd.DataFrame) -> pd.DataFrame:
 
     Each candidate counts with the share of false ones among it and those above it in its readout.
     """
-    rates = rates[rates["rate"] <= MOST_SCORE]
-    place = pd.cut(rates["rate"], MOST_SCORE * BINS, include_lowest=True, labels=False)
-    table = rates.groupby(["readout", place])[["rate", "false_share"]].agg(["mean", "size"])
-    columns = {
-        "expected": table["rate", "mean"],
-        "observed": table["false_share", "mean"],
-        "n": table["rate", "size"],
-    }
-    return pd.DataFrame(columns).reset_index(level=0)
+    return binned(rates[rates["rate"] <= MOST_SCORE], "rate", "false_share", MOST_SCORE * BINS)
+
+
+def binned(rates: pd.DataFrame, expected: str, observed: str, edges: np.ndarray) -> pd.DataFrame:
+    """Means of two columns in bins of the first, by readout, and the number of rows."""
+    place = pd.cut(rates[expected], edges, include_lowest=True, labels=False)
+    rows = rates.groupby(["readout", place])
+    means = rows[[expected, observed]].mean().set_axis(["expected", "observed"], axis=1)
+    return means.assign(n=rows.size()).reset_index(level=0)
 
 
 def score_figure(scores: dict[str, pd.DataFrame]) -> Figure:
@@ -243,52 +245,3 @@ def score_figure(scores: dict[str, pd.DataFrame]) -> Figure:
     figure.supxlabel("score (stated share of false hits)", fontsize=9)
     figure.supylabel("observed share of false hits", fontsize=9)
     return figure
-
-
-def write(
-    folder: Path,
-    options: argparse.Namespace,
-    rates: dict[str, pd.DataFrame],
-    found: dict[str, list[float]],
-    departed: dict[str, pd.DataFrame],
-) -> None:
-    """Tables and figures into the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seeds = ", ".join(map(str, options.seeds))
-    lines = [
-        "# Calibration of hits",
-        "",
-        f"Seeds {seeds}, folds: {options.folds}. `benchmarks/design_hits.py`",
-        "",
-    ]
-    record: dict[str, Any] = {}
-    for name, each in rates.items():
-        table, first = rate_table(each), float(np.mean(np.equal(found[name], 0)))
-        inside = coverage(departed[name])
-        of_pairs = (
-            f"Departures of held-out pairs in their interval of 90 %: {inside['in_interval']:.1%} of {inside['n']}; "
-            f"median width {inside['width']:.2f}."
-        )
-        lines += [
-            f"## {name}",
-            "",
-            *markdown(table),
-            "",
-            f"First by their own measured change: {first:.0%}.",
-            "",
-            *([of_pairs, ""] if inside["n"] else []),
-        ]
-        record[name] = {"rates": table.to_dict("index"), "first_by_profile": first}
-        record[name] |= {"probabilities": bins(each).to_dict("records")}
-        record[name] |= {"scores": score_bins(each).to_dict("records"), "departures": inside}
-        drawn = bins(each)
-        image = image_bytes(rate_calibration(drawn[drawn["n"] >= FEWEST], title=name).figure)
-        (folder / f"design_hits_{name.replace(' ', '_')}.png").write_bytes(image)
-    figure = score_figure({name: score_bins(each) for name, each in rates.items()})
-    (folder / "design_hits_scores.png").write_bytes(image_bytes(figure))
-    write_text(folder / "design_hits.md", "\n".join(lines))
-    write_json(folder / "design_hits.json", {"seeds": options.seeds, "folds": options.folds, "kinds": record})
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Golden loss curves: kept in golden.json, compared for 1, 2 and 4 workers.
 
-    python benchmarks/golden.py             compare, a table and exit code 1 where a curve has moved
-    python benchmarks/golden.py --write     keep the curves again, after a change that is meant to move them
+    python benchmarks/run.py golden             compare; exit code 1 where a curve has moved
+    python benchmarks/run.py golden --keep      keep the curves again, after a change that is meant to move them
 
 Float64 runs are compared to a relative 1e-6: what rounding leaves after four epochs of Adam is below
 it, a change in what is computed is not. Float32 runs are compared to 5e-3, with the same best epoch.
@@ -9,29 +9,17 @@ it, a change in what is computed is not. Float32 runs are compared to 5e-3, with
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
+from measuring import Result, table, versions
 
-from measuring import command, commit, machine, versions
-
-HERE = Path(__file__).resolve().parent
-KEPT = HERE / "golden.json"
-WORKERS = (1, 2, 4)
+KEPT = Path(__file__).resolve().parent / "golden.json"
 TOLERANCE = {"float64": 1e-6, "float32": 5e-3}
 GLOBAL_BATCH = {"cells": 24, "moments": 8}
-SCREEN = {
-    "n_genes": 60,
-    "n_singles": 26,
-    "n_pairs": 8,
-    "cells_per_condition": 5,
-    "n_control": 40,
-    "seed": 3,
-}
+SCREEN = {"n_genes": 60, "n_singles": 26, "n_pairs": 8, "cells_per_condition": 5, "n_control": 40, "seed": 3}
 LR = 1e-3  # at the default of 1e-2 eighty steps blow the rounding of float32 up to another curve
 CASES = {
     "cells float64": {"objective": "cells", "dtype": "float64", "uncertainty": True, "lr": LR},
@@ -100,50 +88,24 @@ def moved(case, found, kept):
     return ", ".join(problems)
 
 
-def compare(folder, kept):
-    """Rows of the table and whether all curves are where they were."""
+def golden(workers: tuple[int, ...] = (1, 2, 4), keep: bool = False) -> Iterator[Result]:
+    """Every curve beside the one that is kept."""
     from gears.distributed import launch
 
-    rows, good = [], True
-    for workers in WORKERS:
-        if workers == 1:
-            found = curves(0, 1, folder)
-        else:
-            found = launch(curves, ["cpu"] * workers, (str(folder),), backend="gloo")
-        for case in CASES:
-            problem = moved(case, found[case], kept[case])
-            good = good and not problem
-            loss, difference = found[case]["train_loss"][-1], furthest(found[case], kept[case])
-            rows.append(f"| {workers} | {case} | {loss:.8f} | {difference:.1e} | {problem or 'as kept'} |")
-            print(rows[-1], flush=True)
-    return rows, good
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="keep the curves of one worker again")
-    parser.add_argument("--results", type=Path, help="folder for the table (golden.md)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gears-golden-") as name:
-        folder = Path(name)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="gears-golden-") as folder:
         prepare(folder)
-        if options.write:
-            record = {
-                "versions": versions(("torch", "numpy", "scipy")),
-                "screen": SCREEN,
-                "curves": curves(0, 1, folder),
-            }
-            KEPT.write_text(json.dumps(record, indent=1) + "\n")
+        if keep:
+            made = {"versions": versions(("torch", "numpy", "scipy")), "screen": SCREEN}
+            KEPT.write_text(json.dumps(made | {"curves": curves(0, 1, folder)}, indent=1) + "\n")
             return
-        rows, good = compare(folder, json.loads(KEPT.read_text())["curves"])
-    if options.results:
-        place = machine()
-        head = f"{place['cpu']}, {place['cores']} cores, commit {commit(HERE.parent)}, `{command()}`"
-        titles = ["| workers | run | last train_loss | furthest (relative) | |", "|---:|---|---:|---:|---|"]
-        text = "\n".join(["# Golden curves", "", head, "", *titles, *rows, ""])
-        (options.results / "golden.md").write_text(text)
-    raise SystemExit(not good)
-
-
-if __name__ == "__main__":
-    main()
+        kept = json.loads(KEPT.read_text())["curves"]
+        for n in workers:
+            found = curves(0, 1, folder) if n == 1 else launch(curves, ["cpu"] * n, (folder,), backend="gloo")
+            for case in CASES:
+                row = {"workers": n, "run": case, "last train_loss": f"{found[case]['train_loss'][-1]:.8f}"}
+                row["furthest (relative)"] = f"{furthest(found[case], kept[case]):.1e}"
+                rows.append(row | {"verdict": moved(case, found[case], kept[case]) or "as kept"})
+    yield Result("Golden curves", table(rows), {"rows": rows})
+    if any(row["verdict"] != "as kept" for row in rows):
+        raise SystemExit("curves have moved")

@@ -19,8 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from check_data import SIZES, stand_in_for_missing  # noqa: E402
-from check_table import Setting, Table  # noqa: E402
+from check_data import SIZES, Setting, Table, stand_in_for_missing  # noqa: E402
 
 
 def rows(setting):
@@ -51,18 +50,19 @@ def rows(setting):
     yield right.COMPILED, right.option, (setting, right.COMPILED)
 
 
-def describe(device):
-    """Device and versions."""
+def describe(device, words):
+    """Device, versions and the command, without the machine's folders."""
     import numpy
     import scipy
     import torch
 
+    shown = ("FOLDER" if word.startswith(("/", "..")) else word for word in words)
     gpu = torch.cuda.get_device_name(0) if device == "cuda" else (platform.processor() or platform.machine())
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if device == "cuda" else None
     return {
         "device": device, "name": gpu, "python": platform.python_version(), "torch": torch.__version__,
         "cuda": torch.version.cuda, "nccl": nccl, "numpy": numpy.__version__, "scipy": scipy.__version__,
-        "commit": commit(), "command": " ".join(["python benchmarks/gpu_check.py", *sys.argv[1:]]),
+        "commit": commit(), "command": " ".join(["python benchmarks/gpu_check.py", *shown]),
     }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def main(arguments=None):
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no GPU is visible; --device cpu --size small runs the same code on the CPU", file=sys.stderr)
         return 2
-    facts = describe(options.device)
+    facts = describe(options.device, sys.argv[1:] if arguments is None else arguments)
     print("  ".join(f"{name} {value}" for name, value in facts.items() if value))
     if missing:
         print(f"not installed, not needed: {', '.join(missing)}")

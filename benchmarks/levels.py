@@ -1,8 +1,8 @@
 """Are levels right, and what is built on them: means, changes, intervals, interactions, hits, batches, power?
 
-    python benchmarks/levels.py                                       (all simulated kinds, and those with triples)
-    python benchmarks/levels.py --kinds additive "no signal" --seeds 0 --output FOLDER
-    python benchmarks/levels.py --data FOLDER --kinds --name levels-real      (real subsets alone: measured conditions)
+    python benchmarks/run.py levels                                       (all simulated kinds, and those with triples)
+    python benchmarks/run.py levels --kinds additive "no signal" --seeds 0
+    python benchmarks/run.py levels --data FOLDER --kinds --name levels-real      (measured conditions of real subsets)
 
 Situations: training has all singles and 0, 2, 5, 20 or all of the combinations; the others are predicted. Kinds without
 combinations have the last situation only. Everything is compared with the expected means of the simulation; slopes and
@@ -14,18 +14,17 @@ Seeds 0 to 9 are for development, those from 100 on for published tables.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from accuracy import COMBINED, SIMULATED, from_singles
-from design import add_screens, changes, fitted, markdown, quiet, screens
+from design import changes, fitted
 from design_hits import FEWEST, coverage, departure_table, hit_rates
-from measuring import command, commit, machine, versions
+from measuring import Result
+from measuring import table as markdown
 from scipy.stats import ttest_ind_from_stats
+from screens import COMBINED, KINDS, from_singles, screens
 
 from gears import GEARS, Condition, PertData
 from gears.data.screen.statistics import variance_within
@@ -34,10 +33,8 @@ from gears.design.hits import Z_90
 from gears.design.interactions import NEUTRAL
 from gears.design.power import EXACT_BELOW
 from gears.evaluation.interactions import ADDITIVE, SUPPRESSION, SYNERGY, UNDETERMINED, predicted_interactions
-from gears.files.formats import write_json, write_text
 from gears.simulate import Truth
 
-SEEDS = (100, 101, 102)
 N_COMBINATIONS = (0, 2, 5, 20)
 ALONE, ALL = "singles alone", "all conditions"
 RELIABLE = 0.9  # share of the measured squared change that is no sampling noise
@@ -60,28 +57,27 @@ TARGETS: tuple[tuple[str, tuple[str, ...], float, float, str, tuple[str, ...]], 
 )
 
 
-def main() -> None:
-    """Everything of every screen; tables in markdown and json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add_screens(parser, SEEDS)
-    parser.set_defaults(kinds=[*SIMULATED, *COMBINED])
-    parser.add_argument("--name", default="levels", help="of the files written")
-    options = parser.parse_args()
-    quiet()
+def levels(
+    kinds: tuple[str, ...] = (*KINDS, *COMBINED),
+    data: Path | None = None,
+    seeds: tuple[int, ...] = (100, 101, 102),
+    small: bool = False,
+) -> Iterator[Result]:
+    """Everything of every screen."""
     records: dict[str, list[pd.DataFrame]] = {}
-    for name, seed, data, truth in screens(options):
-        for table, situation, found in measurements(data, truth, seed):
-            records.setdefault(table, []).append(found.assign(screen=name, situation=situation))
-        print(f"{name}, seed {seed}", flush=True)
-        if seed == options.seeds[-1]:
-            tables = {
-                table: summary(table, pd.concat(records[table])) for table in TABLES if table in records
-            }
-            for table, rows in tables.items():
-                of_kind = rows[rows["screen"] == name].round(3)
-                print(*([TABLES[table][0], of_kind.to_string(index=False)] if len(of_kind) else []), sep="\n")
-            if options.output:
-                write(options, tables)
+    for screen in screens(kinds, data, seeds, small):
+        with screen.prepared() as prepared:
+            for table, situation, found in measurements(prepared, screen.truth, screen.seed or 0):
+                records.setdefault(table, []).append(found.assign(screen=screen.name, situation=situation))
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        if screen.seed in (None, seeds[-1]):
+            tables = {name: summary(name, pd.concat(records[name])) for name in TABLES if name in records}
+            outside = missed(tables).to_dict("records")
+            lines = ["## Outside the targets", "", *markdown(outside), ""]
+            rows = {name: table.to_dict("records") for name, table in tables.items()}
+            for name in tables:
+                lines += [f"## {TABLES[name][0]}", "", *markdown(rows[name]), ""]
+            yield Result("Levels against truth", lines, {"seeds": list(seeds), "outside": outside, **rows})
 
 
 def measurements(data: PertData, truth: Truth | None, seed: int) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -357,29 +353,3 @@ def missed(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
                 where = ", ".join(str(row[key]) for key in ("screen", "situation", "readout") if key in row)
                 found.append((name, where, column, row[column], f"{least:.3g} to {greatest:.3g}"))
     return pd.DataFrame(found, columns=["table", "row", "column", "value", "target"])
-
-
-def write(options: argparse.Namespace, tables: dict[str, pd.DataFrame]) -> None:
-    """Markdown and json."""
-    about: dict[str, Any] = {
-        "seeds": options.seeds if options.kinds else [],
-        "commit": commit(Path(__file__).parent),
-        "command": command(),
-        "machine": machine(),
-        "versions": versions(("torch", "numpy", "scipy", "pandas", "anndata")),
-    }
-    outside = missed(tables)
-    lines = ["# Levels against truth", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
-    lines += ["## Outside the targets", "", *markdown(outside.set_index("table")), ""]
-    for name, rows in tables.items():
-        lines += [f"## {TABLES[name][0]}", "", *markdown(rows.set_index("screen")), ""]
-    options.output.mkdir(parents=True, exist_ok=True)
-    write_text(options.output / f"{options.name}.md", "\n".join(lines))
-    found = {name: rows.to_dict("records") for name, rows in tables.items()}
-    write_json(
-        options.output / f"{options.name}.json", about | {"outside": outside.to_dict("records"), **found}
-    )
-
-
-if __name__ == "__main__":
-    main()

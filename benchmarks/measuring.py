@@ -1,4 +1,6 @@
-"""Wall and CPU seconds and peak memory of a block; standard library only, for two interpreters.
+"""Wall and CPU seconds and peak memory of a block, and the files of a result.
+
+Standard library only: two interpreters use it.
 
 CPU seconds count this process and its finished children. Memory is the highest
 resident size of this process within the block (the kernel's mark is set back first), and the highest
@@ -8,6 +10,7 @@ of what it and its children hold for themselves, pages of mapped files left out,
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import re
@@ -16,7 +19,11 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+from dataclasses import dataclass, field
 from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
 
 
 def cpu_seconds():
@@ -147,13 +154,11 @@ class Measurement:
 
 
 def machine():
-    """What the figures were measured on."""
+    """What the figures are measured on."""
     model = ""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        model = found.group(1).strip() if found else ""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu": model or platform.processor(),
@@ -172,20 +177,167 @@ def versions(names):
     return found
 
 
-def commit(folder):
-    """Commit of the checkout, with ``+changes`` where tracked files differ from it."""
+def commit():
+    """Commit of the checkout, with ``+changes`` where tracked files of the package differ from it."""
 
     def git(*arguments):
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
     name = git("rev-parse", "--short", "HEAD") or "unknown"
-    return name + ("+changes" if git("status", "--porcelain", "--untracked-files=no", "gears") else "")
+    return name + ("+changes" if git("status", "--porcelain", "--untracked-files=no", "../gears") else "")
 
 
-def command():
+def command(words):
     """The command that was given, without the machine's folders: one outside the repository is FOLDER."""
-    root = Path(__file__).resolve().parents[1]
-    paths = [os.path.relpath(word, root) if os.path.isabs(word) else word for word in sys.argv[1:]]
-    words = ["FOLDER" if path.startswith(os.pardir) else path for path in paths]
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
+    shown = []
+    for word in words:
+        option, is_joined, value = word.rpartition("=")
+        path = os.path.relpath(value, HERE.parent) if os.path.isabs(value) else value
+        shown.append(option + is_joined + ("FOLDER" if path.startswith(os.pardir) else path))
+    return " ".join(["python benchmarks/run.py", *(f'"{word}"' if " " in word else word for word in shown)])
+
+
+def about(words):
+    """What every result says of how it was made."""
+    return {
+        "machine": machine(),
+        "versions": versions(("torch", "numpy", "scipy", "pandas", "anndata")),
+        "commit": commit(),
+        "load": round(os.getloadavg()[0], 1),
+        "command": command(words),
+    }
+
+
+@dataclass
+class Result:
+    """What a job has found so far.
+
+    Attributes
+    ----------
+    title
+        Heading of the page.
+    lines
+        Lines of the page below what is said of the machine.
+    record
+        What the JSON file holds beside it.
+    files
+        Bytes of pictures and tables, by what follows the name of the files.
+    name
+        Name of the files, where it is not that of the job.
+    """
+
+    title: str
+    lines: list
+    record: dict
+    files: dict = field(default_factory=dict)
+    name: str = ""
+
+
+def write(folder, name, result, facts):
+    """Markdown, JSON and the other files of a result; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = [f"- {key}: {_words(value)}" for key, value in facts.items()]
+    page = "\n".join([f"# {result.title}", "", *head, "", *result.lines, ""])
+    (folder / f"{name}.md").write_text(page)
+    (folder / f"{name}.json").write_text(json.dumps(facts | result.record, indent=1, default=_plain) + "\n")
+    for end, data in result.files.items():
+        (folder / f"{name}{end}").write_bytes(data)
+    return page
+
+
+def _words(value):
+    return ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else value
+
+
+def _plain(value):
+    """Numbers of numpy, arrays and tuples as JSON holds them."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def table(rows):
+    """Lines of a Markdown table: the columns are the keys of all rows."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return lines + [f"| {' | '.join(_cell(row.get(column, '')) for column in columns)} |" for row in rows]
+
+
+def _cell(value):
+    return f"{value:.4g}" if isinstance(value, float) or hasattr(value, "dtype") else str(value)
+
+
+# --- a process that runs stages one at a time, on demand ------------------------------------------
+
+START = "import sys; sys.path[:0] = {paths!r}; import measuring, {module}; measuring.serve(vars({module}))"
+
+
+def serve(stages):
+    """Answer requests ``{"stage": name, **arguments}`` until stdin ends.
+
+    They come as JSON lines, answers go as JSON lines to the stdout the process started with; whatever a package prints
+    goes to stderr. `stages` are functions by name.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = {"value": stages[request.pop("stage")](**request)}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Side:
+    """Starts a side with its own interpreter and asks it for stages.
+
+    Parameters
+    ----------
+    module
+        File whose functions are stages, a path.
+    folder
+        Working folder of the process; its messages are kept there.
+    python
+        The interpreter. It runs isolated (``-I``) and in `folder`, so that the user's settings do not decide which
+        package is imported: that of this checkout, or with another interpreter what is installed there.
+    threads
+        Threads of numerical libraries.
+    """
+
+    def __init__(self, module, folder, python=sys.executable, threads=1):
+        module, folder = Path(module).resolve(), Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [str(HERE), str(module.parent)]
+        if python == sys.executable:
+            paths.append(str(HERE.parent))
+        keys = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+        environment = (
+            os.environ | dict.fromkeys(keys, str(threads)) | {"MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
+        )
+        self.name = module.stem
+        self._log = (folder / f"{self.name}.log").open("w")
+        self._process = subprocess.Popen(
+            [str(python), "-I", "-c", START.format(paths=paths, module=self.name)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=folder, env=environment,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def ask(self, stage, **arguments):
+        """Run a stage and return its value; an error of the side is raised here with its traceback."""
+        self._process.stdin.write(json.dumps({"stage": stage, **arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended in stage {stage!r}; see {self.name}.log in its folder")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{self.name}, stage {stage!r}:\n{answer['error']}")
+        return answer["value"]

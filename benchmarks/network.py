@@ -1,44 +1,37 @@
-"""What the network itself does: one table of jobs, each a row of figures per run.
+"""What the network itself does: promises of it, and the network beside the prior and its head.
 
-    python benchmarks/network.py list                                (the jobs)
-    python benchmarks/network.py planted remainders null             (some of them)
-    python benchmarks/network.py final --seeds 0 1 2 --data FOLDER   (the comparison, with the real subsets found there)
-    python benchmarks/network.py final --conditions 100 300 1000 --objectives moments cells --kinds products
+    python benchmarks/run.py network --seeds 0 1 2 --most-folds 1 --data FOLDER
+    python benchmarks/run.py network --conditions 100 300 1000 --objectives moments cells --kinds products
+    python benchmarks/run.py network_cases --cases planted null --seeds 0 1 2
 
-Figures of a run: relative error of test conditions (of the train mean: 1), its slope of measured on predicted changes
-(1 is right, below it predictions are too large), slope of predicted on measured changes of the training conditions
-(before a network alone is drawn to their mean) and how much of a deviation from it remains, change predicted at sparse
-genes, the epoch that is kept, the network weight and CPU seconds. Changes are deviations from the mean of the training
-conditions.
-``final`` compares the network alone, the prior, the prior with its head, and both with the network, by the decisive
+``network`` compares the network alone, the prior, the prior with its head, and both with the network, by the decisive
 metrics; without a network weight the last is the one before.
+
+Figures of ``network_cases``: relative error of test conditions (of the train mean: 1), its slope of measured on
+predicted changes (1 is right, below it predictions are too large), slope of predicted on measured changes of the
+training conditions (before a network alone is drawn to their mean) and how much of a deviation from it remains, change
+predicted at sparse genes, the epoch that is kept, the network weight and CPU seconds. Changes are deviations from the
+mean of the training conditions. Cases: {cases}.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from accuracy import COMMON, PUBLISHED, SIMULATED, BenchmarkScreen, screens
-from measuring import command, commit, machine, versions
+from accuracy import scored
+from measuring import Result, table
+from screens import COMMON, KINDS, SIMULATED, Screen, folds_of, screens
+from screens import SMALL as SMALL_SCREEN
 
 from gears import GEARS, PertData
-from gears.data.splits.folds import folds
 from gears.data.splits.split import perturbed_in
 from gears.evaluation import DECISIVE
-from gears.evaluation.fitted import settings_of
-from gears.evaluation.metrics import condition_metrics
-from gears.evaluation.truth import Truth
-from gears.files.formats import write_json, write_text
 from gears.prediction.stream import predict_changes
 from gears.simulate import simulated_screen
 from gears.training.network_weight import WEIGHTS
@@ -76,13 +69,6 @@ def planted() -> Iterator[Case]:
         yield Case(f"lr {lr:g}, batches of {size}", PLANTED, 256, 20, options)
 
 
-def remainders() -> Iterator[Case]:
-    """Steps of 32 conditions: 33 to 63 conditions to train, the control among them."""
-    for more in range(1, 32):
-        screen = SMALL | {"n_singles": 90, "n_pairs": 0, "interaction_share": 0.0}
-        yield Case(f"32 + {more}", screen, 31 + more, 6, {"prior": None})
-
-
 def untrained() -> Iterator[Case]:
     """Few validation conditions: which epoch is kept, and does it fit the training conditions?"""
     for n_val in (4, 6, 11):
@@ -114,34 +100,33 @@ def moving_average() -> Iterator[Case]:
         yield Case(f"use_ema={use_ema}", SMALL, 60, 8, {"prior": None, "use_ema": use_ema})
 
 
-def cells() -> Iterator[Case]:
-    """Cells by their defaults and as published, beside moments."""
-    for name, options in {
-        "moments": {},
-        "cells": {"objective": "cells"},
-        "cells, published": {"objective": "cells", **PUBLISHED},
-    }.items():
-        yield Case(name, SMALL, 60, 8, {"prior": None, **options})
-
-
-def alone() -> Iterator[Case]:
-    """The network alone on each simulated kind."""
-    for kind, options in SIMULATED.items():
-        yield Case(kind, SMALL | options, 60, 8, {"prior": None})
-
-
-JOBS: dict[str, Callable[[], Iterator[Case]]] = {
-    "planted": planted, "remainders": remainders, "untrained": untrained, "silent": silent, "null": null,
-    "ema": moving_average, "cells": cells, "alone": alone,
+CASES: dict[str, Callable[[], Iterator[Case]]] = {
+    "planted": planted, "untrained": untrained, "silent": silent, "null": null, "ema": moving_average,
 }  # fmt: skip
+__doc__ = __doc__.format(cases="; ".join(f"{name}: {cases.__doc__}" for name, cases in CASES.items()))
+
+
+def network_cases(
+    cases: tuple[str, ...] = tuple(CASES), seeds: tuple[int, ...] = (0, 1, 2), small: bool = False
+) -> Iterator[Result]:
+    """A table for each of the cases; the seed is that of the screen, of the split and of the network."""
+    for name in cases:
+        rows = []
+        for case in list(CASES[name]())[: 1 if small else None]:
+            if small:
+                case = replace(
+                    case, screen=case.screen | SMALL_SCREEN, training=case.training | {"epochs": 4}
+                )
+            for seed in seeds:
+                rows.append({"case": case.name, "seed": seed} | run(case, seed))
+                print(rows[-1], flush=True)
+        yield Result(f"The network: {name}", table(rows), {"rows": rows}, name=f"network_{name}")
 
 
 def run(case: Case, seed: int) -> dict[str, Any]:
     """Figures of one run; the seed is that of the screen, of the split and of the network."""
     adata, _ = simulated_screen(**case.screen | {"seed": seed})
-    with tempfile.TemporaryDirectory() as folder:
-        pert_data = PertData(folder, default_pert_graph=False)
-        pert_data.new_data_process("screen", adata)
+    with Screen(case.name, seed, adata).prepared() as pert_data:
         names = sorted(label for label in pert_data.screen.labels if label != "ctrl")
         drawn = np.random.default_rng(seed).permutation(names).tolist()
         known = case.n_train + case.n_val
@@ -230,143 +215,72 @@ METHODS: dict[str, dict[str, Any]] = {
 """Training options of each method; a network of one step at a rate of nearly 0 leaves the prior with its head."""
 
 
-def compared(screen: BenchmarkScreen, objective: str, options: argparse.Namespace) -> pd.DataFrame:
-    """Metrics of every test condition of every fold by each method."""
+def network(
+    kinds: tuple[str, ...] = KINDS,
+    data: Path | None = None,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    conditions: tuple[int, ...] = (),
+    objectives: tuple[str, ...] = ("moments",),
+    folds: int = 5,
+    most_folds: int = 5,
+    hidden: int = 64,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Every method on all screens; `conditions` are numbers of training conditions of simulated ones."""
+    wanted = screens(kinds, data, seeds, small)
+    if conditions:
+        wanted = (sized(kind, n, seed) for kind in kinds for n in conditions for seed in seeds)
     tables = []
-    with tempfile.TemporaryDirectory() as folder:
-        pert_data = PertData(folder, default_pert_graph=False)
-        pert_data.new_data_process("screen", screen.adata, **screen.preparation)
-        n_folds = min(options.folds, len(pert_data.screen.conditions) - 1)
-        for split in list(folds(pert_data.screen, n_folds, 1, 1))[: options.most_folds]:
-            pert_data.use_split(split)
-            for name, training in METHODS.items():
-                if objective == "cells" and name.startswith("prior") and "network" not in name:
-                    continue  # the same as over moments
-                model = GEARS(pert_data, device="cpu")
-                model.model_initialize(hidden_size=options.hidden, seed=1)
-                start = time.process_time()
-                result = model.train(evaluate_test=False, verbose=False, objective=objective, **training)
-                seconds = time.process_time() - start
-                tables.append(
-                    scored(pert_data, model).assign(
-                        screen=screen.name,
-                        seed=str(screen.seed),
-                        fold=split.arguments["fold"],
-                        method=name if objective == "moments" else f"{name}, cells",
-                        weight=result.network_weight,
-                        train_slope=figures(pert_data, model)["train slope"],
-                        cpu_seconds=seconds,
-                    )
-                )
-                print(f"  {name}, {objective}: {seconds:.0f} CPU s", flush=True)
-    return pd.concat(tables, ignore_index=True)
+    for screen in wanted:
+        with screen.prepared() as prepared:
+            for split in folds_of(prepared, folds)[:most_folds]:
+                prepared.use_split(split)
+                for objective in objectives:
+                    tables += list(by_method(prepared, screen, objective, hidden))
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        values = pd.concat(tables, ignore_index=True)
+        yield Result(
+            "The network beside the prior",
+            table(summary(values)),
+            {"rows": values.to_dict("records")},
+            name="network_final",
+        )
 
 
-def scored(pert_data: PertData, model: GEARS) -> pd.DataFrame:
-    """Metrics of the test conditions; known are those of training and validation."""
-    split, screen = pert_data.split, pert_data.screen
-    known = [condition for part in ("train", "val") for condition in perturbed_in(split, part)]
-    tested = perturbed_in(split, "test")
-    (setting,) = settings_of(screen, tested, known)
-    truth = Truth.of(
-        setting.screen, setting.conditions, reference_mean_G=setting.means.reference_mean(), pooled=known
-    )
-    predicted_UG = model.predict([tested[row] for row in setting.rows]).expression_UG
-    table = pd.DataFrame(condition_metrics(predicted_UG, truth, METRICS), columns=list(METRICS))
-    return table.assign(condition=[condition.name for condition in truth.conditions])
+def by_method(data: PertData, screen: Screen, objective: str, hidden: int) -> Iterator[pd.DataFrame]:
+    """Metrics of every test condition by each method."""
+    for name, training in METHODS.items():
+        if objective == "cells" and name.startswith("prior") and "network" not in name:
+            continue  # the same as over moments
+        model = GEARS(data, device="cpu")
+        model.model_initialize(hidden_size=hidden, seed=1)
+        start = time.process_time()
+        result = model.train(evaluate_test=False, verbose=False, objective=objective, **training)
+        seconds = time.process_time() - start
+        yield scored(data, lambda tested, model=model: model.predict(tested).expression_UG, METRICS).assign(
+            screen=screen.name,
+            seed=str(screen.seed),
+            fold=data.split.arguments["fold"],
+            method=name if objective == "moments" else f"{name}, cells",
+            weight=np.nan if result.network_weight is None else result.network_weight,
+            train_slope=figures(data, model)["train slope"],
+            cpu_seconds=seconds,
+        )
 
 
-def sized(kind: str, n_conditions: int, seed: int) -> BenchmarkScreen:
+def sized(kind: str, n_conditions: int, seed: int) -> Screen:
     """A screen of a kind with about so many training conditions in five folds."""
     wanted = round(n_conditions / 0.6)
     base = COMMON | SIMULATED[kind]
     share = base["n_pairs"] / (base["n_singles"] + base["n_pairs"])
     sizes = {"n_singles": round(wanted * (1 - share)), "n_pairs": round(wanted * share)}
-    adata, _ = simulated_screen(**base | sizes | {"seed": seed})
-    return BenchmarkScreen(f"simulated: {kind}, {n_conditions} conditions", seed, adata)
+    adata, truth = simulated_screen(**base | sizes | {"seed": seed})
+    return Screen(f"{kind}, {n_conditions} conditions", seed, adata, truth)
 
 
-def final(options: argparse.Namespace) -> pd.DataFrame:
-    """The comparison on all requested screens."""
-    wanted: list[BenchmarkScreen] | Iterator[BenchmarkScreen] = screens(
-        options.kinds, options.data, options.seeds
-    )
-    if options.conditions:
-        wanted = (
-            sized(kind, n, seed)
-            for kind in options.kinds
-            for n in options.conditions
-            for seed in options.seeds
-        )
-    tables = []
-    for screen in wanted:
-        print(screen.name, screen.seed, flush=True)
-        tables += [compared(screen, objective, options) for objective in options.objectives]
-    return pd.concat(tables, ignore_index=True)
-
-
-def report(table: pd.DataFrame) -> list[str]:
-    """Markdown: means over conditions of each screen and method; slopes by their median."""
-    shown = [*METRICS, "train_slope", "weight", "cpu_seconds"]
-    rows = table.assign(weight=table["weight"].astype(float)).groupby(["screen", "method"], sort=False)
-    means = rows[shown].mean()
+def summary(values: pd.DataFrame) -> list[dict[str, Any]]:
+    """Means over conditions of each screen and method; slopes by their median."""
+    rows = values.groupby(["screen", "method"], sort=False)
+    means = rows[[*METRICS, "train_slope", "weight", "cpu_seconds"]].mean()
     means["amplitude_slope"] = rows["amplitude_slope"].median()
-    return [
-        "| screen | method | " + " | ".join(shown) + " |",
-        "|---" * (len(shown) + 2) + "|",
-        *(
-            f"| {screen} | {method} | " + " | ".join(f"{value:.3g}" for value in values) + " |"
-            for (screen, method), values in zip(means.index, means.to_numpy(), strict=True)
-        ),
-    ]
-
-
-def main() -> None:
-    """Run jobs, and write a table and its rows for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("jobs", nargs="+", choices=["list", *JOBS, "final"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad (final)")
-    parser.add_argument("--kinds", nargs="*", default=list(SIMULATED), choices=list(SIMULATED))
-    parser.add_argument("--conditions", nargs="*", type=int, help="numbers of training conditions (final)")
-    parser.add_argument("--objectives", nargs="+", default=["moments"], choices=["moments", "cells"])
-    parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--most-folds", type=int, help="of each screen, only the first folds")
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
-    logging.getLogger("gears").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    about = {
-        "machine": machine(),
-        "versions": versions(("torch", "numpy", "anndata")),
-        "commit": commit(Path(__file__).parent),
-        "command": command(),
-    }
-    for job in options.jobs:
-        if job == "list":
-            print("\n".join(f"{name}: {cases.__doc__}" for name, cases in JOBS.items()))
-            continue
-        if job == "final":
-            table = final(options)
-            lines = report(table)
-        else:
-            records = []
-            for case in JOBS[job]():
-                for seed in options.seeds:
-                    records.append({"case": case.name, "seed": seed} | run(case, seed))
-                    print(records[-1], flush=True)
-            table = pd.DataFrame(records)
-            lines = ["| " + " | ".join(table.columns) + " |", "|---" * len(table.columns) + "|"]
-            lines += [
-                "| " + " | ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row) + " |"
-                for row in table.itertuples(index=False)
-            ]
-        header = [f"# The network: {job}", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
-        write_text(options.output / f"network_{job}.md", "\n".join([*header, *lines, ""]))
-        write_json(options.output / f"network_{job}.json", about | {"rows": table.to_dict("records")})
-        print("\n".join(lines))
-
-
-if __name__ == "__main__":
-    main()
+    return means.reset_index().to_dict("records")

@@ -1,12 +1,12 @@
 """How the weight of the network is chosen: false weights, and what several rules gain on the test part.
 
-    python benchmarks/network_weight.py false                  residuals permuted over conditions, 200 runs each
-    python benchmarks/network_weight.py rules --data FOLDER    every screen, four rules
+    python benchmarks/run.py network_weight                    residuals permuted over conditions, 200 runs each
+    python benchmarks/run.py network_rules --data FOLDER       every screen, four rules
 
-``false``: the network is trained on the prior's residuals of *other* conditions, so that nothing it learns can hold on
-the validation conditions. Every weight above 0 is a false one.
+``network_weight``: the network is trained on the prior's residuals of *other* conditions, so that nothing it learns can
+hold on the validation conditions. Every weight above 0 is a false one.
 
-``rules``: on each fold the network is trained once; every rule then gives it a weight from what it may look at.
+``network_rules``: on each fold the network is trained once; every rule then gives it a weight from what it may look at.
 
 - signs: what `train()` does (:mod:`gears.training.network_weight`);
 - interval: best epoch and weight where the 95 % bootstrap interval of the paired gain is above 0;
@@ -17,32 +17,22 @@ the validation conditions. Every weight above 0 is a false one.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import logging
-import sys
-import tempfile
-import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anndata
 import numpy as np
 import pandas as pd
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parent))
-
-from accuracy import COMMON, REAL, SIMULATED
-from measuring import command, commit, machine, versions
+from measuring import Result, table
+from screens import COMMON, KINDS, SIMULATED, Screen, folds_of, interval, resampled_means, screens
 
 from gears import GEARS, PertData
-from gears.data.splits.folds import folds
 from gears.data.splits.split import perturbed_in
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.truth import Truth
-from gears.files.formats import write_json, write_text
 from gears.model.network import begin_at_zero
 from gears.prediction.stream import predict_changes
 from gears.priors.source import prior_of, prior_rows
@@ -58,7 +48,6 @@ from gears.training.validation import validation_of
 METRICS = ("pearson_delta", "mse_top20_de")
 RULES = ("signs", "interval", "shrunk", "cross-fitted")
 HIDDEN, N_BOOTSTRAP = 32, 1000
-SMALL = COMMON | {"n_genes": 200}
 CPU = torch.device("cpu")
 
 
@@ -145,8 +134,7 @@ def permuted(
 def by_interval(gain_EKU: np.ndarray) -> float:
     """Best epoch and weight where the bootstrap interval of its gain is above 0."""
     gain_U, weight = best_of(gain_EKU)
-    draw = np.random.default_rng(0).integers(len(gain_U), size=(N_BOOTSTRAP, len(gain_U)))
-    return weight if np.quantile(gain_U[draw].mean(axis=1), 0.025) > 0 else 0.0
+    return weight if interval(resampled_means(gain_U, N_BOOTSTRAP))[0] > 0 else 0.0
 
 
 def by_shrinkage(gain_EKU: np.ndarray) -> float:
@@ -183,26 +171,21 @@ def by_cross_fitting(fold: Fold, options: TrainOptions) -> float:
     return float(np.clip(np.quantile(coefficients, 0.05), 0.0, 1.0))
 
 
-def false_weights(options: argparse.Namespace) -> dict[str, Any]:
+def false_weights(runs: int = 200, epochs: int = 20) -> Iterator[Result]:
     """Share of runs with a weight above 0 by rule and number of validation conditions."""
-    training = TrainOptions(epochs=options.epochs)
-    adata = simulated_screen(
-        **SMALL | SIMULATED["interactions"] | {"n_genes": 100, "cells_per_condition": 30}
-    )[0]
-    shares: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        pert_data = PertData(folder, default_pert_graph=False)
-        pert_data.new_data_process("screen", adata)
-        names = sorted(label for label in pert_data.screen.labels if label != "ctrl")
+    options, rows = TrainOptions(epochs=epochs), []
+    sizes = {"n_genes": 100, "cells_per_condition": 30}
+    adata = simulated_screen(**COMMON | SIMULATED["interactions"] | sizes)[0]
+    with Screen("interactions", None, adata).prepared() as data:
+        names = sorted(label for label in data.screen.labels if label != "ctrl")
         for n_val in (4, 5, 8, 20):
-            counts = dict.fromkeys(("signs", "interval", "shrunk", "best on validation"), 0)
-            start = time.perf_counter()
-            for run_number in range(options.runs):
-                rng = np.random.default_rng([n_val, run_number])
+            is_false = []
+            for number in range(runs):
+                rng = np.random.default_rng([n_val, number])
                 drawn = rng.permutation(names).tolist()
                 parts = {"train": ["ctrl", *drawn[:40]], "val": drawn[40 : 40 + n_val], "test": drawn[-5:]}
-                pert_data.prepare_split("custom", seed=run_number, split_dict=parts)
-                prior_U, run, validation = permuted(Fold(pert_data, run_number, 16), training, rng)
+                data.prepare_split("custom", seed=number, split_dict=parts)
+                prior_U, run, validation = permuted(Fold(data, number, 16), options, rng)
                 gain_EKU = prior_U - np.stack(run.condition_scores)
                 chosen = choose_network_weight(
                     run.condition_scores,
@@ -210,167 +193,78 @@ def false_weights(options: argparse.Namespace) -> dict[str, Any]:
                     lower_is_better=not validation.monitor.higher_is_better,
                     kept=run.kept,
                 )
-                counts["signs"] += chosen.weight > 0
-                counts["interval"] += by_interval(gain_EKU) > 0
-                counts["shrunk"] += by_shrinkage(gain_EKU) > 0
-                counts["best on validation"] += chosen.gain > 0
-            shares[str(n_val)] = {rule: count / options.runs for rule, count in counts.items()}
-            print(n_val, shares[str(n_val)], f"{time.perf_counter() - start:.0f} s", flush=True)
-    return shares
+                found = (chosen.weight, by_interval(gain_EKU), by_shrinkage(gain_EKU), chosen.gain)
+                is_false.append([weight > 0 for weight in found])
+            rules = ("signs", "interval", "shrunk", "best on validation")
+            shares = dict(zip(rules, np.mean(is_false, axis=0).tolist(), strict=True))
+            rows.append({"validation conditions": n_val} | shares)
+            title = f"Share of {runs} runs with a weight above 0, residuals permuted over conditions"
+            yield Result(title, table(rows), {"shares": rows}, name="network_weight_false")
 
 
-def planted() -> anndata.AnnData:
-    """Pairs whose change depends on whether both genes are of one group: no sum over genes can say it."""
-    rng = np.random.default_rng(5)
-    adata, _ = simulated_screen(**SMALL | SIMULATED["additive"] | {"n_singles": 16, "n_pairs": 110})
-    genes = sorted({gene for label in adata.obs["condition"] for gene in label.split("+") if gene != "ctrl"})
-    group = dict(zip(genes, rng.permutation(np.arange(len(genes)) % 2), strict=True))
-    columns = rng.choice(adata.n_vars, size=40, replace=False)
-    shift = rng.normal(scale=0.5, size=40)
-    dense = adata.X.toarray() if hasattr(adata.X, "toarray") else np.array(adata.X)
-    for label in adata.obs["condition"].unique():
-        pair = [gene for gene in label.split("+") if gene != "ctrl"]
-        if len(pair) == 2:
-            rows = np.flatnonzero(adata.obs["condition"] == label)
-            sign = 1.0 if group[pair[0]] == group[pair[1]] else -1.0
-            dense[np.ix_(rows, columns)] = np.maximum(dense[np.ix_(rows, columns)] + sign * shift, 0)
-    adata.X = dense.astype(np.float32)
-    return adata
+def weight_rules(
+    kinds: tuple[str, ...] = KINDS,
+    data: Path | None = None,
+    seeds: tuple[int, ...] = (3,),
+    folds: int = 3,
+    epochs: int = 20,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Weight and test metrics by screen, fold and rule."""
+    records: list[dict[str, Any]] = []
+    for screen in screens(kinds, data, seeds, small):
+        with screen.prepared() as prepared:
+            for number, split in enumerate(folds_of(prepared, 5)[:folds]):
+                prepared.use_split(split)
+                for row in by_rule(prepared, number, TrainOptions(epochs=epochs)):
+                    records.append({"screen": screen.name, "seed": screen.seed, "fold": number} | row)
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        lines = table(list(rule_rows(pd.DataFrame(records))))
+        title = "Weights and test gains of the network by rule"
+        yield Result(title, lines, {"rows": records}, name="network_weight_rules")
 
 
-def shuffled() -> anndata.AnnData:
-    """A screen whose conditions have each other's cells: genes say nothing about changes."""
-    adata, _ = simulated_screen(**SMALL | SIMULATED["additive"])
-    labels = adata.obs["condition"].astype(str)
-    rng = np.random.default_rng(5)
-    swap: dict[str, str] = {"ctrl": "ctrl"}
-    for size in (1, 2):
-        own = sorted(
-            x
-            for x in labels.unique()
-            if x != "ctrl" and len([g for g in x.split("+") if g != "ctrl"]) == size
-        )
-        swap |= dict(zip(own, rng.permutation(own), strict=True))
-    adata.obs["condition"] = labels.map(swap)
-    return adata
-
-
-def screens(data: Path | None) -> Any:
-    """The ten screens: name and cells."""
-    for name, kind in SIMULATED.items():
-        yield f"simulated: {name}", simulated_screen(**SMALL | kind)[0]
-    yield "simulated: labels shuffled", shuffled()
-    yield "simulated: planted", planted()
-    for name in REAL if data else ():
-        adata = anndata.read_h5ad(data / f"{name}_subset.h5ad")
-        cell_type = adata.obs["cell_type"].value_counts().index[0]
-        yield name, adata[adata.obs["cell_type"] == cell_type].copy()
-
-
-def rules_of(options: argparse.Namespace) -> pd.DataFrame:
-    """One row per screen, fold and rule: weight and test metrics."""
-    training, records = TrainOptions(epochs=options.epochs), []
-    for name, adata in screens(options.data):
-        start = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            pert_data = PertData(folder, default_pert_graph=False)
-            pert_data.new_data_process("screen", adata)
-            for number, split in enumerate(folds(pert_data.screen, 5, 1, 1)):
-                if number >= options.folds:
-                    break
-                pert_data.use_split(split)
-                fold = Fold(pert_data, number)
-                validation = validation_of(pert_data, MONITOR, fold.fitted.prior)
-                _, prior_U = validation.of_prior()
-                network, run = fold.run(training, validation, fold.known_CG, fold.train_ids)
-                gain_EKU = prior_U - np.stack(run.condition_scores)
-                weights = {
-                    "signs": choose_network_weight(
-                        run.condition_scores, prior_U, lower_is_better=True, kept=run.kept
-                    ).weight,
-                    "interval": by_interval(gain_EKU),
-                    "shrunk": by_shrinkage(gain_EKU),
-                    "cross-fitted": by_cross_fitting(fold, training),
-                    "best on validation": best_of(gain_EKU)[1] if best_of(gain_EKU)[0].mean() > 0 else 0.0,
-                }
-                test = perturbed_in(split, "test")
-                truth = Truth.of(pert_data.screen, test, split.conditions("train"))
-                nodes = [pert_data.condition_nodes(condition) for condition in test]
-                network_UG, prior_UG = predict_changes(network, nodes)[0], fold.fitted.prior(nodes)
-                for rule, weight in (weights | {"prior alone": 0.0}).items():
-                    predicted_UG = np.maximum(truth.control_mean_G + prior_UG + weight * network_UG, 0)
-                    values_UM = np.nan_to_num(condition_metrics(predicted_UG, truth, METRICS))
-                    records += [
-                        (name, number, rule, weight, len(prior_U), str(condition), *row)
-                        for condition, row in zip(test, values_UM.tolist(), strict=True)
-                    ]
-        print(name, f"{time.perf_counter() - start:.0f} s", flush=True)
-    columns = ["screen", "fold", "rule", "weight", "n_val", "condition", *METRICS]
-    return pd.DataFrame(records, columns=columns)
-
-
-def rules_table(table: pd.DataFrame) -> list[str]:
-    """Markdown: weights by fold, and the paired gain over the prior alone on all test conditions."""
-    lines = [
-        "| screen | rule | weights by fold | "
-        + " | ".join(f"{m} - prior alone (95 %)" for m in METRICS)
-        + " |"
-    ]
-    lines.append("|---" * (3 + len(METRICS)) + "|")
-    for screen, rows in table.groupby("screen", sort=False):
-        alone = rows[rows["rule"] == "prior alone"].set_index(["fold", "condition"])
-        for rule in (*RULES, "best on validation"):
-            own = rows[rows["rule"] == rule].set_index(["fold", "condition"]).loc[alone.index]
-            weights = own.groupby("fold")["weight"].first()
-            cells = []
-            for metric in METRICS:
-                gain = (own[metric] - alone[metric]).to_numpy()
-                draw = np.random.default_rng(0).integers(len(gain), size=(N_BOOTSTRAP, len(gain)))
-                low, high = np.quantile(gain[draw].mean(axis=1), [0.025, 0.975])
-                cells.append(f"{gain.mean():+.4f} ({low:+.4f}, {high:+.4f})")
-            shown = ", ".join(f"{weight:.2g}" for weight in weights)
-            lines.append(f"| {screen} | {rule} | {shown} | {' | '.join(cells)} |")
-    return lines
-
-
-def main() -> None:
-    """Run one part and keep its results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("part", choices=["false", "rules"])
-    parser.add_argument("--data", type=Path, help="folder with NAME_subset.h5ad")
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--folds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
-    logging.getLogger("gears").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    about = {
-        "machine": machine(),
-        "versions": versions(("torch", "numpy", "anndata")),
-        "commit": commit(Path(__file__).parent),
-        "command": command(),
+def by_rule(data: PertData, number: int, options: TrainOptions) -> Iterator[dict[str, Any]]:
+    """The weight by each rule, and the metrics of every test condition with it."""
+    fold = Fold(data, number)
+    validation = validation_of(data, MONITOR, fold.fitted.prior)
+    _, prior_U = validation.of_prior()
+    network, run = fold.run(options, validation, fold.known_CG, fold.train_ids)
+    gain_EKU = prior_U - np.stack(run.condition_scores)
+    signs = choose_network_weight(run.condition_scores, prior_U, lower_is_better=True, kept=run.kept).weight
+    gain_U, best = best_of(gain_EKU)
+    weights = {
+        "signs": signs,
+        "interval": by_interval(gain_EKU),
+        "shrunk": by_shrinkage(gain_EKU),
+        "cross-fitted": by_cross_fitting(fold, options),
+        "best on validation": best if gain_U.mean() > 0 else 0.0,
+        "prior alone": 0.0,
     }
-    name = f"network_weight_{options.part}"
-    if options.part == "false":
-        shares = false_weights(options)
-        write_json(options.output / f"{name}.json", about | {"shares": shares})
-        lines = ["| validation conditions | " + " | ".join(next(iter(shares.values()))) + " |"]
-        lines.append("|---" * (1 + len(next(iter(shares.values())))) + "|")
-        lines += [
-            f"| {n} | " + " | ".join(f"{v:.3f}" for v in row.values()) + " |" for n, row in shares.items()
-        ]
-        title = f"Share of {options.runs} runs with a weight above 0, residuals permuted over conditions"
-    else:
-        table = rules_of(options)
-        write_json(options.output / f"{name}.json", about | {"rows": table.to_dict("records")})
-        lines, title = rules_table(table), "Weights and test gains of the network by rule"
-    text = "\n".join(
-        [f"# {title}", "", *(f"- {key}: {value}" for key, value in about.items()), "", *lines, ""]
-    )
-    write_text(options.output / f"{name}.md", text)
-    print("\n".join(lines))
+    test = perturbed_in(data.split, "test")
+    truth = Truth.of(data.screen, test, data.split.conditions("train"))
+    nodes = [data.condition_nodes(condition) for condition in test]
+    network_UG, prior_UG = predict_changes(network, nodes)[0], fold.fitted.prior(nodes)
+    for rule, weight in weights.items():
+        predicted_UG = np.maximum(truth.control_mean_G + prior_UG + weight * network_UG, 0)
+        values_UM = np.nan_to_num(condition_metrics(predicted_UG, truth, METRICS))
+        for condition, values in zip(test, values_UM.tolist(), strict=True):
+            row = {"rule": rule, "weight": weight, "n_val": len(prior_U), "condition": str(condition)}
+            yield row | dict(zip(METRICS, values, strict=True))
 
 
-if __name__ == "__main__":
-    main()
+def rule_rows(values: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Weights by fold, and the paired gain over the prior alone on all test conditions."""
+    index = ["seed", "fold", "condition"]
+    for screen, rows in values.groupby("screen", sort=False):
+        alone = rows[rows["rule"] == "prior alone"].set_index(index)
+        for rule in (*RULES, "best on validation"):
+            of_rule = rows[rows["rule"] == rule].set_index(index).loc[alone.index]
+            weights = of_rule.groupby(["seed", "fold"], dropna=False)["weight"].first()
+            shown = ", ".join(f"{weight:.2g}" for weight in weights)
+            row = {"screen": screen, "rule": rule, "weights by fold": shown}
+            for metric in METRICS:
+                gain_U = (of_rule[metric] - alone[metric]).to_numpy()
+                low, high = interval(resampled_means(gain_U, N_BOOTSTRAP))
+                row[f"{metric} - prior alone (95 %)"] = f"{gain_U.mean():+.4f} ({low:+.4f}, {high:+.4f})"
+            yield row

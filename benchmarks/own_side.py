@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
-
 from measuring import Measurement, cpu_seconds, versions
-from side import serve
 
 HELD = {}  # what stages leave for later ones
 SCORES = ("mse", "mse_top20_de", "pearson", "pearson_delta")
@@ -131,7 +127,7 @@ def epoch():
 
     model = HELD["model"]
     run = _engine(model)
-    validation, _ = validation_of(model.pert_data, "mse_top20_de")
+    validation = validation_of(model.pert_data, "mse_top20_de")
     with Measurement() as block:
         run(model.pert_data.dataloader["train_loader"], 1)
         steps_cpu, _ = block.now()
@@ -144,12 +140,12 @@ class _Marks(logging.Handler):
 
     def __init__(self):
         super().__init__(logging.INFO)
-        self.cpu, self.closed_form = [], []
+        self.cpu, self.prior = [], []
 
     def emit(self, record):
-        if hasattr(record, "scores"):
-            error = record.scores["val_mse_top20_de"]
-            self.closed_form = [{"epoch": 0, "cpu_s": cpu_seconds(), "mse_top20_de": error}]
+        error = getattr(record, "scores", {}).get("val_mse_top20_de")
+        if error is not None:
+            self.prior = [{"epoch": 0, "cpu_s": cpu_seconds(), "mse_top20_de": error}]
         elif record.name == "gears.training.run" and record.getMessage().startswith("epoch"):
             self.cpu.append(cpu_seconds())
 
@@ -176,7 +172,7 @@ def train(objective, epochs):
     finally:
         log.removeHandler(marks)
     scored = [record for record in result.history if "val_mse_top20_de" in record]
-    history = [record | {"cpu_s": record["cpu_s"] - start} for record in marks.closed_form] + [
+    history = [record | {"cpu_s": record["cpu_s"] - start} for record in marks.prior] + [
         {"epoch": record["epoch"], "cpu_s": cpu - start, "mse_top20_de": record["val_mse_top20_de"]}
         for record, cpu in zip(scored, marks.cpu, strict=True)
     ]
@@ -198,14 +194,6 @@ def predict(conditions, out, objective):
         found = model.predict(conditions)
     np.savez(out, labels=np.array([c.name for c in found.conditions]), mean=found.expression_UG)
     return block.figures | {"n": len(conditions)}
-
-
-def evaluation(objective):
-    """Scores of the test part beside the baselines."""
-    model = HELD[objective]
-    with Measurement() as block:
-        model.evaluate("test")
-    return block.figures
 
 
 def score(file):
@@ -230,26 +218,3 @@ def score(file):
             values = condition_metrics(np.maximum(found[name].astype(float), 0), truth, SCORES)
             scores[name] = dict(zip(SCORES, np.nanmean(values, axis=0).tolist(), strict=True))
     return scores
-
-
-if __name__ == "__main__":
-    serve(
-        {
-            function.__name__: function
-            for function in (
-                startup,
-                process,
-                load,
-                split,
-                go_graph,
-                coexpression,
-                initialise,
-                step,
-                epoch,
-                train,
-                predict,
-                evaluation,
-                score,
-            )
-        }
-    )

@@ -12,10 +12,7 @@ import pickle
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
-
 from measuring import Measurement, versions
-from side import serve
 
 HELD = {}  # what stages leave for later ones
 
@@ -252,38 +249,3 @@ def predict(conditions, out):
         mean=np.stack([found["_".join(genes)] for genes in conditions]),
     )
     return block.figures | {"n": len(conditions)}
-
-
-def evaluation():
-    """Scores of the test part, as its train() computes them at the end."""
-    from gears.inference import compute_metrics, deeper_analysis, evaluate, non_dropout_analysis
-
-    model = HELD["model"]
-    with Measurement() as block:
-        results = evaluate(model.dataloader["test_loader"], model.best_model, False, "cpu")
-        metrics, _ = compute_metrics(results)
-        deeper_analysis(model.adata, results)
-        non_dropout_analysis(model.adata, results)
-    return block.figures | {"own": {name: float(value) for name, value in metrics.items()}}
-
-
-if __name__ == "__main__":
-    serve(
-        {
-            function.__name__: function
-            for function in (
-                startup,
-                process,
-                load,
-                split,
-                go_graph,
-                coexpression,
-                initialise,
-                step,
-                epoch,
-                train,
-                predict,
-                evaluation,
-            )
-        }
-    )

@@ -1,6 +1,6 @@
 """What stays equal in which kind of training: bits with `reproducible=True`, differences without it, and the cost.
 
-    python benchmarks/reproducible.py [--screen SCREEN.h5ad] [--workers 1 2 3 4]
+    python benchmarks/run.py reproducible --screen SCREEN.h5ad --workers 1 2 3 4
 
 Three parts, on one prepared screen with the same global batch:
 
@@ -13,10 +13,8 @@ cost        CPU seconds of all workers for the same steps, with and without it, 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -25,15 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parent))
-
-from measuring import command, commit, machine, versions
+from measuring import Result, table
 
 from gears import GEARS, PertData
 from gears.core.messages import count
@@ -60,6 +56,7 @@ SIMULATED = {
     "n_control": 80,
     "seed": 3,
 }
+SMALL = {"n_genes": 40, "n_singles": 24, "n_pairs": 6}
 
 
 def opened(folder: Path) -> PertData:
@@ -187,38 +184,6 @@ def said(words: list[str]) -> dict[str, Any]:
     return json.loads(line)
 
 
-def checksum_table(found: dict[int, dict[str, Any]]) -> tuple[list[str], bool]:
-    """Rows of the table, and whether the checksums of each case are equal."""
-    rows = ["| training | workers | how | weights | history | predictions |", "|---" * 6 + "|"]
-    kinds: dict[str, set[tuple[str, ...]]] = {}
-    for name in CASES:
-        for world_size, runs in found.items():
-            for (case, how), run in runs.items():
-                if case != name:
-                    continue
-                sums = (run["weights"], run["history"], run["predictions"])
-                kinds.setdefault(name, set()).add(sums)
-                rows.append(f"| {name} | {world_size} | {how} | {' | '.join(sums)} |")
-    return rows, all(len(sums) == 1 for sums in kinds.values())
-
-
-def promise_table(one: dict[Any, Any], two: dict[Any, Any]) -> list[str]:
-    """Rows of differences of predicted changes, largest and median."""
-    rows = [
-        "| precision | the same again | other threads | other workers | other workers, the same again |",
-        "|---" * 5 + "|",
-    ]
-    for name in PRECISIONS:
-        pairs = [
-            (one[name, 1, 1], one[name, 1, 0]),
-            (one[name, 2, 0], one[name, 1, 0]),
-            (two[name, 1, 0], one[name, 1, 0]),
-            (two[name, 1, 1], two[name, 1, 0]),
-        ]
-        rows.append(f"| {name} | " + " | ".join(difference(*pair) for pair in pairs) + " |")
-    return rows
-
-
 def difference(left: dict[str, Any], right: dict[str, Any]) -> str:
     """Largest and median absolute difference of predicted changes."""
     if left["predictions"] == right["predictions"] and left["weights"] == right["weights"]:
@@ -227,66 +192,64 @@ def difference(left: dict[str, Any], right: dict[str, Any]) -> str:
     return f"{apart_UG.max():.1e} ({np.median(apart_UG):.1e})"
 
 
-def main() -> None:
-    """Run all parts, print and keep the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--screen", type=Path, help="an h5ad file instead of a small simulated screen")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--epochs", type=int, default=2, help="of the runs with checksums")
-    parser.add_argument("--promised-epochs", type=int, default=20, help="of the runs that are compared")
-    parser.add_argument("--repeats", type=int, default=3, help="of the measured costs")
-    parser.add_argument("--no-gpu", action="store_true", help="without the pretended GPU, which needs g++")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
-    options = parser.parse_args()
-    logging.getLogger("gears").setLevel(logging.ERROR)
-    text = ["# The same bits", ""]
+def promises(one: dict[Any, Any], two: dict[Any, Any]) -> list[dict[str, str]]:
+    """Differences of predicted changes between runs of one and of two workers, largest and median."""
+    return [
+        {
+            "precision": name,
+            "the same again": difference(one[name, 1, 1], one[name, 1, 0]),
+            "other threads": difference(one[name, 2, 0], one[name, 1, 0]),
+            "other workers": difference(two[name, 1, 0], one[name, 1, 0]),
+            "other workers, the same again": difference(two[name, 1, 1], two[name, 1, 0]),
+        }
+        for name in PRECISIONS
+    ]
+
+
+def cost_row(what: str, plain: float, exact: float) -> dict[str, Any]:
+    """A row of the table of costs."""
+    return {"cost": what, "ordinary": plain, "`reproducible=True`": exact, "factor": exact / plain}
+
+
+def reproducible(
+    screen: Path | None = None,
+    workers: tuple[int, ...] = (1, 2, 3, 4),
+    epochs: int = 2,
+    promised_epochs: int = 20,
+    repeats: int = 3,
+    no_gpu: bool = False,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Checksums, promises and costs; `no_gpu`: without the pretended GPU, which needs g++."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if options.screen is None:
-            data = PertData(folder, default_pert_graph=False)
-            data.new_data_process("screen", simulated_screen(**SIMULATED)[0])
+        if screen is None:
+            data = PertData(name, default_pert_graph=False)
+            data.new_data_process("screen", simulated_screen(**SIMULATED | (SMALL if small else {}))[0])
         else:
-            shutil.copy(options.screen, folder / "screen.h5ad")
-        found = {w: by_workers(equal_runs, w, str(folder), options.epochs) for w in options.workers}
-        rows, equal = checksum_table(found)
-        print("\n".join(rows), f"all equal: {equal}", sep="\n", flush=True)
-        promises = promise_table(
-            *(by_workers(other_runs, w, str(folder), options.promised_epochs) for w in (1, 2))
-        )
-        print("\n".join(promises), flush=True)
-        used = {w: by_workers(costs, w, str(folder), options.repeats) for w in (1, 2)}
-    cost = ["| CPU seconds of 40 steps | ordinary | `reproducible=True` | factor |", "|---" * 4 + "|"]
-    for world_size, seconds in used.items():
-        plain, exact = (statistics.median(seconds[kind]) for kind in (False, True))
-        cost.append(f"| {count(world_size, 'worker')} | {plain:.2f} | {exact:.2f} | {exact / plain:.1f} |")
-    if not options.no_gpu:
-        gpu = [on_a_pretended_gpu(reproducible) for reproducible in (False, True)]
-        for what, label in (
-            ("operators", "operators of a step, 1 GPU"),
-            ("collectives", "collectives, 2 GPUs"),
-        ):
-            plain, exact = gpu[0][what], gpu[1][what]
-            cost.append(f"| {label} | {plain:.0f} | {exact:.0f} | {exact / plain:.1f} |")
-    print("\n".join(cost), flush=True)
-    about = {
-        "machine": machine(),
-        "load when it ended": round(os.getloadavg()[0], 1),
-        "versions": versions(("torch", "numpy")),
-        "commit": commit(ROOT),
-        "command": command(),
-        "screen": "simulated" if options.screen is None else options.screen.name,
-    }
-    text += [f"- {key}: {value}" for key, value in about.items()]
-    text += ["", f"## Checksums with `reproducible=True` (all equal: {equal})", "", *rows]
-    text += [
-        "", f"## Without it: differences of predicted changes after {options.promised_epochs} epochs", "",
-        "Largest (median); `prior=None`, one and two workers, one and two threads.", "", *promises,
-        "", "## Cost", "", *cost, "",
-    ]  # fmt: skip
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "reproducible.md").write_text("\n".join(text))
-    raise SystemExit(not equal)
-
-
-if __name__ == "__main__":
-    main()
+            shutil.copy(screen, Path(name) / "screen.h5ad")
+        rows = [
+            {"training": case, "workers": n, "how": how}
+            | {key: run[key] for key in ("weights", "history", "predictions")}
+            for n in workers
+            for (case, how), run in by_workers(equal_runs, n, name, epochs).items()
+        ]
+        sums = {tuple(row.values())[3:] for row in rows}
+        equal = len(sums) == len(CASES)
+        promised = promises(*(by_workers(other_runs, n, name, promised_epochs) for n in (1, 2)))
+        cost = []
+        for n in (1,) if small else (1, 2):
+            used = by_workers(costs, n, name, repeats)
+            medians = (statistics.median(used[exact]) for exact in (False, True))
+            cost.append(cost_row(f"CPU seconds of 40 steps, {count(n, 'worker')}", *medians))
+    if not no_gpu:
+        plain, exact = (on_a_pretended_gpu(one) for one in (False, True))
+        cost.append(cost_row("operators of a step, 1 GPU", plain["operators"], exact["operators"]))
+        cost.append(cost_row("collectives, 2 GPUs", plain["collectives"], exact["collectives"]))
+    lines = [f"## Checksums with `reproducible=True` (all equal: {equal})", "", *table(rows)]
+    lines += ["", f"## Without it: differences of predicted changes after {promised_epochs} epochs", ""]
+    lines += ["Largest (median); `prior=None`, one and two workers, one and two threads.", ""]
+    lines += [*table(promised), "", "## Cost", "", *table(cost)]
+    record = {"checksums": rows, "promises": promised, "cost": cost}
+    yield Result("The same bits", lines, record | {"screen": screen.name if screen else "simulated"})
+    if not equal:
+        raise SystemExit("checksums differ")

@@ -1,35 +1,30 @@
-"""How training scales: epoch time, speed-up, efficiency and share of communication for 1..N workers.
+"""How training scales with workers: time, speed-up, efficiency, share of communication, and memory.
 
-    python benchmarks/scaling.py                         all GPUs, or one to as many CPU workers as cores
-    python benchmarks/scaling.py --device cpu --workers 1 2
-    python benchmarks/scaling.py --batches 32 128 512    table of workers x batch
-    python benchmarks/scaling.py --device cpu --size norman --objectives moments --apart
-
-``--apart`` also trains W times on one worker at the same time, each with its part of the batch and without a word to
-the others: no division of the batch is faster on that machine, whose cores share caches and memory.
+    python benchmarks/run.py scaling                         all GPUs, or one to as many CPU workers as cores
+    python benchmarks/run.py scaling --device cpu --workers 1 2
+    python benchmarks/run.py scaling --batches 32 128 512    table of workers x batch
+    python benchmarks/run.py scaling --device cpu --size norman --objectives moments
+    python benchmarks/run.py memory                          of 1, 2 and 4 workers on one screen
 
 The global batch stays the same (strong scaling), so every number of workers trains the same model.
 The first epoch (start-up, warm caches) is excluded; an epoch's time is the median of the others.
+
+``memory``: proportional set size (a page that k processes share counts 1/k in each), libraries left out, summed over
+workers, after each has read every cell and trained an epoch of the moments objective. What the screen costs is the
+difference from a screen of the same genes and conditions with hardly any cells.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
+from measuring import Result, pss_mb, table
 
-from measuring import command, commit, machine
-
-HERE = Path(__file__).resolve().parent
 SIZES = {
     "small": {"n_genes": 500, "n_singles": 30, "n_pairs": 20, "cells_per_condition": 40, "n_control": 400},
     "norman": {
@@ -42,18 +37,22 @@ CONDITIONS = 32  # of a step over moments
 PARTS = ("data", "compute", "communication", "evaluation")
 
 
-def measure(folder, save_path, batch, objective, workers, options):
+CONTROL, SINGLES, PAIRS = 6000, 150, 50  # of the screen whose memory is measured
+LIMIT = 1.3  # times what the screen costs one worker
+
+
+def measure(folder, save_path, batch, objective, workers, epochs, hidden_size, device):
     """Train with a number of workers and a global batch; the median epoch and where its time went."""
     from gears import train_multi_gpu
 
     arguments = {
-        "save_path": save_path, "epochs": options.epochs, "objective": objective, "verbose": False,
-        "eval_every": options.epochs, "model_config": {"hidden_size": options.hidden_size},
+        "save_path": save_path, "epochs": epochs, "objective": objective, "verbose": False,
+        "eval_every": epochs, "model_config": {"hidden_size": hidden_size},
     }  # fmt: skip
     arguments["batch_size"] = batch // workers
     result = train_multi_gpu(
         folder, "screen", {"split": "simulation", "seed": 1}, arguments,
-        n_gpus=workers, device=options.device, data_config={"default_pert_graph": False},
+        n_gpus=workers, device=device, data_config={"default_pert_graph": False},
     )  # fmt: skip
     timed = [record["seconds"] for record in result.history[1:-1]] or [result.history[-1]["seconds"]]
     figures = {name: statistics.median(seconds[name] for seconds in timed) for name in ("total", *PARTS)}
@@ -66,133 +65,144 @@ def measure(folder, save_path, batch, objective, workers, options):
     }  # fmt: skip
 
 
-def apart(folder, place, batch, objective, workers, options):
-    """Cells or conditions a second of `workers` trainings at once, together, each alone with its part of the batch."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        runs = [
-            pool.submit(measure, folder, f"{place}-apart-{n}", batch // workers, objective, 1, options)
-            for n in range(workers)
-        ]
-        return sum(run.result()["rate"] for run in runs)
-
-
 def with_speedup(rows):
     """Add speed-up and efficiency against the smallest number of workers of the same objective and batch."""
     first = {}
     for row in rows:
         base = first.setdefault((row["objective"], row["batch"]), row)
         speedup = row["rate"] / base["rate"]
-        if "apart_rate" in row:
-            row["ceiling"] = row["apart_rate"] / base["rate"]
         row |= {"speedup": speedup, "efficiency": speedup * base["workers"] / row["workers"]}
     return rows
 
 
-HEADER = [
-    "| objective | batch | workers | epoch, s | per second | speed-up | trained apart | efficiency "
-    "| data | compute | communication | load | loss |",
-    "|---|" + "---:|" * 12,
-]
-
-
 def shown(row):
-    """A line of the table."""
+    """A row of the table."""
     unit = row["rate_unit"].split("_")[0]
-    ceiling = f"{row['ceiling']:.2f}" if "ceiling" in row else ""
-    return (
-        f"| {row['objective']} | {row['batch']} | {row['workers']} | {row['epoch_s']:.3f} | {row['rate']:.0f} {unit} | "
-        f"{row['speedup']:.2f} | {ceiling} | {row['efficiency']:.0%} | {row['data']:.0%} | {row['compute']:.0%} | "
-        f"{row['communication']:.0%} | {row['load']:.1f} | {row['train_loss']:.6f} |"
-    )
+    return {
+        "objective": row["objective"], "batch": row["batch"], "workers": row["workers"],
+        "epoch, s": f"{row['epoch_s']:.3f}", "per second": f"{row['rate']:.0f} {unit}",
+        "speed-up": f"{row['speedup']:.2f}",
+        **{name: f"{row[name]:.0%}" for name in ("efficiency", "data", "compute", "communication")},
+        "load": f"{row['load']:.1f}", "loss": f"{row['train_loss']:.6f}",
+    }  # fmt: skip
 
 
-def plot(rows, path):
-    """Speed-up against workers, and where the time of an epoch goes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    kinds = list(dict.fromkeys((row["objective"], row["batch"]) for row in rows))
-    for kind in kinds:
-        own = [row for row in rows if (row["objective"], row["batch"]) == kind]
-        label = f"{kind[1]} {kind[0] if kind[0] == 'cells' else 'conditions'}"
-        left.plot([r["workers"] for r in own], [r["speedup"] for r in own], marker="o", label=label)
-    most = max(row["workers"] for row in rows)
-    left.plot([1, most], [1, most], color="grey", linestyle=":", label="ideal")
-    left.set(xlabel="workers", ylabel="speed-up", xticks=sorted({row["workers"] for row in rows}))
-    left.legend(frameon=False)
-    names = [f"{row['objective']}\n{row['batch']}\n{row['workers']}" for row in rows]
-    bottom = [0.0] * len(rows)
-    for part in PARTS:
-        heights = [row[part] * row["epoch_s"] for row in rows]
-        right.bar(names, heights, bottom=bottom, label=part)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    right.set(ylabel="seconds an epoch")
-    right.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="GPUs where there are any")
-    parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers; 1, 2, 4, ... if omitted")
-    parser.add_argument("--size", choices=sorted(SIZES), default="small")
-    parser.add_argument("--objectives", nargs="+", choices=("cells", "moments"), default=["cells", "moments"])
-    parser.add_argument(
-        "--batches", type=int, nargs="+", help="cells, or conditions, of a step over all workers"
-    )
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--hidden-size", type=int, default=64)
-    parser.add_argument("--apart", action="store_true", help="also what the machine allows at most")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    options = parser.parse_args(arguments)
+def scaling(
+    device: str | None = None,
+    workers: tuple[int, ...] | None = None,
+    size: str = "small",
+    objectives: tuple[str, ...] = ("cells", "moments"),
+    batches: tuple[int, ...] | None = None,
+    epochs: int = 5,
+    hidden_size: int = 64,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Every objective, batch (cells, or conditions, of a step over all workers) and number of workers."""
     import torch
 
     from gears.distributed.doctor import cores
     from gears.simulate import simulate_to_h5ad
 
-    if options.device is None:
-        options.device = "cuda" if torch.cuda.is_available() else "cpu"
-    most = torch.cuda.device_count() if options.device == "cuda" else cores()
-    counts = options.workers or [n for n in (1, 2, 4, 8, 16) if n <= most]
-    rows = []
+    size = "tiny" if small else size
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    most = torch.cuda.device_count() if device == "cuda" else cores()
+    rows, given = [], (epochs, hidden_size, device)
     with tempfile.TemporaryDirectory(prefix="gears-scaling-") as folder:
-        simulate_to_h5ad(Path(folder) / "screen.h5ad", **SIZES[options.size], seed=1)
-        for objective in options.objectives:
-            default = GLOBAL_BATCH[options.size] if objective == "cells" else CONDITIONS
-            for batch, workers in itertools.product(options.batches or [default], counts):
-                place = f"{folder}/{objective}-{batch}-{workers}"
-                rows.append(measure(folder, place, batch, objective, workers, options))
-                if options.apart and workers > 1:
-                    rows[-1]["apart_rate"] = apart(folder, place, batch, objective, workers, options)
+        simulate_to_h5ad(Path(folder) / "screen.h5ad", **SIZES[size], seed=1)
+        for objective in objectives:
+            default = GLOBAL_BATCH[size] if objective == "cells" else CONDITIONS
+            numbers = workers or [n for n in (1, 2, 4, 8, 16) if n <= most]
+            for batch, n in itertools.product(batches or [default], numbers):
+                place = f"{folder}/{objective}-{batch}-{n}"
+                rows.append(measure(folder, place, batch, objective, n, *given))
                 print(shown(with_speedup(rows)[-1]), flush=True)
-    write(with_speedup(rows), options)
+    cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    record = {"size": size, "simulation": SIZES[size], "cards": cards, "rows": rows}
+    lines = table([shown(row) for row in rows])
+    yield Result("Workers", lines, record, name=f"scaling-{device}-{size}")
 
 
-def write(rows, options):
-    """JSON, Markdown and plot."""
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def simulated(cells, genes, *, empty=False):
+    """Options of the simulator."""
+    per_condition = 2 if empty else (cells - CONTROL) // (SINGLES + PAIRS)
+    return {
+        "n_genes": genes,
+        "n_singles": SINGLES,
+        "n_pairs": PAIRS,
+        "cells_per_condition": per_condition,
+        "n_control": 40 if empty else CONTROL,
+        "counts_per_gene": 0.2,
+        "seed": 1,
+    }
+
+
+def work(rank, world_size, folder, name):
+    """Read every cell and train an epoch; returns the sum over workers, MiB."""
     import torch
 
-    options.results.mkdir(parents=True, exist_ok=True)
-    cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    place = machine() | {"torch": torch.__version__, "cards": cards}
-    record = {
-        "machine": place, "commit": commit(HERE.parent), "command": command(), "size": options.size,
-        "simulation": SIZES[options.size], "rows": rows,
-    }  # fmt: skip
-    base = options.results / f"scaling-{options.device}-{options.size}"
-    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    what = ", ".join(cards) or f"{place['cpu']}, {place['cores']} cores"
-    head = f"{what}, torch {place['torch']}, commit {record['commit']}, `{record['command']}`"
-    lines = ["# Workers", "", head, "", *HEADER, *map(shown, rows), "", f"![plot]({base.name}.png)"]
-    base.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    plot(rows, base.with_suffix(".png"))
+    from gears import GEARS, PertData
+    from gears.distributed import GroupReducer, barrier
+
+    data = PertData(folder, default_pert_graph=False)
+    data.load(name)
+    data.prepare_split("simulation", seed=1)
+    loader = data.get_dataloader_distributed(32, world_size=1, rank=0, num_workers=0)["train_loader"]
+    read = sum(float(batch.y_BG.sum()) for batch in loader)
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    data.dataloader = {}
+    model.train(objective="moments", epochs=1, batch_size=8, evaluate_test=False, verbose=False)
+    assert read > 0
+    barrier()
+    own = torch.tensor([pss_mb()])
+    barrier()  # nobody leaves before all have measured: leaving would raise the others' share
+    return float(GroupReducer().sum(own))
 
 
-# Worker processes import this file again: what starts them must be guarded.
-if __name__ == "__main__":
-    main()
+def prepared(folder, name, options):
+    """Simulate and prepare a screen."""
+    import anndata
+
+    from gears.data.screen.prepare import prepare_screen
+    from gears.simulate import simulate_to_h5ad
+
+    path = folder / "simulated.h5ad"
+    simulate_to_h5ad(path, overwrite=True, **options)
+    backed = anndata.read_h5ad(path, backed="r")
+    prepare_screen(backed, folder / name)
+    backed.file.close()
+    path.unlink()
+    return sum(file.stat().st_size for file in (folder / name).rglob("*.npy")) / 2**20
+
+
+def memory(cells: int = 60_000, genes: int = 5000, workers: tuple[int, ...] = (1, 2, 4)) -> Iterator[Result]:
+    """What the screen costs each number of workers."""
+    from gears.distributed import launch
+
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="gears-memory-") as name:
+        folder = Path(name)
+        stored = prepared(folder, "screen", simulated(cells, genes))
+        prepared(folder, "empty", simulated(cells, genes, empty=True))
+        for n in workers:
+            used = {
+                screen: launch(work, ["cpu"] * n, (name, screen), backend="gloo")
+                for screen in ("screen", "empty")
+            }
+            cost = used["screen"] - used["empty"]
+            row = {
+                "workers": n,
+                "with the screen, MiB": used["screen"],
+                "with an empty one, MiB": used["empty"],
+            }
+            first = rows[0]["the screen costs, MiB"] if rows else cost
+            rows.append(row | {"the screen costs, MiB": cost, "times one worker": cost / first})
+    worst = max(row["times one worker"] for row in rows)
+    lines = [f"{cells:,} cells x {genes:,} genes, {stored:.0f} MiB of arrays on disk.", "", *table(rows), ""]
+    lines += [f"Allowed: {LIMIT} times one worker; found at most {worst:.2f}."]
+    yield Result("Memory of several workers", lines, {"stored_mb": stored, "workers": rows})
+    if worst > LIMIT and stored > 100:  # a small screen drowns in what every worker needs for itself
+        raise SystemExit("several workers need more memory than allowed")

@@ -1,31 +1,26 @@
 """How much training amplifies rounding: two runs whose start differs by 1e-7 in one number.
 
-    python benchmarks/stability.py [SCREEN.h5ad ...] [--priors None auto] [--epochs 20]
+    python benchmarks/run.py stability --priors None auto --epochs 20 --files SCREEN.h5ad
 
 For each screen, prior and setting of learning rate, schedule and epochs: differences of predicted changes of validation
 and test conditions between the two runs (largest and median), beside the median standard error of the measured changes,
-and the error on the validation conditions (mean square over genes) with a 90 % interval of its paired difference from
-the default setting. With `prior=auto` the predictions are those of the model as it is used, with its head, whose start
+and the error on the validation conditions (mean square over genes) with a 95 % interval of its paired difference from
+the first setting. With `prior=auto` the predictions are those of the model as it is used, with its head, whose start
 is changed as well, and with the weight that the network got.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import shutil
-import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import anndata
 import numpy as np
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parent))
-
-from measuring import command, commit, machine, versions
+from measuring import Result, table
+from screens import Screen, interval, resampled_means
 
 from gears import GEARS, PertData
 from gears.data.splits.split import perturbed_in
@@ -33,7 +28,6 @@ from gears.model.shared_head import SharedHead
 from gears.simulate import simulated_screen
 from gears.training import head
 
-ROOT = Path(__file__).resolve().parents[1]
 NUDGE = 1e-7
 SETTINGS: dict[str, dict[str, Any]] = {
     "lr 1e-2, one-cycle (default)": {},
@@ -47,7 +41,6 @@ SIMULATED = {
     "simulated, with interactions": {"interaction_share": 0.6, "seed": 4},
 }
 SIZE = {"n_genes": 200, "n_singles": 60, "n_pairs": 40, "cells_per_condition": 20, "n_control": 200}
-N_DRAWS = 2000
 
 
 class NudgedHead(SharedHead):
@@ -106,79 +99,48 @@ def standard_error(data: PertData) -> float:
     return float(np.median(error_UG[error_UG > 0]))
 
 
-def row(
-    name: str, prior: str | None, label: str, found: dict[str, Any], default: dict[str, Any], se: float
-) -> str:
-    """A row of the table."""
-    change_U = found["error_U"] - default["error_U"]
-    draw = np.random.Generator(np.random.Philox(key=len(change_U)))
-    picks_DU = draw.integers(len(change_U), size=(N_DRAWS, len(change_U)))
-    low, high = np.quantile(change_U[picks_DU].mean(axis=1), [0.05, 0.95])
-    against = "" if found is default else f"{low:+.1e} to {high:+.1e}"
-    weights = "" if prior is None else " and ".join(f"{weight:g}" for weight in found["weights"])
-    return (
-        f"| {name} | {prior} | {label} | {found['largest']:.1e} | {found['median']:.1e} | {se:.1e} | "
-        f"{found['median'] / se:.3f} | {found['error_U'].mean():.4e} | {against} | {weights} |"
-    )
-
-
-def screens(paths: list[Path], folder: Path, *, simulated: bool) -> dict[str, PertData]:
-    """Simulated screens if `simulated`, then those of the files; with a split."""
-    found = {}
-    for number, (name, options) in enumerate(SIMULATED.items() if simulated else ()):
-        data = PertData(folder / str(number), default_pert_graph=False)
-        data.new_data_process("screen", simulated_screen(**SIZE, **options)[0])
-        found[name] = data
-    for path in paths:
-        (folder / path.stem).mkdir()
-        shutil.copy(path, folder / path.stem / "screen.h5ad")
-        found[path.stem] = PertData(folder / path.stem)
-        found[path.stem].load("screen")
-    for data in found.values():
-        data.prepare_split("simulation", seed=1)
-    return found
-
-
-def main() -> None:
-    """Run all settings, and keep the table after each of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="*")
-    parser.add_argument("--simulated", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--priors", nargs="+", default=["None", "auto"], choices=["None", "auto"])
-    parser.add_argument("--settings", type=int, nargs="+", default=list(range(len(SETTINGS))))
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    logging.getLogger("gears").setLevel(logging.ERROR)
-    about = {
-        "machine": machine(),
-        "versions": versions(("torch", "numpy")),
-        "commit": commit(ROOT),
-        "command": command(),
-        "epochs": options.epochs,
-    }
-    lines = ["# How much training amplifies rounding", ""]
-    lines += [f"- {key}: {value}" for key, value in about.items()]
-    lines += [
-        "",
-        "| screen | prior | setting | largest | median | standard error | median / standard error | validation error | "
-        "its difference from the default, 90 % | network weights |",
-        "|---" * 10 + "|",
+def stability(
+    files: tuple[Path, ...] = (),
+    no_simulated: bool = False,
+    priors: tuple[str, ...] = ("None", "auto"),
+    settings: tuple[int, ...] = tuple(range(len(SETTINGS))),
+    epochs: int = 20,
+    small: bool = False,
+) -> Iterator[Result]:
+    """Differences of two runs by screen, prior and setting."""
+    rows: list[dict[str, Any]] = []
+    size = SIZE | ({"n_genes": 60, "n_singles": 20, "n_pairs": 10} if small else {})
+    screens = [
+        Screen(name, None, simulated_screen(**size, **options)[0])
+        for name, options in ({} if no_simulated else SIMULATED).items()
     ]
-    labels = [list(SETTINGS)[number] for number in options.settings]
-    with tempfile.TemporaryDirectory() as folder:
-        for name, data in screens(options.files, Path(folder), simulated=options.simulated).items():
+    for screen in [*screens, *(Screen(path.stem, None, anndata.read_h5ad(path)) for path in files)]:
+        with screen.prepared() as data:
+            data.prepare_split("simulation", seed=1)
             se = standard_error(data)
-            for prior in (None if prior == "None" else prior for prior in options.priors):
-                found: dict[str, Any] = {}
-                for label in labels:
-                    found[label] = of_setting(data, prior, options.epochs, SETTINGS[label])
-                    lines.append(row(name, prior, label, found[label], found[labels[0]], se))
-                    print(lines[-1], flush=True)
-                    options.output.mkdir(parents=True, exist_ok=True)
-                    (options.output / "stability.md").write_text("\n".join([*lines, ""]))
+            for prior in priors:
+                found: list[dict[str, Any]] = []
+                for label in (list(SETTINGS)[number] for number in settings):
+                    found.append(
+                        of_setting(data, None if prior == "None" else prior, epochs, SETTINGS[label])
+                    )
+                    row = {"screen": screen.name, "prior": prior, "setting": label}
+                    rows.append(row | shown(found[-1], found[0], se))
+                    print(rows[-1], flush=True)
+                    record = {"epochs": epochs, "rows": rows}
+                    yield Result("How much training amplifies rounding", table(rows), record)
 
 
-if __name__ == "__main__":
-    main()
+def shown(found: dict[str, Any], first: dict[str, Any], se: float) -> dict[str, Any]:
+    """Figures of a row."""
+    low, high = interval(resampled_means(found["error_U"] - first["error_U"]))
+    weights = [f"{weight:g}" for weight in found["weights"] if weight is not None]
+    return {
+        "largest": found["largest"],
+        "median": found["median"],
+        "standard error": se,
+        "median / standard error": found["median"] / se,
+        "validation error": float(found["error_U"].mean()),
+        "its difference from the first, 95 %": "" if found is first else f"{low:+.1e} to {high:+.1e}",
+        "network weights": " and ".join(weights),
+    }

@@ -1,48 +1,110 @@
 """Compare with the published package, cell-gears 0.1.2: the same simulated screen, stage by stage, in alternation.
 
-Each package runs in a process and an environment of its own; of the two only one works at a
-time. CPU seconds are the figure to read: wall seconds depend on what else the machine does (its
-load is noted beside each). Results: JSON, a Markdown table and a plot in ``benchmarks/results``.
+    python benchmarks/run.py vs_cell_gears --size default
+    python benchmarks/run.py vs_cell_gears --size full
+
+Each package runs in a process and an environment of its own, which is made on first use; of the two only one works at a
+time. CPU seconds are the figure to read: wall seconds depend on what else the machine does.
 """
 
 from __future__ import annotations
 
-import argparse
+import io
 import json
 import pickle
 import random
 import re
-import shutil
+import statistics
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
-
-from environment import published_python
-from measuring import command, commit, machine
-from report import report
-from side import Side
-from sizes import SIZES
+from measuring import Result, Side, table
 
 HERE = Path(__file__).resolve().parent
+SIDES = ("published", "own")
 BATCH = 32
+PINS = (
+    "numpy==1.26.4", "pandas==2.2.2", "scipy==1.14.1", "scanpy==1.10.2", "networkx==3.3", "scikit-learn==1.5.1",
+    "dcor", "torch_geometric", "cell-gears==0.1.2",
+)  # fmt: skip
+"""Of the second environment: the published package with the versions it was released with."""
 
 
-def arguments(given=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=sorted(SIZES), default="default")
-    parser.add_argument("--objective", nargs="+", default=None, help="cells, moments, default (all three)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each side's numerical libraries")
-    parser.add_argument("--minutes", type=float, default=10, help="CPU minutes for the published training")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the simulated screen")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    return parser.parse_args(given)
+@dataclass(frozen=True)
+class Size:
+    """A screen, and how much of each stage is run.
+
+    The published package predicts `published_predictions` (its time is then scaled up). Networks are compared if
+    `model`: the graph of 5,000 nodes alone takes it about ten minutes. Stages before training have `rounds`.
+    """
+
+    simulation: tuple[int, ...]
+    go_genes: int
+    steps: int
+    predictions: int = 100
+    published_predictions: int = 100
+    model: bool = True
+    rounds: int = 1
+
+    @property
+    def options(self):
+        """Options of the simulator."""
+        names = ("n_genes", "n_singles", "n_pairs", "cells_per_condition", "n_control")
+        return dict(zip(names, self.simulation, strict=True))
 
 
-def objectives_here(wanted):
-    """What to train: the network alone on cells and on moments, and `train()` as it is, unless asked for less."""
-    return ["cells", "moments", "default"] if wanted is None else wanted
+SIZES = {
+    "small": Size((200, 25, 15, 20, 100), 200, 10, 20, 20),
+    "default": Size((1000, 100, 60, 25, 400), 2000, 20, rounds=2),
+    "full": Size((5000, 100, 50, 60, 1000), 2000, 5, published_predictions=10, model=False),
+}
+
+
+LABELS = {
+    "startup": "import",
+    "process": "read h5ad + process",
+    "load": "load",
+    "process_load": "process + load",
+    "go_graph": "GO graph",
+    "coexpression": "co-expression graph",
+    "initialise": "graphs and network of the model",
+    "step": "one training step, 32 cells",
+    "epoch": "an epoch with its scores",
+    "train": "training, whole",
+    "predict": "predicting 100 conditions",
+}
+PER_ITEM = {"step": 1, "predict": 100}  # stages that count items
+ROUNDS = ("process", "load", "go_graph", "coexpression")  # stages that are told their round
+
+
+def published_python(root, torch_pin):
+    """Interpreter of the published package's environment, made on first use.
+
+    Parameters
+    ----------
+    root
+        The checkout; the environment is ``.venv-cell-gears`` in it.
+    torch_pin
+        The same torch as here, such as ``"torch==2.13.0"``.
+    """
+    folder = Path(root) / ".venv-cell-gears"
+    python, stamp = folder / "bin" / "python", folder / ".installed"
+    wanted = "\n".join((torch_pin, *PINS))
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    print("making the environment of cell-gears (some minutes, once)", flush=True)
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    install = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*install, torch_pin, *PINS], check=True)
+    # the first import compiles every module: not what is to be timed
+    subprocess.run([str(python), "-I", "-c", "import gears"], check=True, cwd=folder)
+    stamp.write_text(wanted)
+    return python
 
 
 def write_inputs(folder, size, seed):
@@ -51,7 +113,7 @@ def write_inputs(folder, size, seed):
     from gears.simulate import simulated_screen
 
     annotation = GeneAnnotation.human()
-    adata, truth = simulated_screen(**size.simulation, seed=seed)
+    adata, truth = simulated_screen(**size.options, seed=seed)
     adata.write_h5ad(folder / "screen.h5ad")
     matrix, terms = annotation.matrix, annotation.terms
     gene2go = {
@@ -104,9 +166,6 @@ class Comparison:
         return value
 
 
-ROUNDS = ("process", "load", "go_graph", "coexpression")
-
-
 def _shown(figures, name):
     cells = [f"{figures['cpu_s']:.3f} CPU s", f"{figures['wall_s']:.3f} s", f"{figures['peak_mb']:.0f} MiB"]
     return f"{name}: {', '.join(cells)} (load {figures['load']:.1f})"
@@ -123,8 +182,6 @@ def compare_models(run, size, minutes, objectives):
     last = {"own": {"objective": objectives[-1]}, "published": {}}
     for side, file in pairs.items():
         run.one(side, "predict", conditions=file, out=str(run.folder / f"pairs-{side}.npz"), **last[side])
-    for side in pairs:
-        run.one(side, "evaluation", **last[side])
     return training
 
 
@@ -172,49 +229,190 @@ def epochs_within(figures, minutes, most=20):
     return max(1, min(most, int(60 * minutes / figures["cpu_s"])))
 
 
-def main():
-    options = arguments()
-    size, root = SIZES[options.size], HERE.parent
+def compared(
+    size: str = "default",
+    objectives: tuple[str, ...] = ("cells", "moments", "default"),
+    threads: int = 1,
+    minutes: float = 10,
+    seed: int = 0,
+    small: bool = False,
+) -> Iterator[Result]:
+    """All stages; `minutes` are CPU minutes of the published training, the objective "default" is `train()` alone."""
+    if small:
+        yield own_alone()
+        return
+    chosen, root = SIZES[size], HERE.parent
     python = published_python(root, torch_pin(root))
-    objectives = objectives_here(options.objective)
-    folder = Path(tempfile.mkdtemp(prefix="gears-bench-"))
-    record = {
-        "size": options.size,
-        "simulation": size.simulation | {"seed": options.seed},
-        "machine": machine() | {"threads": options.threads},
-        "commit": commit(root),
-        "command": command(),
-        "published_predictions": size.published_predictions,
-    }
-    try:
-        write_inputs(folder, size, options.seed)
+    record = {"size": size, "simulation": chosen.options | {"seed": seed}, "threads": threads}
+    with tempfile.TemporaryDirectory(prefix="gears-bench-") as name:
+        folder = Path(name)
+        write_inputs(folder, chosen, seed)
         with (
-            Side(python, HERE / "published_side.py", folder, options.threads) as published,
-            Side(sys.executable, HERE / "own_side.py", folder, options.threads) as own,
+            Side(HERE / "published_side.py", folder, python, threads) as published,
+            Side(HERE / "own_side.py", folder, threads=threads) as own,
         ):
             run = Comparison(published, own, folder)
             record["stages"] = run.stages
             run.both("startup")
+            annotation = {"annotation": str(folder / "gene2go.pkl")}
             # before a screen is held: the published package forks 25 processes here
-            run.both(
-                "go_graph",
-                size.rounds,
-                genes=str(folder / "genes.json"),
-                annotation=str(folder / "gene2go.pkl"),
-            )
-            given = {"screen": str(folder / "screen.h5ad"), "annotation": str(folder / "gene2go.pkl")}
-            run.both("process", size.rounds, **given)
-            run.both("load", size.rounds)
+            run.both("go_graph", chosen.rounds, genes=str(folder / "genes.json"), **annotation)
+            run.both("process", chosen.rounds, screen=str(folder / "screen.h5ad"), **annotation)
+            run.both("load", chosen.rounds)
             for side in (own, published):
                 side.ask("split", parts=str(folder / "parts.json"), batch_size=BATCH)
-            run.both("coexpression", size.rounds)
-            if size.model:
-                record["training"] = compare_models(run, size, options.minutes, objectives)
-    finally:
-        if record.get("stages"):  # what was measured is kept when a later stage fails
-            print(report(record, options.results))
-        shutil.rmtree(folder, ignore_errors=True)
+            run.both("coexpression", chosen.rounds)
+            yield result(record)  # kept where a later stage fails
+            if chosen.model:
+                record["training"] = compare_models(run, chosen, minutes, objectives)
+                yield result(record)
 
 
-if __name__ == "__main__":
-    main()
+def own_alone():
+    """The small form, which needs no cell-gears: the stages of this package on the small size."""
+    with tempfile.TemporaryDirectory(prefix="gears-bench-") as name, Side(HERE / "own_side.py", name) as own:
+        write_inputs(Path(name), SIZES["small"], seed=0)
+        files = {"annotation": f"{name}/gene2go.pkl", "round": 0}
+        stages = {
+            "startup": {},
+            "go_graph": files | {"genes": f"{name}/genes.json"},
+            "process": files | {"screen": f"{name}/screen.h5ad"},
+            "load": {"round": 0},
+            "split": {"parts": f"{name}/parts.json", "batch_size": BATCH},
+            "coexpression": {"round": 0},
+            "initialise": {},
+            "step": {"n": 2},
+            "epoch": {},
+            "train": {"objective": "default", "epochs": 1},
+            "predict": {
+                "conditions": f"{name}/pairs.json",
+                "out": f"{name}/pairs.npz",
+                "objective": "default",
+            },
+        }
+        figures = {stage: own.ask(stage, **given) for stage, given in stages.items()}
+    rows = [{"stage": LABELS[stage], "here, CPU s": one["cpu_s"]} for stage, one in figures.items() if one]
+    return Result("Stages of this package alone", table(rows), {"stages": figures})
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def stage_rows(stages):
+    """CPU seconds and memory of all stages that both sides ran, and their ratios; medians over rounds."""
+    stages = dict(stages)
+    if {"process", "load"} <= set(stages):
+        stages["process_load"] = {
+            side: [
+                {"peak_mb": max(a["peak_mb"], b["peak_mb"]), "cpu_s": a["cpu_s"] + b["cpu_s"]}
+                for a, b in zip(stages["process"][side], stages["load"][side], strict=True)
+            ]
+            for side in SIDES
+        }
+    rows = []
+    for stage, label in LABELS.items():
+        if not set(SIDES) <= set(stages.get(stage, {})):
+            continue
+        row = {"stage": label}
+        for what, unit, of_runs in (("cpu_s", "CPU s", statistics.median), ("peak_mb", "peak MiB", max)):
+            theirs, ours = (of_runs([run[what] for run in stages[stage][side]]) for side in SIDES)
+            if what == "cpu_s" and stage in PER_ITEM:
+                theirs, ours = (
+                    value * PER_ITEM[stage] / stages[stage][side][0]["n"]
+                    for side, value in zip(SIDES, (theirs, ours), strict=True)
+                )
+            row |= {f"cell-gears, {unit}": theirs, f"here, {unit}": ours, f"ratio, {unit}": theirs / ours}
+        rows.append(row)
+    return rows
+
+
+def first_at_most(history, target):
+    """CPU seconds of the first record whose error is at most `target`; None where none is."""
+    return next((record["cpu_s"] for record in history if record["mse_top20_de"] <= target), None)
+
+
+def training_summary(training):
+    """Per run: CPU seconds to the error that the published training ends with, its last and best error."""
+    published = training["published"]
+    target = published[-1]["mse_top20_de"]
+    summary = {}
+    for name in [name for name in training if name in ("published", "cells", "moments", "default")]:
+        history = training[name]
+        summary[name] = {
+            "epochs": history[-1]["epoch"],
+            "cpu_s": history[-1]["cpu_s"],
+            "last": history[-1]["mse_top20_de"],
+            "best": min(record["mse_top20_de"] for record in history),
+            "cpu_s_to_target": first_at_most(history, target),
+        }
+    reached = published[-1]["cpu_s"]
+    soonest = summary["published"]["cpu_s_to_target"]
+    for entry in summary.values():
+        own = entry["cpu_s_to_target"]
+        entry["ratio"] = reached / own if own else None
+        entry["ratio_to_soonest"] = soonest / own if own and soonest else None
+    return {"target": target, "runs": summary}
+
+
+def result(record):
+    """Tables and plot of what there is so far."""
+    lines = [*table(stage_rows(record["stages"])), ""]
+    files, training = {}, record.get("training")
+    name = f"vs_cell_gears-{record['size']}"
+    if training:
+        summary = training_summary(training)
+        lines += [f"## Validation mse_top20_de (cell-gears ends at {summary['target']:.5g})", ""]
+        lines += [*table([{"training": key} | run for key, run in summary["runs"].items()]), ""]
+        lines += ["## Test conditions", ""]
+        lines += [*table([{"model": key} | scores for key, scores in training["test"].items()]), ""]
+        lines += [
+            "Both packages' predictions are scored by the same functions against the same truth; those of cell-gears",
+            "without the noise of the control cells it draws. `ratio`: CPU seconds of its whole training over those",
+            "to its last error here, `ratio_to_soonest`: over its own first arrival there.",
+            "",
+        ]
+        files[".png"] = plot(training)
+    elif not SIZES[record["size"]].model:
+        lines += [
+            "Networks are compared at the default size: here an epoch of cell-gears would take hours.",
+            "",
+        ]
+    for side in SIDES:
+        found = record["stages"]["startup"][side][0]["versions"]
+        lines.append(f"Versions ({side}): {', '.join(f'{key} {value}' for key, value in found.items())}.")
+    return Result(f"Compared with cell-gears 0.1.2, size `{record['size']}`", lines, record, files, name)
+
+
+CURVES = {
+    "published": "cell-gears 0.1.2",
+    "cells": "here, network alone on cells",
+    "moments": "here, network alone on moments",
+    "default": "here, train() as it is",
+}
+
+
+def plot(training):
+    """Validation error against CPU seconds, both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 4.4), layout="constrained")
+    for name in ("published", "cells", "moments", "default"):
+        if name in training:
+            history = training[name]
+            label = CURVES[name]
+            axes.plot(
+                [record["cpu_s"] for record in history],
+                [record["mse_top20_de"] for record in history],
+                marker=".",
+                label=label,
+            )
+    axes.axhline(training["published"][-1]["mse_top20_de"], color="grey", linestyle=":", linewidth=1)
+    axes.set(xscale="log", xlabel="CPU seconds of training", ylabel="validation mse_top20_de")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    image = io.BytesIO()
+    figure.savefig(image, dpi=130)
+    plt.close(figure)
+    return image.getvalue()

@@ -2,7 +2,7 @@
 
     .venv-cell-gears/bin/python tools/record_published_model.py tests/cell_gears/published
 
-Runs in an environment of its own, in which ``gears`` is the published package (``benchmarks/environment.py``
+Runs in an environment of its own, in which ``gears`` is the published package (``benchmarks/vs_cell_gears.py``
 makes one). Each folder gets ``config.pkl`` and ``model.pt``, written by its ``save_model``, and
 ``expected.npz``: control cells and the prediction of every cell of a batch of them. The models are trained
 on noise, so that no batch norm is at its initial state.
