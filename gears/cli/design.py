@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CANDIDATES = """
 Candidates are GENES (a gene, or genes joined by +), those of --file (one a line), with --all-pairs every pair of them
-(or of the genes perturbed in training). Where nothing is given they are all genes of the perturbation graph.
+(or of the genes perturbed in training). Where nothing is given they are the genes expressed in the screen.
 """
 SUGGEST_EPILOG = f"""examples:
   gears suggest models/run1 --n 20
@@ -250,6 +250,8 @@ def _values(path: str) -> dict[str, float]:
 
 def _show(options: Any, table: pd.DataFrame) -> None:
     """Print the first rows and what is excluded; write all rows where a file is named."""
+    from gears.design.candidates import excluded_by_reason
+
     if options.output is not None:
         write_text(options.output, table.to_csv(index=False))
     excluded = table.attrs.get("excluded", {})
@@ -257,10 +259,7 @@ def _show(options: Any, table: pd.DataFrame) -> None:
     if len(table) > SHOWN:
         text += f"\n... of {len(table)} rows (--output FILE.csv writes all)"
     if excluded:
-        lines = [f"  {name}: {reason}" for name, reason in list(excluded.items())[:SHOWN]]
-        if len(excluded) > SHOWN:
-            lines.append(f"  ... and {len(excluded) - SHOWN} more (--json lists all)")
-        text += "\n".join([f"\n\n{count(len(excluded), 'candidate')} excluded:", *lines])
+        text += f"\n\n{count(len(excluded), 'candidate')} excluded (--json lists all): {excluded_by_reason(excluded)}"
     rows = [
         {
             name: None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -27,6 +28,8 @@ Model = GEARS | Ensemble
 Entries = Iterable[str | Sequence[str] | Condition]
 MEASURED = "already measured"
 CONTROL = "the control"
+EXPRESSED = 0.1
+"""Least mean of control cells (log scale) of a gene that is a candidate by default: about a count in ten cells."""
 
 _NO_SD = (
     "this model has no standard deviations of its predictions, which probabilities need; train one with a prior, "
@@ -165,7 +168,7 @@ def read_candidates(
     Parameters
     ----------
     candidates
-        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None. One that names no setting
+        Genes, or conditions such as "A+B"; the genes expressed in the screen when None. One that names no setting
         stands for that condition in every setting that the model is fitted to. They are read one by one, so that a
         generator of a million pairs takes 12 bytes a pair.
     measured
@@ -190,8 +193,7 @@ def read_candidates(
     unknown_source = {gene for gene, source in source_of_genes(parts).items() if source == SOURCES[-1]}
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
-    every = (Condition((name,)) for name in parts.pert_names)
-    for entry in every if candidates is None else map(Condition.of, entries_of(candidates)):
+    for entry in map(Condition.of, expressed_genes(parts) if candidates is None else entries_of(candidates)):
         numbers = settings.meant_by(entry)
         if not numbers and not entry.is_control:
             excluded[entry.name] = "names a context or perturbation type that the model does not have"
@@ -209,9 +211,19 @@ def read_candidates(
         msg = f"no {what} is left ({reasons}); give genes of pert_list{remedy}"
         raise ValueError(msg)
     if candidates is not None and excluded:
-        shown = shorten([f"{name} ({reason})" for name, reason in excluded.items()], 3)
-        logger.warning("%s excluded: %s", count(len(excluded), what), shown)
+        logger.warning("%s excluded: %s", count(len(excluded), what), excluded_by_reason(excluded))
     return Candidates(parts.pert_names, node_CK, setting_C, settings.shown, excluded)
+
+
+def expressed_genes(parts: ModelParts) -> list[str]:
+    """Genes of the perturbation graph that control cells express in some context.
+
+    On a scale with negative values, where a mean does not say so, all measured ones.
+    """
+    mean_KG = parts.control_mean_G[None] if parts.contexts is None else parts.contexts.control_mean_KG
+    is_expressed_G = mean_KG.max(axis=0) >= (EXPRESSED if parts.nonnegative else -np.inf)
+    expressed = set(itertools.compress(parts.gene_names, is_expressed_G.tolist()))
+    return [name for name in parts.pert_names if name in expressed]
 
 
 def _known_conditions(measured: Entries, node_of: dict[str, int], settings: Settings) -> set[Condition]:
@@ -240,9 +252,9 @@ def _reason(
         if gene not in node_of:
             other = name_of_lower.get(gene.lower())
             hint = f"; did you mean {other!r}?" if other else ""
-            return f"{gene} is not a gene of the perturbation graph{hint}"
+            return f"not a gene of the perturbation graph ({gene}{hint})"
         if gene in uninformed:
-            return f"nothing is known of {gene}: it has no neighbours in the graph"
+            return f"nothing is known of a gene ({gene} has no neighbours in the graph)"
     return ""
 
 
@@ -276,6 +288,14 @@ def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predict
             raise ValueError(_NO_SD)
         names = tuple(condition if is_named else condition.plain for condition in predictions.conditions)
         yield dataclasses.replace(predictions, conditions=names)
+
+
+def excluded_by_reason(excluded: Mapping[str, str]) -> str:
+    """How many candidates are excluded for each reason, with an example of each."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in excluded.items():
+        by_reason.setdefault(reason.partition(" (")[0], []).append(name)
+    return "; ".join(f"{len(names)} {reason} ({shorten(names, 2)})" for reason, names in by_reason.items())
 
 
 def need_sd(model: Model) -> None:

@@ -70,7 +70,7 @@ def hits(
     model
         A trained model with a prior, or an ensemble.
     candidates
-        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None.
+        Genes, or conditions such as "A+B"; the genes expressed in the screen when None.
     threshold
         Change of the mean log expression: above 0 the readout rises beyond it, below 0 it falls below it. For the
         effect size above 0.

@@ -57,7 +57,7 @@ def reverse(
         genes to fall), or of all G genes in the model's order, (G,). :func:`change_between` makes one of two groups of
         cells.
     candidates
-        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None.
+        Genes, or conditions such as "A+B"; the genes expressed in the screen when None.
     n
         Rows to return.
     measured

@@ -20,6 +20,7 @@ exactly, so that the draw does not prefer its members. The plain version tries e
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,8 +52,12 @@ from gears.priors.joint import JointCovariance
 from gears.priors.kernels import singles_in
 from gears.priors.uncertainty import Uncertainty
 
+logger = logging.getLogger(__name__)
+
 AIMS = ("information", "effect", "interaction")
 MOST_TARGETS = 1024
+ALIKE = 1.25
+"""A best gain below this many times the median is no reason to prefer a candidate."""
 _ROWS = 8192  # candidates of a block
 
 
@@ -75,7 +80,7 @@ def suggest(
     model
         A trained model with a prior; for the aims "effect" and "interaction" also an ensemble.
     candidates
-        Genes, or conditions such as "A+B"; all genes of the perturbation graph when None. For "interaction" pairs; all
+        Genes, or conditions such as "A+B"; the genes expressed in the screen when None. For "interaction" pairs; all
         pairs of the genes perturbed in training when None.
     n
         Size of the batch; all candidates where there are fewer.
@@ -217,12 +222,25 @@ def _by_information(
     present, records, is_free_C = search.target_variance, [], np.ones(len(candidates), dtype=bool)
     for rank in range(1, min(n, len(candidates)) + 1):
         gain_C = search.gains()
+        if rank == 1:
+            _report_alike(gain_C / present)
         row = int(np.argmax(np.where(is_free_C, gain_C / cost_C, -np.inf)))
         is_free_C[row] = False
         search.choose(row, gain_C[row])
         shares = gain_C[row] / present, max(search.target_variance, 0.0) / present
         records.append((rank, candidates.condition(row).name, cost_C[row], *shares))
     return pd.DataFrame(records, columns=["rank", "condition", "cost", "gain", "remaining"])
+
+
+def _report_alike(gain_C: np.ndarray) -> None:
+    """Log where the screen does not tell candidates apart: each then informs about little more than itself."""
+    best, median = float(gain_C.max()), float(np.median(gain_C))
+    if len(gain_C) > 1 and best < ALIKE * median:
+        logger.info(
+            "this screen hardly tells the candidates apart: the best lowers the mean variance of the targets by "
+            "%.2g %%, the median one by %.2g %%; choose by other knowledge, or by aim='effect'",
+            100 * best, 100 * median,
+        )  # fmt: skip
 
 
 def _measured_since(parts: ModelParts, measured: Entries) -> tuple[np.ndarray, np.ndarray]:

@@ -120,7 +120,7 @@ def test_names_with_other_capitals_are_listed_with_the_right_one(model: GEARS) -
     first, second = (one.genes[0] for one in unknown(model, 2))
     assert first != first.lower()
     excluded = suggest(model, [first.lower(), second]).attrs["excluded"]
-    assert excluded[f"{first.lower()}+ctrl"].endswith(f"; did you mean {first!r}?")
+    assert excluded[f"{first.lower()}+ctrl"].endswith(f"; did you mean {first!r}?)")
 
 
 def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model: GEARS, caplog) -> None:
@@ -138,9 +138,26 @@ def test_genes_without_neighbours_are_listed_with_the_reason(model: GEARS, monke
     gene = unknown(model)[0].genes[0]
     sources = dict(module.source_of_genes(model.parts)) | {gene: "nothing"}
     monkeypatch.setattr(module, "source_of_genes", lambda parts: sources)
-    table = suggest(model, None, 100)
+    table = suggest(model, [gene, unknown(model)[1]], 100)
     assert f"{gene}+ctrl" not in set(table["condition"])
-    assert "it has no neighbours" in table.attrs["excluded"][f"{gene}+ctrl"]
+    assert "has no neighbours" in table.attrs["excluded"][f"{gene}+ctrl"]
+
+
+def test_candidates_are_expressed_genes_and_alike_ones_are_said_to_be(model: GEARS, caplog) -> None:
+    """A lab cannot silence a gene that its cells do not express."""
+    caplog.set_level("INFO", "gears")
+    mean_of = dict(zip(model.gene_list, model.parts.control_mean_G.tolist(), strict=True))
+    table = suggest(model, n=1000)
+    assert all(mean_of[Condition.parse(name).genes[0]] >= 0.1 for name in table["condition"])
+    fitted = {gene for one in model.parts.fitted_conditions() for gene in one.genes if len(one) == 1}
+    expressed = {gene for gene in model.pert_list if mean_of.get(gene, 0.0) >= 0.1}
+    assert len(table) == len(expressed - fitted)
+    first, second, *_ = unknown(model, 3)
+    caplog.clear()
+    suggest(model, [first, second], targets=[first])
+    assert "hardly tells" not in caplog.text
+    suggest(model, [first, second])
+    assert "hardly tells the candidates apart" in caplog.text
 
 
 def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
