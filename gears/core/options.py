@@ -254,7 +254,7 @@ def takes(
             del given[first.name]
             for name in [name for name in given if given[name] is None and name in optional]:
                 del given[name]
-            return method(owner, kind(**given))
+            return method(owner, kind.from_mapping(given))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         return called
@@ -270,7 +270,8 @@ def divided(
     for name in values:
         if name not in valid:
             raise ValueError(unknown_name(f"entry of {entry}", str(name), valid))
-    return [kind(**{name: value for name, value in values.items() if name in kind.names()}) for kind in kinds]
+    named = [{name: values[name] for name in kind.names() if name in values} for kind in kinds]
+    return [kind.from_mapping(own) for kind, own in zip(kinds, named, strict=True)]
 
 
 class Options:

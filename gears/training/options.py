@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -186,10 +186,6 @@ class TrainOptions(Options):
         names = (self.loggers,) if isinstance(self.loggers, str) else tuple(self.loggers or ())
         object.__setattr__(self, "loggers", tuple(dict.fromkeys(names)))
         check_loggers(self.loggers, has_folder=self.save_path is not None)
-        if self.epochs is not None and self.steps is not None:
-            both = f"epochs={self.epochs} and steps={self.steps}"
-            msg = f"{both} both say how long to train; omit one of them"
-            raise ValueError(msg)
         if self.epochs == 0 and self.prior is None:
             msg = "epochs=0 fits the prior alone, but prior=None has none; give at least 1 epoch, or prior='auto'"
             raise ValueError(msg)
@@ -209,6 +205,15 @@ class TrainOptions(Options):
             if getattr(self, name) and self.save_path is None:
                 msg = f"{name}=True {why} save_path; give save_path"
                 raise ValueError(msg)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Options from a caller's values; unknown names, and epochs together with steps, are errors."""
+        if values.get("epochs") is not None and values.get("steps") is not None:
+            both = f"epochs={values['epochs']} and steps={values['steps']}"
+            msg = f"{both} both say how long to train; omit one of them"
+            raise ValueError(msg)
+        return super().from_mapping(values)
 
     @property
     def trains_on_request(self) -> bool:
