@@ -26,10 +26,8 @@ from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
 from gears.distributed.world import World, current_world, is_running, model_device
 from gears.evaluation.verdict import short_table
-from gears.model.config import ModelConfig
+from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
 from gears.model.folder import (
-    CustomGraphs,
-    ModelOptions,
     ModelParts,
     build_parts,
     check_names,

@@ -40,6 +40,7 @@ _ARGUMENT = re.compile(r"\b([a-z][a-z0-9_]*)=(True\b|False\b|'[^']*'|\"[^\"]*\"|
 _OF_PYTHON = {
     "see pert_list for what can be predicted": "`gears genes MODEL` lists what can be predicted",
     "give the folder that save_model wrote": "give the --save-path of a training",
+    "clip=True does": "--clip does",
     "give genes of pert_list": "give genes that `gears genes MODEL` lists",
 }
 """Remedies in Python, and what they are on the command line."""

@@ -38,8 +38,7 @@ def make_parser() -> CommandParser:
     from gears.data.loaders import LoaderOptions
     from gears.data.screen.prepare import LoadOptions
     from gears.data.splits.registry import SPLITS, SplitOptions
-    from gears.model.config import ModelConfig
-    from gears.model.folder import CustomGraphs
+    from gears.model.config import CustomGraphs, ModelConfig
     from gears.training.options import TrainOptions
 
     parser = CommandParser(
@@ -78,7 +77,7 @@ def run_train(arguments: list[str]) -> None:
     from gears.data.loaders import LoaderOptions
     from gears.data.screen.prepare import LoadOptions
     from gears.data.splits.registry import SplitOptions
-    from gears.model.folder import ModelOptions
+    from gears.model.config import ModelOptions
     from gears.pertdata import PertDataOptions
     from gears.training.options import TrainOptions
 

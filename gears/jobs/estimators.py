@@ -11,7 +11,8 @@ from gears.conditions import Condition
 from gears.core.numbers import clipped
 from gears.evaluation.scoring import Predicted
 from gears.graphs.similarities import PriorInputs
-from gears.model.folder import ModelOptions, check_names, check_scale
+from gears.model.config import ModelOptions
+from gears.model.folder import check_names, check_scale
 from gears.priors.source import prior_of
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
 from gears.graphs.custom import embedding_of, stored
 from gears.graphs.similarities import PriorInputs
-from gears.model.folder import ModelOptions, ModelParts, check_replaceable
+from gears.model.config import ModelOptions
+from gears.model.folder import ModelParts, check_replaceable
 from gears.pertdata import PertData, PertDataOptions
 from gears.training.fitting import Seconds, fitted_prior
 from gears.training.head import prepare_head

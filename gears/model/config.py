@@ -8,7 +8,9 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 from gears.core.messages import shorten
-from gears.core.options import Options, number, one_of, option, options, switch, whole
+from gears.core.options import Options, anything, number, one_of, option, options, switch, whole
+from gears.files.paths import need_files
+from gears.graphs.graph import BUILT_IN
 
 # entries of a published config that are no options: sizes, graphs and devices
 RUNTIME_KEYS = frozenset(
@@ -76,6 +78,56 @@ class ModelConfig(Options):
             )
             warnings.warn(msg, stacklevel=2)
         return cls(**{key: value for key, value in values.items() if key in cls.names()})
+
+
+@options
+class CustomGraphs(Options):
+    """Graphs and embeddings that a user gives with a model."""
+
+    kind = "model option"
+
+    # fmt: off
+    G_go: Any = option(None, anything(), command="go_graph",
+        help="edge table (TSV or CSV: source, target, weight) instead of the GO graph of the perturbed genes")
+    G_go_weight: Any = option(None, anything(), command="",
+        help="weights (E,) where `G_go` is a tensor of edges (2, E), as published")
+    G_coexpress: Any = option(None, anything(), command="coexpress_graph",
+        help="edge table (TSV or CSV: source, target, weight) instead of the co-expression graph of the measured genes")
+    G_coexpress_weight: Any = option(None, anything(), command="",
+        help="weights (E,) where `G_coexpress` is a tensor of edges (2, E), as published")
+    _: KW_ONLY
+    pert_embedding: Any = option(None, anything(),
+        help="gene embeddings (npz, parquet or h5ad) that the perturbation embedding starts from")
+    # fmt: on
+
+    def check_together(self) -> None:
+        """Raise for files that are missing."""
+        need_files(self, CustomGraphs.names(), BUILT_IN)
+
+    @property
+    def go(self) -> Any:
+        """A graph for :meth:`gears.graphs.custom.GraphMaker.make`."""
+        return self.G_go if self.G_go_weight is None else (self.G_go, self.G_go_weight)
+
+    @property
+    def coexpress(self) -> Any:
+        """A graph for :meth:`gears.graphs.custom.GraphMaker.make`."""
+        return (
+            self.G_coexpress
+            if self.G_coexpress_weight is None
+            else (self.G_coexpress, self.G_coexpress_weight)
+        )
+
+
+@options
+class ModelOptions(CustomGraphs, ModelConfig):
+    """Arguments of :meth:`gears.GEARS.model_initialize`: options of the network, custom graphs, and a seed."""
+
+    # fmt: off
+    _: KW_ONLY
+    seed: int | None = option(None, anything(), command="",
+        help="seed of the initial weights; by default the split's seed")
+    # fmt: on
 
 
 def published_config(values: Mapping[str, Any]) -> ModelConfig:

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from torch import Tensor
 from gears.conditions import Condition
 from gears.core.installation import __version__
 from gears.core.messages import shorten
-from gears.core.options import Options, anything, option, options
 from gears.data.screen.contexts import ModelContexts
 from gears.data.splits.split import Split
 from gears.files.atomic import new_folder
@@ -35,12 +34,12 @@ from gears.files.formats import (
     write_npz,
 )
 from gears.files.manifest import MANIFEST, FolderFormat
-from gears.files.paths import check_folder, link_target, need_files, user_path
+from gears.files.paths import check_folder, link_target, user_path
 from gears.files.tensors import read_tensors, write_tensors
-from gears.graphs.custom import BUILT_IN, GraphMaker, coexpression_graph_of, go_graph_of
+from gears.graphs.custom import GraphMaker, coexpression_graph_of, go_graph_of
 from gears.graphs.graph import Graph
 from gears.graphs.similarities import PriorInputs
-from gears.model.config import ModelConfig
+from gears.model.config import CustomGraphs, ModelConfig
 from gears.model.network import GEARSNetwork, start_from
 from gears.priors.prior import GenePrior
 
@@ -396,56 +395,6 @@ def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         )
         raise ValueError(msg)
     return mapped
-
-
-@options
-class CustomGraphs(Options):
-    """Graphs and embeddings that a user gives with a model."""
-
-    kind = "model option"
-
-    # fmt: off
-    G_go: Any = option(None, anything(), command="go_graph",
-        help="edge table (TSV or CSV: source, target, weight) instead of the GO graph of the perturbed genes")
-    G_go_weight: Any = option(None, anything(), command="",
-        help="weights (E,) where `G_go` is a tensor of edges (2, E), as published")
-    G_coexpress: Any = option(None, anything(), command="coexpress_graph",
-        help="edge table (TSV or CSV: source, target, weight) instead of the co-expression graph of the measured genes")
-    G_coexpress_weight: Any = option(None, anything(), command="",
-        help="weights (E,) where `G_coexpress` is a tensor of edges (2, E), as published")
-    _: KW_ONLY
-    pert_embedding: Any = option(None, anything(),
-        help="gene embeddings (npz, parquet or h5ad) that the perturbation embedding starts from")
-    # fmt: on
-
-    def check_together(self) -> None:
-        """Raise for files that are missing."""
-        need_files(self, CustomGraphs.names(), BUILT_IN)
-
-    @property
-    def go(self) -> Any:
-        """A graph for :meth:`gears.graphs.custom.GraphMaker.make`."""
-        return self.G_go if self.G_go_weight is None else (self.G_go, self.G_go_weight)
-
-    @property
-    def coexpress(self) -> Any:
-        """A graph for :meth:`gears.graphs.custom.GraphMaker.make`."""
-        return (
-            self.G_coexpress
-            if self.G_coexpress_weight is None
-            else (self.G_coexpress, self.G_coexpress_weight)
-        )
-
-
-@options
-class ModelOptions(CustomGraphs, ModelConfig):
-    """Arguments of :meth:`gears.GEARS.model_initialize`: options of the network, custom graphs, and a seed."""
-
-    # fmt: off
-    _: KW_ONLY
-    seed: int | None = option(None, anything(), command="",
-        help="seed of the initial weights; by default the split's seed")
-    # fmt: on
 
 
 def build_parts(pert_data: PertData, config: ModelConfig, graphs: CustomGraphs | None = None) -> ModelParts:

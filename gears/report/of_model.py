@@ -51,12 +51,12 @@ class EvaluateCall(ScoreOptions):
     n_split_half: int = split_half(N_SPLIT_HALF)
     mask_target: bool | None = option(None, switch().or_none(),  # type: ignore[assignment]
         help="exclude each condition's own target genes from its metrics; by default as in the training")
-    embedding: GeneEmbedding | None = option(None, anything(),
+    embedding: GeneEmbedding | None = option(None, anything(), command="",
         help="gene embeddings for the baseline embedding_ridge; by default those that the network started from")
     name: str = option("gears", text(), help="name of the model in the table")
     report: str | Path | None = option(None, text().or_none(),
         help="folder for the HTML page, CSV, JSON and figures (gears.report.write_report)")
-    shown: Sequence[str] = option((), anything(), help="conditions in the report's figures")
+    shown: Sequence[str] = option((), anything(), command="", help="conditions in the report's figures")
     # fmt: on
 
 

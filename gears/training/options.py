@@ -259,7 +259,8 @@ class TrainCall(TrainOptions):
 
     # fmt: off
     _: KW_ONLY
-    evaluate_test: bool = option(True, switch(), help="score the test part beside the baselines at the end (rank 0)")
-    distributed: bool = option(False, switch(),
-        help="""train together with the other workers of torchrun (a process group that already runs is always used)""")
+    evaluate_test: bool = option(True, switch(), command="",
+        help="score the test part beside the baselines at the end (rank 0)")
+    distributed: bool = option(False, switch(), command="",
+        help="train together with the other workers of torchrun (a process group that already runs is always used)")
     # fmt: on

@@ -59,10 +59,10 @@ class LoadCall(LoadOptions):
     """Arguments of :meth:`gears.PertData.load`: the screen, and how it is loaded."""
 
     # fmt: off
-    data_name: str | None = option(None, anything(),
+    data_name: str | None = option(None, anything(), command="",
         help="""name of a prepared folder or of a file such as <name>.h5ad in this object's data_path, or a published
         screen (gears.data.screen.prepare.PUBLISHED_SCREENS)""")
-    data_path: str | Path | None = option(None, anything(),
+    data_path: str | Path | None = option(None, anything(), command="",
         help="""a prepared folder; a folder of cell-gears (perturb_processed.h5ad); or an h5ad file, zarr store, 10x h5
         file, 10x mtx folder, or folder of several. A screen that is not prepared yet is prepared into this object's
         data_path, never beside the file. Where nothing is there, a name as data_name""")
