@@ -13,6 +13,7 @@ conditions, 20,692 nodes of the perturbation graph), every stage in a process of
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,7 +212,7 @@ def prediction(folder):
 
 def measured(folder, small, *processes):
     """Label and figures of each stage (label, function, arguments); each list has its own process, unless `small`."""
-    for stages in [sum(processes, [])] if small else processes:
+    for stages in [list(itertools.chain(*processes))] if small else processes:
         with Side(__file__, folder) as side:
             for label, stage, arguments in stages:
                 yield label, side.ask(stage, **arguments)

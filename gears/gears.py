@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,13 +25,8 @@ from gears.distributed.gpus import GpuIds
 from gears.distributed.log import shown
 from gears.distributed.torchrun import joined
 from gears.distributed.world import World, current_world, is_running, model_device
-from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.metrics.registry import DEFAULT as DEFAULT_METRICS
-from gears.evaluation.scoring import N_SPLIT_HALF, ScoreOptions
-from gears.evaluation.truth import MAX_CELLS
 from gears.evaluation.verdict import short_table
-from gears.graphs.embeddings import GeneEmbedding
-from gears.model.config import ModelConfig
+from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
 from gears.model.folder import (
     ModelParts,
     build_parts,
@@ -44,10 +40,10 @@ from gears.model.folder import (
 from gears.model.network import GEARSNetwork
 from gears.prediction import stream
 from gears.prediction.predictions import Predictions, requested_conditions
-from gears.report.of_model import evaluate_model
+from gears.report.of_model import EvaluateCall, evaluate_model
 from gears.training.fitting import Fit, Seconds
 from gears.training.loggers import check_loggers, tracked
-from gears.training.options import TrainOptions
+from gears.training.options import TrainCall, TrainOptions
 from gears.training.results import TrainResult
 from gears.training.run_folder import reserved
 from gears.training.workers import unwrap
@@ -167,33 +163,13 @@ class GEARS(PublishedNames, Shown):
             )
             raise AttributeError(msg)
 
-    def model_initialize(
-        self,
-        hidden_size: int = 64,
-        num_go_gnn_layers: int = 1,
-        num_gene_gnn_layers: int = 1,
-        decoder_hidden_size: int = 16,
-        num_similar_genes_go_graph: int = 20,
-        num_similar_genes_co_express_graph: int = 20,
-        coexpress_threshold: float = 0.4,
-        uncertainty: bool = False,
-        uncertainty_reg: float = 1.0,
-        direction_lambda: float = 0.1,
-        G_go: Any = None,
-        G_go_weight: Any = None,
-        G_coexpress: Any = None,
-        G_coexpress_weight: Any = None,
-        no_perturb: bool = False,
-        *,
-        pert_embedding: Any = None,
-        seed: int | None = None,
-        **more: Any,
-    ) -> None:
+    @takes(ModelOptions, last="no_perturb")
+    def model_initialize(self, options: ModelOptions) -> None:
         """Build graphs and network.
 
         Parameters
         ----------
-        hidden_size, ..., direction_lambda, no_perturb
+        hidden_size, ..., mask_target
             Options of the network and its graphs: see :class:`gears.model.ModelConfig`.
         G_go, G_coexpress
             Custom graphs: an edge table (source, target, weight), a networkx graph, a file
@@ -204,33 +180,15 @@ class GEARS(PublishedNames, Shown):
             :class:`gears.graphs.GeneEmbedding`. Genes without one start at random.
         seed
             Seed of the initial weights; by default the split's seed.
-        **more
-            Further :class:`gears.model.ModelConfig` options (direction, tau, uncertainty_kind, ...).
         """
-        values = {name: value for name, value in locals().items() if name in ModelConfig.names()}
         pert_data = self._need_data("model_initialize")
-        config = ModelConfig.from_mapping({**values, **more})
-        go = G_go if G_go_weight is None else (G_go, G_go_weight)
-        coexpress = G_coexpress if G_coexpress_weight is None else (G_coexpress, G_coexpress_weight)
-        self.parts = build_parts(pert_data, config, go=go, coexpress=coexpress, pert_embedding=pert_embedding)
-        self.model = self.parts.network(seed=(pert_data.seed or 0) if seed is None else seed).to(self.device)
+        self.parts = build_parts(pert_data, options.only(ModelConfig), options.only(CustomGraphs))
+        seed = (pert_data.seed or 0) if options.seed is None else options.seed
+        self.model = self.parts.network(seed=seed).to(self.device)
         self.best_model = copy.deepcopy(self.model)
 
-    @takes(TrainOptions)
-    def train(
-        self, epochs: int | None = None, lr: float | None = None, weight_decay: float | None = None, *,
-        evaluate_test: bool = True, distributed: bool = False, steps: int | None = None, objective: str = "moments",
-        prior: str | None = "auto", refit: bool = True, schedule: str | None = None, batch_size: int | None = None,
-        eval_every: int | None = None, warmup_steps: int = 0, eta_min: float = 0.0, lr_scaling: str = "none",
-        clip_value: float | None = 1.0, clip_norm: float | None = None, accumulation_steps: int = 1,
-        use_amp: bool = False, amp_dtype: str = "bfloat16", init_scale: float = 65536.0, growth_interval: int = 2000,
-        tf32: bool = False, compile: bool = False, profile: bool = False, use_ema: bool = False,
-        ema_decay: float = 0.999, early_stopping: int | str | None = "auto", check_replicas: bool = False,
-        reproducible: bool = False, dtype: str = "float32", monitor: str | None = None,
-        save_path: str | Path | None = None, resume: bool = False, checkpoint_every: int | None = None,
-        checkpoint_every_steps: int | None = None, keep_last: int = 2, loggers: str | Sequence[str] = (),
-        project: str | None = None, name: str | None = None, init_timeout: float = 90.0, verbose: bool = True,
-    ) -> TrainResult:  # fmt: skip
+    @takes(TrainCall)
+    def train(self, options: TrainCall) -> TrainResult:
         """Train on the split's training part; keep the best epoch's weights.
 
         A Gaussian-process prior is fitted to the training conditions, in seconds. The network is trained on the
@@ -243,34 +201,30 @@ class GEARS(PublishedNames, Shown):
 
         Parameters
         ----------
-        epochs, ..., verbose
-            See :class:`gears.training.options.TrainOptions`.
-        evaluate_test
-            Score the test part beside the baselines at the end (rank 0).
-        distributed
-            Train together with the other workers of torchrun (a process group that already runs is always used).
+        epochs, ..., verbose, evaluate_test, distributed
+            See :class:`gears.training.options.TrainCall`.
 
         Returns
         -------
         TrainResult
             History, devices and test table; printed, it compares the model with the baselines.
         """
-        values = {option: value for option, value in locals().items() if option in TrainOptions.names()}
         pert_data, parts = self._need_data("train"), self._need_model()
+        train_options = options.only(TrainOptions)
         if self.weight_bias_track:
-            values |= tracked(loggers, project or self.proj_name, name or self.exp_name)
-        train_options = TrainOptions.from_mapping(values)
+            wandb = tracked(options.loggers, options.project or self.proj_name, options.name or self.exp_name)
+            train_options = dataclasses.replace(train_options, **wandb)
         with shown(train_options.verbose), reserved(train_options, parts, self.rank):
             seconds = Seconds()
-            with joined(pert_data, self.device, distributed) as worker:
-                if distributed:
+            with joined(pert_data, self.device, options.distributed) as worker:
+                if options.distributed:
                     self._move_to(worker)
                 fit = Fit(pert_data, parts, train_options, worker, seconds)
                 fit.train(unwrap(self.model))
             fit.conclude()
             self._use(fit)
             table = None
-            if evaluate_test and self.rank == 0 and not fit.run.stopped:
+            if options.evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
                     table = self.report_test(verbose=train_options.verbose)
         return TrainResult.of(fit, table)
@@ -289,32 +243,14 @@ class GEARS(PublishedNames, Shown):
         self.best_model.load_state_dict(fit.run.best_state)
         network.prior = self.best_model.prior = fit.parts.prior
 
-    @takes(ScoreOptions)
-    def evaluate(
-        self, split: str = "test", *, metrics: Sequence[str] = DEFAULT_METRICS,
-        baselines: Sequence[str] = DEFAULT_BASELINES, clip: bool | None = None,
-        n_split_half: int = N_SPLIT_HALF, seed: int = 0, max_cells: int = MAX_CELLS, mask_target: bool | None = None,
-        embedding: GeneEmbedding | None = None, name: str = "gears", report: str | Path | None = None,
-        shown: Sequence[str] = (),
-    ) -> pd.DataFrame | None:  # fmt: skip
+    @takes(EvaluateCall)
+    def evaluate(self, options: EvaluateCall) -> pd.DataFrame | None:
         """Score the best model beside the baselines on a part of the split.
 
         Parameters
         ----------
-        split
-            The part: ``"test"``, ``"val"`` or ``"train"``.
-        metrics, clip, n_split_half, seed, max_cells, mask_target
-            See :class:`gears.evaluation.ScoreOptions`; `mask_target` is by default that of the training.
-        baselines
-            Names of baselines (``docs/evaluation.md`` describes each).
-        embedding
-            Gene embeddings for the baseline ``"embedding_ridge"``; by default those that the network started from.
-        name
-            Name of the model in the table.
-        report
-            Folder for the HTML page, CSV, JSON and figures (:func:`gears.report.write_report`).
-        shown
-            Conditions in the report's figures.
+        split, metrics, baselines, ..., report, shown
+            See :class:`gears.report.of_model.EvaluateCall`.
 
         Returns
         -------
@@ -328,18 +264,7 @@ class GEARS(PublishedNames, Shown):
         ValueError
             The split has no such part.
         """
-        scoring = {option: value for option, value in locals().items() if option in ScoreOptions.names()}
-        options = scoring | {"baselines": baselines, "embedding": embedding}
-        given = {option: value for option, value in options.items() if value is not None}
-        return evaluate_model(
-            self._need_data("evaluate"),
-            *self._predictor(),
-            split,
-            name=name,
-            report=report,
-            shown=shown,
-            **given,
-        )
+        return evaluate_model(self._need_data("evaluate"), *self._predictor(), options)
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
         """Score the test part (see :meth:`evaluate`) and log a short table; None where the split has no test part."""

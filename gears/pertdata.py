@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,16 @@ from gears.conditions import CONTROL_LABEL, Condition, split_label
 from gears.core.html import Shown
 from gears.core.lazy import Gone
 from gears.core.messages import count
-from gears.core.options import takes
+from gears.core.options import Options, anything, option, options, switch, takes
 from gears.data.checks.options import ProcessingOptions
-from gears.data.screen.prepare import folder_name, make_data_path, obtain_screen, prepare_screen
+from gears.data.screen.prepare import LoadCall, folder_name, make_data_path, obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.controls import part_screens
-from gears.data.splits.custom import split_options
 from gears.data.splits.make import prepare_split
 from gears.data.splits.registry import SplitOptions
 from gears.data.splits.split import Split
 from gears.distributed.log import shown
-from gears.files.paths import FolderPath, named, need_file, user_path
+from gears.files.paths import FolderPath, named, need_files, user_path
 from gears.graphs.annotation import annotation_from
 from gears.graphs.nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
@@ -37,7 +37,29 @@ if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
 
 logger = logging.getLogger(__name__)
-BESIDE = ("self", "data_name", "data_path", "drop_unmapped")  # not options of processing
+
+
+@options
+class PertDataOptions(Options):
+    """Which genes can be perturbed, and what is known about them: options of :class:`PertData`."""
+
+    kind = "option of PertData"
+
+    # fmt: off
+    gene_set_path: str | Path | None = option(None, anything(),
+        help="file with the genes of the graph, instead of all annotated ones")
+    default_pert_graph: bool = option(True, switch(),
+        help="all annotated genes are nodes of the perturbation graph, not only measured and perturbed ones")
+    _: KW_ONLY
+    gene2go: Any = option(None, anything(),
+        help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms")
+    obo: str | Path | None = option(None, anything(),
+        help="ontology file (OBO): adds the ancestors of the genes' terms")
+    # fmt: on
+
+    def check_together(self) -> None:
+        """Raise for files that are missing."""
+        need_files(self, self.names())
 
 
 class PertData(Shown):
@@ -89,11 +111,11 @@ class PertData(Shown):
         obo: str | Path | None = None,
     ) -> None:
         self.data_path = FolderPath(make_data_path(data_path))
+        options = PertDataOptions(gene_set_path, default_pert_graph, gene2go=gene2go, obo=obo)
         self.gene_set_path = None if gene_set_path is None else user_path(gene_set_path)
-        self.default_pert_graph = default_pert_graph and gene_set_path is None
-        self._gene_set = None if gene_set_path is None else read_gene_set(gene_set_path)
-        self._gene2go = need_file(gene2go, "gene2go") if isinstance(gene2go, str | Path) else gene2go
-        self._obo = None if obo is None else need_file(obo, "obo")
+        self.default_pert_graph = options.default_pert_graph and gene_set_path is None
+        self._gene_set = None if options.gene_set_path is None else read_gene_set(options.gene_set_path)
+        self._gene2go, self._obo = options.gene2go, options.obo
         self._annotation: GeneAnnotation | None = None
         self._screen: PreparedScreen | None = None
         self.dataset_name: str | None = None
@@ -280,49 +302,25 @@ class PertData(Shown):
             data.log_screen()
         return data
 
-    @takes(ProcessingOptions)
-    def load(
-        self, data_name: str | None = None, data_path: str | Path | None = None, *, drop_unmapped: bool = False,
-        normalize: bool | None = None, layer: str | None = None, scale: str | None = None,
-        style: str | None = None, condition_key: str | None = None, cell_type_key: str | None = None,
-        gene_key: str | None = None, ctrl_label: str | list[str] | None = None, sep: str | None = None,
-        as_genes: list[str] | None = None, drop_labels: list[str] | None = None, unknown_labels: str | None = None,
-        unique_genes: bool | None = None, min_cells: int | None = None, doublet_key: str | None = None,
-        guide_count_key: str | None = None, max_residual: float | None = None, max_cell_residual: float | None = None,
-        batch_key: list[str] | None = None, context_key: str | None = None, perturbation_type_key: str | None = None,
-        pool_cell_types: bool | None = None, skip_calc_de: bool | None = None, workers: int | None = None,
-        guides: str | Path | pd.DataFrame | Sequence[str | Path] | None = None,
-        guide_targets: str | Path | pd.DataFrame | Mapping[str, str] | None = None, dask: str | None = None,
-    ) -> None:  # fmt: skip
+    @takes(LoadCall, none_is_omitted=ProcessingOptions)
+    def load(self, options: LoadCall) -> None:
         """Load a prepared screen, or prepare one from a file.
 
         Parameters
         ----------
-        data_name
-            Name of a prepared folder or of a file such as ``<name>.h5ad`` in this
-            object's `data_path`, or a published screen
-            (:data:`gears.data.screen.prepare.PUBLISHED_SCREENS`).
-        data_path
-            A prepared folder; a folder of cell-gears (``perturb_processed.h5ad``); or an h5ad file, zarr store,
-            10x h5 file, 10x mtx folder, or folder of several. A screen that is not prepared yet is prepared into
-            this object's `data_path`, never beside the file. Where nothing is there, a name as `data_name`.
-        drop_unmapped
-            As in :meth:`new_data_process`.
+        data_name, data_path, guides, guide_targets, workers, dask, drop_unmapped
+            See :class:`gears.data.screen.prepare.LoadCall`.
         normalize, ..., skip_calc_de
             Options of :class:`gears.data.ProcessingOptions`; None is that class's default, or the value that a prepared
             folder was prepared with. Other values must be those of the prepared folder.
-        guides, guide_targets, workers, dask
-            See :func:`gears.data.add_guides`; processes that read the cells (1); address of a dask scheduler whose
-            workers read the h5ad file or zarr store.
 
         Raises
         ------
         FileNotFoundError, ValueError
             If there is no such screen, or it cannot be used.
         """
-        given = {name: value for name, value in locals().items() if value is not None and name not in BESIDE}
-        screen = obtain_screen(self.data_path, data_name, data_path, given, lambda: self.annotation.resolve)
-        self._take(screen, drop_unmapped)
+        screen = obtain_screen(self.data_path, options, lambda: self.annotation.resolve)
+        self._take(screen, options.drop_unmapped)
 
     def _take(self, screen: PreparedScreen, drop_unmapped: bool) -> None:
         """Set every attribute from a screen."""
@@ -358,32 +356,16 @@ class PertData(Shown):
     def set2conditions(self, parts: Mapping[str, Sequence[str]]) -> None:
         self.prepare_split("custom", seed=1 if self.seed is None else self.seed, split_dict=parts)
 
-    def prepare_split(
-        self,
-        split: str = "simulation",
-        seed: int = 1,
-        train_gene_set_size: float = 0.75,
-        combo_seen2_train_frac: float = 0.75,
-        combo_single_split_test_set_fraction: float = 0.1,
-        test_perts: str | Sequence[str] | None = None,
-        only_test_set_perts: bool = False,
-        test_pert_genes: str | Sequence[str] | None = None,
-        split_dict_path: str | Path | None = None,
-        **more: Any,
-    ) -> pd.DataFrame:
+    @takes(SplitOptions)
+    def prepare_split(self, options: SplitOptions) -> pd.DataFrame:
         """Divide the conditions into training, validation and test.
 
         Parameters
         ----------
         split
             Type of split; :func:`gears.data.splits.describe_splits` describes each.
-        seed, ..., test_pert_genes
+        seed, ..., test_contexts
             See :class:`gears.data.splits.SplitOptions`.
-        split_dict_path
-            JSON file with the parts of a custom split.
-        **more
-            Further :class:`gears.data.splits.SplitOptions`: split_dict, mode, keep_excluded, n_folds, fold,
-            repeat, fold_by, control_shares, test_contexts.
 
         Returns
         -------
@@ -395,9 +377,9 @@ class PertData(Shown):
         ValueError
             If an argument is invalid or a part would stay empty.
         """
-        split_values = {name: value for name, value in locals().items() if name in SplitOptions.names()}
-        options = split_options(split, split_dict_path=split_dict_path, **split_values, **more)
-        summary = self.use_split(prepare_split(self.whole_screen, split, **vars(options)))
+        arguments = options.changed()
+        name = arguments.pop("split", options.split)
+        summary = self.use_split(prepare_split(self.whole_screen, name, **arguments))
         self.train_gene_set_size = options.train_gene_set_size
         return summary
 

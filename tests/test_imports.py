@@ -60,7 +60,7 @@ def test_workers_and_saved_models_read_graphs_that_are_normalised(
     options = {"epochs": 1, "save_path": tmp_path / "model", "model_config": {"hidden_size": 4}}
     job = TrainingJob.check(tmp_path / "data", "toy", {"seed": 1}, options, {"gene2go": toy_go})
     _, job = job.prepare(1)
-    arguments = (str(job.data_path), job.dataset_name, job.split_config, job.worker_args())
+    arguments = (str(job.data_path), job.dataset_name, job.split.changed(), job.worker_args())
     assert launch(_imported_by_a_worker, ["cpu"], arguments, backend="gloo") == set()
     check = (
         "import sys\n"

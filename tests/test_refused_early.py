@@ -192,8 +192,8 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
             "model_config": {"hidden_size": np.int64(16)},
         },
     )
-    assert (job.options.epochs, job.options.lr, job.split_config["seed"]) == (2, 0.5, 3)
-    assert json.dumps({"args": job.worker_args(), "seed": job.split_config["seed"]})
+    assert (job.options.epochs, job.options.lr, job.split.seed) == (2, 0.5, 3)
+    assert json.dumps({"args": job.worker_args(), "seed": job.split.seed})
 
 
 def test_split_loaders_and_predictions_take_numbers_of_numpy(

@@ -158,8 +158,7 @@ class PublishedNames(abc.ABC):
         """Options of :meth:`model_initialize`, each with its meaning and default."""
         from gears.model.config import ModelConfig
 
-        texts = ModelConfig.help()
         return {
-            field.name: f"{texts[field.name]} Default {field.default}."
+            field.name: f"{field.metadata['help']} Default {field.default}."
             for field in dataclasses.fields(ModelConfig)
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
-import inspect
 import json
 import logging
 import math
@@ -14,13 +13,11 @@ import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
 
-from docstring_parser import parse as parse_docstring
 from jsonargparse import ActionYesNo, ArgumentParser, Namespace
 
-from gears.core.installation import torch_problem
 from gears.core.messages import nearest, shorten, unknown_name
 from gears.core.options import Check, Options
 from gears.distributed.log import HANDLER, Once, show_progress
@@ -43,6 +40,7 @@ _ARGUMENT = re.compile(r"\b([a-z][a-z0-9_]*)=(True\b|False\b|'[^']*'|\"[^\"]*\"|
 _OF_PYTHON = {
     "see pert_list for what can be predicted": "`gears genes MODEL` lists what can be predicted",
     "give the folder that save_model wrote": "give the --save-path of a training",
+    "clip=True does": "--clip does",
     "give genes of pert_list": "give genes that `gears genes MODEL` lists",
 }
 """Remedies in Python, and what they are on the command line."""
@@ -64,6 +62,9 @@ class CommandParser(ArgumentParser):
     the others.
     """
 
+    names: ClassVar[set[str]] = set()
+    """Options of the command that runs."""
+
     def __init__(
         self, name: str, needs: str, description: str, epilog: str, *, first: Collection[str] = ()
     ) -> None:
@@ -77,7 +78,6 @@ class CommandParser(ArgumentParser):
             formatter_class=_Help,
             print_config="--print-config",
         )
-        self.option_names: dict[str, list[str]] = {}
         self._titled: dict[str, Any] = {}
         self._checks: dict[str, Check] = {}
         self._hints: dict[str, Any] = {}
@@ -183,6 +183,7 @@ class CommandParser(ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """Parse, check every value, and set up progress on stderr."""
+        self.names.update(action.dest for action in self._actions)
         check_config_files(arguments)
         options = self.parse_args(self._as_yaml(arguments))
         problems = []
@@ -214,11 +215,6 @@ class CommandParser(ArgumentParser):
             option = word if word.startswith("--") else ""
         return ["--print-config" if word == "--print_config" else word for word in words]  # the earlier name
 
-    def changed(self, options: Namespace, title: str) -> dict[str, Any]:
-        """The options of a group that differ from their defaults."""
-        names = self.option_names[title]
-        return {name: options[name] for name in names if options[name] != self.get_default(name)}
-
     def resolved(self, options: Namespace) -> str:
         """Every option with its value, as YAML that ``--config`` takes."""
         import yaml
@@ -229,52 +225,48 @@ class CommandParser(ArgumentParser):
     def add_options(
         self,
         title: str,
-        source: type | Callable[..., Any],
+        source: type[Options],
         *,
         omit: Collection[str] = (),
         only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
-        lists: Collection[str] = (),
+        several_words: bool = False,
     ) -> None:
-        """Add one option per field of an options class or parameter of a function, except those in `omit`.
+        """Add the options of a class that have a name on the command line, except those in `omit`.
 
-        Its help is the field's or the docstring's, except where `texts` has another. Those named by `lists` take
-        several words.
+        The help is that of the option, except where `texts` has another. With `several_words`, lists are several words.
         """
         group = self._titled.get(title) or self.add_argument_group(title)
         self._titled[title] = group
-        help_texts, hints = described(source) | dict(texts or {}), typing.get_type_hints(source)
-        checks: dict[str, Check] = {}
-        if isinstance(source, type) and issubclass(source, Options):
-            checks = {field.name: field.metadata["check"] for field in dataclasses.fields(source)}  # type: ignore[arg-type]
-        names = []
-        for name, default in defaults_of(source).items():
-            if name in omit or (only is not None and name not in only):
+        hints, commands = typing.get_type_hints(source), source.commands()
+        for field in dataclasses.fields(source):  # type: ignore[arg-type]
+            if (
+                field.name not in commands
+                or field.name in omit
+                or (only is not None and field.name not in only)
+            ):
                 continue
-            hint, option, text = hints[name], _option(name), help_texts.get(name, "")
-            if name not in lists:
-                self._hints[name] = hint
+            name, hint, default = commands[field.name], hints[field.name], typing.cast(Any, field.default)
+            text = (texts or {}).get(name, field.metadata["help"]).replace("%", "%%")
+            check = self._checks[name] = field.metadata["check"]
+            if several_words and _is_list(hint):
+                group.add_argument(_option(name), nargs="+", type=str, default=list(default), help=text)
+                continue
+            self._hints[name] = hint = str | None if hint is Any else hint
             if _kinds(hint) & _LISTS and not _is_list(hint):
                 text += "; several: [A,B]"
-            if name in checks:
-                self._checks[name] = checks[name]
-            if name in lists:
-                group.add_argument(option, nargs="+", type=str, default=list(default), help=text)
-            elif hint is bool and name.startswith("no_"):
-                group.add_argument(option, action="store_true", default=default, help=text)
+            if hint is bool and name.startswith("no_"):
+                group.add_argument(_option(name), action="store_true", default=default, help=text)
             elif hint is bool:
-                add_switch(group, option, text, default=default)
+                add_switch(group, _option(name), text, default=default)
             else:
-                if name in checks and _kinds(hint) <= _NUMBERS and _kinds(hint) & {int, float}:
+                words = check.names if sum(map(len, check.names)) < 40 else ()
+                metavar = f"{{{','.join(words)}}}" if words else _metavar(name, hint)
+                if _kinds(hint) <= _NUMBERS and _kinds(hint) & {int, float}:
                     hint = Any  # its check says what it may be
                 elif hint == (list[str] | None):  # one word, too
                     hint = str | list[str] | None
-                check = checks.get(name)
-                words = check.names if check is not None and sum(map(len, check.names)) < 40 else ()
-                metavar = f"{{{','.join(words)}}}" if words else _metavar(name, hints[name])
-                group.add_argument(option, type=hint, default=default, metavar=metavar, help=text)
-            names.append(name)
-        self.option_names.setdefault(title, []).extend(names)
+                group.add_argument(_option(name), type=hint, default=default, metavar=metavar, help=text)
 
     def choices(self, name: str) -> tuple[str, ...]:
         """The valid names of an option, where it takes one of several."""
@@ -347,23 +339,15 @@ def add_switch(place: Any, option: str, text: str, *, default: bool | None = Tru
     place.add_argument(option, action=ActionYesNo(yes_prefix="", no_prefix="no-"), default=default, help=text)
 
 
-def described(source: Any) -> dict[str, str]:
-    """Text of each option: its help, or its entry in a NumPy docstring."""
-    if isinstance(source, type) and issubclass(source, Options):
-        return {name: text.replace("%", "%%") for name, text in source.help().items()}
-    texts: dict[str, str] = {}
-    for entry in parse_docstring(inspect.getdoc(source) or "").params:
-        text = " ".join(re.sub(r":\w+:`|`", "", entry.description or "").split()).replace("%", "%%")
-        texts.update({name.strip(): text for name in entry.arg_name.split(",")})
-    return texts
+def values_of(options: Namespace, kind: type[Options]) -> dict[str, Any]:
+    """The options of a class that are on a command line, by name."""
+    return {name: options[command] for name, command in kind.commands().items() if command in options}
 
 
-def defaults_of(source: Any) -> dict[str, Any]:
-    """Names and defaults of a dataclass's fields or a function's parameters that have one."""
-    if dataclasses.is_dataclass(source):
-        return {field.name: field.default for field in dataclasses.fields(source)}
-    parameters = inspect.signature(source).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+def changed_of(options: Namespace, kind: type[Options]) -> dict[str, Any]:
+    """The options of a class that differ from their defaults on a command line."""
+    defaults = kind().to_dict()
+    return {name: value for name, value in values_of(options, kind).items() if value != defaults[name]}
 
 
 def show(options: Namespace, value: Any, text: str) -> None:
@@ -427,20 +411,13 @@ def _word(value: str) -> str:
     return shlex.quote(literal if isinstance(literal, str) else json.dumps(literal))
 
 
-def option_names() -> frozenset[str]:
-    """Every name that is an option of some command."""
+def option_names() -> set[str]:
+    """Every name that is an option of the running command, or of an options class."""
     from gears.data.checks.options import ProcessingOptions
 
-    names = set(ProcessingOptions.names())
-    if torch_problem() is None:
-        from gears.data.splits.registry import SplitOptions
-        from gears.model.config import ModelConfig
-        from gears.training.options import TrainOptions
-
-        names |= {name for kind in (SplitOptions, ModelConfig, TrainOptions) for name in kind.names()}
-    others = (
-        "n_gpus gpu_ids device timeout num_workers test_batch_size drop_unmapped guides guide_targets gene2go obo "
-        "go_graph coexpress_graph pert_embedding gene_set_path split_dict_path overwrite clip split "
-        "aim threshold targets readout costs effect cells control_cells"
-    )
-    return frozenset({*names, *others.split()} - {"split_dict"})
+    pending: list[type[Options]] = [ProcessingOptions, Options]
+    names = set(CommandParser.names)
+    for kind in pending:
+        pending += kind.__subclasses__()
+        names |= set(kind.commands().values()) if dataclasses.is_dataclass(kind) else set()
+    return names

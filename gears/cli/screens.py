@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.cli.parser import CommandParser, add_switch, as_options, show
+from gears.cli.parser import CommandParser, as_options, changed_of, show, values_of
 from gears.core.findings import Finding
 from gears.core.messages import count, shorten
 from gears.files.paths import named, user_path
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# help of an option whose docstring refers to another one
-DROP_UNMAPPED = {"drop_unmapped": "exclude conditions with a gene that the annotation lacks"}
-
 INSPECT_EPILOG = """examples:
   gears inspect screen.h5ad
   gears inspect screen.h5ad --condition-key perturbation --ctrl-label control --json
@@ -32,7 +29,7 @@ INSPECT_EPILOG = """examples:
 
 Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
 """
-SCREEN, SCORES = "the screen", "the scores"
+SCREEN = "the screen"
 FIRST = (
     "work_dir", "guides", "guide_targets", "condition_key", "ctrl_label", "sep", "cell_type_key", "gene_key", "layer",
     "normalize", "min_cells",
@@ -40,7 +37,6 @@ FIRST = (
 """Options in the short help of the commands that read a screen."""
 N_NEAR = 8
 """Unknown genes for which near names are looked up: it takes 0.1 s each."""
-SCORES_SHOWN = ("metrics", "baselines", "n_split_half")
 
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
@@ -68,19 +64,11 @@ def add_work_dir(parser: CommandParser) -> None:
     parser.add_argument("--work-dir", default="gears_data", help="folder for prepared screens")
 
 
-def add_annotation(parser: Any) -> None:
-    """Options (of a parser or a group) for the annotation of genes."""
-    parser.add_argument(
-        "--gene2go", help="file with another annotation: JSON, npz, GAF, GMT, or a table of genes and terms"
-    )
-    parser.add_argument("--obo", help="ontology file (OBO): adds the ancestors of the genes' terms")
+def add_nodes(parser: CommandParser, *, omit: Sequence[str] = ("gene_set_path",)) -> None:
+    """Options for the nodes of the perturbation graph."""
+    from gears.pertdata import PertDataOptions
 
-
-def add_nodes(parser: Any) -> None:
-    """Options (of a parser or a group) for the nodes of the perturbation graph."""
-    add_annotation(parser)
-    text = "all annotated genes are nodes of the perturbation graph, not only measured and perturbed ones"
-    add_switch(parser, "--default-pert-graph", text)
+    parser.add_options("the perturbation graph", PertDataOptions, omit=omit)
 
 
 def add_guide_tables(parser: CommandParser) -> None:
@@ -92,16 +80,11 @@ def add_guide_tables(parser: CommandParser) -> None:
     parser.add_argument("--guide-targets", help="table of each guide's target gene")
 
 
-def node_options(options: Any) -> dict[str, Any]:
-    """Arguments of :class:`gears.PertData`."""
-    return {name: options[name] for name in ("default_pert_graph", "gene2go", "obo")}
-
-
 def add_scores(parser: CommandParser) -> None:
     """Options of the scores."""
     from gears.evaluation.compare import CompareOptions
 
-    parser.add_options(SCORES, CompareOptions, only=SCORES_SHOWN, lists=("metrics", "baselines"))
+    parser.add_options("the scores", CompareOptions, several_words=True)
     parser.add_argument("--halvings", type=int | None, help=argparse.SUPPRESS)
     text = "show every metric, also those that do not decide (the report and --json always have them)"
     parser.add_argument("--all-metrics", action="store_true", help=text)
@@ -140,10 +123,10 @@ def locate(options: Any) -> tuple[Path, Path]:
 def open_screen(options: Any) -> PertData:
     """The screen that DATA and its options name; what is not prepared yet is prepared in the work folder."""
     from gears.data.checks.survey import REFUSED
-    from gears.pertdata import PertData
+    from gears.pertdata import PertData, PertDataOptions
 
     screen, folder = locate(options)
-    pert_data = PertData(folder, **node_options(options))
+    pert_data = PertData(folder, **values_of(options, PertDataOptions))
     try:
         pert_data.load(data_path=screen)
     except ValueError as error:
@@ -156,12 +139,14 @@ def open_screen(options: Any) -> PertData:
 
 def score_options(options: Any) -> dict[str, Any]:
     """Arguments for metrics, baselines and split-half repeats."""
+    from gears.evaluation.compare import CompareOptions
+
     if options.halvings is not None:
         logger.warning(
             "--halvings is called --n-split-half now; the old name will be removed in a later release"
         )
         options.n_split_half, options.halvings = options.halvings, None
-    return {name: options[name] for name in SCORES_SHOWN}
+    return values_of(options, CompareOptions)
 
 
 def inspect_parser() -> CommandParser:
@@ -174,19 +159,19 @@ def inspect_parser() -> CommandParser:
     )
     parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
     add_guide_tables(parser)
-    add_annotation(parser)
+    add_nodes(parser, omit=("gene_set_path", "default_pert_graph"))
     parser.add_options(SCREEN, ProcessingOptions)
     return parser
 
 
 def run_inspect(arguments: list[str]) -> int:
     """Report; the exit code is 0 if the screen can be prepared."""
-    parser = inspect_parser()
-    options = parser.parse(arguments)
+    options = inspect_parser().parse(arguments)
+    from gears.data.checks.options import ProcessingOptions
     from gears.graphs.annotation import annotation_from
 
     annotation = annotation_from(options.gene2go)
-    report = _report(options, parser.changed(options, SCREEN), annotation)
+    report = _report(options, changed_of(options, ProcessingOptions), annotation)
     report = replace(report, findings=(*report.findings, *_near_names(report, annotation.genes)))
     show(options, report.to_dict(), as_options(str(report)))
     return 0 if report.ok else 2
@@ -231,9 +216,8 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
 
 def prepare_parser() -> CommandParser:
     """Options of ``gears prepare``."""
-    from gears.data.checks.options import ProcessingOptions
     from gears.data.reading.open import KINDS
-    from gears.pertdata import PertData
+    from gears.data.screen.prepare import LoadOptions
 
     parser = CommandParser(
         "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG, first=FIRST
@@ -245,27 +229,25 @@ def prepare_parser() -> CommandParser:
     text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE (h5ad or zarr), from the same path"
     parser.add_argument("--dask", metavar="ADDRESS", help=text)
     add_nodes(parser)
-    parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
-    parser.add_options(SCREEN, ProcessingOptions)
+    parser.add_options(SCREEN, LoadOptions)
     return parser
 
 
 def run_prepare(arguments: list[str]) -> None:
     """Prepare, and print a report and the folder."""
-    parser = prepare_parser()
-    options = parser.parse(arguments)
-    from gears.data.screen.prepare import locate_screen
-    from gears.pertdata import PertData
+    options = prepare_parser().parse(arguments)
+    from gears.data.screen.prepare import LoadOptions, locate_screen
+    from gears.pertdata import PertData, PertDataOptions
 
     file = locate_screen(options.file, user_path(options.work_dir))
-    load_options: dict[str, Any] = parser.changed(options, SCREEN)
+    load_options = changed_of(options, LoadOptions)
     if options.guides is not None:
         load_options |= {"guides": options.guides, "guide_targets": options.guide_targets}
     if options.workers != 1:
         load_options["workers"] = options.workers
     if options.dask is not None:
         load_options["dask"] = options.dask
-    data = PertData(options.work_dir, **node_options(options))
+    data = PertData(options.work_dir, **values_of(options, PertDataOptions))
     data.load(data_path=file, **load_options)
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
     show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")

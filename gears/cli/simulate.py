@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gears.cli.parser import CommandParser, show
+from gears.cli.parser import CommandParser, show, values_of
 from gears.files.paths import check_output, user_path
 
 EPILOG = """examples:
@@ -27,8 +27,7 @@ def make_parser() -> CommandParser:
 
 def run_simulate(arguments: list[str]) -> None:
     """Simulate, write, and print a summary."""
-    parser = make_parser()
-    options = parser.parse(arguments)
+    options = make_parser().parse(arguments)
     output = user_path(options.output)
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
@@ -39,7 +38,7 @@ def run_simulate(arguments: list[str]) -> None:
     from gears.simulate.options import SimulationOptions
     from gears.simulate.screen import simulate_to_h5ad
 
-    simulation_options = SimulationOptions(**{name: options[name] for name in SimulationOptions.names()})
+    simulation_options = SimulationOptions(**values_of(options, SimulationOptions))
     truth = simulate_to_h5ad(output, simulation_options, overwrite=options.overwrite)
     if options.truth is not None:
         truth.save(options.truth, overwrite=options.overwrite)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gears.cli.parser import CommandParser, show
-from gears.cli.screens import DROP_UNMAPPED, add_data, add_guide_tables, add_nodes, locate
+from gears.cli.parser import CommandParser, changed_of, show, values_of
+from gears.cli.screens import add_data, add_guide_tables, add_nodes, locate
 from gears.files.formats import write_text
 from gears.files.paths import need_file, user_path
 
@@ -31,17 +31,14 @@ FIRST = (
 )  # fmt: skip
 """Options in the short help."""
 SAVE_PATH = "folder of the model, written whenever an epoch is the best so far"
-CUSTOM_GRAPHS = {"go_graph": "G_go", "coexpress_graph": "G_coexpress", "pert_embedding": "pert_embedding"}
-"""Options that take files, and their names in `model_initialize`."""
-SCREEN, SPLIT, MODEL, TRAINING = "the screen", "the split", "the model", "training"
 
 
 def make_parser() -> CommandParser:
     """Options of ``gears train``: those of the public functions, under their names."""
-    from gears.data.checks.options import ProcessingOptions
+    from gears.data.loaders import LoaderOptions
+    from gears.data.screen.prepare import LoadOptions
     from gears.data.splits.registry import SPLITS, SplitOptions
-    from gears.model.config import ModelConfig
-    from gears.pertdata import PertData
+    from gears.model.config import CustomGraphs, ModelConfig
     from gears.training.options import TrainOptions
 
     parser = CommandParser(
@@ -50,24 +47,22 @@ def make_parser() -> CommandParser:
     add_data(parser)
     add_guide_tables(parser)
     _add_devices(parser)
-    parser.add_options(TRAINING, TrainOptions, omit=("verbose",), texts={"save_path": SAVE_PATH})
+    parser.add_options("training", TrainOptions, texts={"save_path": SAVE_PATH})
     parser.add_argument(
         "--overwrite",
         action="store_true",
         help="replace the model in --save-path when the new one is complete",
     )
-    _add_loading(parser)
+    parser.add_options("loaders of cells", LoaderOptions)
     texts = {
         "split": f"type of split: {', '.join(SPLITS)}",
         "seed": "seed of the draw, and of the initial weights",
     }
-    parser.add_options(SPLIT, PertData.prepare_split, only=("split", "split_dict_path"), texts=texts)
-    parser.add_options(SPLIT, SplitOptions, omit=("split_dict",), texts=texts)
-    parser.add_options(MODEL, ModelConfig)
-    _add_custom_graphs(parser)
-    _add_graph_options(parser)
-    parser.add_options(SCREEN, PertData.load, only=("drop_unmapped",), texts=DROP_UNMAPPED)
-    parser.add_options(SCREEN, ProcessingOptions)
+    parser.add_options("the split", SplitOptions, texts=texts)
+    parser.add_options("the model", ModelConfig)
+    parser.add_options("custom graphs", CustomGraphs)
+    add_nodes(parser, omit=())
+    parser.add_options("the screen", LoadOptions)
     return parser
 
 
@@ -75,36 +70,37 @@ def run_train(arguments: list[str]) -> None:
     """Train, and print the model's folder and its test scores."""
     parser = make_parser()
     options = parser.parse(arguments)
-    values = {title: {name: options[name] for name in names} for title, names in parser.option_names.items()}
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)
     gpu_ids = _gpu_ids(options.gpu_ids)
-    custom_graphs = {
-        name: options[option] for option, name in CUSTOM_GRAPHS.items() if options[option] is not None
-    }
-    from gears.jobs.job import PERTDATA_ARGS
+    from gears.data.loaders import LoaderOptions
+    from gears.data.screen.prepare import LoadOptions
+    from gears.data.splits.registry import SplitOptions
+    from gears.model.config import ModelOptions
+    from gears.pertdata import PertDataOptions
+    from gears.training.options import TrainOptions
 
     # of the screen only what differs from its default: a prepared screen has its own options
-    names = [*parser.option_names[SCREEN], *PERTDATA_ARGS]
-    data_config = {name: options[name] for name in names if options[name] != parser.get_default(name)}
+    nodes, processing = changed_of(options, PertDataOptions), changed_of(options, LoadOptions)
+    split = values_of(options, SplitOptions)
     args = {
-        **values[TRAINING],
+        **values_of(options, TrainOptions),
+        **values_of(options, LoaderOptions),
         "verbose": not options.quiet,
-        "model_config": values[MODEL] | custom_graphs,
-        **{name: options[name] for name in ("test_batch_size", "num_workers")},
+        "model_config": changed_of(options, ModelOptions),
     }
     _check_replaced(options)
-    _check(options, values[SPLIT], args, data_config, gpu_ids)
+    _check(options, split, args, nodes | processing, gpu_ids)
     from gears.jobs.job import first_on_rank_0, train_multi_gpu
 
     with first_on_rank_0():
-        folder, dataset = _prepared(options, data_config)
+        folder, dataset = _prepared(options, nodes, processing)
 
     with _config_beside_the_model(parser.resolved(options), user_path(options.save_path)):
         devices = {name: options[name] for name in ("n_gpus", "device", "timeout")}
         result = train_multi_gpu(
-            folder, dataset, values[SPLIT], args, gpu_ids=gpu_ids, data_config=data_config, **devices
+            folder, dataset, split, args, gpu_ids=gpu_ids, data_config=nodes | processing, **devices
         )
     from gears.evaluation.metrics.registry import DECISIVE
 
@@ -157,33 +153,6 @@ def _add_devices(parser: CommandParser) -> None:
     group.add_argument("--timeout", type=float | None, help=text)
 
 
-def _add_loading(parser: CommandParser) -> None:
-    group = parser.add_argument_group("loaders of cells")
-    group.add_argument(
-        "--test-batch-size", type=int | None, help="batch size of validation and test; default: --batch-size"
-    )
-    group.add_argument("--num-workers", type=int, default=0, help="loader processes per worker")
-
-
-def _add_graph_options(parser: CommandParser) -> None:
-    group = parser.add_argument_group("the perturbation graph")
-    add_nodes(group)
-    group.add_argument(
-        "--gene-set-path", help="file with the genes of the graph, instead of all annotated ones"
-    )
-
-
-def _add_custom_graphs(parser: CommandParser) -> None:
-    group = parser.add_argument_group("custom graphs")
-    edges = "edge table (TSV or CSV: source, target, weight) instead of"
-    group.add_argument("--go-graph", help=f"{edges} the GO graph of the perturbed genes")
-    group.add_argument("--coexpress-graph", help=f"{edges} the co-expression graph of the measured genes")
-    group.add_argument(
-        "--pert-embedding",
-        help="gene embeddings (npz, parquet or h5ad) that the perturbation embedding starts from",
-    )
-
-
 def _gpu_ids(entries: list[int | str] | None) -> list[int] | str | None:
     """``gpu_ids`` of `train_multi_gpu` from ``0 2``, ``0,2`` or ``free:2``."""
     if entries is None or (len(entries) == 1 and str(entries[0]).startswith("free")):
@@ -229,20 +198,16 @@ def _check_replaced(options: Any) -> None:
         raise FileExistsError(msg)
 
 
-def _prepared(options: Any, data_config: dict[str, Any]) -> tuple[Path, str]:
+def _prepared(options: Any, nodes: dict[str, Any], processing: dict[str, Any]) -> tuple[Path, str]:
     """Folder and name of the prepared screen, as `train_multi_gpu` takes them; a file is prepared first."""
     from gears.data.screen.files import is_prepared
-    from gears.jobs.job import LOAD_ARGS, PERTDATA_ARGS
     from gears.pertdata import PertData
 
     screen, folder = locate(options)
     if is_prepared(screen):
         return folder, screen.name
-    for_class = {name: value for name, value in data_config.items() if name in PERTDATA_ARGS}
-    others = (*PERTDATA_ARGS, *LOAD_ARGS)
-    processing = {name: value for name, value in data_config.items() if name not in others}
-    pert_data = PertData(folder, **for_class)
+    pert_data = PertData(folder, **nodes)
     pert_data.load(data_path=screen, guides=options.guides, guide_targets=options.guide_targets, **processing)
     if options.guides is not None:
-        data_config.pop("ctrl_label", None)  # the labels made from the guides have the published spelling
+        processing.pop("ctrl_label", None)  # the labels made from the guides have the published spelling
     return folder, str(pert_data.dataset_name)

@@ -17,12 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ParamSpec, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, dataclass_transform
 
 from gears.core.messages import brief, unknown_name
 from gears.core.numbers import is_number, is_whole, plain_number
 
 T = TypeVar("T")
+S = TypeVar("S")
+AnyOptions = TypeVar("AnyOptions", bound="Options")
 P = ParamSpec("P")
 Bound = float | None
 
@@ -152,13 +154,14 @@ class Needs:
 
 
 def option(
-    *,
     default: T,
     check: Check,
+    *,
     help: str,
     needs: Needs | None = None,
     fixed: bool = False,
     formerly: str | None = None,
+    command: str | None = None,
 ) -> T:
     """A field of an options class.
 
@@ -172,12 +175,15 @@ def option(
         Whether a resumed run must have the same value.
     formerly
         Its name in earlier releases, which still works, with a DeprecationWarning.
+    command
+        Its name on the command line, where that is another one; empty where it has none.
     """
     metadata = {"check": check, "help": " ".join(help.split()), "needs": needs, "fixed": fixed}
-    return dataclasses.field(default=default, metadata=metadata | {"formerly": formerly})  # type: ignore[return-value]
+    metadata |= {"formerly": formerly, "command": command}
+    return dataclasses.field(default=default, metadata=metadata)  # type: ignore[return-value]
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(option,))
+@dataclass_transform(frozen_default=True)
 def options(cls: type[T]) -> type[T]:
     """Make a frozen dataclass of options; its fields are listed in its docstring."""
     options_class = dataclass(frozen=True)(cls)
@@ -186,23 +192,23 @@ def options(cls: type[T]) -> type[T]:
         lines.append(field.name)
         lines += textwrap.wrap(field.metadata["help"], 110, initial_indent="    ", subsequent_indent="    ")
     options_class.__doc__ = "\n".join(lines)
-    if former := _former_names(options_class):
-        options_class.__init__ = _with_former_names(options_class.__init__, former)  # type: ignore[method-assign]
+    options_class.__init__ = _remembering(options_class)  # type: ignore[method-assign]
     return options_class
 
 
-def _former_names(options_class: type) -> dict[str, str]:
-    """Former name -> name of the option."""
-    fields = dataclasses.fields(options_class)
-    return {old: field.name for field in fields if (old := field.metadata["formerly"])}
+def _remembering(options_class: Any) -> Callable[..., None]:
+    """The class's `__init__`, which takes former names, too, and remembers which options were given."""
+    init, fields = options_class.__init__, dataclasses.fields(options_class)
+    former = {old: field.name for field in fields if (old := field.metadata["formerly"])}
+    first = [field.name for field in fields if not field.kw_only]
 
-
-def _with_former_names(init: Callable[..., None], former: Mapping[str, str]) -> Callable[..., None]:
     @functools.wraps(init)
-    def renamed(self: Any, *args: Any, **values: Any) -> None:
-        init(self, *args, **_renamed(values, former))
+    def remembering(self: Any, *args: Any, **values: Any) -> None:
+        values = _renamed(values, former)
+        init(self, *args, **values)
+        object.__setattr__(self, "_given", (*first[: len(args)], *values))
 
-    return renamed
+    return remembering
 
 
 def _renamed(values: dict[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
@@ -217,26 +223,55 @@ def _renamed(values: dict[str, Any], former: Mapping[str, str]) -> dict[str, Any
     return values
 
 
-def takes(options_class: type[Options]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function that takes these options as named arguments.
+def takes(
+    options_class: Callable[P, AnyOptions], *, none_is_omitted: type[Options] | None = None, last: str = ""
+) -> Callable[[Callable[[S, AnyOptions], T]], Callable[Concatenate[S, P], T]]:
+    """Decorate a method that takes an options object: callers give the options themselves, as arguments.
 
-    An unknown name is a ValueError with the nearest one, as it is for the options class itself; former names work.
+    Signature and types are those of the class. An unknown name is a ValueError with the nearest one; former names work.
+    None in place of an option of the base class `none_is_omitted` is the same as omitting it; `last` is the last of
+    those that can be given by position.
     """
-    former = _former_names(options_class)
+    kind: Any = options_class
+    optional = () if none_is_omitted is None else none_is_omitted.names()
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        valid = [name for name in inspect.signature(function).parameters if name != "self"]
+    def decorate(method: Callable[[S, AnyOptions], T]) -> Callable[Concatenate[S, P], T]:
+        first = next(iter(inspect.signature(method).parameters.values()))
+        parameters = [first]
+        for field in sorted(dataclasses.fields(kind), key=lambda field: (field.kw_only, field.name == last)):
+            default, hint = field.default, str(field.type)
+            if field.name in optional:
+                default, hint = None, hint if hint.endswith("| None") else f"{hint} | None"
+            place = first.KEYWORD_ONLY if field.kw_only else first.POSITIONAL_OR_KEYWORD
+            parameters.append(inspect.Parameter(field.name, place, default=default, annotation=hint))
+        signature = inspect.signature(method).replace(parameters=parameters)
 
-        @functools.wraps(function)
-        def checked(*args: P.args, **values: P.kwargs) -> T:
-            for name in values:
-                if name not in valid and name not in former:
-                    raise ValueError(unknown_name(options_class.kind, name, valid))
-            return function(*args, **_renamed(values, former))  # type: ignore[arg-type]
+        @functools.wraps(method)
+        def called(owner: S, /, *args: P.args, **values: P.kwargs) -> T:
+            kind.check_names(values)
+            named = {name: value for name, value in values.items() if name in signature.parameters}
+            given: Any = values | signature.bind(owner, *args, **named).arguments
+            del given[first.name]
+            for name in [name for name in given if given[name] is None and name in optional]:
+                del given[name]
+            return method(owner, kind.from_mapping(given))
 
-        return checked
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        return called
 
     return decorate
+
+
+def divided(
+    entry: str, values: Mapping[str, Any], *kinds: type[Options], beside: Sequence[str] = ()
+) -> list[Any]:
+    """Options of each class, from the values of one mapping; raises for a name that none of them (or `beside`) has."""
+    valid = [*dict.fromkeys(name for kind in kinds for name in kind.names()), *beside]
+    for name in values:
+        if name not in valid:
+            raise ValueError(unknown_name(f"entry of {entry}", str(name), valid))
+    named = [{name: values[name] for name in kind.names() if name in values} for kind in kinds]
+    return [kind.from_mapping(own) for kind, own in zip(kinds, named, strict=True)]
 
 
 class Options:
@@ -244,6 +279,7 @@ class Options:
 
     kind = "option"
     """The noun for one of these options in messages."""
+    _given: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -274,21 +310,33 @@ class Options:
         cls.check_names(values)
         return cls(**dict(values))
 
-    @classmethod
-    def help(cls) -> dict[str, str]:
-        """Text of each option."""
-        return {field.name: field.metadata["help"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return dataclasses.asdict(self)  # type: ignore[call-overload]
 
+    @classmethod
+    def commands(cls) -> dict[str, str]:
+        """Names on the command line by option, without options that it lacks."""
+        named = {field.name: field.metadata["command"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return {
+            name: name if command is None else command for name, command in named.items() if command != ""
+        }
+
+    def given(self) -> dict[str, Any]:
+        """Options that the caller gave, also those with the default's value."""
+        return {name: getattr(self, name) for name in self._given}
+
+    def only(self, kind: type[AnyOptions]) -> AnyOptions:
+        """The options of a base class; those that were given are given there, too."""
+        return kind(**{name: value for name, value in self.given().items() if name in kind.names()})
+
     def changed(self) -> dict[str, Any]:
         """Options that differ from their defaults."""
         return {
-            field.name: getattr(self, field.name)
+            field.name: value
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if getattr(self, field.name) != field.default
+            if (value := getattr(self, field.name)) is not field.default
+            and (field.default is None or value != field.default)
         }
 
     def fixed(self) -> dict[str, Any]:

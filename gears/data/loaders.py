@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 from gears.conditions import Condition
 from gears.core.messages import count
 from gears.core.numbers import whole_number
+from gears.core.options import Options, option, options, whole
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits.split import Split
 
@@ -190,6 +191,19 @@ class CellLoader(DataLoader):
         self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
         self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
         self._gone_through = False
+
+
+@options
+class LoaderOptions(Options):
+    """Loaders of cells of a training job."""
+
+    kind = "option of the loaders"
+
+    # fmt: off
+    test_batch_size: int | None = option(None, whole(1).or_none(),
+        help="batch size of validation and test; default: --batch-size")
+    num_workers: int = option(0, whole(0), help="loader processes per worker")
+    # fmt: on
 
 
 @dataclass(frozen=True)

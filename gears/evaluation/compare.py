@@ -404,12 +404,11 @@ class CompareOptions(ScoreOptions):
     kind = "option of compare"
 
     n_split_half: int = split_half(N_SPLIT_HALF)
-    part: str = option(default="test", check=text(), help="part of each split that is evaluated")
-    baselines: Sequence[str] = option(
-        default=DEFAULT_BASELINES,
-        check=list_of_names(),
-        help="names of baselines, fitted to the conditions that the models are fitted to",
-    )
+    # fmt: off
+    part: str = option("test", text(), command="", help="part of each split that is evaluated")
+    baselines: Sequence[str] = option(DEFAULT_BASELINES, list_of_names(),
+        help="names of baselines, fitted to the conditions that the models are fitted to")
+    # fmt: on
 
     def check_together(self) -> None:
         """Raise for unknown metrics and baselines."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -74,13 +74,10 @@ class Predicted:
 
 def split_half(default: int) -> int:
     """The field `n_split_half`, whose default is 5 where several methods are compared."""
-    return option(
-        default=default,
-        check=whole(0),
-        help="""split-half repeats for scaled scores: how often each condition's cells are divided into two
-        halves; 0: no scaled scores""",
-        formerly="halvings",
+    text = (
+        "split-half repeats for scaled scores: how often each condition's cells are divided into two halves; "
     )
+    return option(default, whole(0), formerly="halvings", help=f"{text}0: no scaled scores")
 
 
 @options
@@ -89,28 +86,20 @@ class ScoreOptions(Options):
 
     kind = "scoring option"
 
-    metrics: Sequence[str] = option(
-        default=DEFAULT,
-        check=list_of_names(),
-        help="names of metrics; those over sets of conditions are computed per subgroup, for the condition '*'",
-    )
-    clip: bool | None = option(
-        default=None,
-        check=switch().or_none(),
-        help="set negative predictions of every method to zero; by default where the screen has no values below 0",
-    )
+    # fmt: off
+    _: KW_ONLY
+    metrics: Sequence[str] = option(DEFAULT, list_of_names(),
+        help="names of metrics; those over sets of conditions are computed per subgroup, for the condition '*'")
+    clip: bool | None = option(None, switch().or_none(), command="",
+        help="set negative predictions of every method to zero; by default where the screen has no values below 0")
     n_split_half: int = split_half(0)
-    seed: int = option(
-        default=0, check=whole(0), help="seed of the split-half repeats and of the cells that are drawn"
-    )
-    max_cells: int = option(
-        default=MAX_CELLS, check=whole(1), help="cells per condition that metrics over cells read"
-    )
-    mask_target: bool = option(
-        default=False,
-        check=switch(),
-        help="exclude each condition's own target genes from its metrics; scaled scores count every gene",
-    )
+    seed: int = option(0, whole(0), command="",
+        help="seed of the split-half repeats and of the cells that are drawn")
+    max_cells: int = option(MAX_CELLS, whole(1), command="",
+        help="cells per condition that metrics over cells read")
+    mask_target: bool = option(False, switch(), command="",
+        help="exclude each condition's own target genes from its metrics; scaled scores count every gene")
+    # fmt: on
 
     def check_together(self) -> None:
         """Raise for unknown metrics, and where none has a value per condition."""

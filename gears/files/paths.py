@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
@@ -52,6 +53,14 @@ def need_file(path: str | os.PathLike[str], what: str) -> Path:
         msg = f"{what}: there is no file or folder {user_file}"
         raise FileNotFoundError(msg)
     return user_file
+
+
+def need_files(options: Any, names: Iterable[str], builtin: Collection[str] = ()) -> None:
+    """Raise FileNotFoundError for paths among these options that lead nowhere; words of `builtin` are no paths."""
+    for name in names:
+        value = getattr(options, name)
+        if isinstance(value, str | Path) and value not in builtin:
+            object.__setattr__(options, name, str(need_file(value, name)))
 
 
 def existing_file(path: str | os.PathLike[str], what: str = "file") -> Path:

@@ -25,7 +25,7 @@ from gears.graphs.edge_tables import (
 )
 from gears.graphs.embeddings import GeneEmbedding
 from gears.graphs.go import go_graph
-from gears.graphs.graph import Graph, cached_graph
+from gears.graphs.graph import BUILT_IN, Graph, cached_graph
 
 if TYPE_CHECKING:
     from gears.graphs.annotation import GeneAnnotation
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN = ("go", "coexpression")
-"""Words for the graph that is built without a custom one."""
 GO_THRESHOLD = 0.1
 COEXPRESSION_CELLS = 100_000
 """Training cells that the co-expression graph is computed from, at most: a correlation is then known to 0.003.
@@ -57,7 +55,7 @@ class GraphMaker:
     annotation
         Knows other names of genes.
     built
-        Makes the graph that the words of :data:`BUILT_IN` mean.
+        Makes the graph that the words of :data:`gears.graphs.graph.BUILT_IN` mean.
     """
 
     nodes: Sequence[str]

@@ -30,6 +30,8 @@ _WEIGHT_NAMES = ("weight", "importance")
 SLACK = 1e-6
 """Twice the error of a weight that is computed in float32, or in another order."""
 _GROUPS_PER_SOURCE = 8
+BUILT_IN = ("go", "coexpression")
+"""Words for the graph that is built without a custom one."""
 FORMAT = 3  # raise when a graph of the same key would come out differently
 
 

@@ -295,7 +295,7 @@ def train_many(
     with shown(any(job.options.verbose for job in jobs)):
         jobs = _prepared(jobs)
         arguments = [
-            (str(job.data_path), job.dataset_name, job.split_config, job.worker_args()) for job in jobs
+            (str(job.data_path), job.dataset_name, job.split.changed(), job.worker_args()) for job in jobs
         ]
         logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
         work = partial(train_ddp_worker, evaluate_test=True)
@@ -349,14 +349,13 @@ def _prepared(jobs: Sequence[TrainingJob]) -> list[TrainingJob]:
     ready: dict[str, TrainingJob] = {}
     prepared = []
     for job in jobs:
-        seed = {name: value for name, value in job.model_config.items() if name == "seed"}
-        model = {name: value for name, value in job.model_config.items() if name != "seed"}
+        data = (replace(job.network, seed=None), job.nodes, job.processing)
         key = content_hash(
-            str(job.data_path), job.dataset_name, repr(job.split_config), cloudpickle.dumps(model),
-            cloudpickle.dumps(job.data_config), job.on_cells, job.options.batch_size,
+            str(job.data_path), job.dataset_name, repr(job.split), cloudpickle.dumps([one.changed() for one in data]),
+            job.on_cells, job.options.batch_size,
         )  # fmt: skip
         if key not in ready:
             _, ready[key] = job.prepare(1)
         one = ready[key]
-        prepared.append(replace(job, model_config=one.model_config | seed, data_config=one.data_config))
+        prepared.append(replace(job, network=replace(one.network, seed=job.network.seed), nodes=one.nodes))
     return prepared

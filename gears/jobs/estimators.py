@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition
 from gears.core.numbers import clipped
 from gears.evaluation.scoring import Predicted
-from gears.model.folder import check_names, check_scale, inputs_of
+from gears.graphs.similarities import PriorInputs
+from gears.model.config import ModelOptions
+from gears.model.folder import check_names, check_scale
 from gears.priors.source import prior_of
 
 if TYPE_CHECKING:
@@ -143,7 +145,9 @@ class PriorEstimator:
         """Fit to the means of the split's `fitted_parts` and return the estimator itself."""
         pert_data = copy.copy(self.pert_data)  # the caller's object keeps its split
         pert_data.use_split(split)
-        fitted = prior_of(pert_data, self.fitted_parts, inputs_of(pert_data, self.network))
+        options = ModelOptions.from_mapping(self.network)
+        inputs = PriorInputs.of(pert_data, options.hidden_size, options.pert_embedding)
+        fitted = prior_of(pert_data, self.fitted_parts, inputs)
         if fitted is None:
             msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"
             raise ValueError(msg)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from typing import Any
 
 import torch
 
-from gears.core.messages import count, unknown_name
-from gears.core.numbers import plain_number, whole_number
-from gears.data.checks.options import ProcessingOptions
-from gears.data.splits.custom import split_options
+from gears.core.messages import count
+from gears.core.options import divided
+from gears.data.loaders import LoaderOptions
+from gears.data.screen.prepare import LoadOptions
 from gears.data.splits.registry import SplitOptions
 from gears.distributed.devices import DeviceLike, plan_devices
 from gears.distributed.gpus import GpuIds, resolve_gpu_ids
@@ -27,13 +26,14 @@ from gears.distributed.signals import stop_on_signals
 from gears.distributed.world import Ranks, World, is_running, own_device, started_by_launcher
 from gears.files.atomic import locked
 from gears.files.cache import writable_folder
-from gears.files.paths import need_file, user_path
+from gears.files.paths import user_path
 from gears.gears import GEARS
 from gears.graphs.annotation import annotation_from
-from gears.graphs.custom import BUILT_IN, embedding_of, stored
-from gears.model.config import ModelConfig
-from gears.model.folder import ModelParts, check_replaceable, inputs_of
-from gears.pertdata import PertData
+from gears.graphs.custom import embedding_of, stored
+from gears.graphs.similarities import PriorInputs
+from gears.model.config import ModelOptions
+from gears.model.folder import ModelParts, check_replaceable
+from gears.pertdata import PertData, PertDataOptions
 from gears.training.fitting import Seconds, fitted_prior
 from gears.training.head import prepare_head
 from gears.training.options import TrainOptions
@@ -44,25 +44,19 @@ from gears.training.validation import check_monitor
 
 logger = logging.getLogger(__name__)
 
-LOADER_ARGS = {"test_batch_size": None, "num_workers": 0}
-OTHER_ARGS = ("model_config", "data_config")
-PERTDATA_ARGS = ("gene_set_path", "default_pert_graph", "gene2go", "obo")
-GRAPH_ARGS = ("G_go", "G_coexpress", "pert_embedding")
-LOAD_ARGS = ("drop_unmapped",)
-
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Checked arguments of a job; plain values, so that workers can rebuild it."""
+    """Checked options of a job, each kind in the object of its class."""
 
     data_path: Path
     dataset_name: str
-    split_config: dict[str, Any]
-    model_config: dict[str, Any]
-    data_config: dict[str, Any]
+    split: SplitOptions
+    network: ModelOptions
+    nodes: PertDataOptions
+    processing: LoadOptions
     options: TrainOptions
-    test_batch_size: int | None = None
-    num_workers: int = 0
+    loader: LoaderOptions
 
     @classmethod
     def check(
@@ -77,39 +71,22 @@ class TrainingJob:
         if args.get("save_path") is None:
             msg = "args needs 'save_path', the folder of the trained model"
             raise ValueError(msg)
-        valid = [*TrainOptions.names(), *LOADER_ARGS, *OTHER_ARGS]
-        _check_names("entry of args", args, valid)
-        split = _plain(split_config)
-        _check_names("entry of split_config", split, ["split", "split_dict_path", *SplitOptions.names()])
-        split_options(**split)
-        model = _plain(args.get("model_config"))
-        network = [name for name in inspect.signature(GEARS.model_initialize).parameters if name != "more"]
-        _check_names("entry of model_config", model, [*dict.fromkeys([*network[1:], *ModelConfig.names()])])
-        ModelConfig(**{name: value for name, value in model.items() if name in ModelConfig.names()})
-        data = _plain(args.get("data_config")) | _plain(data_config)
-        processing_names = ProcessingOptions.names()
-        _check_names("entry of data_config", data, [*PERTDATA_ARGS, *LOAD_ARGS, *processing_names])
-        ProcessingOptions(**{name: value for name, value in data.items() if name in processing_names})
-        for config, names in ((data, PERTDATA_ARGS), (model, GRAPH_ARGS)):
-            for name in names:
-                if isinstance(config.get(name), str | Path) and config[name] not in BUILT_IN:
-                    config[name] = str(need_file(config[name], name))
-        loader = {name: args.get(name, default) for name, default in LOADER_ARGS.items()}
-        for name, least in (("test_batch_size", 1), ("num_workers", 0)):
-            if loader[name] is not None:
-                loader[name] = whole_number(name, loader[name], least)
-        options = {name: plain_number(args[name]) for name in TrainOptions.names() if name in args}
-        options["save_path"] = str(user_path(args["save_path"]))
-        checked = TrainOptions.from_mapping(options)
-        check_monitor(checked.monitored)
+        rest = dict(args)
+        configs = {name: dict(rest.pop(name, None) or {}) for name in ("model_config", "data_config")}
+        options, loader = divided("args", rest, TrainOptions, LoaderOptions, beside=tuple(configs))
+        (split,) = divided("split_config", split_config or {}, SplitOptions)
+        (network,) = divided("model_config", configs["model_config"], ModelOptions)
+        data = configs["data_config"] | dict(data_config or {})
+        nodes, processing = divided("data_config", data, PertDataOptions, LoadOptions)
+        check_monitor(options.monitored)
         data_path = user_path(data_path)
         if not data_path.is_dir():
             msg = f"there is no folder {data_path}; pert_data_path is the folder that holds the screen"
             raise FileNotFoundError(msg)
         ranks = Ranks.current()
         if ranks is None or ranks.rank == 0:  # the process that writes
-            check_unused(options["save_path"])
-        return cls(data_path, str(dataset_name), split, model, data, checked, **loader)
+            check_unused(options.save_path)
+        return cls(data_path, str(dataset_name), split, network, nodes, processing, options, loader)
 
     @property
     def on_cells(self) -> bool:
@@ -118,14 +95,15 @@ class TrainingJob:
 
     def warn_without_effect(self) -> None:
         """Warn about loader options that this job does not use."""
-        if self.test_batch_size is not None:
+        if self.loader.test_batch_size is not None:
             logger.warning(
                 "test_batch_size=%d has no effect: condition means are scored, and no cell of the validation or test "
                 "part is read",
-                self.test_batch_size,
+                self.loader.test_batch_size,
             )
-        if self.num_workers and not self.on_cells:
-            logger.warning("num_workers=%d has no effect: over moments no cell is read", self.num_workers)
+        n_workers = self.loader.num_workers
+        if n_workers and not self.on_cells:
+            logger.warning("num_workers=%d has no effect: over moments no cell is read", n_workers)
 
     def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
         """Loaders of cells, where the job reads any.
@@ -135,7 +113,9 @@ class TrainingJob:
         if self.on_cells:
             size = self.options.with_defaults().batch_size
             assert size is not None
-            pert_data.get_dataloader_distributed(size, self.test_batch_size, world_size, rank, num_workers)
+            pert_data.get_dataloader_distributed(
+                size, self.loader.test_batch_size, world_size, rank, num_workers
+            )
             return
         assert pert_data.split is not None
         n_conditions = len(pert_data.split.parts.get("train", ()))
@@ -148,9 +128,9 @@ class TrainingJob:
 
     def worker_args(self) -> dict[str, Any]:
         """The prepared job (see :meth:`prepare`) as `args` of a worker."""
-        loader = {name: getattr(self, name) for name in LOADER_ARGS}
-        configs = {"model_config": self.model_config, "data_config": self.data_config}
-        return {**self.options.to_dict(), **loader, **configs}
+        data = {**self.nodes.changed(), **self.processing.given()}
+        configs = {"model_config": self.network.changed(), "data_config": data}
+        return {**self.options.to_dict(), **self.loader.to_dict(), **configs}
 
     def prepare(self, world_size: int, seconds: Seconds | None = None) -> tuple[PertData, TrainingJob]:
         """Prepare screen, split, graphs and prior, and store them where the workers read them.
@@ -179,26 +159,24 @@ class TrainingJob:
 
     def load(self, *, report: bool = False) -> PertData:
         """The screen with its split, from the cache if it was prepared before; `report` logs a summary."""
-        class_options = {name: self.data_config[name] for name in PERTDATA_ARGS if name in self.data_config}
-        load_options = {name: value for name, value in self.data_config.items() if name not in PERTDATA_ARGS}
-        pert_data = PertData(self.data_path, **class_options)
-        pert_data.load(data_name=self.dataset_name, **load_options)
+        pert_data = PertData(self.data_path, **self.nodes.changed())
+        pert_data.load(data_name=self.dataset_name, **self.processing.given())
         if report:
             pert_data.log_screen()
-        pert_data.prepare_split(**self.split_config)
+        pert_data.prepare_split(**self.split.changed())
         return pert_data
 
     def opened(self, rank: int, world_size: int) -> GEARS:
         """The model of a worker with its data and batches, ready to train; logs nothing."""
         with quiet():
             pert_data = self.load()
-            self.make_batches(pert_data, world_size, rank, self.num_workers)
+            self.make_batches(pert_data, world_size, rank, self.loader.num_workers)
             return self.model(pert_data)
 
     def model(self, pert_data: PertData, device: str | None = None) -> GEARS:
         """A GEARS object with its network, on this worker's device."""
         gears = GEARS(pert_data, device=device)
-        gears.model_initialize(**self.model_config)
+        gears.model_initialize(**self.network.changed())
         return gears
 
     def conclude(
@@ -214,7 +192,8 @@ class TrainingJob:
         trained, table = GEARS(pert_data, device=result.devices[0]), None
         trained.load_pretrained(result.save_path)
         parts = trained._need_model()  # embeddings are not saved; a baseline of the table uses them
-        trained.parts = dataclasses.replace(parts, inputs=inputs_of(pert_data, self.model_config))
+        inputs = PriorInputs.of(pert_data, self.network.hidden_size, self.network.pert_embedding)
+        trained.parts = dataclasses.replace(parts, inputs=inputs)
         if not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)
@@ -224,31 +203,19 @@ class TrainingJob:
 
     def _with_files(self, pert_data: PertData, parts: ModelParts) -> TrainingJob:
         """The job with files, in the graphs folder of the screen, of custom graphs, embeddings and annotations."""
-        model, data = dict(self.model_config), dict(self.data_config)
+        network, nodes = self.network, self.nodes
         folder = writable_folder(pert_data.screen.folder / "graphs")
-        arrays_of = {
-            "G_go": parts.go.arrays,
-            "G_coexpress": parts.coexpress.arrays,
-            "pert_embedding": lambda: embedding_of(model["pert_embedding"]).arrays(),
-        }
-        for name in GRAPH_ARGS:
-            model.pop(f"{name}_weight", None)
-            if model.get(name) is not None:
-                model[name] = stored(arrays_of[name](), folder)
-        annotation = data.get("gene2go")
-        if annotation is not None and not isinstance(annotation, str | Path):
-            data["gene2go"] = stored(annotation_from(annotation).arrays(), folder)
-        return dataclasses.replace(self, model_config=model, data_config=data)
-
-
-def _check_names(kind: str, values: Mapping[str, Any], valid: Sequence[str]) -> None:
-    for name in values:
-        if name not in valid:
-            raise ValueError(unknown_name(kind, str(name), list(valid)))
-
-
-def _plain(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: plain_number(value) for name, value in (values or {}).items()}
+        files: dict[str, Any] = {"G_go_weight": None, "G_coexpress_weight": None}
+        if network.G_go is not None:
+            files["G_go"] = stored(parts.go.arrays(), folder)
+        if network.G_coexpress is not None:
+            files["G_coexpress"] = stored(parts.coexpress.arrays(), folder)
+        if network.pert_embedding is not None:
+            files["pert_embedding"] = stored(embedding_of(network.pert_embedding).arrays(), folder)
+        if nodes.gene2go is not None and not isinstance(nodes.gene2go, str | Path):
+            gene2go = stored(annotation_from(nodes.gene2go).arrays(), folder)
+            nodes = dataclasses.replace(nodes, gene2go=gene2go)
+        return dataclasses.replace(self, network=dataclasses.replace(network, **files), nodes=nodes)
 
 
 def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
@@ -309,7 +276,7 @@ def _train(
             world = World(ranks.rank, ranks.local_rank, ranks.world_size, torch.device(device))
             join_group(world, backend=backend, timeout=timeout)
         try:
-            job.make_batches(pert_data, ranks.world_size, ranks.rank, job.num_workers)
+            job.make_batches(pert_data, ranks.world_size, ranks.rank, job.loader.num_workers)
             result = job.model(pert_data).train(**job.options.to_dict(), evaluate_test=False)
         finally:
             if not joined_before:
@@ -394,7 +361,7 @@ def train_multi_gpu(
         job.warn_without_effect()
         pert_data, job = job.prepare(plan.world_size, seconds)
         with seconds.of("workers"):
-            arguments = (str(job.data_path), job.dataset_name, job.split_config, job.worker_args())
+            arguments = (str(job.data_path), job.dataset_name, job.split.changed(), job.worker_args())
             outcome = launch(
                 train_ddp_worker,
                 plan.devices,

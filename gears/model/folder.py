@@ -39,7 +39,7 @@ from gears.files.tensors import read_tensors, write_tensors
 from gears.graphs.custom import GraphMaker, coexpression_graph_of, go_graph_of
 from gears.graphs.graph import Graph
 from gears.graphs.similarities import PriorInputs
-from gears.model.config import ModelConfig
+from gears.model.config import CustomGraphs, ModelConfig
 from gears.model.network import GEARSNetwork, start_from
 from gears.priors.prior import GenePrior
 
@@ -397,23 +397,9 @@ def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return mapped
 
 
-def build_parts(
-    pert_data: PertData,
-    config: ModelConfig,
-    *,
-    go: Any = None,
-    coexpress: Any = None,
-    pert_embedding: Any = None,
-) -> ModelParts:
-    """The model without weights for a prepared screen and its split.
-
-    Parameters
-    ----------
-    go, coexpress
-        Custom graphs, in any form of :meth:`gears.graphs.custom.GraphMaker.make`.
-    pert_embedding
-        Gene embeddings that the perturbation embedding starts from (:meth:`gears.graphs.embeddings.GeneEmbedding.of`).
-    """
+def build_parts(pert_data: PertData, config: ModelConfig, graphs: CustomGraphs | None = None) -> ModelParts:
+    """The model without weights for a prepared screen and its split."""
+    graphs = CustomGraphs() if graphs is None else graphs
     screen = pert_data.screen
     genes, nodes = tuple(map(str, screen.gene_names)), tuple(map(str, pert_data.pert_names))
     annotation = pert_data.annotation
@@ -427,28 +413,20 @@ def build_parts(
         gene_names=genes,
         gene_ids=tuple(map(str, screen.gene_ids)),
         pert_names=nodes,
-        go=go_maker.make(go),
-        coexpress=coexpress_maker.make(coexpress),
+        go=go_maker.make(graphs.go),
+        coexpress=coexpress_maker.make(graphs.coexpress),
         control_mean_G=screen.control_mean_G,
         contexts=None if screen.model_contexts.is_plain else screen.model_contexts,
         nonnegative=screen.nonnegative,
         split=pert_data.split,
         fitted_parts=(),
-        inputs=PriorInputs.of(pert_data, config.hidden_size, pert_embedding),
+        inputs=PriorInputs.of(pert_data, config.hidden_size, graphs.pert_embedding),
         provenance={
             "dataset": pert_data.dataset_name,
             "screen_hash": screen.content_hash,
             "scale": screen.scale,
         },
     )
-
-
-def inputs_of(pert_data: PertData, options: Mapping[str, Any]) -> PriorInputs:
-    """What the prior of a model reads, by the arguments of :meth:`gears.GEARS.model_initialize`; others are ignored."""
-    config = ModelConfig.from_mapping(
-        {name: options[name] for name in options if name in ModelConfig.names()}
-    )
-    return PriorInputs.of(pert_data, config.hidden_size, options.get("pert_embedding"))
 
 
 def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:

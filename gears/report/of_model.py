@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ import pandas as pd
 from gears.conditions import Condition
 from gears.core.messages import count
 from gears.core.numbers import clipped
+from gears.core.options import anything, list_of_names, option, options, switch, text
+from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.compare import baseline_predictions, comparison_table
 from gears.evaluation.fitted import fitted_conditions, subgroup_line
+from gears.evaluation.scoring import N_SPLIT_HALF, ScoreOptions, split_half
 from gears.evaluation.truth import ScreenCells, Truth
 from gears.evaluation.verdict import check_report_folder
 from gears.graphs.embeddings import GeneEmbedding
@@ -35,19 +39,32 @@ PRIOR_ALONE = "prior alone"
 DRAWN = ("additive", "matching_mean", "train_mean")  # baselines in the figures of single conditions
 
 
+@options
+class EvaluateCall(ScoreOptions):
+    """Arguments of :meth:`gears.GEARS.evaluate`: what is scored, how, and where the report goes."""
+
+    # fmt: off
+    split: str = option("test", text(), help="part of the split: test, val or train")
+    _: KW_ONLY
+    baselines: Sequence[str] = option(DEFAULT_BASELINES, list_of_names(),
+        help="names of baselines (docs/evaluation.md describes each)")
+    n_split_half: int = split_half(N_SPLIT_HALF)
+    mask_target: bool | None = option(None, switch().or_none(),  # type: ignore[assignment]
+        help="exclude each condition's own target genes from its metrics; by default as in the training")
+    embedding: GeneEmbedding | None = option(None, anything(), command="",
+        help="gene embeddings for the baseline embedding_ridge; by default those that the network started from")
+    name: str = option("gears", text(), help="name of the model in the table")
+    report: str | Path | None = option(None, text().or_none(),
+        help="folder for the HTML page, CSV, JSON and figures (gears.report.write_report)")
+    shown: Sequence[str] = option((), anything(), command="", help="conditions in the report's figures")
+    # fmt: on
+
+
 def evaluate_model(
-    pert_data: PertData,
-    network: GEARSNetwork,
-    parts: ModelParts,
-    part: str,
-    *,
-    clip: bool | None = None,
-    name: str = "gears",
-    report: str | Path | None = None,
-    shown: Sequence[str] = (),
-    **options: Any,
+    pert_data: PertData, network: GEARSNetwork, parts: ModelParts, options: EvaluateCall
 ) -> pd.DataFrame | None:
     """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
+    part, clip, name, report = options.split, options.clip, options.name, options.report
     split = pert_data.split
     assert split is not None
     conditions = [condition for condition in split.conditions(part) if not condition.is_control]
@@ -65,7 +82,6 @@ def evaluate_model(
     defaults: dict[str, Any] = {
         "others": {method: one for method, one in predictions.items() if method != name},
         "method": name,
-        "clip": clip,
         "mask_target": parts.config.mask_target,
         "annotation": pert_data.annotation,
         "embedding": _embedding(parts),
@@ -73,8 +89,10 @@ def evaluate_model(
         "fitted_parts": fitted_parts,
         "fitted": fitted,
     }
+    passed = (*ScoreOptions.names(), "baselines", "embedding")
+    given = {option: value for option in passed if (value := getattr(options, option)) is not None}
     table = comparison_table(
-        predictions[name], conditions, pert_data.screen, fitted_split, **defaults | options
+        predictions[name], conditions, pert_data.screen, fitted_split, **defaults | given
     )
     line = subgroup_line(split, part, conditions, fitted)
     table.attrs["notes"] += [] if line is None else [line]
@@ -90,7 +108,7 @@ def evaluate_model(
         profiles = None
         if not any(condition.suffix for condition in conditions):  # figures of conditions need one control
             profiles = _profiles(
-                pert_data, part, fitted, conditions, {name: predictions[name].expression_UG}, clip, shown,
+                pert_data, part, fitted, conditions, {name: predictions[name].expression_UG}, clip, options.shown,
                 predictions[name].sd,
             )  # fmt: skip
         where = f"{split.name}, seed {split.seed}, part {part}"

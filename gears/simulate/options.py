@@ -28,150 +28,71 @@ class SimulationOptions(Options):
 
     kind = "simulation option"
 
-    n_genes: int | None = option(default=None, check=whole(2).or_none(), help="measured genes (1000)")
-    n_singles: int = option(
-        default=40, check=whole(0), help="genes perturbed alone; pairs and triples are made of these"
-    )
-    n_pairs: int = option(default=20, check=whole(0), help="conditions with two perturbed genes")
-    n_triples: int = option(default=0, check=whole(0), help="conditions with three perturbed genes")
-    cells_per_condition: int = option(
-        default=50,
-        check=whole(1),
-        help="cells of each perturbed condition (the median, when cell_number_sd > 0)",
-    )
-    cell_number_sd: float = option(
-        default=0.0,
-        check=number(least=0, most=3),
-        help="s.d. of the log number of cells; 0: all conditions have the same number",
-    )
-    n_control: int = option(default=300, check=whole(1), help="control cells")
-    effect_size: float = option(
-        default=0.7,
-        check=number(least=0, most=10),
-        help="root mean square log-fold change of the genes that respond to a perturbation of median strength",
-    )
-    effect_share: float = option(
-        default=0.15,
-        check=number(least=0, most=1),
-        needs=_NO_NETWORK,
-        help="share of measured genes that respond to a perturbation",
-    )
-    target_effect: float = option(
-        default=-1.5,
-        check=number(least=-20, most=20),
-        help="log-fold change of the perturbed gene itself, where measured (negative: repression)",
-    )
-    go_strength: float = option(
-        default=1.0,
-        check=number(least=0, most=1),
-        needs=_NO_NETWORK,
-        help="weight of the GO Jaccard kernel in the covariance of effects; 0: effects independent of GO",
-    )
-    common_effect: float = option(
-        default=0.1,
-        check=number(least=0, most=1),
-        needs=_NO_NETWORK,
-        help="share of the effects' covariance that all perturbations have in common",
-    )
-    low_rank: int | None = option(
-        default=None,
-        check=whole(1).or_none(),
-        needs=_NO_NETWORK,
-        help="""None, or the rank of the matrix of effects. Exact only with target_effect=0: a gene's change by its
-        own perturbation comes on top""",
-    )
-    interaction_share: float = option(
-        default=0.4,
-        check=number(least=0, most=1),
-        needs=_NO_NETWORK,
-        help="share of pairs and triples that are not additive",
-    )
-    interaction_size: float = option(
-        default=0.8,
-        check=number(least=0, most=10),
-        needs=_NO_NETWORK,
+    # fmt: off
+    n_genes: int | None = option(None, whole(2).or_none(), help="measured genes (1000)")
+    n_singles: int = option(40, whole(0), help="genes perturbed alone; pairs and triples are made of these")
+    n_pairs: int = option(20, whole(0), help="conditions with two perturbed genes")
+    n_triples: int = option(0, whole(0), help="conditions with three perturbed genes")
+    cells_per_condition: int = option(50, whole(1),
+        help="cells of each perturbed condition (the median, when cell_number_sd > 0)")
+    cell_number_sd: float = option(0.0, number(least=0, most=3),
+        help="s.d. of the log number of cells; 0: all conditions have the same number")
+    n_control: int = option(300, whole(1), help="control cells")
+    effect_size: float = option(0.7, number(least=0, most=10),
+        help="root mean square log-fold change of the genes that respond to a perturbation of median strength")
+    effect_share: float = option(0.15, number(least=0, most=1), needs=_NO_NETWORK,
+        help="share of measured genes that respond to a perturbation")
+    target_effect: float = option(-1.5, number(least=-20, most=20),
+        help="log-fold change of the perturbed gene itself, where measured (negative: repression)")
+    go_strength: float = option(1.0, number(least=0, most=1), needs=_NO_NETWORK,
+        help="weight of the GO Jaccard kernel in the covariance of effects; 0: effects independent of GO")
+    common_effect: float = option(0.1, number(least=0, most=1), needs=_NO_NETWORK,
+        help="share of the effects' covariance that all perturbations have in common")
+    low_rank: int | None = option(None, whole(1).or_none(), needs=_NO_NETWORK,
+        help="""None, or the rank of the matrix of effects. Exact only with target_effect=0: a gene's change by its own
+        perturbation comes on top""")
+    interaction_share: float = option(0.4, number(least=0, most=1), needs=_NO_NETWORK,
+        help="share of pairs and triples that are not additive")
+    interaction_size: float = option(0.8, number(least=0, most=10), needs=_NO_NETWORK,
         help="""synergy multiplies the summed effects by 1 + this, suppression divides by it; saturating effects, single
         and summed, level off at effect_size divided by this; effects by products have effect_size times this in place
-        of effect_size""",
-    )
-    interaction_kinds: str = option(
-        default=SYNERGY_SUPPRESSION,
-        check=one_of(INTERACTION_KINDS),
-        needs=_NO_NETWORK,
+        of effect_size""")
+    interaction_kinds: str = option(SYNERGY_SUPPRESSION, one_of(INTERACTION_KINDS), needs=_NO_NETWORK,
         help="""kind of the pairs and triples that are not additive: synergy-suppression (half of them each), masking
         (the effect of the strongest gene alone), saturating (the summed effect levels off), or products (the effect
-        follows products of the genes' GO scores, which the effects of single genes do not show)""",
-    )
-    null_share: float = option(
-        default=0.0,
-        check=number(least=0, most=1),
-        help="share of the perturbed genes whose perturbation has no effect, not even on the gene itself",
-    )
-    n_modules: int = option(
-        default=0,
-        check=whole(0),
-        help="""number of co-expression modules: groups of genes whose expression rises and falls together over
-        cells; 0: none""",
-    )
-    module_share: float = option(
-        default=1.0,
-        check=number(least=0, most=1),
-        needs=_MODULES,
-        help="share of the variance of a measured gene's effect that lies along the modules of that gene",
-    )
-    network_degree: float = option(
-        default=0.0,
-        check=number(least=0, most=1000),
+        follows products of the genes' GO scores, which the effects of single genes do not show)""")
+    null_share: float = option(0.0, number(least=0, most=1),
+        help="share of the perturbed genes whose perturbation has no effect, not even on the gene itself")
+    n_modules: int = option(0, whole(0),
+        help="""number of co-expression modules: groups of genes whose expression rises and falls together over cells;
+        0: none""")
+    module_share: float = option(1.0, number(least=0, most=1), needs=_MODULES,
+        help="share of the variance of a measured gene's effect that lies along the modules of that gene")
+    network_degree: float = option(0.0, number(least=0, most=1000),
         help="""mean number of targets of a gene in a regulatory network that carries the effects of single genes and
-        combinations; 0: no network""",
-    )
-    cell_sd: float = option(
-        default=0.5,
-        check=number(least=0, most=3),
-        needs=_CELLS_VARY,
-        help="s.d. over cells of the log expression of a gene, by its modules or before the network acts",
-    )
-    n_batches: int = option(default=2, check=whole(1), help="number of experimental batches")
-    batch_size_effect: float = option(
-        default=0.05, check=number(least=0, most=5), help="s.d. of the log change of a gene by its batch"
-    )
-    batch_confounding: float = option(
-        default=0.0,
-        check=number(least=0, most=1),
-        needs=_BATCHES,
+        combinations; 0: no network""")
+    cell_sd: float = option(0.5, number(least=0, most=3), needs=_CELLS_VARY,
+        help="s.d. over cells of the log expression of a gene, by its modules or before the network acts")
+    n_batches: int = option(2, whole(1), help="number of experimental batches")
+    batch_size_effect: float = option(0.05, number(least=0, most=5),
+        help="s.d. of the log change of a gene by its batch")
+    batch_confounding: float = option(0.0, number(least=0, most=1), needs=_BATCHES,
         help="""share of a perturbed condition's cells that come from one batch; the others, and all control cells, come
-        from every batch""",
-    )
-    cell_types: int = option(
-        default=1, check=whole(1, 26), help="number of cell types; perturbations have the same effects in all"
-    )
-    cell_type_effect: float = option(
-        default=0.5,
-        check=number(least=0, most=5),
-        help="s.d. of the log difference of a gene between cell types",
-    )
-    counts_per_gene: float = option(
-        default=1.0,
-        check=number(least=1e-6, most=1e6),
-        help="mean counts of a cell divided by the number of measured genes",
-    )
-    baseline_sd: float = option(
-        default=1.2, check=number(least=0, most=5), help="s.d. of log expected counts over genes"
-    )
-    library_sd: float = option(
-        default=0.3, check=number(least=0, most=3), help="s.d. of the log library size over cells"
-    )
-    dispersion: float = option(
-        default=0.2,
-        check=number(least=0, most=100),
-        help="negative-binomial dispersion: variance m + dispersion m^2; 0: Poisson",
-    )
-    gene_names: Sequence[str] | None = option(
-        default=None,
-        check=anything(),
-        help="the measured genes, instead of n_genes drawn from the human annotation",
-    )
-    seed: int = option(default=0, check=whole(0), help="seed of the draws")
+        from every batch""")
+    cell_types: int = option(1, whole(1, 26),
+        help="number of cell types; perturbations have the same effects in all")
+    cell_type_effect: float = option(0.5, number(least=0, most=5),
+        help="s.d. of the log difference of a gene between cell types")
+    counts_per_gene: float = option(1.0, number(least=1e-6, most=1e6),
+        help="mean counts of a cell divided by the number of measured genes")
+    baseline_sd: float = option(1.2, number(least=0, most=5), help="s.d. of log expected counts over genes")
+    library_sd: float = option(0.3, number(least=0, most=3), help="s.d. of the log library size over cells")
+    dispersion: float = option(0.2, number(least=0, most=100),
+        help="negative-binomial dispersion: variance m + dispersion m^2; 0: Poisson")
+    gene_names: Sequence[str] | None = option(None, anything(),
+        help="the measured genes, instead of n_genes drawn from the human annotation")
+    seed: int = option(0, whole(0), help="seed of the draws")
+    # fmt: on
 
     def check_together(self) -> None:
         """Raise for genes that contradict each other, and for more conditions than the genes allow."""

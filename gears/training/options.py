@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from gears.core.options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
+from gears.core.options import (
+    Check,
+    Needs,
+    Options,
+    anything,
+    number,
+    one_of,
+    option,
+    options,
+    switch,
+    text,
+    whole,
+)
 from gears.files.paths import user_path
 from gears.training.loggers import LOGGERS, check_loggers
 from gears.training.schedules import LR_SCALINGS, SCHEDULES
@@ -66,6 +80,10 @@ _WARMED = Needs(
     ),
 )
 _BY_OBJECTIVE = "by objective"
+_PATIENCE = Check(
+    "a whole number of epochs of at least 1, 'auto' or None",
+    lambda value: value in (AUTO, None) or whole(1).valid(value),
+)
 
 
 @options
@@ -74,224 +92,92 @@ class TrainOptions(Options):
 
     kind = "training option"
 
-    epochs: int | None = option(
-        default=None,
-        check=whole(0).or_none(),
-        help="""epochs that run, 20 by default. Over cells an epoch is one pass over the training cells;
-        over moments it is at least one pass over the training conditions and at least 20 optimiser
-        steps. 0 fits the prior alone""",
-    )
-    lr: float | None = option(
-        default=None,
-        check=number(above=0).or_none(_BY_OBJECTIVE),
-        help="learning rate of Adam, 1e-2 by default; published: 1e-3",
-    )
-    weight_decay: float | None = option(
-        default=None,
-        check=number(least=0).or_none(_BY_OBJECTIVE),
-        help="weight decay of Adam, 0 by default; published: 5e-4",
-        fixed=True,
-    )
-    steps: int | None = option(
-        default=None,
-        check=whole(1).or_none(),
-        help="length of the run in optimiser steps instead of epochs; the last epoch may be incomplete",
-    )
-    objective: str = option(
-        default="moments",
-        check=one_of(list(DEFAULTS)),
-        help="""what the loss is computed from: moments (each condition's moments over all pairs of its
-        cells with control cells) or cells (every perturbed cell against a control cell drawn again each
-        epoch, as published)""",
-        fixed=True,
-    )
-    prior: str | None = option(
-        default=AUTO,
-        check=one_of([AUTO]).or_none("None for the network alone"),
-        help="""auto: fit a Gaussian-process prior to the training conditions, train the network on the
-        residuals, and choose the network's weight beside the prior on the validation conditions. None:
-        train the network alone, as published""",
-        fixed=True,
-    )
-    refit: bool = option(
-        default=True,
-        check=switch(),
-        help="with network weight 0, fit the prior again to the training and validation conditions at the end",
-        needs=_PRIOR,
-    )
-    schedule: str | None = option(
-        default=None,
-        check=one_of(list(SCHEDULES)).or_none(_BY_OBJECTIVE),
+    # fmt: off
+    epochs: int | None = option(None, whole(0).or_none(),
+        help="""epochs that run, 20 by default. Over cells an epoch is one pass over the training cells; over moments it
+        is at least one pass over the training conditions and at least 20 optimiser steps. 0 fits the prior alone""")
+    lr: float | None = option(None, number(above=0).or_none(_BY_OBJECTIVE),
+        help="learning rate of Adam, 1e-2 by default; published: 1e-3")
+    weight_decay: float | None = option(None, number(least=0).or_none(_BY_OBJECTIVE), fixed=True,
+        help="weight decay of Adam, 0 by default; published: 5e-4")
+    _: KW_ONLY
+    steps: int | None = option(None, whole(1).or_none(),
+        help="length of the run in optimiser steps instead of epochs; the last epoch may be incomplete")
+    objective: str = option("moments", one_of(list(DEFAULTS)), fixed=True,
+        help="""what the loss is computed from: moments (each condition's moments over all pairs of its cells with
+        control cells) or cells (every perturbed cell against a control cell drawn again each epoch, as published)""")
+    prior: str | None = option(AUTO, one_of([AUTO]).or_none("None for the network alone"), fixed=True,
+        help="""auto: fit a Gaussian-process prior to the training conditions, train the network on the residuals, and
+        choose the network's weight beside the prior on the validation conditions. None: train the network alone, as
+        published""")
+    refit: bool = option(True, switch(), needs=_PRIOR,
+        help="with network weight 0, fit the prior again to the training and validation conditions at the end")
+    schedule: str | None = option(None, one_of(list(SCHEDULES)).or_none(_BY_OBJECTIVE), fixed=True,
         help="""learning-rate schedule: one-cycle (the default), step (halved after each epoch, as published), constant
-        or cosine""",
-        fixed=True,
-    )
-    batch_size: int | None = option(
-        default=None,
-        check=whole(1).or_none(),
-        help="""cells or conditions per worker and step; by default that of the loader, else 32 cells per
-        worker, or 32 conditions over all workers""",
-    )
-    eval_every: int | None = option(
-        default=None,
-        check=whole(1).or_none(),
-        help="epochs between evaluations (1); the last epoch is always evaluated",
-        fixed=True,
-    )
-    warmup_steps: int = option(
-        default=0,
-        check=whole(0),
-        help="steps over which the learning rate rises linearly",
-        needs=_WARMED,
-        fixed=True,
-    )
-    eta_min: float = option(
-        default=0.0,
-        check=number(least=0, most=1),
-        help="lowest share of the learning rate",
-        needs=_FALLING,
-        fixed=True,
-    )
-    lr_scaling: str = option(
-        default="none",
-        check=one_of(list(LR_SCALINGS)),
-        help="multiply lr by the number of workers (linear), by its root (sqrt), or not (none)",
-        needs=_WORKERS,
-    )
-    clip_value: float | None = option(
-        default=1.0,
-        check=number(above=0).or_none(),
-        help="clip each entry of the global gradient to this size (published: 1)",
-        fixed=True,
-    )
-    clip_norm: float | None = option(
-        default=None,
-        check=number(above=0).or_none(),
-        help="clip the norm of the global gradient to this size",
-        fixed=True,
-    )
-    accumulation_steps: int = option(
-        default=1, check=whole(1), help="micro-batches per optimiser step", fixed=True
-    )
-    use_amp: bool = option(default=False, check=switch(), help="automatic mixed precision", fixed=True)
-    amp_dtype: str = option(
-        default="bfloat16",
-        check=one_of(list(AMP_DTYPES)),
-        help="type of mixed precision: bfloat16 or float16",
-        needs=_AMP,
-        fixed=True,
-    )
-    init_scale: float = option(
-        default=65536.0,
-        check=number(above=0),
-        help="first factor of the gradient scaling of float16 on CUDA",
-        needs=_SCALING,
-    )
-    growth_interval: int = option(
-        default=2000,
-        check=whole(1),
-        help="steps without overflow until the gradient scaling doubles",
-        needs=_SCALING,
-    )
-    tf32: bool = option(
-        default=False,
-        check=switch(),
-        help="on CUDA, multiply float32 matrices in TF32 while training",
-        needs=_TF32,
-        fixed=True,
-    )
-    compile: bool = option(
-        default=False,
-        check=switch(),
-        help="train through torch.compile: minutes at the start, for long runs on large screens",
-    )
-    profile: bool = option(
-        default=False,
-        check=switch(),
-        help="write a torch.profiler trace of the first steps of rank 0 to trace.json in save_path",
-    )
-    use_ema: bool = option(
-        default=False,
-        check=switch(),
-        help="keep a moving average of the weights, and validate and save it",
-        fixed=True,
-    )
-    ema_decay: float = option(
-        default=0.999,
-        check=number(above=0, below=1),
-        help="decay of the moving average; at step t at most (1 + t) / (10 + t)",
-        needs=_EMA,
-        fixed=True,
-    )
-    early_stopping: int | str | None = option(
-        default=AUTO,
-        check=dataclasses.replace(
-            whole(1),
-            expected="a whole number of epochs of at least 1, 'auto' or None",
-            valid=lambda value: value in (AUTO, None) or whole(1).valid(value),
-        ),
-        help="""a number: end after this many epochs without a better validation metric. auto: end when,
-        after the learning rate has begun to fall, a quarter of the epochs in a row have beaten neither
-        the prior nor the best epoch; without a prior the same as None, which runs every epoch""",
-        needs=_STOPPING,
-    )
-    check_replicas: bool = option(
-        default=False, check=switch(), help="compare all workers' weights after each epoch", needs=_WORKERS
-    )
-    reproducible: bool = option(
-        default=False,
-        check=switch(),
+        or cosine""")
+    batch_size: int | None = option(None, whole(1).or_none(),
+        help="""cells or conditions per worker and step; by default that of the loader, else 32 cells per worker, or 32
+        conditions over all workers""")
+    eval_every: int | None = option(None, whole(1).or_none(), fixed=True,
+        help="epochs between evaluations (1); the last epoch is always evaluated")
+    warmup_steps: int = option(0, whole(0), needs=_WARMED, fixed=True,
+        help="steps over which the learning rate rises linearly")
+    eta_min: float = option(0.0, number(least=0, most=1), needs=_FALLING, fixed=True,
+        help="lowest share of the learning rate")
+    lr_scaling: str = option("none", one_of(list(LR_SCALINGS)), needs=_WORKERS,
+        help="multiply lr by the number of workers (linear), by its root (sqrt), or not (none)")
+    clip_value: float | None = option(1.0, number(above=0).or_none(), fixed=True,
+        help="clip each entry of the global gradient to this size (published: 1)")
+    clip_norm: float | None = option(None, number(above=0).or_none(), fixed=True,
+        help="clip the norm of the global gradient to this size")
+    accumulation_steps: int = option(1, whole(1), fixed=True, help="micro-batches per optimiser step")
+    use_amp: bool = option(False, switch(), fixed=True, help="automatic mixed precision")
+    amp_dtype: str = option("bfloat16", one_of(list(AMP_DTYPES)), needs=_AMP, fixed=True,
+        help="type of mixed precision: bfloat16 or float16")
+    init_scale: float = option(65536.0, number(above=0), needs=_SCALING,
+        help="first factor of the gradient scaling of float16 on CUDA")
+    growth_interval: int = option(2000, whole(1), needs=_SCALING,
+        help="steps without overflow until the gradient scaling doubles")
+    tf32: bool = option(False, switch(), needs=_TF32, fixed=True,
+        help="on CUDA, multiply float32 matrices in TF32 while training")
+    compile: bool = option(False, switch(),
+        help="train through torch.compile: minutes at the start, for long runs on large screens")
+    profile: bool = option(False, switch(),
+        help="write a torch.profiler trace of the first steps of rank 0 to trace.json in save_path")
+    use_ema: bool = option(False, switch(), fixed=True,
+        help="keep a moving average of the weights, and validate and save it")
+    ema_decay: float = option(0.999, number(above=0, below=1), needs=_EMA, fixed=True,
+        help="decay of the moving average; at step t at most (1 + t) / (10 + t)")
+    early_stopping: int | str | None = option(AUTO, _PATIENCE, needs=_STOPPING,
+        help="""a number: end after this many epochs without a better validation metric. auto: end when, after the
+        learning rate has begun to fall, a quarter of the epochs in a row have beaten neither the prior nor the best
+        epoch; without a prior the same as None, which runs every epoch""")
+    check_replicas: bool = option(False, switch(), needs=_WORKERS,
+        help="compare all workers' weights after each epoch")
+    reproducible: bool = option(False, switch(), fixed=True,
         help="""the same bits for 1, 2, 3, 4, 6 or 12 workers and any number of threads, on one kind of device and one
-        prepared screen; slower (docs/distributed.md)""",
-        fixed=True,
-    )
-    dtype: str = option(
-        default="float32", check=one_of(list(DTYPES)), help="precision: float32 or float64", fixed=True
-    )
-    monitor: str | None = option(
-        default=None,
-        check=text().or_none(),
+        prepared screen; slower (docs/distributed.md)""")
+    dtype: str = option("float32", one_of(list(DTYPES)), fixed=True, help="precision: float32 or float64")
+    monitor: str | None = option(None, text().or_none(), needs=_VALIDATED, fixed=True,
         help="""validation metric that selects the best epoch and the network weight; by default the decisive
-        relative_error with a prior, and mse_top20_de, as published, without""",
-        needs=_VALIDATED,
-        fixed=True,
-    )
-    save_path: str | None = option(
-        default=None,
-        check=text().or_none(),
-        help="""folder of the model, written whenever an epoch is the best so far; an existing model is
-        replaced, a folder with other content is an error""",
-    )
-    resume: bool = option(
-        default=False, check=switch(), help="continue the run whose checkpoints lie under save_path"
-    )
-    checkpoint_every: int | None = option(
-        default=None, check=whole(1).or_none(), help="epochs between training checkpoints (1)", needs=_SAVED
-    )
-    checkpoint_every_steps: int | None = option(
-        default=None,
-        check=whole(1).or_none(),
-        help="also write a training checkpoint every this many optimiser steps; a resumed run continues at that step",
-        needs=_SAVED,
-    )
-    keep_last: int = option(
-        default=2, check=whole(1), help="number of training checkpoints to keep", needs=_SAVED
-    )
-    loggers: tuple[str, ...] = option(
-        default=(),
-        check=anything(),
-        help=f"log the numbers of each epoch to {' or '.join(LOGGERS)}, besides CSV and JSONL in save_path",
-    )
-    project: str | None = option(
-        default=None, check=text().or_none(), help="project of the wandb run", needs=_WANDB
-    )
-    name: str | None = option(
-        default=None, check=text().or_none(), help="name of the wandb run", needs=_WANDB
-    )
-    init_timeout: float = option(
-        default=90.0, check=number(above=0), help="seconds to wait for wandb at the start", needs=_WANDB
-    )
-    verbose: bool = option(default=True, check=switch(), help="log a line per epoch and the final table")
+        relative_error with a prior, and mse_top20_de, as published, without""")
+    save_path: str | Path | None = option(None, text().or_none(),
+        help="""folder of the model, written whenever an epoch is the best so far; an existing model is replaced, a
+        folder with other content is an error""")
+    resume: bool = option(False, switch(), help="continue the run whose checkpoints lie under save_path")
+    checkpoint_every: int | None = option(None, whole(1).or_none(), needs=_SAVED,
+        help="epochs between training checkpoints (1)")
+    checkpoint_every_steps: int | None = option(None, whole(1).or_none(), needs=_SAVED,
+        help="also write a training checkpoint every this many optimiser steps; a resumed run continues at that step")
+    keep_last: int = option(2, whole(1), needs=_SAVED, help="number of training checkpoints to keep")
+    loggers: Sequence[str] = option((), anything(),
+        help=f"log the numbers of each epoch to {' or '.join(LOGGERS)}, besides CSV and JSONL in save_path")
+    project: str | None = option(None, text().or_none(), needs=_WANDB, help="project of the wandb run")
+    name: str | None = option(None, text().or_none(), needs=_WANDB, help="name of the wandb run")
+    init_timeout: float = option(90.0, number(above=0), needs=_WANDB,
+        help="seconds to wait for wandb at the start")
+    verbose: bool = option(True, switch(), command="", help="log a line per epoch and the final table")
+    # fmt: on
 
     def check_together(self) -> None:
         """Raise where options contradict each other."""
@@ -323,12 +209,11 @@ class TrainOptions(Options):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Options from a caller's values; unknown names, and epochs together with steps, are errors."""
-        cls.check_names(values)
         if values.get("epochs") is not None and values.get("steps") is not None:
             both = f"epochs={values['epochs']} and steps={values['steps']}"
             msg = f"{both} both say how long to train; omit one of them"
             raise ValueError(msg)
-        return cls(**dict(values))
+        return super().from_mapping(values)
 
     @property
     def trains_on_request(self) -> bool:
@@ -366,3 +251,16 @@ class TrainOptions(Options):
         """Conditions of a step over all workers, at most the `n_conditions` of training (moments)."""
         size = CONDITIONS_PER_STEP if self.batch_size is None else self.batch_size * world_size
         return min(size, n_conditions)
+
+
+@options
+class TrainCall(TrainOptions):
+    """Arguments of :meth:`gears.GEARS.train`: the options, and what concerns one call."""
+
+    # fmt: off
+    _: KW_ONLY
+    evaluate_test: bool = option(True, switch(), command="",
+        help="score the test part beside the baselines at the end (rank 0)")
+    distributed: bool = option(False, switch(), command="",
+        help="train together with the other workers of torchrun (a process group that already runs is always used)")
+    # fmt: on

@@ -21,16 +21,17 @@ import run
 
 FOLDER = Path(run.__file__).parent
 PRETENDED = Path(__file__).resolve().parents[1] / "fakecuda"
-SLOW = {"main_job", "scaling", "scale", "scale_large", "stages", "published", "network", "vs_cell_gears"}
-LONG = {"reproducible", "memory"}  # several starts of two workers each; make test-long runs them
-
-
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.long] if name in LONG else [pytest.mark.slow] if name in SLOW else []
+LONG = {
+    "reproducible", "memory", "main_job", "scaling", "scale", "scale_large", "stages", "published", "network", "head",
+    "vs_cell_gears",
+}  # fmt: skip
+"""Jobs whose small form still takes more than 10 CPU seconds, most by several starts; make test-long runs them."""
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in run.JOBS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in run.JOBS]
+)
 def test_small_form(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = run.JOBS[name].small
     if isinstance(small, str):

@@ -198,7 +198,7 @@ def test_lists_are_words_with_commas() -> None:
         ]
     )
     assert list(options.control_shares) == [0.8, 0.1, 0.1]
-    assert options.loggers == ("wandb",)
+    assert list(options.loggers) == ["wandb"]
     assert options.ctrl_label == ["NT", "safe"]
 
 

@@ -15,7 +15,7 @@ from gears.data.reading import open
 from gears.data.reading.matrix import layers_of
 from gears.data.screen import files
 from gears.data.screen.cells import CellMatrix
-from gears.data.screen.prepare import obtain_screen, prepare_screen
+from gears.data.screen.prepare import LoadCall, obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.atomic import scratch_folder
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def obtained(path: Path, folder: Path, **options) -> PreparedScreen:
-    return obtain_screen(folder, None, path, options, lambda: lambda _: True)
+    return obtain_screen(folder, LoadCall(data_path=path, **options), lambda: lambda _: True)
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ import pytest
 from gears.conditions import Condition
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import SPLITS, Split, describe_splits, folds, make_split, prepare_split
-from gears.data.splits.custom import read_split_dict
 from gears.data.splits.labels import Labels
-from gears.data.splits.registry import SplitOptions
+from gears.data.splits.registry import SplitOptions, read_split_dict
 
 GENES = [f"GX{i:02d}" for i in range(20)]
 SINGLES = [f"{gene}+ctrl" for gene in GENES]

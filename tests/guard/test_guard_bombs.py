@@ -16,7 +16,7 @@ from user_files import make_mtx
 from gears import cli
 from gears.data.reading.open import open_screen
 from gears.data.splits import make_split
-from gears.data.splits.custom import read_split_dict
+from gears.data.splits.registry import read_split_dict
 from gears.files.formats import read_json
 from gears.graphs import GeneAnnotation
 from gears.graphs.nodes import read_gene_set

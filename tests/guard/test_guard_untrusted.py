@@ -16,7 +16,7 @@ import torch
 
 from gears.data.published import read_published_split
 from gears.data.reading.open import open_screen
-from gears.data.splits.custom import read_split_dict
+from gears.data.splits.registry import read_split_dict
 from gears.files.formats import read_json, read_npz
 from gears.files.pickles import load_npy, load_plain, load_tensors
 from gears.files.tensors import read_tensors

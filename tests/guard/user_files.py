@@ -168,7 +168,7 @@ def make_split_dicts(folder: Path, adata: AnnData) -> None:
 
 @reader(make_split_dicts)
 def read_split_dicts(folder: Path) -> Any:
-    from gears.data.splits.custom import read_split_dict
+    from gears.data.splits.registry import read_split_dict
 
     return [read_split_dict(path) for path in sorted(folder.iterdir())]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.core.messages import nearest, shorten
 from gears.core.numbers import whole_number
+from gears.core.options import anything, option, options, switch, whole
 from gears.data.checks.names import KnownGene
 from gears.data.checks.options import ProcessingOptions
 from gears.data.checks.survey import ScreenDraft, check_screen
@@ -31,6 +33,7 @@ from gears.files.manifest import MANIFEST
 from gears.files.paths import named, user_path
 
 if TYPE_CHECKING:
+    import pandas as pd
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
@@ -38,10 +41,40 @@ logger = logging.getLogger(__name__)
 BYTES_PER_VALUE = 16
 """Of a prepared screen on disk: value and gene, in the mapped cells and in the h5ad file."""
 
-OTHER_OPTIONS = ("guides", "guide_targets", "workers", "dask")
-"""Options beside those of :class:`ProcessingOptions`."""
-
 PUBLISHED_SCREENS = tuple(PUBLISHED_FILES)
+
+
+@options
+class LoadOptions(ProcessingOptions):
+    """How a screen is loaded."""
+
+    # fmt: off
+    _: KW_ONLY
+    drop_unmapped: bool = option(False, switch(), help="exclude conditions with a gene that the annotation lacks")
+    # fmt: on
+
+
+@options
+class LoadCall(LoadOptions):
+    """Arguments of :meth:`gears.PertData.load`: the screen, and how it is loaded."""
+
+    # fmt: off
+    data_name: str | None = option(None, anything(), command="",
+        help="""name of a prepared folder or of a file such as <name>.h5ad in this object's data_path, or a published
+        screen (gears.data.screen.prepare.PUBLISHED_SCREENS)""")
+    data_path: str | Path | None = option(None, anything(), command="",
+        help="""a prepared folder; a folder of cell-gears (perturb_processed.h5ad); or an h5ad file, zarr store, 10x h5
+        file, 10x mtx folder, or folder of several. A screen that is not prepared yet is prepared into this object's
+        data_path, never beside the file. Where nothing is there, a name as data_name""")
+    _: KW_ONLY
+    guides: str | Path | pd.DataFrame | Sequence[str | Path] | None = option(None, anything(),
+        help="table of each cell's guides (see gears.data.add_guides)")
+    guide_targets: str | Path | pd.DataFrame | Mapping[str, str] | None = option(None, anything(),
+        help="table of each guide's target gene")
+    workers: int | None = option(None, whole(1).or_none(), help="processes that read the cells (1)")
+    dask: str | None = option(None, anything(),
+        help="address of a dask scheduler whose workers read the h5ad file or zarr store")
+    # fmt: on
 
 
 def prepare_screen(
@@ -50,7 +83,7 @@ def prepare_screen(
     *,
     workers: int = 1,
     is_gene: KnownGene | None = None,
-    **options: Any,
+    **processing: Any,
 ) -> PreparedScreen:
     """Check a screen and write it as a prepared folder.
 
@@ -69,7 +102,7 @@ def prepare_screen(
     is_gene
         Symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears" these
         must be measured genes.
-    **options
+    **processing
         See :class:`ProcessingOptions`.
 
     Raises
@@ -77,7 +110,7 @@ def prepare_screen(
     ValueError
         If the screen cannot be used; the message lists every problem found.
     """
-    settings, workers = ProcessingOptions.from_mapping(options), whole_number("workers", workers)
+    settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
     folder = user_path(folder)
     adata = from_dask(in_reach(adata, folder.parent), settings.layer, folder.parent)
     draft = check_screen(adata, settings, is_gene=is_gene)
@@ -132,12 +165,12 @@ def _keep_other_folders(folder: Path) -> None:
         raise FileExistsError(msg)
 
 
-def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
-    """Raise ValueError unless a prepared folder was made with the same options (those in `wanted` are compared)."""
+def check_same_options(screen: PreparedScreen, settings: ProcessingOptions) -> None:
+    """Raise ValueError unless a prepared folder was made with the same options (those that were given are compared)."""
     made = ProcessingOptions().to_dict() | screen.manifest["parameters"]
-    given = ProcessingOptions.from_mapping(wanted).to_dict()
+    given = settings.given().items()
     different = [
-        f"{name}: {made[name]!r} there, {given[name]!r} here" for name in wanted if made[name] != given[name]
+        f"{name}: {made[name]!r} there, {value!r} here" for name, value in given if made[name] != value
     ]
     if different:
         msg = (
@@ -147,23 +180,15 @@ def check_same_options(screen: PreparedScreen, wanted: dict[str, Any]) -> None:
         raise ValueError(msg)
 
 
-def obtain_screen(
-    data_path: Path,
-    data_name: str | None,
-    place: str | Path | None,
-    options: dict[str, Any],
-    is_gene: Callable[[], KnownGene],
-) -> PreparedScreen:
+def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGene]) -> PreparedScreen:
     """A prepared screen by name, by folder, or from a file that is prepared into `data_path`.
 
-    Give `data_name` (something in `data_path`, where prepared screens lie) or `place`, a folder or file anywhere.
-    `options` are those of :class:`ProcessingOptions`, and :data:`OTHER_OPTIONS`. `is_gene` gives the
-    function of :func:`prepare_screen`; it is called only where it is needed. FileNotFoundError or ValueError
-    if nothing is there, it cannot be used, or an option is unknown.
+    `load` names something in `data_path`, where prepared screens lie, or a folder or file anywhere. `is_gene` gives
+    the function of :func:`prepare_screen`; it is called only where it is needed. FileNotFoundError or ValueError
+    if nothing is there, or it cannot be used.
     """
-    processing = {name: value for name, value in options.items() if name not in OTHER_OPTIONS}
-    settings = ProcessingOptions.from_mapping(processing)  # unknown names are errors before anything is read
-    workers = whole_number("workers", options.get("workers", 1))
+    settings, data_name, place = load.only(ProcessingOptions), load.data_name, load.data_path
+    processing, workers = settings.given(), load.workers or 1
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
         raise ValueError(msg)
@@ -171,25 +196,25 @@ def obtain_screen(
     if is_prepared(found):
         screen = PreparedScreen.open(found)
         warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
-        check_same_options(screen, processing)
+        check_same_options(screen, settings)
         return screen
     if found.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
     source, name = source_in(found), folder_name(name_of(named(found)))
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
-    if options.get("dask") is not None:
-        if options.get("guides") is not None:
+    if load.dask is not None:
+        if load.guides is not None:
             msg = "dask reads h5ad files and zarr stores, whose cells have labels; omit guides or dask"
             raise ValueError(msg)
-        with cluster(options["dask"]):
+        with cluster(load.dask):
             adata = lazy_screen(source, settings.layer)
             return prepare_screen(adata, data_path / name, is_gene=is_gene(), workers=workers, **processing)
-    if options.get("guides") is None:
+    if load.guides is None:
         adata = open_lean(source, settings.layer, data_path)
     else:
-        controls, targets = processing.pop("ctrl_label", None), options.get("guide_targets")
-        adata = add_guides(open_screen(source), options["guides"], targets, ctrl_label=controls)
+        controls = processing.pop("ctrl_label", None)
+        adata = add_guides(open_screen(source), load.guides, load.guide_targets, ctrl_label=controls)
     return prepare_screen(adata, data_path / name, is_gene=is_gene(), workers=workers, **processing)
 
 

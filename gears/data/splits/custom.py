@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from gears.conditions import Condition
 from gears.core.messages import nearest, shorten, suggestion
 from gears.data.splits.labels import Labels
-from gears.data.splits.registry import SPLITS, Draw, SplitOptions, register_split
+from gears.data.splits.registry import Draw, SplitOptions, check_parts, register_split
 from gears.data.splits.split import PARTS
-from gears.files.formats import read_json
-from gears.files.paths import existing_file
-from gears.files.pickles import is_pickle, load_plain
-
-
-def read_split_dict(path: str | Path) -> Any:
-    """Read ``{"train": [...], "val": [...], "test": [...]}`` from JSON or a pickle of plain containers.
-
-    FileNotFoundError if there is no such file, ValueError if it holds something else.
-    """
-    path = existing_file(path)
-    found = load_plain(path) if is_pickle(path) else read_json(path)
-    # A split saved by this package names its parts one level down.
-    return found["parts"] if isinstance(found, dict) and "parts" in found else found
 
 
 @register_split(
@@ -52,41 +36,6 @@ def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
     used = {name for names in parts.values() for name in names}
     excluded = {name: "not named in the split" for name in labels.names if name not in used}
     return Draw(parts=parts, excluded=excluded)
-
-
-def check_parts(given: Any) -> Mapping[str, Any]:
-    """The parts of a custom split, checked without the screen; ValueError unless they are a mapping."""
-    if given is None:
-        msg = "split='custom' needs split_dict={'train': [...], 'val': [...], 'test': [...]} or split_dict_path="
-        raise ValueError(msg)
-    if not isinstance(given, Mapping):
-        expected = "a dict of lists, {'train': [...], 'val': [...], 'test': [...]}"
-        msg = f"a custom split is {expected}; found {type(given).__name__}"
-        raise ValueError(msg)
-    return given
-
-
-def split_options(
-    split: str = "simulation",
-    *,
-    split_dict_path: str | Path | None = None,
-    split_dict: Mapping[str, Sequence[str]] | None = None,
-    **arguments: Any,
-) -> SplitOptions:
-    """The checked arguments of :meth:`gears.PertData.prepare_split`; no screen is needed.
-
-    ValueError where the split is unknown or an argument does not fit, FileNotFoundError where there is no such file.
-    """
-    kind = SPLITS[split]
-    if split_dict_path is not None:
-        if split_dict is not None:
-            msg = "give split_dict or split_dict_path, not both"
-            raise ValueError(msg)
-        split_dict = read_split_dict(split_dict_path)
-    checked = SplitOptions.from_mapping({"split_dict": split_dict, **arguments})
-    if kind.name == "custom":
-        check_parts(checked.split_dict)
-    return checked
 
 
 def _part(

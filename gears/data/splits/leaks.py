@@ -12,7 +12,7 @@ import pandas as pd
 from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
 from gears.core.findings import Finding, check, errors, refusal
 from gears.core.messages import shorten, suggestion
-from gears.data.splits.custom import read_split_dict
+from gears.data.splits.registry import read_split_dict
 from gears.data.splits.split import PARTS, Split, Subgroups, subgroup_name
 
 if TYPE_CHECKING:

@@ -53,8 +53,8 @@ def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **argum
     if members and tuple(members) != table.names and not _names_settings(table, arguments):
         plain = {label: table.condition[each[0]].plain for label, each in members.items()}
         return in_all_contexts(make_split(Labels(tuple(plain), plain), name, **arguments), members, table)
-    settings = SplitOptions(**arguments)
-    idle = [name for name in settings.changed() if name not in {*kind.uses, *ALWAYS_USED, "seed"}]
+    settings = SplitOptions(split=name, **arguments)
+    idle = [name for name in settings.changed() if name not in {*kind.uses, *ALWAYS_USED, "split", "seed"}]
     if idle:
         logger.warning("split %r makes no use of %s", name, ", ".join(idle))
     draw = kind.draw_by(table, settings)
@@ -111,8 +111,9 @@ def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments:
     The file name holds a hash of every argument and of the labels, so a split is never reused for other conditions.
     Splits of a read-only screen are stored in the user's cache folder.
     """
-    settings, labels = SplitOptions(**arguments), Labels.of(screen)
-    key = content_hash(FORMAT_VERSION, name, asdict(settings), screen.labels)
+    settings, labels = asdict(SplitOptions(split=name, **arguments)), Labels.of(screen)
+    del settings["split"], settings["split_dict_path"]
+    key = content_hash(FORMAT_VERSION, name, settings, screen.labels)
     path = screen.folder / "splits" / f"{SPLITS[name].name}-{key[:16]}.json"
     split = _cached(path, labels)
     if split is not None:
